@@ -97,7 +97,7 @@ def _write(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 def _load(directory: Path, dtype: str) -> dict[str, int]:
     import jax
 
-    from pttrainer.models.loading.model_loader import first_params
+    from pttrainer.models.loading.model_loader import load_params
     from pttrainer.models.loading.model_spec import open_source
     from pttrainer.runtime.distributed import sharding
 
@@ -107,7 +107,7 @@ def _load(directory: Path, dtype: str) -> dict[str, int]:
     shardings = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # the compiler's own memory
     before = _status("VmRSS")
-    params = jax.block_until_ready(first_params(source, model, shardings))
+    params = jax.block_until_ready(load_params(source, model, shardings))
     return {"weights": sum(x.nbytes for x in jax.tree.leaves(params)), "grew": _status("VmHWM") - before}
 
 

@@ -113,7 +113,7 @@ CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if D
 def subject_of(case: Case) -> Any:
     """The case as preflight sees a job."""
     from ptapi.spec import PostTrainJobSpec
-    from pttrainer.preflight.shapes.job_shapes import subject
+    from pttrainer.preflight.shapes.job_shapes import shapes_of
 
     body: dict[str, Any] = {
         "model": {"uri": f"random://{case.model}"},
@@ -123,7 +123,7 @@ def subject_of(case: Case) -> Any:
         "accelerator": {"type": case.accelerator, "slices": case.slices},
         "output": {"uri": "file:///runs"},
     }
-    return subject(PostTrainJobSpec.model_validate(body))
+    return shapes_of(PostTrainJobSpec.model_validate(body))
 
 
 def measured() -> dict[str, Any]:

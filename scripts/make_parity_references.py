@@ -19,7 +19,7 @@ import peft
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from tests.builders import adapters  # noqa: E402
+from tests.builders.peers import adapters  # noqa: E402
 from tests.builders.peers.inference import load_model  # noqa: E402
 from tests.builders.peers.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
 from tests.builders.peers.transformers_reference import greedy, load_reference, logits  # noqa: E402

@@ -24,7 +24,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), *(str(ROOT / room) for room in ("api", "trainer"))]
 
-from tests.builders import ppo_losses as cases  # noqa: E402
+from tests.builders.peers import ppo_losses as cases  # noqa: E402
 
 METHODS = ("compute_rewards", "_kl_penalty", "compute_advantages", "loss")
 

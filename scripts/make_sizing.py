@@ -81,7 +81,7 @@ def cell(model: str, method: Method, generation: str) -> str:
     from pttrainer.models import preset
     from pttrainer.preflight.advice import changes
     from pttrainer.preflight.memory import formula
-    from pttrainer.preflight.shapes.job_shapes import subject
+    from pttrainer.preflight.shapes.job_shapes import shapes_of
 
     config = preset(model)
     for name in changes.usual(generation):
@@ -90,7 +90,7 @@ def cell(model: str, method: Method, generation: str) -> str:
             if slice_.devices % tensor or config.heads % tensor:
                 continue
             try:
-                memory = formula.memory(subject(spec(model, method, name, tensor), config))
+                memory = formula.memory(shapes_of(spec(model, method, name, tensor), config))
             except ConfigError:
                 continue
             if memory.peak <= ROOM * memory.available:

@@ -15,7 +15,7 @@ from tests.builders.peers.inference import forward, greedy, load_model, plain
 from tests.builders.peers.models import CASES as MODELS
 from tests.builders.peers.models import LENGTH, examples, write_checkpoint
 
-from pttrainer.models.loading.peft_adapters import open_origin
+from pttrainer.models.loading.peft_adapters import open_initial_adapters
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
@@ -63,9 +63,9 @@ def test_adapters_that_peft_made_on_embedding_and_head_are_read_as_it_reads_them
     apart, _ = export_both(model, params, base, tmp_path)
     theirs = peft.PeftModel.from_pretrained(reference.load_reference(base), apart)
     theirs.save_pretrained(tmp_path / "theirs")
-    origin = open_origin(f"file://{tmp_path / 'theirs'}", model, lambda line: None)
+    initial_adapters = open_initial_adapters(f"file://{tmp_path / 'theirs'}", model, lambda line: None)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    found = origin.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
+    found = initial_adapters.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
     jax.tree.map(np.testing.assert_array_equal, found, model.trained(params))
 
 

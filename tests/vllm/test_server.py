@@ -77,7 +77,7 @@ def test_adapters_are_taken_one_after_the_other(server: RealServer, tmp_path: Pa
     lora = jax.tree.map(lambda x: random.standard_normal(x.shape, np.float32), shapes)
     engine(server, tmp_path, plain).generate(params, PROMPTS, 1, SAMPLING, DRAW)  # in case another test changed them
     for size in (0.1, 0.2):
-        trained = model.whole(params, moved(lora, size - 1.0))
+        trained = model.join_params(params, moved(lora, size - 1.0))
         done = ours.generate(trained, PROMPTS, 2, SAMPLING, DRAW)
         differences = said_logps(done) - trainer_logps(tmp_path, model, trained, done, 1.0)
         assert np.abs(differences).mean() < TOLERANCE

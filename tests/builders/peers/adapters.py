@@ -45,7 +45,7 @@ def adapted(model: Model, params: Params, name: str, *, embeddings: bool = False
     chosen = Adapters(5, 8.0, adapters.matrices(model.config, targets), is_rank_stabilised, embeddings=embeddings)
     with_adapters = dataclasses.replace(model, adapters=chosen)
     numbers = jax.tree_util.tree_map_with_path(_numbers, with_adapters.trained(with_adapters.abstract()))
-    return with_adapters, with_adapters.whole(params, numbers)
+    return with_adapters, with_adapters.join_params(params, numbers)
 
 
 def export_both(model: Model, params: Params, base: Path, directory: Path) -> tuple[Path, Path]:

@@ -83,7 +83,7 @@ class Brain:
         assert model.adapters is not None
         found = _read(directory / adapters.WEIGHTS_FILE, adapters.names(model.config, model.adapters))
         self.loaded.append(directory)
-        return Brain(model, model.whole(self.params, found), self.known)
+        return Brain(model, model.join_params(self.params, found), self.known)
 
     def complete(self, tokens: list[int], fields: dict[str, Any]) -> list[Sample]:
         """Samples as `SamplingParams` of these fields asks for them."""

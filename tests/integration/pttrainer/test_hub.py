@@ -99,7 +99,7 @@ def test_a_split_of_a_data_set_is_trained_on_and_its_commit_and_files_are_pinned
 
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
-    "no data set": ({"uri": "hf://datasets/org/nothing"}, "no such data set, or none that you may see"),
+    "no data set": ({"uri": "hf://datasets/org/nothing"}, "no such data set, or you have no access to it"),
     "two configurations": (
         {"uri": f"hf://datasets/{DATASET}", "split": "train"},
         "several configurations: main, other",

@@ -22,7 +22,7 @@ from ptapi.spec import Pathways
 from pttrainer.preflight.compiler import compile
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.shapes import tpu_topology
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.preflight.shapes.passes import CUT, PUT, TRAIN_STEP, TRANSFER
 
 if importlib.util.find_spec("libtpu") is None:
@@ -73,9 +73,9 @@ def test_a_hopeless_job_is_refused_with_what_it_needs_and_what_there_is(tmp_path
 def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -> None:
     fields = {"batchSize": 32, "sequenceLength": 2048, "rollout": {"maxNewTokens": 1024, "placement": "disaggregated"}}
     asked = spec("qwen3-0.6b", "v5e-8", algorithm="grpo", **fields)
-    of = subject(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
+    of = shapes_of(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
     found = compile.compiled(of, TRANSFER, "fast")
-    counted = next(buffer.bytes for buffer in resident.outside(of) if buffer.name == resident.UNDER_WAY)
+    counted = next(buffer.bytes for buffer in resident.resident_buffers(of) if buffer.name == resident.UNDER_WAY)
     embedding = 2 * 151_936 * 1024
     assert found[CUT].output == pytest.approx(embedding / 4, rel=0.01)
     assert found[PUT].output == pytest.approx(embedding, rel=0.01)
@@ -83,5 +83,5 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
 
 
 def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
-    of = subject(spec("tiny", "tpu7x-8", batchSize=8, sequenceLength=256))
+    of = shapes_of(spec("tiny", "tpu7x-8", batchSize=8, sequenceLength=256))
     assert compile.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits

@@ -162,7 +162,7 @@ class Distill(Loss):
         batch = laid._replace(
             advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT)
         )
-        if judged.groups[0].question.told:
+        if judged.groups[0].question.teacher_tokens:
             batch = teachers.with_teacher_rows(batch, judged.groups, pad_id)
         table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
         facts = {**groups.facts(judged.groups), **judged.facts, "seconds/generate": judged.generate_s}

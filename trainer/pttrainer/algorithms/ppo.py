@@ -37,8 +37,8 @@ from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
 from pttrainer.models.loading import model_spec, value_head
-from pttrainer.models.loading.model_loader import first_params
-from pttrainer.models.loading.model_spec import CRITIC_URI, Source
+from pttrainer.models.loading.model_loader import load_params
+from pttrainer.models.loading.model_spec import CRITIC_URI, ModelSource
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Drawn
@@ -101,7 +101,7 @@ class Ppo(Loss, OnPolicyAlgorithm):
         self,
         context: Context,
         spec: PpoSpec,
-        critic: tuple[Critic, Source | None],
+        critic: tuple[Critic, ModelSource | None],
         train: list[Question],
         sampler: Sampler,
         evaluation: Evaluation | None,
@@ -122,14 +122,14 @@ class Ppo(Loss, OnPolicyAlgorithm):
         directory = None if self._source is None else self._source.directory
         if spec.kind == "head" and spec.uri is not None:
             directory = value_head.directory(spec.uri, CRITIC_URI, note)
-        value = value_head.first(directory, self.critic.width, shardings["value"], CRITIC_URI)
+        value = value_head.load_or_zeros(directory, self.critic.width, shardings["value"], CRITIC_URI)
         if self.critic.model is None:
             return {"value": value}
         where, seed = shardings["model"], self._context.spec.training.seed + 2
         if self.critic.model.adapters is not None:
             return {"value": value, "model": self.critic.model.init_adapters(where, seed)}
         if self._source is not None:  # random weights: of another seed than the policy's and a teacher's
-            return {"value": value, "model": first_params(self._source, self.critic.model, where, seed=seed)}
+            return {"value": value, "model": load_params(self._source, self.critic.model, where, seed=seed)}
         weights = {name: part for name, part in self._context.initial_params().items() if name in where}
         return {"value": value, "model": weights}
 
@@ -230,9 +230,9 @@ def _check_tokens(critic: Critic, spec: PpoSpec, context: Context) -> None:
         )
 
 
-def critic_of(spec: PpoSpec, policy: Model, note: Note) -> tuple[Critic, Source | None]:
+def critic_of(spec: PpoSpec, policy: Model, note: Note) -> tuple[Critic, ModelSource | None]:
     """Return the critic, and the source of a critic model that differs from the policy's. Raises ConfigError."""
     form, source = model_spec.critic_of(spec, policy, note)
     if form is None:
         return Critic(policy.config.d_model), None
-    return Critic(form.config.d_model, Model.of(form)), source
+    return Critic(form.config.d_model, Model.from_structure(form)), source

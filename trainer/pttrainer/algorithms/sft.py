@@ -152,7 +152,7 @@ def read_rows(
         context.chat,
         context.spec.training.sequence_length,
         learn_prompt=learn_prompt,
-        told=with_teacher_logps,
+        with_teacher=with_teacher_logps,
     )
     packed = PackedRows(tokenized.examples, context.spec.training.sequence_length, pack=pack)
     context.note(

@@ -20,8 +20,8 @@ from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
 from pttrainer.losses.distillation import OfflineTeacher, Teacher
 from pttrainer.models import Model, ModelConfig, Params
-from pttrainer.models.loading.model_loader import first_params
-from pttrainer.models.loading.model_spec import beside, open_source
+from pttrainer.models.loading.model_loader import load_params
+from pttrainer.models.loading.model_spec import auxiliary_structure, open_source
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group
@@ -61,7 +61,7 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Teacher, Params]:
     model = teacher.model
     shardings = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
     # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
-    params = first_params(source, model, shardings, seed=context.spec.training.seed + 1)
+    params = load_params(source, model, shardings, seed=context.spec.training.seed + 1)
     context.note(
         f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
     )
@@ -70,7 +70,7 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Teacher, Params]:
 
 def teacher_for(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Teacher:
     """Return the comparison with a teacher of this config, which computes in the student's format."""
-    return Teacher(Model.of(beside(teacher, student)), spec.beta, spec.top_k)
+    return Teacher(Model.from_structure(auxiliary_structure(teacher, student)), spec.beta, spec.top_k)
 
 
 def self_teacher(spec: DistillSpec, student: Model) -> Teacher:
@@ -83,8 +83,8 @@ def with_privileged_context(context: Context, spec: SelfTeacher | None, question
     """Return the questions, with the teacher's prompt in those where it reads more."""
     if spec is None or spec.privileged_context is None:
         return questions
-    extended = privileged_context.told(spec.privileged_context, questions, context.chat)
-    extra_tokens = [len(one.told) - len(one.tokens) for one in extended]
+    extended = privileged_context.with_teacher_prompts(spec.privileged_context, questions, context.chat)
+    extra_tokens = [len(one.teacher_tokens) - len(one.tokens) for one in extended]
     context.note(
         f"the teacher's prompts are {min(extra_tokens)} to {max(extra_tokens)} tokens longer than the student's"
     )
@@ -95,10 +95,11 @@ def with_teacher_rows(batch: Batch, sampled_groups: Sequence[Group], pad_id: int
     """Return the batch with the rows of a teacher that reads another prompt before the same completion."""
     extended = [group.question for group in sampled_groups]
     teacher_groups = [
-        group._replace(question=replace(group.question, tokens=group.question.told)) for group in sampled_groups
+        group._replace(question=replace(group.question, tokens=group.question.teacher_tokens))
+        for group in sampled_groups
     ]
     rows = groups.lay_out(teacher_groups, np.zeros((len(teacher_groups), 1)), pad_id, UNBOUNDED)
-    later_B1 = np.array([[len(one.told) - len(one.tokens)] for one in extended])
+    later_B1 = np.array([[len(one.teacher_tokens) - len(one.tokens)] for one in extended])
     slots_BT = np.arange(batch.mask_BT.shape[1]) + later_B1
     return batch._replace(
         teacher_tokens_BU=rows.tokens_BT,

@@ -79,7 +79,9 @@ def text(report: Report, length: int, *, colour: bool) -> str:
     per_row = ", ".join(f"{name} {numbers[name]:,}" for name in ("min", "median", "p95", "max"))
     learned = "" if report.trainable is None else f", {report.trainable:,} to learn"
     reason = (
-        "no room for a completion" if report.trainable is None else f"no token to learn, {report.unsaid} even uncut"
+        "no room for a completion"
+        if report.trainable is None
+        else f"no token to learn, {report.without_target} even uncut"
     )
     lines = [
         f"data.{report.part}: {report.uri}",

@@ -47,11 +47,11 @@ def run(options: argparse.Namespace) -> None:
 
     from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
     from pttrainer.checkpoint.store import path_of, read_params
-    from pttrainer.models.loading.model_loader import assemble
+    from pttrainer.models.loading.model_loader import load_model
     from pttrainer.runtime.distributed import sharding
     from pttrainer.training.run_directory import run_files as runs
 
-    parts = assemble(job.spec.model, job.spec.training, note, runs.pinned_commits(place, job))
+    parts = load_model(job.spec.model, job.spec.training, note, runs.pinned_commits(place, job))
     mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))
     model = parts.model
     layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
@@ -72,7 +72,13 @@ def run(options: argparse.Namespace) -> None:
         base = BaseModelRef(job.spec.model.uri, parts.commit)
         export_adapters(target, model, base, trained, tokenizer_files, ExportWriter(jax.device_get))
     else:
-        export(target, model, model.whole(parts.frozen(layout), trained), tokenizer_files, ExportWriter(jax.device_get))
+        export(
+            target,
+            model,
+            model.join_params(parts.frozen(layout), trained),
+            tokenizer_files,
+            ExportWriter(jax.device_get),
+        )
     note(f"{options.out}: step {found_step} of {place.uri}")
 
 

@@ -1,10 +1,10 @@
 """Large memory pages for what jax allocates on a CPU.
 
 Weights are read whole at every token and every step, and with pages of 4 kB a processor spends much of that time on
-address lookups (figures: docs/findings/sampling-on-cpu.md). glibc's malloc asks the kernel for large pages if a tunable says so, and
-reads it only when a process starts. So the process executes itself once more, with the tunable, before it has imported
-anything slow. A tunable that is already set, for example to 0, is respected; a kernel or C library without it ignores
-it.
+address lookups (figures: docs/findings/sampling-on-cpu.md). glibc's malloc asks the kernel for large pages if a tunable
+says so, and reads it only when a process starts. So the process executes itself once more, with the tunable, before it
+has imported anything slow. A tunable that is already set, for example to 0, is respected; a kernel or C library without
+it ignores it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def compute(uri: str, revision: str | None, rows: list[list[int]]) -> Any:
     import numpy as np
 
     from pttrainer.models import Model, Params
-    from pttrainer.models.loading.model_loader import first_params
+    from pttrainer.models.loading.model_loader import load_params
     from pttrainer.models.loading.model_spec import open_source
     from pttrainer.runtime.distributed import sharding
 
@@ -77,7 +77,7 @@ def compute(uri: str, revision: str | None, rows: list[list[int]]) -> Any:
     # One row at a time has nothing to split but the matrices.
     mesh = sharding.make_mesh((1, 1, jax.device_count(), 1))
     jax.set_mesh(mesh)
-    params = first_params(source, model, sharding.weight_shardings(mesh, model.abstract(), model.logical_axes()))
+    params = load_params(source, model, sharding.weight_shardings(mesh, model.abstract(), model.logical_axes()))
 
     @jax.jit
     def one_row(params: Params, tokens_T: jax.Array) -> jax.Array:

@@ -133,9 +133,9 @@ def run(options: argparse.Namespace) -> bool:
     job = _job(options)
     from pttrainer.preflight.check import judge
     from pttrainer.preflight.report import table
-    from pttrainer.preflight.shapes.local_devices import look
+    from pttrainer.preflight.shapes.local_devices import detect
 
-    devices = look() if options.here else None
+    devices = detect() if options.here else None
     prices = dict(options.chip_hour)
     verdict = judge(job, _depth(options), options.price, prices=prices, limit_s=options.time_limit, here=devices)
     document = json.dumps(verdict.document(), indent=2)

@@ -1,1 +1,1 @@
-"""From a file of examples to batches: rows, examples, packing, batches, in this order."""
+"""Training data, from files to batches: rows, examples, packing, batches, in this order."""

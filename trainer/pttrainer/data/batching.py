@@ -1,8 +1,8 @@
-"""Examples to batches: packed rows, shuffled anew each epoch, the same for the same (seed, step) everywhere.
+"""Batches of examples: packed rows, shuffled anew each epoch, identical everywhere for the same (seed, step).
 
-A Grain pipeline (source, shuffle, repeat, batch) whose state is checkpointed. Rows are packed once, before
-the first step, so the number of steps of an epoch is known. Every process builds the whole global batch: it
-is a few hundred kilobytes, and the loss's weights need all of it.
+A Grain pipeline (source, shuffle, repeat, batch) whose state is checkpointed. Rows are packed once, before the first
+step, so the number of steps per epoch is known. Every process builds the whole global batch: it takes a few hundred
+kilobytes, and the loss's weights need all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROW_MULTIPLE = 64
 
 
 class PackedRows:
-    """Random access to rows: each a list of examples laid out in `width` slots."""
+    """Random access to rows: each is a list of examples laid out in `width` slots."""
 
     def __init__(self, examples: Sequence[Example], width: int, *, pack: bool) -> None:
         self._examples = examples
@@ -38,29 +38,29 @@ class PackedRows:
         return lay_out([self._examples[i] for i in self._rows[index]], self.width)
 
     def __repr__(self) -> str:
-        """Grain compares this when it restores its state: it must not hold an address."""
+        """Return a constant: Grain compares it when it restores its state, so it must not contain an address."""
         return f"PackedRows(rows={len(self._rows)}, width={self.width})"
 
 
 def lay_out(examples: Sequence[Example], width: int) -> dict[str, np.ndarray]:
-    """One row: tokens, targets, positions, segment ids (from 1; 0 is padding), mask."""
+    """Return one row: tokens, targets, positions, segment ids (from 1; 0 is padding), mask."""
     row = {name: np.zeros(width, np.int32) for name in ("tokens", "targets", "positions", "segment_ids")}
     row["mask"] = np.zeros(width, np.float32)
-    told = next((example.told for example in examples if example.told is not None), None)
-    if told is not None:
-        row["teacher_ids"] = np.zeros((width, told.ids.shape[1]), np.int32)
-        row["teacher_logps"] = np.zeros((width, told.ids.shape[1]), np.float32)
+    teacher = next((example.teacher for example in examples if example.teacher is not None), None)
+    if teacher is not None:
+        row["teacher_ids"] = np.zeros((width, teacher.ids.shape[1]), np.int32)
+        row["teacher_logps"] = np.zeros((width, teacher.ids.shape[1]), np.float32)
     at = 0
     for segment, example in enumerate(examples, start=1):
-        here = slice(at, at + example.length)
-        row["tokens"][here] = example.tokens[:-1]
-        row["targets"][here] = example.tokens[1:]
-        row["positions"][here] = np.arange(example.length)
-        row["segment_ids"][here] = segment
-        row["mask"][here] = example.learned[1:]
-        if example.told is not None:
+        span = slice(at, at + example.length)
+        row["tokens"][span] = example.tokens[:-1]
+        row["targets"][span] = example.tokens[1:]
+        row["positions"][span] = np.arange(example.length)
+        row["segment_ids"][span] = segment
+        row["mask"][span] = example.learned[1:]
+        if example.teacher is not None:
             learned = np.flatnonzero(example.learned[1:]) + at
-            row["teacher_ids"][learned], row["teacher_logps"][learned] = example.told
+            row["teacher_ids"][learned], row["teacher_logps"][learned] = example.teacher
         at += example.length
     return row
 
@@ -79,11 +79,11 @@ class Batches:
         return to_batch(next(self._iterator))
 
     def foreseen(self) -> Batch:
-        """Of the shapes that all have."""
+        """Return a batch with the shapes that all batches have."""
         return to_batch({name: np.stack([x] * self._rows_per_batch) for name, x in self._first.items()})
 
     def state(self) -> dict[str, Any]:
-        """Where the next batch comes from."""
+        """Return the position of the next batch."""
         return dict(self._iterator.get_state())
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Batches:
 
 
 def to_batch(rows: Mapping[str, np.ndarray]) -> Batch:
-    """Stacked rows with the weights of the global token mean."""
+    """Stack rows into a batch with the weights of the global token mean."""
     return Batch(
         tokens_BT=rows["tokens"],
         targets_BT=rows["targets"],
@@ -106,7 +106,7 @@ def to_batch(rows: Mapping[str, np.ndarray]) -> Batch:
 
 
 def in_order(rows: PackedRows, rows_per_batch: int) -> list[Batch]:
-    """All rows once, for evaluation; the last batch is filled up with rows that do not count."""
+    """Return all rows once, for evaluation; the last batch is filled up with rows that do not count."""
     batches = []
     for start in range(0, len(rows), rows_per_batch):
         chosen = [rows[i] for i in range(start, min(start + rows_per_batch, len(rows)))]

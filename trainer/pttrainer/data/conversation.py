@@ -1,7 +1,7 @@
-"""Conversations in a row: `{role, content}` messages as chat templates want them, from the forms that files have.
+"""Conversations of a row: `{role, content}` messages for chat templates, from the formats that files use.
 
-Null values are left out (columnar files write every key of every message), text in parts is joined, and the form
-`{from, value}` of older files becomes `{role, content}`. Pictures and sound are refused.
+Null values are dropped (columnar files write every key of every message), text in parts is joined, and the `{from,
+value}` of older files becomes `{role, content}`. Images and audio are refused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pttrainer.errors import DataError
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
 SPEAKERS = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
-"""`from`, in the form of ShareGPT, as a role."""
+"""ShareGPT's `from`, as a role."""
 
 
 def turns(value: Any, column: str, where: str) -> list[Mapping[str, Any]]:
-    """The messages of a column, checked; raises DataError. Cells of CSV hold JSON text."""
+    """Return the checked messages of a column; raise DataError. Cells of CSV hold JSON text."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _parsed(value, f"{where}: column {column!r}")
     if not isinstance(value, list) or not value:
@@ -27,7 +27,7 @@ def turns(value: Any, column: str, where: str) -> list[Mapping[str, Any]]:
 
 
 def tools(value: Any, where: str) -> Sequence[Any] | None:
-    """The functions that the assistant may call, if the row has any."""
+    """Return the tools that the assistant may call, if the row has any."""
     if isinstance(value, str) and value.strip():
         value = _parsed(value, f"{where}: column 'tools'")
     if not value:
@@ -38,7 +38,7 @@ def tools(value: Any, where: str) -> Sequence[Any] | None:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words."""
+    """Return a description of the value's type."""
     names = {
         type(None): "null",
         bool: "a boolean",

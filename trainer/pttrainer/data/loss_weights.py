@@ -1,8 +1,8 @@
-"""From per-token values to one number, the same whatever the micro-batches and devices.
+"""Loss weights and metrics that do not depend on micro-batches and devices.
 
-The rule: a batch carries `weight_BT`, made here once from the mask of the *whole* optimizer step, and the
-loss is Σ weight · value. Sums of micro-batches and of devices then add up to the exact loss; there is no
-mean of means anywhere. Metrics are pairs (sum, count) or extremes until the step's end, for the same reason.
+The rule: a batch carries `weight_BT`, computed here once from the mask of the *whole* optimizer step, and the loss is Σ
+weight · value. Sums over micro-batches and devices then add up to the exact loss; there is no mean of means anywhere.
+Metrics are pairs (sum, count) or extremes until the step's end, for the same reason.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jax import Array
 
 
 def token_mean(mask_BT: np.ndarray) -> np.ndarray:
-    """Weights of the mean over all tokens that count (sft, dapo, cispo, rloo)."""
+    """Return weights of the mean over all tokens that count (sft, dapo, cispo, rloo)."""
     mask: np.ndarray = np.asarray(mask_BT, np.float32)
     return mask / max(float(mask.sum(dtype=np.float64)), 1.0)
 
 
 def sequence_mean(mask_BT: np.ndarray) -> np.ndarray:
-    """Weights of the mean over rows of each row's token mean (grpo, gspo). A row without tokens does not count."""
+    """Return weights of the mean of each row's token mean (grpo, gspo). A row without tokens does not count."""
     mask = np.asarray(mask_BT, np.float32)
     lengths_B1 = mask.sum(axis=1, keepdims=True)
     rows = max(int((lengths_B1 > 0).sum()), 1)
@@ -33,13 +33,16 @@ def sequence_mean(mask_BT: np.ndarray) -> np.ndarray:
 
 
 def fixed_length(mask_BT: np.ndarray, sequences: int, max_new_tokens: int) -> np.ndarray:
-    """Weights of Σ / (N · max new tokens) (dr-grpo): a long completion is not favoured over a short one."""
+    """Return weights of Σ / (N · max new tokens) (dr-grpo): a long completion is not favoured over a short one."""
     return np.asarray(mask_BT, np.float32) / np.float32(max(sequences * max_new_tokens, 1))
 
 
 def row_mean(mask_BT: np.ndarray) -> np.ndarray:
-    """Weights of the mean over rows whose loss is one number (dpo): all on a row's first token that counts, as
-    spreading that number over its tokens would only round it. A row without tokens does not count."""
+    """Return weights of the mean over rows whose loss is one number (dpo).
+
+    A row's weight is on its first token that counts: spreading it over all tokens would only round it. A row
+    without tokens does not count.
+    """
     counts_BT = np.asarray(mask_BT) > 0
     first_BT = counts_BT & (np.cumsum(counts_BT, axis=1) == 1)
     weights: np.ndarray = first_BT.astype(np.float32) / np.float32(max(int(first_BT.sum()), 1))
@@ -47,7 +50,7 @@ def row_mean(mask_BT: np.ndarray) -> np.ndarray:
 
 
 def perplexity(nll: float) -> float:
-    """exp of a mean negative log-likelihood; the largest that a float holds is about exp(709)."""
+    """Return exp of a mean negative log-likelihood, at most about exp(709), the largest float."""
     return math.exp(min(nll, 700.0))
 
 
@@ -58,19 +61,19 @@ class Mean(NamedTuple):
 
 
 class Largest(NamedTuple):
-    """A metric that is the largest value of a token that counts."""
+    """A metric that is the maximum over tokens that count."""
 
     values_BT: Array
 
 
 class Smallest(NamedTuple):
-    """A metric that is the smallest value of a token that counts."""
+    """A metric that is the minimum over tokens that count."""
 
     values_BT: Array
 
 
 class RowMean(NamedTuple):
-    """A metric that is the mean over rows that hold a token that counts."""
+    """A metric that is the mean over rows with a token that counts."""
 
     values_B: Array
 
@@ -81,7 +84,7 @@ Metric = Mean | Largest | Smallest | RowMean
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Partial:
-    """What one micro-batch contributes to a metric: sum and count of a mean; an extreme and 0. kind: of the metric."""
+    """A micro-batch's contribution to a metric: sum and count of a mean; an extreme and 0. kind: of the metric."""
 
     value: Array
     count: Array
@@ -89,7 +92,7 @@ class Partial:
 
 
 def partial(metric: Metric, mask_BT: Array) -> Partial:
-    """One micro-batch's contribution to a metric."""
+    """Return one micro-batch's contribution to a metric."""
     counts_BT = mask_BT > 0
     if isinstance(metric, RowMean):
         counts_B = jnp.any(counts_BT, axis=1)
@@ -105,7 +108,7 @@ def partial(metric: Metric, mask_BT: Array) -> Partial:
 
 
 def finish(stacked: Partial) -> Array:
-    """The metric from stacked contributions of all micro-batches."""
+    """Return the metric from the stacked contributions of all micro-batches."""
     if stacked.kind is Largest:
         return jnp.max(stacked.value)
     if stacked.kind is Smallest:

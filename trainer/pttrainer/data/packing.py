@@ -1,7 +1,7 @@
-"""Several examples in one row: best-fit decreasing.
+"""Pack several examples into one row: best-fit decreasing.
 
-The longest example first, each into the row with the least room that still holds it. Rows keep their
-examples apart by segment ids and restarted positions, so packing changes speed and nothing else.
+The longest example first, each into the row with the least room that still holds it. Segment ids and restarted
+positions keep a row's examples apart, so packing changes speed and nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def best_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices of the examples in each row; O(n log n). Every length must be in 1 … capacity.
+    """Return the indices of the examples in each row; O(n log n). Every length must be in 1 … capacity.
 
     Deterministic: equal lengths are placed in the order given.
     """

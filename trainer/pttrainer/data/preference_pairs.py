@@ -1,7 +1,8 @@
-"""Preferences to pairs of examples: one prompt, a better and a worse answer.
+"""Preference rows to pairs of examples: one prompt, a better and a worse answer.
 
-The prompt is what both conversations begin with. What is learned is what the assistant says after it. A pair that
-is too long loses the beginning of its prompt, the same for both; only an answer that alone is too long loses its end.
+The prompt is the common beginning of both conversations; what the assistant says after it is learned. A pair that is
+too long loses the beginning of its prompt, the same on both sides; only an answer that is too long by itself loses its
+end.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Pair:
 
     @property
     def length(self) -> int:
-        """Predictions of the longer one."""
+        """Return the number of predictions of the longer one."""
         return max(self.chosen.length, self.rejected.length)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What became of the rows. cut: pairs longer than the sequence; lengths: tokens of the longer one, uncut."""
+    """The pairs of all rows. cut: pairs longer than the sequence; lengths: tokens of the longer answer, uncut."""
 
     pairs: list[Pair]
     cut: int
@@ -44,13 +45,13 @@ class Pairs:
     lengths: Sequence[int]
 
     def width(self, length: int) -> int:
-        """Tokens of a row that holds any of them."""
+        """Return the number of tokens of a row that holds any of them."""
         longest = max(pair.length for pair in self.pairs)
         return min(length, -(-longest // ROW_MULTIPLE) * ROW_MULTIPLE)
 
 
 def make(rows: Rows, chat: Chat, length: int) -> Pairs:
-    """Pairs of all rows, at most `length` predictions each; raises DataError."""
+    """Return the pairs of all rows, at most `length` predictions each; raise DataError."""
     if rows.format != "preference":
         raise DataError(
             f"{rows.uri}: rows are {rows.format}; accepted for dpo: preference (chosen and rejected, with a prompt or "
@@ -75,7 +76,7 @@ def make(rows: Rows, chat: Chat, length: int) -> Pairs:
 
 
 def pair_tokens(row: Row, chat: Chat) -> tuple[Tokens, Tokens]:
-    """Better and worse conversation in the model's words; said is what follows the prompt. Raises DataError."""
+    """Return tokens of the better and the worse conversation; what follows the prompt is learned. Raise DataError."""
     same = takewhile(lambda turns: turns[0] == turns[1], zip(row.messages, row.rejected, strict=False))
     prompt = row.messages[: sum(1 for _ in same)]
     if not prompt or len(prompt) == min(len(row.messages), len(row.rejected)):
@@ -85,17 +86,17 @@ def pair_tokens(row: Row, chat: Chat) -> tuple[Tokens, Tokens]:
             "differently"
         )
     try:
-        chosen, rejected = (_answer(prompt, said, chat, row) for said in (row.messages, row.rejected))
+        chosen, rejected = (_answer(prompt, messages, chat, row) for messages in (row.messages, row.rejected))
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error
     return chosen, rejected
 
 
 def to_pairs_batch(pairs: Sequence[Pair | None], width: int) -> Batch:
-    """2P rows: all chosen, then all rejected, in the same order, each with the weight of half a pair's mean.
+    """Return 2P rows: all chosen, then all rejected, in the same order, each with half the weight of a pair.
 
-    In this order every M-th row, which is what a micro-batch takes, holds whole pairs as long as M divides P. None is
-    a pair that does not count: it fills a batch up.
+    In this order every M-th row, which is what a micro-batch takes, holds whole pairs as long as M divides P. None
+    is a pair that does not count: it fills up a batch.
     """
     chosen = [[] if pair is None else [pair.chosen] for pair in pairs]
     rejected = [[] if pair is None else [pair.rejected] for pair in pairs]
@@ -105,27 +106,27 @@ def to_pairs_batch(pairs: Sequence[Pair | None], width: int) -> Batch:
 
 
 def _answer(prompt: Sequence[Message], messages: Sequence[Message], chat: Chat, row: Row) -> Tokens:
-    """What the assistant says in the prompt is not learned: it is the same on both sides."""
+    """Return the tokens; the assistant's turns in the prompt are not learned, as both sides share them."""
     tokens = chat.tokens(messages, row.tools)
     before = chat.prompt_ids(prompt, row.tools)
     start = sum(1 for _ in takewhile(lambda ids: ids[0] == ids[1], zip(tokens.ids, before, strict=False)))
-    said = [is_said and i >= max(start, 1) for i, is_said in enumerate(tokens.said)]
-    if not any(said):
+    assistant_mask = [is_said and i >= max(start, 1) for i, is_said in enumerate(tokens.assistant_mask)]
+    if not any(assistant_mask):
         raise DataError("the assistant says nothing after the prompt; accepted: an answer on both sides")
-    return Tokens(tokens.ids, said)
+    return Tokens(tokens.ids, assistant_mask)
 
 
 def _fitted(chosen: Tokens, rejected: Tokens, length: int) -> Pair:
-    """Both within `length` predictions. The answers keep their ends, and one token before them to be predicted from."""
-    starts = [tokens.said.index(True) for tokens in (chosen, rejected)]
+    """Cut both to `length` predictions. The answers keep their ends and one token before them to be predicted from."""
+    starts = [tokens.assistant_mask.index(True) for tokens in (chosen, rejected)]
     answers = [len(tokens.ids) - start for tokens, start in zip((chosen, rejected), starts, strict=True)]
-    kept = max(length + 1 - max(answers), 1)
+    room = max(length + 1 - max(answers), 1)
     first, second = (
-        _example(tokens, max(start - kept, 0), length) for tokens, start in zip((chosen, rejected), starts, strict=True)
+        _example(tokens, max(start - room, 0), length) for tokens, start in zip((chosen, rejected), starts, strict=True)
     )
     return Pair(first, second)
 
 
 def _example(tokens: Tokens, begin: int, length: int) -> Example:
-    here = slice(begin, begin + length + 1)
-    return Example(np.asarray(tokens.ids[here], np.int32), np.asarray(tokens.said[here], bool))
+    span = slice(begin, begin + length + 1)
+    return Example(np.asarray(tokens.ids[span], np.int32), np.asarray(tokens.assistant_mask[span], bool))

@@ -1,7 +1,7 @@
 """Prompts for reinforcement learning: tokenised rows, and the order in which they are drawn.
 
-Draw number i is row `order(i // n)[i % n]`: a new shuffle of all n rows every epoch, from the seed alone. The
-whole state of the data is therefore one number, how many prompts were drawn.
+Draw number i is row `order(i // n)[i % n]`: a new shuffle of all n rows every epoch, from the seed alone. The whole
+state of the data is therefore one number: how many prompts were drawn.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from pttrainer.errors import DataError
 
 @dataclass(frozen=True)
 class Question:
-    """What a completion answers. fields: the row as rewards see it, with the gold answer under `answer`; gold: that
-    answer, or what the assistant says in the row. messages, tools: what the tokens were made of. told: the prompt of a
-    self-teacher that is told more (`privileged`)."""
+    """A prompt to complete.
+
+    fields: the row for the rewards, with the gold answer under `answer`; gold: that answer, or the row's own
+    completion. messages, tools: source of the tokens. teacher_tokens: the prompt of a self-teacher with privileged
+    context.
+    """
 
     tokens: Sequence[int]
     text: str
@@ -30,12 +33,12 @@ class Question:
     gold: str = ""
     messages: Sequence[Message] = ()
     tools: Tools = None
-    told: Sequence[int] = ()
+    teacher_tokens: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions that can be asked. too_long: how many leave no room; bad: rows that were skipped."""
+    """The usable questions. too_long: questions without room for a completion; bad: rows that were skipped."""
 
     fitting: list[Question]
     too_long: int
@@ -44,32 +47,33 @@ class Questions:
 
 
 def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: bool, tools: Tools = None) -> Questions:
-    """The rows' prompts that leave room for a completion within `length` tokens; raises DataError where none does.
+    """Return the prompts with room for a completion within `length` tokens; raise DataError if there are none.
 
-    tools: what the model is told of, beside a row's own."""
-    found: list[Question] = []
+    tools: offered to the model in addition to a row's own.
+    """
+    readable: list[Question] = []
     bad = list(rows.bad)
     for row in rows.rows:
         try:
-            found.append(_question(row, chat, field, tools, with_answer=with_answer))
+            readable.append(_question(row, chat, field, tools, with_answer=with_answer))
         except DataError as error:
             if not rows.skip_bad:
                 raise
             bad.append(error)
-    if not found:
+    if not readable:
         raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
-    fitting = [question for question in found if len(question.tokens) < length]
+    fitting = [question for question in readable if len(question.tokens) < length]
     if not fitting:
-        shortest = min(len(question.tokens) for question in found)
+        shortest = min(len(question.tokens) for question in readable)
         raise DataError(
             f"{rows.uri}: no prompt leaves room for a completion: the shortest has {shortest} tokens, sequenceLength "
             f"is {length}; hint: raise spec.training.sequenceLength"
         )
-    return Questions(fitting, len(found) - len(fitting), bad, [len(question.tokens) for question in found])
+    return Questions(fitting, len(readable) - len(fitting), bad, [len(question.tokens) for question in readable])
 
 
 class Order:
-    """Which question comes when."""
+    """The order in which questions are drawn."""
 
     def __init__(self, count: int, seed: int) -> None:
         self._count, self._seed = count, seed
@@ -87,16 +91,16 @@ def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
 def _question(row: Row, chat: Chat, field: str, tools: Tools, *, with_answer: bool) -> Question:
     if with_answer and row.answer is None:
         raise DataError(
-            f"{row.where}: no gold answer, which the reward compares with; it has: {', '.join(row.fields)}; "
+            f"{row.where}: no gold answer for the reward to compare with; it has: {', '.join(row.fields)}; "
             f"hint: name the column in {field}.columns.answer"
         )
     if not row.prompt:
-        raise DataError(f"{row.where}: no prompt; accepted: a row with something to answer")
+        raise DataError(f"{row.where}: no prompt; accepted: a row with a prompt to answer")
     try:
-        told = [*(tools or ()), *(row.tools or ())] or None
-        tokens = chat.prompt_ids(row.prompt, told)
+        all_tools = [*(tools or ()), *(row.tools or ())] or None
+        tokens = chat.prompt_ids(row.prompt, all_tools)
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error
     fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
     text = "\n".join(str(message.get("content", "")) for message in row.prompt)
-    return Question(tokens, text, fields, row.said if row.answer is None else row.answer, row.prompt, told)
+    return Question(tokens, text, fields, row.completion if row.answer is None else row.answer, row.prompt, all_tools)

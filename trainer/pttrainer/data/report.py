@@ -1,6 +1,6 @@
-"""What a job's data are to its model: what was detected, how long rows are, what is lost, what is learned.
+"""A report on a job's data: detected format, length of rows, what is lost, what is learned.
 
-Everything is found by the code that training uses; bad rows are always collected, so that one look shows all of them.
+Everything comes from the code that training uses; bad rows are always collected, so that one report shows all of them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Shown:
 class Report:
     """One data source. lengths: tokens of each readable row, before anything is cut.
 
-    cut: rows longer than the sequence. dropped: rows that are not trained on, the bad ones not counted; unsaid: those
-    of them that never had a token to learn. trainable: tokens that are learned; None where the model's own
-    completions are. bad: what is wrong with rows that cannot be read.
+    cut: rows longer than the sequence. dropped: rows that are not trained on, not counting bad ones;
+    without_target: those of them that never had a token to learn. trainable: number of learned tokens; None if the
+    model's own completions are. bad: errors of rows that cannot be read.
     """
 
     part: str
@@ -54,14 +54,14 @@ class Report:
     lengths: Sequence[int]
     cut: int
     dropped: int
-    unsaid: int
+    without_target: int
     trainable: int | None
     bad: Sequence[str]
     shown: list[Shown]
 
 
 def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, shown: int) -> Report:
-    """Reads `data.train` or `data.eval` as the job's algorithm would; raises DataError where nothing can be used."""
+    """Read `data.train` or `data.eval` as the job's algorithm would; raise DataError if nothing is usable."""
     source: DataSource = getattr(spec.data, part)
     read = rows.load(source, f"spec.data.{part}", spec.data.system_prompt, skip_bad=True, note=note)
     distill = spec.algorithm.distill
@@ -73,7 +73,7 @@ def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, sho
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The report as JSON."""
+    """Return the report as JSON."""
     return {
         "part": report.part,
         "uri": report.uri,
@@ -84,7 +84,7 @@ def document(report: Report) -> dict[str, Any]:
         "tokens": statistics(report.lengths) | {"trainable": report.trainable},
         "cut": report.cut,
         "dropped": report.dropped,
-        "withoutTrainableToken": report.unsaid,
+        "withoutTrainableToken": report.without_target,
         "bad": list(report.bad),
         "examples": [
             {"where": row.where, "pieces": [{"text": piece.text, "learned": piece.learned} for piece in row.pieces]}
@@ -94,53 +94,65 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def statistics(lengths: Sequence[int]) -> dict[str, int]:
-    """Tokens of a row, and of all rows."""
+    """Return statistics of the number of tokens per row, and their total."""
     low, middle, high, top = (int(x) for x in np.percentile(lengths, (0, 50, 95, 100), method="inverted_cdf"))
     return {"min": low, "median": middle, "p95": high, "max": top, "total": int(sum(lengths))}
 
 
 def _examples(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
-    whole = spec.algorithm.sft is not None and spec.algorithm.sft.loss_on_prompt
-    told = spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
-    made = sft_examples.make(read, chat, spec.training.sequence_length, learn_prompt=whole, told=told)
+    learn_prompt = spec.algorithm.sft is not None and spec.algorithm.sft.loss_on_prompt
+    with_teacher = spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
+    result = sft_examples.make(
+        read, chat, spec.training.sequence_length, learn_prompt=learn_prompt, with_teacher=with_teacher
+    )
     length = spec.training.sequence_length + 1
 
-    def seen(row: Row) -> Tokens:
+    def visible_tokens(row: Row) -> Tokens:
         tokens = sft_examples.row_tokens(row, chat)
-        said = [False, *[True] * (len(tokens.ids) - 1)] if whole else tokens.said
-        return Tokens(tokens.ids[:length], said[:length])
+        assistant_mask = [False, *[True] * (len(tokens.ids) - 1)] if learn_prompt else tokens.assistant_mask
+        return Tokens(tokens.ids[:length], assistant_mask[:length])
 
-    trainable = sum(int(example.learned.sum()) for example in made.examples)
-    counts = (made.rows, made.lengths, made.cut, made.dropped, made.unsaid, trainable)
-    return _report(part, read, counts, made.bad, [_shown(row, seen(row), chat) for row in _good(read, made.bad, shown)])
+    trainable = sum(int(example.learned.sum()) for example in result.examples)
+    counts = (result.rows, result.lengths, result.cut, result.dropped, result.without_target, trainable)
+    return _report(
+        part,
+        read,
+        counts,
+        result.bad,
+        [_shown(row, visible_tokens(row), chat) for row in _good(read, result.bad, shown)],
+    )
 
 
 def _prompts(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
     needs_answer = any(reward.builtin in NEEDS_ANSWER for reward in spec.rewards)
     length, field = spec.training.sequence_length, f"spec.data.{part}"
-    found = prompts.questions(read, chat, length, field, with_answer=needs_answer)
+    result = prompts.questions(read, chat, length, field, with_answer=needs_answer)
 
-    def seen(row: Row) -> Tokens:
+    def visible_tokens(row: Row) -> Tokens:
         ids = chat.prompt_ids(row.prompt, row.tools)
         return Tokens(ids, [False] * len(ids))
 
-    counts = (len(found.lengths), found.lengths, 0, found.too_long, 0, None)
+    counts = (len(result.lengths), result.lengths, 0, result.too_long, 0, None)
     return _report(
-        part, read, counts, found.bad, [_shown(row, seen(row), chat) for row in _good(read, found.bad, shown)]
+        part,
+        read,
+        counts,
+        result.bad,
+        [_shown(row, visible_tokens(row), chat) for row in _good(read, result.bad, shown)],
     )
 
 
 def _pairs(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
-    """Lengths are the longer answer's; both answers of a row are shown."""
-    made = preference_pairs.make(read, chat, spec.training.sequence_length)
-    trainable = sum(int(one.learned.sum()) for pair in made.pairs for one in (pair.chosen, pair.rejected))
-    counts = (len(made.pairs), made.lengths, made.cut, 0, 0, trainable)
+    """Report pairs; lengths are the longer answer's, and both answers of a row are shown."""
+    result = preference_pairs.make(read, chat, spec.training.sequence_length)
+    trainable = sum(int(example.learned.sum()) for pair in result.pairs for example in (pair.chosen, pair.rejected))
+    counts = (len(result.pairs), result.lengths, result.cut, 0, 0, trainable)
     rows = [
         _shown(replace(row, where=f"{row.where}, {side}"), tokens, chat)
-        for row in _good(read, made.bad, shown)
+        for row in _good(read, result.bad, shown)
         for side, tokens in zip(("chosen", "rejected"), preference_pairs.pair_tokens(row, chat), strict=True)
     ]
-    return _report(part, read, counts, made.bad, rows)
+    return _report(part, read, counts, result.bad, rows)
 
 
 def _report(
@@ -155,7 +167,7 @@ def _report(
 
 
 def _good(read: Rows, bad: Sequence[DataError], count: int) -> list[Row]:
-    """The first rows that nothing is wrong with."""
+    """Return the first rows without errors."""
     wrong = [str(error) for error in bad]
     return [row for row in read.rows[: count + len(wrong)] if not any(w.startswith(f"{row.where}:") for w in wrong)][
         :count
@@ -163,8 +175,8 @@ def _good(read: Rows, bad: Sequence[DataError], count: int) -> list[Row]:
 
 
 def _shown(row: Row, tokens: Tokens, chat: Chat) -> Shown:
-    runs = groupby(zip(tokens.ids, tokens.said, strict=True), key=lambda pair: pair[1])
+    runs = groupby(zip(tokens.ids, tokens.assistant_mask, strict=True), key=lambda pair: pair[1])
     decode = chat.tokenizer.decode
     return Shown(
-        row.where, [Piece(decode([token for token, _ in run], skip_special=False), said) for said, run in runs]
+        row.where, [Piece(decode([token for token, _ in run], skip_special=False), learned) for learned, run in runs]
     )

@@ -1,7 +1,7 @@
-"""Rows of data, in one shape whatever file they are in and whatever their columns are called.
+"""Rows of data in one shape, whatever their file format and column names.
 
-Row formats are told apart by their columns (`FORMATS`); the user may name the format, or columns, instead. Every
-complaint names file, line, column and what is accepted. Tokens come later: `examples`.
+The columns decide the row format (`FORMATS`); the user may name the format, or the columns, instead. Every error names
+file, line, column and what is accepted. Tokens come later: `sft_examples`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "rejected": ("rejected",),
     "text": ("text",),
 }
-"""Column names that are recognised without being told."""
+"""Column names that are recognised by default."""
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "messages": ("messages",),
@@ -38,16 +38,16 @@ FORMATS: dict[str, tuple[str, ...]] = {
 """Columns that a format needs, in the order in which `auto` tries them."""
 
 TOOLS = "tools"
-"""The column of functions that the assistant may call: a list, or JSON text of one."""
+"""The column of tools that the assistant may call: a list, or its JSON text."""
 
 
 @dataclass(frozen=True)
 class Row:
     """A row of data. `messages` is the conversation (empty for plain text); `answer` the gold answer.
 
-    line: its number in its file, a line or a row as the file has them; where: that in words, with the file's name.
-    tools: what the assistant may call, as the chat template wants it. rejected: of a preference, the conversation
-    with the worse answer (`messages` is the one with the better).
+    line: its number in its file, a line or a row depending on the format; where: the same for messages, with the
+    file's name. tools: what the assistant may call, in the form of chat templates. rejected: for a preference, the
+    conversation with the worse answer (`messages` has the better one).
     """
 
     line: int
@@ -61,15 +61,15 @@ class Row:
 
     @property
     def prompt(self) -> tuple[Mapping[str, Any], ...]:
-        """The conversation up to where the assistant speaks last: what reinforcement learning starts from."""
+        """Return the conversation up to the assistant's last turn: the prompt of reinforcement learning."""
         end = len(self.messages)
         while end and self.messages[end - 1]["role"] == "assistant":
             end -= 1
         return self.messages[:end]
 
     @property
-    def said(self) -> str:
-        """What the assistant says after the prompt."""
+    def completion(self) -> str:
+        """Return what the assistant says after the prompt."""
         return "\n".join(str(message.get("content") or "") for message in self.messages[len(self.prompt) :])
 
 
@@ -77,7 +77,7 @@ class Row:
 class Rows:
     """The rows of a source, and how they were read (for the log and for errors).
 
-    bad: what is wrong with rows that were skipped. skip_bad: whether later stages skip bad rows, too.
+    bad: errors of rows that were skipped. skip_bad: whether later stages skip bad rows, too.
     """
 
     uri: str
@@ -90,12 +90,12 @@ class Rows:
 
     @property
     def form(self) -> str:
-        """What was recognised, for the log."""
+        """Return what was recognised, for the log."""
         return f"{self.format}: {', '.join(self.columns.values())}"
 
 
 def of_job(data: DataSpec, part: str, note: files.Note) -> Rows | None:
-    """The job's `data.train` or `data.eval`, read as it asks; None where it names no such data. Raises DataError."""
+    """Return the job's `data.train` or `data.eval`; None if it names no such data. Raise DataError."""
     source: DataSource | None = getattr(data, part)
     if source is None:
         return None
@@ -110,15 +110,15 @@ def load(
     skip_bad: bool = False,
     note: files.Note = files.silent,
 ) -> Rows:
-    """Reads a source; `field` is where the job names it (`spec.data.train`). Raises DataError.
+    """Read a source; `field` is where the job names it (`spec.data.train`). Raise DataError.
 
-    A bad row is an error, or with `skip_bad` counted. A file that cannot be read at all is always an error.
+    A bad row is an error, or counted with `skip_bad`. A file that cannot be read at all is always an error.
     """
-    found = files.find(source, field, note)
+    data_files = files.find(source, field, note)
     rows: list[Row] = []
     bad: list[DataError] = []
     reading: _Reading | None = None
-    for record in _records(found):
+    for record in _records(data_files):
         try:
             if isinstance(record.value, DataError):
                 raise record.value
@@ -132,18 +132,18 @@ def load(
             break
     if reading is None or not rows:
         raise DataError(_no_rows(source, field, bad))
-    names = [file.uri for file in found]
+    names = [file.uri for file in data_files]
     return Rows(source.uri, reading.format, reading.used, rows, names, bad, skip_bad)
 
 
 def skipped(bad: Sequence[DataError]) -> str:
-    """What the log says of rows that were skipped; nothing where there are none."""
+    """Return the log's text about skipped rows, or an empty string."""
     return f"; {len(bad)} bad rows skipped, the first: {bad[0]}" if bad else ""
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """How rows are read, settled by the first good one."""
+    """How rows are read; the first good row decides."""
 
     format: str
     columns: Mapping[str, str]
@@ -158,19 +158,19 @@ def _reading(source: DataSource, first: Mapping[str, Any], where: str, field: st
     return _Reading(_format(source, columns, first, field), columns)
 
 
-def _records(found: Sequence[files.DataFile]) -> Iterator[Record]:
-    for file in found:
+def _records(data_files: Sequence[files.DataFile]) -> Iterator[Record]:
+    for file in data_files:
         yield from formats.read(file.path.name, files.read(file), file.uri)
 
 
 def _no_rows(source: DataSource, field: str, bad: Sequence[DataError]) -> str:
     if bad:
         return f"{field}.uri: {source.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}"
-    return f"{field}.uri: {source.uri}: is empty; accepted: JSON Lines or another known format, with a row at least"
+    return f"{field}.uri: {source.uri}: is empty; accepted: JSON Lines or another known format, with at least one row"
 
 
 def _columns(named: Columns, first: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Which column plays which part. A column that the user names must exist."""
+    """Map each part to its column. A column that the user names must exist."""
     columns: dict[str, str] = {}
     for part, usual in USUAL.items():
         name = getattr(named, part)
@@ -212,14 +212,14 @@ def _row(reading: _Reading, record: Record, raw: Mapping[str, Any], system: str 
         return Row(record.number, where, (), _text(raw, columns["text"], where), gold, raw)
     tools = conversation.tools(raw.get(TOOLS), where)
     if form == "preference":
-        chosen, rejected = (_with_system(said, system) for said in _answers(columns, raw, where))
+        chosen, rejected = (_with_system(messages_of, system) for messages_of in _answers(columns, raw, where))
         return Row(record.number, where, chosen, None, gold, raw, tools, rejected)
     messages = _messages(form, columns, raw, where)
     return Row(record.number, where, _with_system(messages, system), None, gold, raw, tools)
 
 
 def _with_system(messages: list[Mapping[str, Any]], system: str | None) -> tuple[Mapping[str, Any], ...]:
-    """The conversation, opened by the job's system prompt where it has none of its own."""
+    """Return the conversation, with the job's system prompt first if it has none of its own."""
     if system is not None and (not messages or messages[0]["role"] != "system"):
         return ({"role": "system", "content": system}, *messages)
     return tuple(messages)
@@ -229,15 +229,17 @@ def _messages(form: str, columns: Mapping[str, str], raw: Mapping[str, Any], whe
     if form == "messages":
         return conversation.turns(raw[columns["messages"]], columns["messages"], where)
     prompt = _turns(raw, columns["prompt"], "user", where)
-    said = {"prompt-completion": "completion", "prompt-answer": "answer"}[form]
-    return [*prompt, *_turns(raw, columns[said], "assistant", where)]
+    answer_part = {"prompt-completion": "completion", "prompt-answer": "answer"}[form]
+    return [*prompt, *_turns(raw, columns[answer_part], "assistant", where)]
 
 
 def _answers(
     columns: Mapping[str, str], raw: Mapping[str, Any], where: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """The conversations with the better and with the worse answer. They may repeat the prompt, which is then theirs;
-    texts that do without a column for it share their beginning."""
+    """Return the conversations with the better and with the worse answer.
+
+    They may repeat the prompt, which is then theirs; texts without a prompt column share their beginning.
+    """
     chosen, rejected = (_turns(raw, columns[part], "assistant", where) for part in ("chosen", "rejected"))
     if chosen == rejected:
         raise DataError(
@@ -247,26 +249,28 @@ def _answers(
         texts = isinstance(raw[columns["chosen"]], str) and isinstance(raw[columns["rejected"]], str)
         return _apart(chosen[0]["content"], rejected[0]["content"]) if texts else (chosen, rejected)
     prompt = _turns(raw, columns["prompt"], "user", where)
-    first, second = (said if said[0]["role"] != "assistant" else [*prompt, *said] for said in (chosen, rejected))
+    first, second = (
+        messages if messages[0]["role"] != "assistant" else [*prompt, *messages] for messages in (chosen, rejected)
+    )
     return first, second
 
 
 def _apart(chosen: str, rejected: str) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Two texts with one beginning, which is the prompt; the space before the first difference is the answers'."""
+    """Split two texts at their first difference: the common beginning is the prompt, without trailing space."""
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
     if shared and chosen[shared - 1] == " ":
         shared -= 1
     prompt = {"role": "user", "content": chosen[:shared]}
 
-    def said(text: str) -> list[Mapping[str, Any]]:
+    def turn(text: str) -> list[Mapping[str, Any]]:
         answer = {"role": "assistant", "content": text[shared:]}
         return [prompt, answer] if shared else [answer]
 
-    return said(chosen), said(rejected)
+    return turn(chosen), turn(rejected)
 
 
 def _turns(raw: Mapping[str, Any], column: str, role: str, where: str) -> list[Mapping[str, Any]]:
-    """A column holds text (one turn of `role`) or a conversation."""
+    """Return the messages of a column that holds text (one turn of `role`) or a conversation."""
     if isinstance(raw[column], list):
         return conversation.turns(raw[column], column, where)
     if isinstance(raw[column], int | float) and not isinstance(raw[column], bool):

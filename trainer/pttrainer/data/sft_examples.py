@@ -1,7 +1,7 @@
 """Rows to training examples: tokens, and which of them are learned.
 
-An example keeps at most `length` predictions (one token more than that). A row of which nothing is left to
-learn is dropped and counted; a data set of which nothing is left is an error that names the template.
+An example keeps at most `length` predictions (one token more than that). A row without a token to learn is dropped and
+counted; a data set without any is an error that names the template.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pttrainer.data.distillation import teacher_logprobs
-from pttrainer.data.distillation.teacher_logprobs import Told
+from pttrainer.data.distillation.teacher_logprobs import TeacherLogprobs
 from pttrainer.data.rows import Row, Rows
 from pttrainer.data.tokenization.chat_template import Chat, Tokens
 from pttrainer.errors import DataError
@@ -20,54 +20,60 @@ from pttrainer.errors import DataError
 
 @dataclass(frozen=True)
 class Example:
-    """tokens: [n] int32; learned: [n] bool (never the first token: nothing predicts it). told: of learned tokens."""
+    """tokens: [n] int32; learned: [n] bool (never the first token: nothing predicts it). teacher: of learned tokens."""
 
     tokens: np.ndarray
     learned: np.ndarray
-    told: Told | None = None
+    teacher: TeacherLogprobs | None = None
 
     @property
     def length(self) -> int:
-        """Predictions: tokens less one."""
+        """Return the number of predictions: tokens less one."""
         return len(self.tokens) - 1
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What became of the rows. cut: rows longer than the sequence; dropped: rows with nothing to learn;
-    unsaid: those of them that had nothing to learn before they were cut.
+    """The examples of all rows.
 
-    bad: rows that were skipped, those that could not be read among them. lengths: tokens of the readable rows, uncut.
+    cut: rows longer than the sequence; dropped: rows with nothing to learn; without_target: those of them that had
+    nothing to learn before they were cut.
+
+    bad: skipped rows, including those that could not be read. lengths: tokens of the readable rows, uncut.
     """
 
     examples: list[Example]
     rows: int
     cut: int
     dropped: int
-    unsaid: int = 0
+    without_target: int = 0
     bad: Sequence[DataError] = ()
     lengths: Sequence[int] = ()
 
 
-def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, told: bool = False) -> Examples:
-    """Examples of all rows that have something to learn; raises DataError when none has. told: with what a teacher
-    said of each learned token, from the rows."""
+def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, with_teacher: bool = False) -> Examples:
+    """Return examples of all rows with something to learn; raise DataError if none has.
+
+    with_teacher: add the teacher's log-probs of each learned token, from the rows.
+    """
     outcomes = 0
     if rows.format == "preference":
         raise DataError(
             f"{rows.uri}: rows are preferences (chosen, rejected); accepted for sft: messages, prompt-completion, "
             "prompt-answer, text; hint: set columns.completion to the column that holds the better answer"
         )
-    found: list[Example] = []
+    examples: list[Example] = []
     bad = list(rows.bad)
     lengths: list[int] = []
-    unsaid = 0
+    without_target = 0
     for row in rows.rows:
         try:
             tokens = row_tokens(row, chat)
-            said = (
-                teacher_logprobs.told(row.fields, row.where, sum(tokens.said[1:]), outcomes, chat.tokenizer.size)
-                if told
+            teacher = (
+                teacher_logprobs.read(
+                    row.fields, row.where, sum(tokens.assistant_mask[1:]), outcomes, chat.tokenizer.size
+                )
+                if with_teacher
                 else None
             )
         except DataError as error:
@@ -76,23 +82,23 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, tol
             bad.append(error)
             continue
         lengths.append(len(tokens.ids))
-        unsaid += not learn_prompt and not any(tokens.said[1:])
+        without_target += not learn_prompt and not any(tokens.assistant_mask[1:])
         example = _example(tokens, length, learn_prompt)
-        if said is not None:
-            outcomes, learned = said.ids.shape[1], int(example.learned.sum())
-            example = replace(example, told=Told(said.ids[:learned], said.logps[:learned]))
+        if teacher is not None:
+            outcomes, learned = teacher.ids.shape[1], int(example.learned.sum())
+            example = replace(example, teacher=TeacherLogprobs(teacher.ids[:learned], teacher.logps[:learned]))
         if example.learned.any():
-            found.append(example)
+            examples.append(example)
     if not lengths:
         raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
-    if not found:
+    if not examples:
         raise DataError(_nothing_to_learn(rows, chat, length))
     cut = sum(count > length + 1 for count in lengths)
-    return Examples(found, len(lengths), cut, len(lengths) - len(found), unsaid, bad, lengths)
+    return Examples(examples, len(lengths), cut, len(lengths) - len(examples), without_target, bad, lengths)
 
 
 def row_tokens(row: Row, chat: Chat) -> Tokens:
-    """A row in the model's words; raises DataError, naming the row."""
+    """Return a row's tokens; raise DataError, naming the row."""
     try:
         return chat.text_tokens(row.text) if row.text is not None else chat.tokens(row.messages, row.tools)
     except DataError as error:
@@ -101,7 +107,7 @@ def row_tokens(row: Row, chat: Chat) -> Tokens:
 
 def _example(tokens: Tokens, length: int, learn_prompt: bool) -> Example:
     ids = np.asarray(tokens.ids[: length + 1], np.int32)
-    learned = np.ones(len(ids), bool) if learn_prompt else np.asarray(tokens.said[: length + 1], bool)
+    learned = np.ones(len(ids), bool) if learn_prompt else np.asarray(tokens.assistant_mask[: length + 1], bool)
     learned[:1] = False
     return Example(ids, learned)
 

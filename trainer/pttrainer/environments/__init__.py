@@ -1,5 +1,6 @@
-"""What answers the model between its turns: tools that it calls (`tools`), or a world of the user's (`world`).
+"""Multi-turn environments: tools that the model calls (`tool_environment`), or a user's own (`python_environment`).
 
-`protocol` is what a rollout of several turns asks for; `toolcalls` knows how families of models write a call. Adding a
-builtin tool: a module with `TOOL`, a line in `tools.BUILTINS`, a test. Nothing here imports jax.
+`environment` is the interface that a multi-turn rollout uses; `tool_call_parsing` knows how model families write a
+call. To add a builtin tool: a module with `TOOL`, a line in `tool_environment.BUILTINS`, a test. Nothing here imports
+jax.
 """

@@ -1,7 +1,7 @@
-"""Arithmetic: + - * / // % **, brackets, abs, min, max, round, sqrt; decimals and fractions exact where they can be.
+"""Arithmetic: + - * / // % **, brackets, abs, min, max, round, sqrt; exact decimals and fractions where possible.
 
-Read by Python's own parser, and nothing but numbers and these operators is walked: no names, no attributes. Sizes are
-bounded, so that a call takes microseconds whatever the model writes.
+Python's own parser reads the expression, and only numbers and these operators are evaluated: no names, no attributes.
+Sizes are bounded, so a call takes microseconds whatever the model writes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from pttrainer.environments.tool import Tool, ToolError, schema
 
-LONGEST = 200
-LARGEST_POWER = 64
-_LARGEST = Fraction(10) ** 60
-_FINEST = 10**400
-"""The largest denominator: small numbers cost as much as large ones, and powers of powers of them never end."""
+MAX_CHARS = 200
+MAX_EXPONENT = 64
+_MAX_VALUE = Fraction(10) ** 60
+_MAX_DENOMINATOR = 10**400
+"""The largest denominator: small numbers cost as much as large ones, and repeated powers of them grow without end."""
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -40,13 +40,13 @@ _CALLS: dict[str, Callable[..., Any]] = {"abs": abs, "min": min, "max": max, "ro
 
 
 def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """The value of `arguments["expression"]`; raises ToolError."""
+    """Return the value of `arguments["expression"]`; raise ToolError."""
     expression = arguments["expression"]
-    if len(expression) > LONGEST:
-        raise ToolError(f"the expression has {len(expression)} characters; accepted: at most {LONGEST}")
+    if len(expression) > MAX_CHARS:
+        raise ToolError(f"the expression has {len(expression)} characters; accepted: at most {MAX_CHARS}")
     try:
         tree = ast.parse(expression.strip().replace("^", "**").replace("×", "*").replace("÷", "/"), mode="eval")
-        return shown(_value(tree.body))
+        return format_number(_value(tree.body))
     except ToolError:
         raise
     except ZeroDivisionError:
@@ -55,18 +55,18 @@ def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         raise ToolError(f"cannot evaluate {expression[:60]!r}; accepted: numbers and + - * / ** ( )") from None
 
 
-def shown(value: Fraction) -> str:
-    """A whole number as such, a fraction as a decimal with at most ten significant digits."""
+def format_number(value: Fraction) -> str:
+    """Format a whole number as such, a fraction as a decimal with at most ten significant digits."""
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
 
 
 def _value(node: ast.expr) -> Fraction:
-    found = _unbounded(node)
-    if abs(found) > _LARGEST:
+    value = _unbounded(node)
+    if abs(value) > _MAX_VALUE:
         raise ToolError("the number is too large")
-    if found.denominator > _FINEST:
+    if value.denominator > _MAX_DENOMINATOR:
         raise ToolError("the number is too small")
-    return found
+    return value
 
 
 def _unbounded(node: ast.expr) -> Fraction:
@@ -89,8 +89,8 @@ def _unbounded(node: ast.expr) -> Fraction:
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if abs(exponent) > LARGEST_POWER:
-        raise ToolError(f"the exponent is too large; accepted: up to {LARGEST_POWER}")
+    if abs(exponent) > MAX_EXPONENT:
+        raise ToolError(f"the exponent is too large; accepted: up to {MAX_EXPONENT}")
     if exponent.denominator == 1:
         return Fraction(base**exponent.numerator)
     power = float(base) ** float(exponent)

@@ -1,7 +1,7 @@
-"""What a rollout asks of an environment: reset, step -> observation, reward, done; many episodes at a time.
+"""The interface of an environment: reset, step -> observation, reward, done; many episodes at a time.
 
-An episode is a number that the rollout gives. Whatever goes wrong inside an environment is an `error` of that episode
-and of no other: it ends, and has no reward.
+The rollout numbers the episodes. Any failure inside an environment is an `error` of that episode alone: it ends, and
+has no reward.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from typing import Any, NamedTuple, Protocol
 Row = Mapping[str, Any]
 
 
-class Opening(NamedTuple):
-    """How an episode begins. text: said to the model after the row's prompt; empty for nothing."""
+class ResetResult(NamedTuple):
+    """How an episode begins. text: shown to the model after the row's prompt; may be empty."""
 
     text: str = ""
     error: str = ""
 
 
-class Said(NamedTuple):
-    """What the model said in a turn, its row, and the seconds that the episode still has for its environment."""
+class AssistantTurn(NamedTuple):
+    """The model's turn, its row, and the seconds that the episode has left for its environment."""
 
     text: str
     row: Row
     left_s: float
 
 
-class Turn(NamedTuple):
-    """The environment's answer. messages: what the model reads next, as chat templates want them; none where the
-    episode is done. calls: of tools, how many; failed: how many of them got an error for an answer."""
+class StepResult(NamedTuple):
+    """The environment's answer to a turn.
+
+    messages: what the model reads next, in the form of chat templates; empty once the episode is done. calls:
+    number of tool calls; failed: how many of them were answered with an error.
+    """
 
     messages: Sequence[Mapping[str, Any]] = ()
     reward: float = 0.0
@@ -48,14 +51,14 @@ class Environment(Protocol):
     is_rewarding: bool
     """Whether rewards of its turns mean anything."""
 
-    def reset(self, rows: Mapping[int, Row]) -> dict[int, Opening]:
-        """Begins episodes; those of before are over."""
+    def reset(self, rows: Mapping[int, Row]) -> dict[int, ResetResult]:
+        """Begin episodes; earlier ones are over."""
         ...
 
-    def step(self, said: Mapping[int, Said]) -> dict[int, Turn]:
-        """An answer for each of these episodes."""
+    def step(self, turns: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
+        """Return an answer for each of these episodes."""
         ...
 
     def close(self) -> None:
-        """Ends what it started."""
+        """End what it started."""
         ...

@@ -1,4 +1,4 @@
-"""A table that only the tool can read: `row["table"]`, a map from keys to texts, or JSON text of one."""
+"""A table that only the tool can read: `row["table"]`, a map from keys to texts, or its JSON text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMN = "table"
 
 
 def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """The entry of `arguments["key"]`; raises ToolError."""
+    """Return the entry of `arguments["key"]`; raise ToolError."""
     table = row.get(COLUMN)
     if isinstance(table, str):
         try:
@@ -20,7 +20,7 @@ def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         except ValueError:
             table = None
     if not isinstance(table, Mapping):
-        raise ToolError(f"there is no {COLUMN} to look in")
+        raise ToolError(f"the row has no {COLUMN} to look in")
     key = arguments["key"].strip()
     if table.get(key) is None:
         raise ToolError(f"no entry {key[:60]!r}")

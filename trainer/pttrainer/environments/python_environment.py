@@ -1,7 +1,7 @@
 """The environment of `spec.environment.python`: episodes live in child processes that can be killed.
 
-Each child holds its share of the episodes. One that hangs in `reset` or `step`, or kills its process, takes the others
-of its child with it: all of them end without a reward, and the rest of the step goes on.
+Each child holds its share of the episodes. If one hangs in `reset` or `step`, or kills its process, all episodes of its
+child end without a reward, and the rest of the step continues.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ptapi.spec import PythonEnvironment
-from pttrainer.environments.environment import Opening, Row, Said, Turn
+from pttrainer.environments.environment import AssistantTurn, ResetResult, Row, StepResult
 from pttrainer.runtime.io.local_copy import local_copy
 from pttrainer.sandbox.pool import Alive, Pool, Request
 
 FIELD = "spec.environment.python"
 
 
-class World:
-    """A user's class. timeout_s: what an episode may spend here; alive: called while it is waited for."""
+class UserEnvironment:
+    """A user's environment class. timeout_s: what an episode may spend here; alive: called while waiting."""
 
     is_rewarding = True
 
@@ -29,26 +29,31 @@ class World:
         self._role: str = self._pool.loaded["role"]
         self.schemas: Sequence[Mapping[str, Any]] = self._pool.loaded["schemas"]
 
-    def reset(self, rows: Mapping[int, Row]) -> dict[int, Opening]:
+    def reset(self, rows: Mapping[int, Row]) -> dict[int, ResetResult]:
+        """Begin episodes in the child processes; earlier ones are over."""
         children = len(self._pool)
         forget = [Request(["forget", 0, None], self._timeout_s, child) for child in range(children)]
         self._pool.call(forget, self._alive)
-        asked = [Request(["reset", n, dict(row)], self._timeout_s, n % children) for n, row in rows.items()]
-        replies = zip(rows, self._pool.call(asked, self._alive), strict=True)
-        return {n: Opening(reply.value or "", "" if reply.value is not None else reply.error) for n, reply in replies}
+        requests = [Request(["reset", n, dict(row)], self._timeout_s, n % children) for n, row in rows.items()]
+        replies = zip(rows, self._pool.call(requests, self._alive), strict=True)
+        return {
+            n: ResetResult(reply.value or "", "" if reply.value is not None else reply.error) for n, reply in replies
+        }
 
-    def step(self, said: Mapping[int, Said]) -> dict[int, Turn]:
+    def step(self, turns: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
+        """Return an answer for each of these episodes."""
         children = len(self._pool)
-        asked = [Request(["step", n, turn.text], turn.left_s, n % children) for n, turn in said.items()]
-        turns = {}
-        for episode, reply in zip(said, self._pool.call(asked, self._alive), strict=True):
+        requests = [Request(["step", n, turn.text], turn.left_s, n % children) for n, turn in turns.items()]
+        results = {}
+        for episode, reply in zip(turns, self._pool.call(requests, self._alive), strict=True):
             if reply.value is None:
-                turns[episode] = Turn(done=True, error=reply.error, seconds=reply.seconds)
+                results[episode] = StepResult(done=True, error=reply.error, seconds=reply.seconds)
                 continue
             observation, reward, done = reply.value
             messages = () if done else ({"role": self._role, "content": observation},)
-            turns[episode] = Turn(messages, reward, done, seconds=reply.seconds)
-        return turns
+            results[episode] = StepResult(messages, reward, done, seconds=reply.seconds)
+        return results
 
     def close(self) -> None:
+        """End the child processes."""
         self._pool.close()

@@ -1,9 +1,9 @@
-"""A user's function as a tool: what the model is told of it comes from its name, annotations and docstring.
+"""A user's function as a tool: the model's description comes from its name, annotations and docstring.
 
-    def weather(city: str, days: int = 1) -> str:
+def weather(city: str, days: int = 1) -> str:
         '''The weather of a city.'''
 
-A last argument called `row` gets the data's row and is not shown to the model.
+A last argument called `row` receives the data's row and is not shown to the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list:
 
 
 def schema_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """The schema of a function; raises RewardCodeError where an argument's type cannot be told."""
+    """Return the schema of a function; raise RewardCodeError if an argument's type cannot be determined."""
     properties, required = {}, []
     try:
         hints = typing.get_type_hints(function)
@@ -34,7 +34,7 @@ def schema_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         if argument == ROW:
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise RewardCodeError(f"{name}: argument {argument!r}: accepted: arguments with names, no * and no **")
+            raise RewardCodeError(f"{name}: argument {argument!r}: accepted: named arguments, without * and **")
         properties[argument] = {"type": _type(name, argument, hints.get(argument, str))}
         if parameter.default is parameter.empty:
             required.append(argument)
@@ -42,16 +42,18 @@ def schema_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def call(function: Callable[..., Any], arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """What the tool says; anything but text is written as Python writes it."""
+    """Return the tool's result; anything but text is formatted with `str`."""
     wants_row = ROW in inspect.signature(function).parameters
-    found = function(**arguments, **({ROW: row} if wants_row else {}))
-    return found if isinstance(found, str) else str(found)
+    result = function(**arguments, **({ROW: row} if wants_row else {}))
+    return result if isinstance(result, str) else str(result)
 
 
 def handler(source: Source) -> Handler:
     """Return the sandbox's handler of a user's tool."""
     function = user_code.load(source["path"], source["function"])
-    return Handler(lambda request: call(function, *request), told={"schema": schema_of(source["function"], function)})
+    return Handler(
+        lambda request: call(function, *request), details={"schema": schema_of(source["function"], function)}
+    )
 
 
 def _type(name: str, argument: str, hint: Any) -> str:

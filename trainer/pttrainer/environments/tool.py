@@ -1,4 +1,4 @@
-"""A tool: what the model is told of it, and a function of arguments and row, called once its arguments are checked."""
+"""A tool: its schema for the model, and a function of arguments and row, called once the arguments are checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ToolError(Exception):
 
 
 class Tool(NamedTuple):
-    """schema: as chat templates want it (`{"type": "function", "function": …}`)."""
+    """schema: in the form of chat templates (`{"type": "function", "function": …}`)."""
 
     schema: Mapping[str, Any]
     call: Callable[[Mapping[str, Any], Mapping[str, Any]], str]
@@ -29,7 +29,7 @@ class Tool(NamedTuple):
 def schema(
     name: str, description: str, properties: Mapping[str, Any], required: list[str] | None = None
 ) -> dict[str, Any]:
-    """A function's schema in OpenAI's form, which chat templates take."""
+    """Return a function's schema in OpenAI's form, which chat templates take."""
     parameters = {
         "type": "object",
         "properties": dict(properties),
@@ -39,17 +39,17 @@ def schema(
 
 
 def wrong_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """What is wrong with a call's arguments; empty for nothing."""
+    """Return what is wrong with a call's arguments, or an empty string."""
     parameters = schema["function"]["parameters"]
-    known: Mapping[str, Any] = parameters["properties"]
+    accepted: Mapping[str, Any] = parameters["properties"]
     for name in parameters.get("required", ()):
         if name not in arguments:
-            return f"missing argument {name!r}; accepted: {', '.join(known)}"
+            return f"missing argument {name!r}; accepted: {', '.join(accepted)}"
     for name, value in arguments.items():
-        if name not in known:
-            return f"no argument {name!r}; accepted: {', '.join(known)}"
-        wanted = known[name].get("type", "")
-        is_wrong_bool = isinstance(value, bool) and wanted != "boolean"
-        if wanted in _TYPES and (is_wrong_bool or not isinstance(value, _TYPES[wanted])):
-            return f"argument {name!r} is a {type(value).__name__}; accepted: {wanted}"
+        if name not in accepted:
+            return f"no argument {name!r}; accepted: {', '.join(accepted)}"
+        type_name = accepted[name].get("type", "")
+        is_wrong_bool = isinstance(value, bool) and type_name != "boolean"
+        if type_name in _TYPES and (is_wrong_bool or not isinstance(value, _TYPES[type_name])):
+            return f"argument {name!r} is a {type(value).__name__}; accepted: {type_name}"
     return ""

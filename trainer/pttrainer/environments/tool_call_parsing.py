@@ -1,18 +1,18 @@
-"""How models write that they call a tool, by family; read strictly, as whatever runs the model later will.
+"""Parse tool calls in the formats of model families, as strictly as serving engines do.
 
-    hermes   <tool_call>{"name": "f", "arguments": {…}}</tool_call>, any number of them      Hermes, Qwen 2.5 and 3
-    llama    {"name": "f", "parameters": {…}}, the whole turn, several parted by `;`;
-             <|python_tag|> may stand before                                                  Llama 3.1 and later
+hermes   <tool_call>{"name": "f", "arguments": {…}}</tool_call>, any number of them      Hermes, Qwen 2.5 and 3
+    llama    {"name": "f", "parameters": {…}}, the whole turn, several separated by `;`;
+             <|python_tag|> may precede it                                                   Llama 3.1 and later
     mistral  [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …]                                Mistral
     harmony  <|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>     gpt-oss
     gemma    [f(a=1), g()], the whole turn, or a line each in ```tool_code; or
              {"name": "f", "parameters": {…}}, the whole turn                                 Gemma 2 and 3
 
-A turn that looks like a call and cannot be read is a call with an `error`: the model is told, and it counts as failed.
-A turn that looks like none is an answer. `harmony` is OpenAI's published format; the recipient may stand before the
-channel, as gpt-oss' own chat template writes it. `gemma` is what Google's guide to function calling asks the model for,
-in Python's words and in JSON's: its template teaches no form, so the job's system prompt has to. Left out: the tokens
-of FunctionGemma and Gemma 4, whose models the decoder does not know.
+A turn that looks like a call but cannot be parsed is a call with an `error`: the model reads it, and it counts as
+failed. Any other turn is an answer. `harmony` is OpenAI's published format; the recipient may precede the channel, as
+gpt-oss' own chat template writes it. `gemma` is what Google's guide to function calling asks the model for, in Python
+and in JSON form: its template teaches no format, so the job's system prompt has to. Left out: the tokens of
+FunctionGemma and Gemma 4, whose models the decoder does not support.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Call(NamedTuple):
     error: str = ""
 
 
-def calls_of(form: str, text: str) -> list[Call]:
-    """The calls that a turn makes, in order; none where it is an answer."""
-    return FORMS[form](text)
+def parse_calls(form: str, text: str) -> list[Call]:
+    """Return the calls of a turn, in order; none if it is an answer."""
+    return PARSERS[form](text)
 
 
-def form_of(template: str | None) -> str:
-    """The form that a chat template teaches; `hermes` where it teaches none."""
+def format_of(template: str | None) -> str:
+    """Return the format that a chat template teaches; `hermes` if it teaches none."""
     text = template or ""
     if "[TOOL_CALLS]" in text:
         return "mistral"
@@ -74,10 +74,10 @@ def _mistral(text: str) -> list[Call]:
     if not marked:
         return []
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         return [Call("", {}, f"not valid JSON: {error}")]
-    return [_checked(value, "arguments") for value in (found if isinstance(found, list) else [found])]
+    return [_checked(value, "arguments") for value in (document if isinstance(document, list) else [document])]
 
 
 _ENDS = re.compile(r"<\|(?:end|call|return)\|>")
@@ -85,13 +85,15 @@ _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 
 
 def _harmony(text: str) -> list[Call]:
-    """Each message has a header and a body; one whose header names a recipient is a call."""
+    """Parse messages of header and body; one whose header names a recipient is a call."""
     calls = []
     for message in _ENDS.split(text):
-        header, begun, body = message.partition("<|message|>")
+        header, has_body, body = message.partition("<|message|>")
         recipient = _RECIPIENT.search(header)
         if recipient is not None:
-            calls.append(_addressed(recipient[1], body) if begun else Call("", {}, "a recipient without <|message|>"))
+            calls.append(
+                _addressed(recipient[1], body) if has_body else Call("", {}, "a recipient without <|message|>")
+            )
     return calls
 
 
@@ -109,7 +111,7 @@ _FENCE = re.compile(r"```(\w*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def _gemma(text: str) -> list[Call]:
-    fences = [found[2] for found in _FENCE.finditer(text) if found[1] == "tool_code"]
+    fences = [match[2] for match in _FENCE.finditer(text) if match[1] == "tool_code"]
     if fences:
         return [call for code in fences for call in _python(code)]
     alone = _FENCE.fullmatch(text.strip())
@@ -122,7 +124,7 @@ def _gemma(text: str) -> list[Call]:
 
 
 def _python(code: str) -> list[Call]:
-    """Calls with named arguments and values that are literals; nothing is run."""
+    """Parse calls with named arguments and literal values; nothing is evaluated."""
     try:
         lines = ast.parse(code.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -130,7 +132,7 @@ def _python(code: str) -> list[Call]:
     calls = []
     for line in lines:
         value = line.value if isinstance(line, ast.Expr | ast.Assign) else None
-        calls += [_called(one) for one in (value.elts if isinstance(value, ast.List) else [value])]
+        calls += [_called(node) for node in (value.elts if isinstance(value, ast.List) else [value])]
     return calls
 
 
@@ -145,10 +147,10 @@ def _called(node: ast.expr | None) -> Call:
         arguments = {str(named.arg): ast.literal_eval(named.value) for named in node.keywords}
         return Call(node.func.id, json.loads(json.dumps(arguments)))  # Python has literals that JSON has not: 1j, {1}
     except (ValueError, TypeError, RecursionError, MemoryError):
-        return Call(node.func.id, {}, "an argument that is no literal; accepted: numbers, texts, lists and dicts")
+        return Call(node.func.id, {}, "an argument that is not a literal; accepted: numbers, strings, lists and dicts")
 
 
-FORMS: dict[str, Callable[[str], list[Call]]] = {
+PARSERS: dict[str, Callable[[str], list[Call]]] = {
     "hermes": _hermes,
     "llama": _llama,
     "mistral": _mistral,
@@ -159,12 +161,12 @@ FORMS: dict[str, Callable[[str], list[Call]]] = {
 
 
 def _after_thinking(text: str) -> str:
-    """A call that a model only thinks about is none."""
+    """Return the text after the model's reasoning: a call inside it is not a call."""
     return text.rpartition("</think>")[2]
 
 
 def _documents(text: str) -> Iterator[Any]:
-    """JSON objects parted by `;`."""
+    """Yield JSON objects separated by `;`."""
     decoder = json.JSONDecoder()
     while text:
         try:

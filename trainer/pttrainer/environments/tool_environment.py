@@ -1,8 +1,8 @@
-"""The environment of `spec.environment.tools`: a turn that calls tools is answered, a turn that calls none is the end.
+"""The environment of `spec.environment.tools`: tool calls are answered; a turn without calls ends the episode.
 
-Builtin tools run here, they cannot hang; a user's function runs in child processes with a limit per call, and one that
-fails, hangs or dies is an error that the model reads. An unknown tool or a wrong argument is one, too: the model has
-to learn from it, and the run shows how often it happens (`tools/failed`).
+Builtin tools run in process, because they cannot hang; a user's function runs in child processes with a limit per call,
+and one that fails, hangs or dies is an error that the model reads. So is an unknown tool or a wrong argument: the model
+has to learn from it, and the run reports how often it happens (`tools/failed`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import PythonTool
 from pttrainer.environments import calculator, lookup, tool_call_parsing
-from pttrainer.environments.environment import Opening, Row, Said, Turn
+from pttrainer.environments.environment import AssistantTurn, ResetResult, Row, StepResult
 from pttrainer.environments.tool import Tool, ToolError, wrong_arguments
 from pttrainer.environments.tool_call_parsing import Call
 from pttrainer.errors import ConfigError
@@ -24,13 +24,13 @@ BUILTINS: dict[str, Tool] = {"calculator": calculator.TOOL, "lookup": lookup.TOO
 """By the name in `spec.environment.tools[].builtin`."""
 
 CALL_ID = "call00001"
-"""Some templates want to see one; nothing here goes by it."""
-MOST_CALLS = 8
-"""Calls of one turn that are answered; the rest is an error."""
+"""Some templates require an id; nothing here uses it."""
+MAX_CALLS = 8
+"""Calls of one turn that are answered; further ones are errors."""
 
 
-class _Asked(NamedTuple):
-    """A call, whose it is, and how long it may take."""
+class _PendingCall(NamedTuple):
+    """A call, its episode and place in the turn, and how long it may take."""
 
     episode: int
     place: int
@@ -39,8 +39,8 @@ class _Asked(NamedTuple):
     limit_s: float
 
 
-class _Answered(NamedTuple):
-    """What a tool said, or the error; and the seconds that it took."""
+class _ToolResult(NamedTuple):
+    """A tool's text or error, and the seconds it took."""
 
     text: str
     error: str = ""
@@ -48,20 +48,22 @@ class _Answered(NamedTuple):
 
     @property
     def read(self) -> str:
-        """What the model reads."""
+        """Return the text that the model reads."""
         return f"error: {self.error}" if self.error else self.text or "(nothing)"
 
 
-class Tools:
-    """Answers calls; alive: called while tools are waited for. Raises ConfigError or UserCodeError when one cannot be
-    loaded."""
+class ToolEnvironment:
+    """Answers tool calls; alive: called while waiting.
+
+    Raises ConfigError or UserCodeError if a tool cannot be loaded.
+    """
 
     is_rewarding = False
 
     def __init__(self, spec: EnvironmentSpec, template: str | None, alive: Alive) -> None:
         self._alive = alive
-        self._form = tool_call_parsing.form_of(template) if spec.tool_format == "auto" else spec.tool_format
-        self._here: dict[str, Tool] = {}
+        self._form = tool_call_parsing.format_of(template) if spec.tool_format == "auto" else spec.tool_format
+        self._builtins: dict[str, Tool] = {}
         self._pools: dict[str, Pool] = {}
         self._schemas: dict[str, Mapping[str, Any]] = {}
         for index, tool in enumerate(spec.tools):
@@ -73,81 +75,85 @@ class Tools:
                 self._pools[name] = _pool(field, tool.python)
                 self._schemas[name] = self._pools[name].loaded["schema"]
             else:
-                self._here[name] = BUILTINS[name]
+                self._builtins[name] = BUILTINS[name]
                 self._schemas[name] = BUILTINS[name].schema
         self.schemas: Sequence[Mapping[str, Any]] = list(self._schemas.values())
 
-    def reset(self, rows: Mapping[int, Row]) -> dict[int, Opening]:
-        """Tools remember nothing."""
-        return {episode: Opening() for episode in rows}
+    def reset(self, rows: Mapping[int, Row]) -> dict[int, ResetResult]:
+        """Begin episodes; tools keep no state."""
+        return {episode: ResetResult() for episode in rows}
 
-    def step(self, said: Mapping[int, Said]) -> dict[int, Turn]:
-        """All calls of all episodes; those of one tool at the same time."""
-        asked = [
-            _Asked(episode, place, call, turn.row, turn.left_s)
-            for episode, turn in said.items()
-            for place, call in enumerate(tool_call_parsing.calls_of(self._form, turn.text))
+    def step(self, turns: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
+        """Run all calls of all episodes; those of one tool run concurrently."""
+        pending = [
+            _PendingCall(episode, place, call, turn.row, turn.left_s)
+            for episode, turn in turns.items()
+            for place, call in enumerate(tool_call_parsing.parse_calls(self._form, turn.text))
         ]
-        answers: dict[tuple[int, int], _Answered] = {}
-        for name in {one.call.name for one in asked}:
-            of_tool = [one for one in asked if one.call.name == name]
+        answers: dict[tuple[int, int], _ToolResult] = {}
+        for name in {each.call.name for each in pending}:
+            of_tool = [each for each in pending if each.call.name == name]
             answers |= {
-                (one.episode, one.place): found for one, found in zip(of_tool, self._answers(of_tool), strict=True)
+                (each.episode, each.place): result
+                for each, result in zip(of_tool, self._run_calls(of_tool), strict=True)
             }
-        return {episode: self._turn(episode, asked, answers) for episode in said}
+        return {episode: self._turn(episode, pending, answers) for episode in turns}
 
     def close(self) -> None:
+        """End the child processes."""
         for pool in self._pools.values():
             pool.close()
 
-    def _turn(self, episode: int, asked: Sequence[_Asked], answers: Mapping[tuple[int, int], _Answered]) -> Turn:
-        ours = [one for one in asked if one.episode == episode]
-        if not ours:
-            return Turn(done=True)
-        found = [answers[episode, one.place] for one in ours]
+    def _turn(
+        self, episode: int, pending: Sequence[_PendingCall], answers: Mapping[tuple[int, int], _ToolResult]
+    ) -> StepResult:
+        calls = [each for each in pending if each.episode == episode]
+        if not calls:
+            return StepResult(done=True)
+        results = [answers[episode, each.place] for each in calls]
         messages = [
-            {"role": "tool", "name": self._name(one.call), "content": answer.read, "tool_call_id": CALL_ID}
-            for one, answer in zip(ours[:MOST_CALLS], found, strict=False)
+            {"role": "tool", "name": self._name(each.call), "content": answer.read, "tool_call_id": CALL_ID}
+            for each, answer in zip(calls[:MAX_CALLS], results, strict=False)
         ]
-        failed = sum(bool(answer.error) for answer in found)
-        return Turn(messages, calls=len(ours), failed=failed, seconds=sum(answer.seconds for answer in found))
+        failed = sum(bool(answer.error) for answer in results)
+        return StepResult(messages, calls=len(calls), failed=failed, seconds=sum(answer.seconds for answer in results))
 
     def _name(self, call: Call) -> str:
-        """As templates write it: never a word of the model's own, which may hold anything."""
+        """Return the name for the template: never text of the model's own, which may be anything."""
         return call.name if call.name in self._schemas else "tool"
 
-    def _answers(self, asked: Sequence[_Asked]) -> list[_Answered]:
-        """Of calls of one tool."""
-        wrong = [self._wrong(one) for one in asked]
-        found = [_Answered("", error) for error in wrong]
-        good = [place for place, error in enumerate(wrong) if not error]
-        name = asked[0].call.name
+    def _run_calls(self, calls: Sequence[_PendingCall]) -> list[_ToolResult]:
+        """Run calls of one tool."""
+        errors = [self._error_in(each) for each in calls]
+        results = [_ToolResult("", error) for error in errors]
+        good = [place for place, error in enumerate(errors) if not error]
+        name = calls[0].call.name
         if good and name in self._pools:
             requests = [
-                Request([asked[place].call.arguments, asked[place].row], asked[place].limit_s) for place in good
+                Request([calls[place].call.arguments, calls[place].row], calls[place].limit_s) for place in good
             ]
             for place, reply in zip(good, self._pools[name].call(requests, self._alive), strict=True):
-                found[place] = _Answered(reply.value or "", reply.error, reply.seconds)
+                results[place] = _ToolResult(reply.value or "", reply.error, reply.seconds)
         else:
             for place in good:
-                found[place] = _called(self._here[name], asked[place])
-        return found
+                results[place] = _call_builtin(self._builtins[name], calls[place])
+        return results
 
-    def _wrong(self, one: _Asked) -> str:
-        if one.place >= MOST_CALLS:
-            return f"too many calls in one turn; accepted: {MOST_CALLS}"
-        if one.call.error:
-            return one.call.error
-        if one.call.name not in self._schemas:
-            return f"no tool {one.call.name[:60]!r}; accepted: {', '.join(self._schemas)}"
-        return wrong_arguments(self._schemas[one.call.name], one.call.arguments)
+    def _error_in(self, pending: _PendingCall) -> str:
+        if pending.place >= MAX_CALLS:
+            return f"too many calls in one turn; accepted: {MAX_CALLS}"
+        if pending.call.error:
+            return pending.call.error
+        if pending.call.name not in self._schemas:
+            return f"no tool {pending.call.name[:60]!r}; accepted: {', '.join(self._schemas)}"
+        return wrong_arguments(self._schemas[pending.call.name], pending.call.arguments)
 
 
-def _called(tool: Tool, one: _Asked) -> _Answered:
+def _call_builtin(tool: Tool, pending: _PendingCall) -> _ToolResult:
     try:
-        return _Answered(tool.call(one.call.arguments, one.row))
+        return _ToolResult(tool.call(pending.call.arguments, pending.row))
     except ToolError as error:
-        return _Answered("", str(error))
+        return _ToolResult("", str(error))
 
 
 def _pool(field: str, python: PythonTool) -> Pool:

@@ -1,6 +1,6 @@
-"""What a model looks like: one frozen, hashable value that covers every family the decoder can compute.
+"""The architecture of a model: one frozen, hashable value that covers every family the decoder supports.
 
-Left out: weights, number formats, layout over devices, and how Hugging Face spells all this in `config.json`
+Left out: weights, number formats, layout over devices, and Hugging Face's spelling of all this in `config.json`
 (`families`). An option that is off costs nothing: the decoder leaves it out of the compiled program.
 """
 
@@ -13,12 +13,11 @@ from typing import Any
 from pttrainer.errors import ConfigError
 
 LANES = 128
-"""Numbers side by side in a TPU's memory. Heads of a cache in pages are filled up to a multiple of it, which they take
-anyway."""
+"""Lane width of a TPU's memory. Heads of a paged cache are padded to a multiple of it, which they occupy anyway."""
 
 
 def head_size(head_dim: int) -> int:
-    """What a head takes in a page."""
+    """Return the padded head size in a page."""
     return -(-head_dim // LANES) * LANES
 
 
@@ -43,8 +42,8 @@ class Llama3Scaling:
 class YarnScaling:
     """YaRN (arXiv 2309.00071): slow frequencies interpolated, fast ones kept, a ramp between.
 
-    attention_factor: cosine and sine are multiplied by it, which sharpens attention over long contexts.
-    truncate: the ends of the ramp are rounded to whole frequencies.
+    attention_factor: multiplies cosine and sine, which sharpens attention over long contexts. truncate: round the
+    ends of the ramp to whole frequencies.
     """
 
     factor: float
@@ -60,7 +59,7 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding: base, and what was done to the frequencies for longer contexts."""
+    """Rotary position embedding: base, and the scaling of its frequencies for longer contexts."""
 
     theta: float
     scaling: Scaling | None = None
@@ -70,9 +69,9 @@ class Rope:
 class Experts:
     """A mixture of experts in place of the MLP; every layer has one.
 
-    per_token: experts that a token uses. normalised: their weights sum to 1. biased: router and experts add
-    biases, and the gated unit is gpt-oss's, clamped at `clamp` with a sigmoid of slope `slope`.
-    balance_coefficient: weight of the load-balance loss in training, 0 for none.
+    per_token: experts that a token uses. normalised: their weights sum to 1. biased: router and experts add biases,
+    and the gated unit is gpt-oss's, clamped at `clamp` with a sigmoid of slope `slope`. balance_coefficient: weight
+    of the load-balance loss in training, 0 for none.
     """
 
     count: int
@@ -89,11 +88,11 @@ class Experts:
 class ModelConfig:
     """A decoder-only transformer. Sizes in elements; `family` selects the table of weight names.
 
-    window: a local layer sees this many tokens, itself included. local_layers: which layers are local; empty
-    for none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply
-    by 1 + scale. post_norms: norms behind attention and MLP too. query_scale: factor of the scores, 1/√H if
-    None. attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head
-    that takes attention away from all keys.
+    window: a local layer sees this many tokens, itself included. local_layers: which layers are local; empty for
+    none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 +
+    scale. post_norms: norms after attention and MLP too. query_scale: factor of the scores, 1/√H if None.
+    attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
+    attention away from all keys.
     """
 
     family: str
@@ -148,22 +147,22 @@ class ModelConfig:
             )
 
     def is_local(self, layer: int) -> bool:
-        """Whether a layer sees its window only."""
+        """Return True if a layer sees only its window."""
         return bool(self.local_layers) and self.local_layers[layer]
 
     @property
     def scale(self) -> float:
-        """Factor of the attention scores."""
+        """Return the factor of the attention scores."""
         return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
+        """Return the number of weights."""
         embeddings = self.vocab_size * self.d_model * (1 if self.tied_head else 2)
         return self.layers * (self._attention_weights() + self._mlp_weights()) + embeddings + self.d_model
 
     def _attention_weights(self) -> int:
-        """Of one layer, its norms included."""
+        """Return the number of one layer's attention weights, including its norms."""
         q, kv, D = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.d_model
         biases = (q + 2 * kv if self.qkv_bias else 0) + (D if self.o_bias else 0)
         norms = D * (4 if self.post_norms else 2) + (2 * self.head_dim if self.qk_norm else 0)

@@ -29,7 +29,7 @@ EMBEDDING_STD = 0.02
 
 
 class DecoderLayer(nnx.Module):
-    """Attention and MLP, each behind a norm and added to the stream; some families norm what is added too."""
+    """Attention and MLP, each after a norm and added to the stream; some families norm their outputs too."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
 
@@ -54,15 +54,15 @@ class DecoderLayer(nnx.Module):
         counts_BT: Array | None = None,
         drop: Drop | None = None,
     ) -> tuple[Array, Any, RouterUse | None]:
-        """The new stream, what `attend` kept, and the router's use by tokens that count (asked for by giving them)."""
-        attended_BTD, kept = self.attention(self.attention_norm(x_BTD), rotation, attend, drop)
+        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given."""
+        attended_BTD, attended_state = self.attention(self.attention_norm(x_BTD), rotation, attend, drop)
         if self.attention_post_norm is not None:
             attended_BTD = self.attention_post_norm(attended_BTD)
         x_BTD = x_BTD + attended_BTD
         added_BTD, use = self._feed_forward(self.mlp_norm(x_BTD), counts_BT, drop)
         if self.mlp_post_norm is not None:
             added_BTD = self.mlp_post_norm(added_BTD)
-        return x_BTD + added_BTD, kept, use
+        return x_BTD + added_BTD, attended_state, use
 
     def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
         if isinstance(self.mlp, ExpertMLP):
@@ -71,7 +71,7 @@ class DecoderLayer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """All weights of a model. `layers` is stacked; the head is absent where it is tied to the embedding."""
+    """All weights of a model. `layers` is stacked; the head is absent if it is tied to the embedding."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """Floating-point operations of one optimizer step, counted exactly from the model and the batch.
 
-    MFU = FLOPs of the step / (seconds of the step · peak FLOPs of all chips)
+MFU = FLOPs of the step / (seconds of the step · peak FLOPs of all chips)
 
-Counted is what the mathematics asks for (a multiply-add is 2), not what a program does on top: padding, repeated
-forward passes (remat) and masked scores do not count. Norms, softmax and the optimizer are left out; they are no
-matrix products. What a token costs stands in `products`.
+Counts what the mathematics requires (a multiply-add is 2), not what a program adds: padding, repeated forward passes
+(remat) and masked scores do not count. Norms, softmax and the optimizer are left out; they are not matrix products. The
+cost of a token is in `matmul_flops`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pttrainer.models.lora.adapters import Adapters
 
 
 def of_step(config: ModelConfig, adapters: Adapters | None, batch: Batch) -> float:
-    """Forward and backward pass of a batch (`products.of_step`)."""
+    """Return the FLOPs of the forward and backward pass of a batch (`matmul_flops.of_step`)."""
     learned = int(np.sum(batch.mask_BT > 0))
     return matmul_flops.of_step(config, adapters, tokens_of(batch), learned, lambda window: pairs(batch, window))
 
 
 def tokens_of(batch: Batch) -> int:
-    """Tokens that are computed, padding left out."""
+    """Return the number of computed tokens, without padding."""
     of_prompts = 0 if batch.prompts is None else np.sum(batch.prompts.segment_ids_PT > 0)
     return int(np.sum(batch.segment_ids_BT > 0) + of_prompts)
 
 
 def pairs(batch: Batch, window: int | None) -> int:
-    """Of a query and a key that it sees; a row that continues a prompt sees it, and the prompt sees itself once."""
+    """Return the pairs of a query and a visible key; a shared prompt sees itself once."""
     if batch.prompts is None:
         return visible_pairs(example_lengths(batch.segment_ids_BT), window)
     prompts_P = np.sum(batch.prompts.segment_ids_PT > 0, axis=1)
@@ -40,12 +40,12 @@ def pairs(batch: Batch, window: int | None) -> int:
 
 
 def visible_pairs(lengths: np.ndarray, window: int | None) -> int:
-    """Those of examples of these lengths."""
+    """Return the pairs within examples of these lengths."""
     return sum(matmul_flops.visible(length, window) for length in lengths.tolist())
 
 
 def example_lengths(segment_ids_BT: np.ndarray) -> np.ndarray:
-    """Tokens of each example of packed rows; padding (0) is none."""
+    """Return the tokens of each example of packed rows; padding (0) is none."""
     ids = np.asarray(segment_ids_BT, np.int64)
     rows = np.arange(ids.shape[0])[:, None] * (int(ids.max(initial=0)) + 1)
     counts = np.bincount((rows + ids)[ids > 0])

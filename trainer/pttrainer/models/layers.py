@@ -2,8 +2,8 @@
 
 Letters: B rows, T tokens, D model, F feed-forward, N query heads, K key/value heads, H head size, L layers.
 
-Weights of all layers are created stacked (leading axis L) and carry the logical names of their axes, as `declared`
-says. What a config turns off is not created and not computed.
+Weights of all layers are created stacked (leading axis L) and carry the logical names of their axes, as in
+`parameters`. What a config turns off is neither created nor computed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pttrainer.models.attention import rope
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.cpu_kernels import blocked_matmul, jit
 from pttrainer.models.lora.adapters import Adapters
-from pttrainer.models.parameters import Declared
+from pttrainer.models.parameters import ParamSpec
 from pttrainer.runtime.distributed import sharding
 
 Drop = Callable[[str, Array], Array]
-"""(matrix, x_BTX) -> what the matrix's adapter reads of x in training (`dropout`)."""
+"""(matrix, x_BTX) -> the matrix's adapter's input in training (`lora_dropout`)."""
 Attend = Callable[[Array, Array, Array, Array | None], tuple[Array, Any]]
-"""(q_BTNH, k_BTKH, v_BTKH, sinks_N) -> (out_BTNH, whatever the caller wants back from this layer)."""
+"""(q_BTNH, k_BTKH, v_BTKH, sinks_N) -> (out_BTNH, the caller's state of this layer)."""
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
@@ -36,36 +36,37 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def weight(rngs: nnx.Rngs, of: Declared, std: float) -> nnx.Param[Array]:
-    """A matrix of normal numbers."""
+def weight(rngs: nnx.Rngs, of: ParamSpec, std: float) -> nnx.Param[Array]:
+    """Create a matrix of normal numbers."""
     return nnx.Param(std * jax.random.truncated_normal(rngs.params(), -3.0, 3.0, of.shape, jnp.float32), axes=of.axes)
 
 
-def zeros(of: Declared) -> nnx.Param[Array]:
-    """A bias, or whatever starts without effect."""
+def zeros(of: ParamSpec) -> nnx.Param[Array]:
+    """Create a bias, or another weight that starts without effect."""
     return nnx.Param(jnp.zeros(of.shape, jnp.float32), axes=of.axes)
 
 
-def zeros_if(of: Declared | None) -> nnx.Param[Array] | None:
-    """The same, where the model has it."""
+def zeros_if(of: ParamSpec | None) -> nnx.Param[Array] | None:
+    """Create zeros, or None if the model lacks this weight."""
     return None if of is None else zeros(of)
 
 
 class LowRank(nnx.Module):
-    """An adapter's part of a product: scale · (x·A)·B. `adapter_numbers.init` makes its first numbers."""
+    """An adapter's part of a product: scale · (x·A)·B. `init_and_merge.init` makes its first numbers."""
 
     def __init__(self, name: str, matrix: nnx.Param[Array], adapters: Adapters) -> None:
         self.name = name
         self.scale = adapters.scale
-        of = parameters.low_rank(Declared(matrix[...].shape, matrix.get_metadata()["axes"]), adapters.rank)
+        of = parameters.low_rank(ParamSpec(matrix[...].shape, matrix.get_metadata()["axes"]), adapters.rank)
         self.a, self.b = zeros(of["a"]), zeros(of["b"])
 
     def __call__(self, x: Array) -> Array:
+        """Return scale · (x·A)·B."""
         return ((x @ self.a[...].astype(x.dtype)) * jnp.asarray(self.scale, x.dtype)) @ self.b[...].astype(x.dtype)
 
 
 def low_rank(name: str, matrix: nnx.Param[Array], adapters: Adapters | None) -> LowRank | None:
-    """The adapter beside a matrix, where the model has one there."""
+    """Return the adapter of a matrix, if the model has one there."""
     return LowRank(name, matrix, adapters) if adapters is not None and name in adapters.matrices else None
 
 
@@ -76,12 +77,14 @@ def project(
     adapter: LowRank | None = None,
     drop: Drop | None = None,
 ) -> Array:
-    """A product over rows and tokens as one axis: the gradient of the weight contracts over both, and with two
-    axes XLA transposes the activations first (a quarter of a step on CPU). A sharded token axis cannot be merged.
-    The matrix is [X, Y], or in strips where a CPU samples with it."""
+    """Multiply rows and tokens as one axis by the matrix [X, Y] (column-blocked on a sampling CPU).
+
+    The gradient of the weight contracts over both axes, and with two axes XLA transposes the activations first (a
+    quarter of a step on CPU). A sharded token axis cannot be merged.
+    """
     w = matrix[...].astype(x_BTX.dtype)
     read_BTX = None if drop is None or adapter is None else drop(adapter.name, x_BTX)
-    if sharding.splits("sequence"):
+    if sharding.is_split("sequence"):
         out = _product(x_BTX, w, adapter, read_BTX)
     else:
         B, T, X = x_BTX.shape
@@ -91,7 +94,7 @@ def project(
 
 
 def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
-    """read: what dropout leaves the adapter of x."""
+    """Return the product; read: the adapter's input after dropout."""
     out = x @ w if w.ndim == 2 else blocked_matmul.product(x, w, jit.target(blocked_matmul.NAME))
     return out if adapter is None else out + adapter(x if read is None else read)
 
@@ -99,11 +102,12 @@ def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) ->
 class RMSNorm(nnx.Module):
     """x / rms(x) · scale, computed in float32 (arXiv 1910.07467); zero-centred: times 1 + scale."""
 
-    def __init__(self, of: Declared, config: ModelConfig) -> None:
+    def __init__(self, of: ParamSpec, config: ModelConfig) -> None:
         self.eps, self.offset = config.norm_eps, 1.0 if config.zero_centred_norms else 0.0
         self.scale = nnx.Param(jnp.full(of.shape, 1.0 - self.offset, jnp.float32), axes=of.axes)
 
     def __call__(self, x_BTD: Array) -> Array:
+        """Return the normed activations."""
         x = x_BTD.astype(jnp.float32)
         x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)
         scale = self.scale[...] if not self.offset else self.offset + self.scale[...].astype(jnp.float32)
@@ -131,6 +135,7 @@ class Attention(nnx.Module):
     def __call__(
         self, x_BTD: Array, rotation: tuple[Array, Array], attend: Attend, drop: Drop | None = None
     ) -> tuple[Array, Any]:
+        """Return the output, and the state that `attend` kept."""
         c = self.config
         B, T, _ = x_BTD.shape
         q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, c.head_dim)
@@ -159,6 +164,7 @@ class GatedMLP(nnx.Module):
         self.down_lora = low_rank("down", self.down, adapters)
 
     def __call__(self, x_BTD: Array, drop: Drop | None = None) -> Array:
+        """Return activation(x·gate) · (x·up) · down."""
         gate_BTF = ACTIVATIONS[self.activation](project(x_BTD, self.gate, self.gate_bias, self.gate_lora, drop))
         hidden_BTF = gate_BTF * project(x_BTD, self.up, self.up_bias, self.up_lora, drop)
         return project(hidden_BTF, self.down, self.down_bias, self.down_lora, drop)

@@ -1,4 +1,4 @@
-"""Floating-point operations of a model's matrix products, from counts of tokens: a multiply-add is 2.
+"""Floating-point operations of a model's matrix products, from token counts: a multiply-add is 2.
 
 Letters: D model, F feed-forward, N and K query and key/value heads, H head size. `flops` counts a batch's tokens.
 """
@@ -12,15 +12,15 @@ from pttrainer.models.config import ModelConfig
 from pttrainer.models.lora.adapters import Adapters
 
 Pairs = Callable[[int | None], int]
-"""How many pairs of a query and a key it sees a layer has, by its window."""
+"""Window -> pairs of a query and a visible key in a layer."""
 
 
 def of_step(config: ModelConfig, adapters: Adapters | None, tokens: int, learned: int, pairs: Pairs) -> float:
-    """Forward and backward pass. learned: tokens whose prediction is trained.
+    """Return the FLOPs of a forward and backward pass. learned: tokens whose prediction is trained.
 
-    The backward pass of a product computes two more: the gradient of its input and that of its weight. Frozen weights
-    (with adapters) have none of the second kind. Attention's products have no weights: their gradients are two
-    products each, whatever is trained.
+    The backward pass of a product computes two more: the gradients of its input and of its weight. Frozen weights
+    (with adapters) skip the second. Attention's products have no weights: their gradients are two products each,
+    whatever is trained.
     """
     frozen = adapters is not None
     of_weights = 2 * tokens * config.layers * active_weights(config) + 2 * learned * config.vocab_size * config.d_model
@@ -31,12 +31,12 @@ def of_step(config: ModelConfig, adapters: Adapters | None, tokens: int, learned
 
 
 def of_full_row(config: ModelConfig, adapters: Adapters | None, tokens: int) -> float:
-    """Of a row that is one example, all of it learned."""
+    """Return the FLOPs of a row that is one example, all of it learned."""
     return of_step(config, adapters, tokens, tokens, lambda window: visible(tokens, window))
 
 
 def active_weights(config: ModelConfig) -> int:
-    """Weights of one layer's matrices that a token passes through: of experts, the chosen ones and the router."""
+    """Return the weights of one layer's matrices that a token uses: of experts, the chosen ones and the router."""
     D, q, kv = config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim
     of_attention = 2 * D * q + 2 * D * kv
     if config.experts is None:
@@ -45,8 +45,10 @@ def active_weights(config: ModelConfig) -> int:
 
 
 def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
-    """Weights of one layer's adapters that a token passes through: rank · (inputs + outputs) of each of their matrices;
-    of experts, the chosen ones' and the router's."""
+    """Return the weights of one layer's adapters that a token uses.
+
+    rank · (inputs + outputs) of each of their matrices; of experts, the chosen ones' and the router's.
+    """
     D, q, kv, experts = (
         config.d_model,
         config.heads * config.head_dim,
@@ -61,14 +63,14 @@ def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
 
 
 def attention(config: ModelConfig, pairs: Pairs) -> float:
-    """Forward pass of attention: 4·N·H per pair of a query and a key that it sees (scores, and weighted values)."""
+    """Return the forward FLOPs of attention: 4·N·H per pair of a query and a visible key (scores, weighted values)."""
     windows = Counter(config.window if config.is_local(layer) else None for layer in range(config.layers))
     total = sum(count * pairs(window) for window, count in windows.items())
     return 4.0 * config.heads * config.head_dim * total
 
 
 def visible(tokens: int, window: int | None) -> int:
-    """Σ_t min(t, window), t from 1: what a causal mask and a window leave of an example."""
-    seen = tokens if window is None else min(tokens, window)
+    """Return Σ_t min(t, window), t from 1: the pairs that a causal mask and a window leave of an example."""
+    window_tokens = tokens if window is None else min(tokens, window)
     # 1 + 2 + … + seen, and `seen` for each query after that.
-    return seen * (seen + 1) // 2 + (tokens - seen) * seen
+    return window_tokens * (window_tokens + 1) // 2 + (tokens - window_tokens) * window_tokens

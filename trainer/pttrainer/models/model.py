@@ -40,72 +40,77 @@ from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.moe.experts import balance_loss
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
-from pttrainer.models.structure import Form, Params, Remat
+from pttrainer.models.structure import ModelStructure, Params, Remat
 from pttrainer.runtime.distributed import sharding
 
 
 @dataclass(frozen=True)
-class Model(Form):
-    """A form and how to compute it."""
+class Model(ModelStructure):
+    """A model structure and how to compute it."""
 
     @classmethod
-    def of(cls, form: Form) -> Model:
-        """The model of this form."""
-        return cls(**{each.name: getattr(form, each.name) for each in fields(Form)})
+    def from_structure(cls, form: ModelStructure) -> Model:
+        """Return the model of this structure."""
+        return cls(**{each.name: getattr(form, each.name) for each in fields(ModelStructure)})
 
     def abstract(self) -> Params:
-        """Shapes and dtypes of all weights, nothing allocated."""
+        """Return shapes and dtypes of all weights without allocating them."""
         shapes: Params = jax.eval_shape(self._stored, dict(nnx.to_pure_dict(self._structure[1])))
         return shapes
 
     def logical_axes(self) -> Params:
-        """The tree of `abstract`, with the names of each weight's axes in its leaves."""
+        """Return the tree of `abstract`, with the names of each weight's axes in its leaves."""
         is_variable = lambda x: isinstance(x, nnx.Variable)  # noqa: E731
         state = self._structure[1]
         axes = jax.tree.map(lambda v: v.get_metadata()["axes"], state, is_leaf=is_variable)
         return dict(nnx.to_pure_dict(axes))
 
     def init(self, key: Array) -> Params:
-        """Random weights without adapters: normal, scaled by fan-in. Traceable; jit it with the weights' shardings."""
+        """Draw random weights without adapters: normal, scaled by fan-in.
+
+        Traceable; jit it with the weights' shardings.
+        """
         return self.init_measured(key)[0]
 
     def init_measured(self, key: Array) -> tuple[Params, dict[str, quant.Squares]]:
-        """As `init`, and what quantisation changed, by name of matrix."""
+        """Draw weights like `init`, and return the quantisation errors by name of matrix."""
         params = dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key)))))
         if self.quantization is None:
             return self._stored(params), {}
-        params, changed = quant.quantised(params, self.quantization)
+        params, changed = quant.quantise_tree(params, self.quantization)
         return self._stored(params), changed
 
     def init_adapters(self, shardings: Params, seed: int) -> Params:
-        """Adapters that change nothing yet, where `shardings` (of them alone) say."""
-        return init_and_merge.init(lora.only(self.abstract()), shardings, seed)
+        """Return adapters that change nothing yet, on `shardings` (of adapters only)."""
+        return init_and_merge.init(lora.only_adapters(self.abstract()), shardings, seed)
 
     @property
     def without_adapters(self) -> Model:
-        """The model that the adapters were put on."""
+        """Return the base model of the adapters."""
         return replace(self, adapters=None)
 
     @property
     def unquantised(self) -> Model:
-        """The model with whole matrices."""
+        """Return the model without quantisation."""
         return replace(self, quantization=None)
 
     def trained(self, tree: Params) -> Params:
-        """The part of a tree shaped like the weights that training changes."""
-        return tree if self.adapters is None else lora.only(tree)
+        """Return the trained part of a tree shaped like the weights."""
+        return tree if self.adapters is None else lora.only_adapters(tree)
 
     def frozen(self, tree: Params) -> Params | None:
-        """The part of it that stays as it is; None where all is trained."""
-        return None if self.adapters is None else lora.without(tree)
+        """Return the frozen part of a tree; None if everything is trained."""
+        return None if self.adapters is None else lora.without_adapters(tree)
 
-    def whole(self, frozen: Params | None, trained: Params) -> Params:
-        """Both parts as one tree again; nothing is copied."""
+    def join_params(self, frozen: Params | None, trained: Params) -> Params:
+        """Join both parts into one tree; nothing is copied."""
         return trained if frozen is None else lora.join(frozen, trained)
 
     def merged(self, params: Params) -> Params:
-        """Weights for `without_adapters.unquantised` that compute the same. What was quantised comes as a
-        `quantization.Stack`: all of it at once may be more than the devices hold."""
+        """Return weights for `without_adapters.unquantised` that compute the same.
+
+        Quantised matrices become a `quantize.Stack`: all of one at once may exceed the devices' memory.
+        """
         if self.adapters is None:
             return params
         if self.quantization is None:
@@ -123,12 +128,13 @@ class Model(Form):
         dropped: Callable[[Array], Drop] | None = None,
         prompts: Prompts | None = None,
     ) -> Array:
-        """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied. Where the head
-        has an adapter, its rank's activations follow the D, as its other part follows the head's (`head`).
+        """Return the final hidden states [B, T, D] of packed rows, after the last norm, before the head.
 
-        Segment ids tell the examples of a row apart (0 is padding); positions restart with each example. noisy:
-        what training makes of embeddings; dropped: of what a layer's adapters read, by the layer's number.
-        prompts: what the rows continue (`batch.Prompts`); neither of the two goes with it.
+        If the head has an adapter, its rank's activations follow the D, like its other part in `head`.
+
+        Segment ids separate the examples of a row (0 is padding); positions restart with each example. noisy:
+        changes embeddings in training; dropped: changes the input of a layer's adapters, by the layer's number.
+        prompts: shared prefixes of the rows (`batch.Prompts`); they exclude the two others.
         """
         rows = tokens_BT, positions_BT, segment_ids_BT
         if prompts is None:
@@ -144,37 +150,37 @@ class Model(Form):
         noisy: Callable[[Array], Array] | None = None,
         dropped: Callable[[Array], Drop] | None = None,
     ) -> tuple[Array, Array]:
-        """As `forward`, and the load-balance loss of the experts (a scalar; padding does not count)."""
+        """Compute `forward` and the load-balance loss of the experts (a scalar; padding does not count)."""
         assert self.config.experts is not None
         counts_BT = segment_ids_BT > 0
         hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, counts_BT, noisy, dropped)
         return hidden_BTD, balance_loss(use, self.config.experts)
 
     def logits(self, params: Params, hidden_BTD: Array) -> Array:
-        """All logits [B, T, V], float32, soft cap included: for tests and for comparing with other implementations."""
+        """Return all logits [B, T, V], float32, with soft cap: for tests and comparisons with other implementations."""
         head_VD = self.head(params).astype(hidden_BTD.dtype)
         return self.capped(jnp.einsum("btd,vd->btv", hidden_BTD, head_VD, preferred_element_type=jnp.float32))
 
     def capped(self, logits: Array) -> Array:
-        """What the model makes of hidden · head: Gemma 2 caps it, others leave it."""
+        """Apply the model's soft cap to logits, if it has one (Gemma 2)."""
         cap = self.config.final_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def decode(self, params: Params, tokens_BT: Array, positions_BT: Array, cache: _Cache) -> tuple[Array, _Cache]:
-        """Final hidden states [B, T, D] of new tokens that see the cache and each other, and the new cache.
+        """Return the final hidden states [B, T, D] of new tokens and the new cache.
 
-        `params` come from `for_decoding`. A token whose position is -1 is padding: it is stored as an empty
-        slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1). A cache in
-        pages is read by the kernel of `paged_attention`.
+        New tokens see the cache and each other. `params` come from `for_decoding`. A token at position -1 is
+        padding: it is stored as an empty slot, and its hidden state is meaningless. Serves prefill (T = prompt
+        length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`.
         """
-        is_coded = HEAD in params
+        use_cpu_kernels = HEAD in params
         params = {name: part for name, part in params.items() if name != HEAD}
         decoder = self._decoder({**params, "layers": params["layers"][0]})
         opened: kv.KVCache | PagedCache
         if isinstance(cache, PagedCache):
             opened, attends = self._over_pages(positions_BT, cache)
         else:
-            opened, attends = self._over_slots(positions_BT, cache, is_coded=is_coded)
+            opened, attends = self._over_slots(positions_BT, cache, use_cpu_kernels=use_cpu_kernels)
         # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
         rotations = jax.lax.optimization_barrier(
             {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
@@ -188,7 +194,7 @@ class Model(Form):
         return self._for_head(decoder, x_BTD, None), cast(_Cache, opened._replace(layers=tuple(layers)))
 
     def for_decoding(self, params: Params) -> Params:
-        """Weights as `decode` wants them: in the compute dtype, one tree per layer instead of stacked.
+        """Return weights for `decode`: in the compute dtype, one tree per layer instead of stacked.
 
         Slicing the stack inside the token loop would copy every weight at every token; do this once per
         rollout, outside the loop.
@@ -197,18 +203,18 @@ class Model(Form):
         return {**self.part_for_decoding({**params, "layers": {}}), "layers": layers}
 
     def layer_for_decoding(self, layers: Params, i: int | Array) -> Params:
-        """One layer of the stack, as `decode` wants it."""
+        """Return one layer of the stack, for `decode`."""
         return self.part_for_decoding(jax.tree.map(lambda x: x[i], layers))
 
     def part_for_decoding(self, part: Params) -> Params:
-        """Weights outside the stack, as `decode` wants them."""
+        """Return weights outside the stack, for `decode`."""
         return _cast(part, self.compute_dtype)
 
     def head(self, params: Params) -> Array:
-        """The output head [V, D]: logits are hidden_BTD @ head_VD.T. Tied heads are the embedding.
+        """Return the output head [V, D]: logits are hidden_BTD @ head_VD.T. Tied heads are the embedding.
 
-        With an adapter, [V, D + rank]: one product of both, in which a small update is not rounded away as it would be
-        in a sum of matrices in bfloat16.
+        With an adapter, [V, D + rank]: one product of both, in which a small update is not rounded away as it
+        would be in a sum of matrices in bfloat16.
         """
         name = "embedding" if self.config.tied_head else "head"
         head_VD: Array = params[name]
@@ -216,7 +222,7 @@ class Model(Form):
         return head_VD if adapter is None else jnp.concatenate([head_VD, adapter["a"]], axis=1)
 
     def _for_head(self, decoder: Decoder, x_BTD: Array, dropped: Callable[[Array], Drop] | None) -> Array:
-        """The stream as `head` reads it."""
+        """Return the stream in the form that `head` reads."""
         hidden_BTD: Array = decoder.norm(x_BTD)
         adapter = decoder.embedding_lora if self.config.tied_head else decoder.head_lora
         if adapter is None:
@@ -229,8 +235,8 @@ class Model(Form):
         return jnp.concatenate([hidden_BTD, low_BTR], axis=-1)
 
     def _stored(self, params: Params) -> Params:
-        """In the format of the weights; adapters stay float32: their steps are small, and so are they."""
-        return lora.join(_cast(lora.without(params), self.param_dtype), lora.only(params))
+        """Cast to the format of the weights; adapters stay float32, because they and their updates are small."""
+        return lora.join(_cast(lora.without_adapters(params), self.param_dtype), lora.only_adapters(params))
 
     @property
     def _structure(self) -> tuple[Any, Any]:
@@ -241,12 +247,15 @@ class Model(Form):
         return decoder
 
     def _not_before(self, x_BTD: Array, weights: Params) -> Params:
-        """A layer's weights, quantised ones tied to what comes into the layer: else XLA makes all layers whole
-        before the loop over tokens, and keeps them. (It drops an optimization barrier before it moves that code.)"""
+        """Tie a layer's quantised weights to its input.
+
+        Otherwise XLA dequantises all layers before the loop over tokens, and keeps them. (It drops an
+        optimization barrier before it moves that code.)
+        """
         if self.quantization is None:
             return weights
         never = (x_BTD[0, 0, 0] > jnp.inf).astype(jnp.int32)
-        return quant.with_codes(weights, lambda codes: codes ^ never.astype(codes.dtype))
+        return quant.map_codes(weights, lambda codes: codes ^ never.astype(codes.dtype))
 
     def _embed(self, decoder: Decoder, tokens_BT: Array, noisy: Callable[[Array], Array] | None = None) -> Array:
         # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
@@ -276,9 +285,9 @@ class Model(Form):
         dropped: Callable[[Array], Drop] | None,
         prompts: Prompts | None = None,
     ) -> tuple[Array, Any]:
-        """Final hidden states, and the router's use per layer if tokens that count are given.
+        """Return final hidden states, and the router's use per layer if tokens that count are given.
 
-        Layers of two kinds (local and global) are one scan: each takes its mask and rotation by a flag.
+        Layers of two kinds (local and global) are one scan: each selects its mask and rotation by a flag.
         """
         decoder = self._decoder(params)
         views = [self._view(is_local, positions_BT, segment_ids_BT, prompts) for is_local in self._kinds()]
@@ -295,8 +304,8 @@ class Model(Form):
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
                 scoring = self._scoring(sinks_N)
                 if isinstance(mask, shared_prefix.Masks):
-                    return shared_prefix.attend_continued(q, k, v, mask, scoring), None
-                kernel = flash_kernels.chosen(flash_kernels.problem_of(q, self.config.kv_heads, scoring))
+                    return shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), None
+                kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, self.config.kv_heads, scoring))
                 if kernel == "plain":
                     return attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring), None
                 return self._fused(kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
@@ -313,7 +322,7 @@ class Model(Form):
     def _fused(
         self, kernel: flash_kernels.Kernel, is_local: Array | None, inputs: tuple[Array, ...], scoring: Scoring
     ) -> Array:
-        """By a kernel, whose window is part of its program: one program for each kind of layer."""
+        """Attend by a kernel, whose window is part of its program: one program for each kind of layer."""
 
         def of_kind(local: bool) -> Callable[..., Array]:
             window = self.config.window if local else None
@@ -325,7 +334,7 @@ class Model(Form):
         return out
 
     def _kinds(self) -> list[bool]:
-        """Whether layers are local, each kind once, global ones first."""
+        """Return whether layers are local, each kind once, global ones first."""
         return sorted({self.config.is_local(i) for i in range(self.config.layers)})
 
     def _rotation(self, is_local: bool, positions_BT: Array) -> tuple[Array, Array]:
@@ -344,14 +353,18 @@ class Model(Form):
             mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
         return self._rotation(is_local, positions_BT), mask_BTT
 
-    def _over_slots(self, positions_BT: Array, cache: kv.KVCache, *, is_coded: bool) -> tuple[kv.KVCache, _Attends]:
-        """The cache with room for new tokens, and how each layer attends to it. is_coded: by `cpu_kernels`."""
+    def _over_slots(
+        self, positions_BT: Array, cache: kv.KVCache, *, use_cpu_kernels: bool
+    ) -> tuple[kv.KVCache, _Attends]:
+        """Return the cache with slots for new tokens, and how each layer attends to it."""
         cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
         masks = {is_local: self._cached_masks(is_local, positions_BT, cache) for is_local in self._kinds()}
-        return cache, lambda i: self._attend_with(cache, i, slot, *masks[self.config.is_local(i)], is_coded=is_coded)
+        return cache, lambda i: self._attend_with(
+            cache, i, slot, *masks[self.config.is_local(i)], use_cpu_kernels=use_cpu_kernels
+        )
 
     def _over_pages(self, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, _Attends]:
-        """As `_over_slots`."""
+        """Do the same as `_over_slots` for pages."""
         table_BJ = paged_kv_cache.table(cache)
 
         def of_layer(i: int) -> Attend:
@@ -366,7 +379,7 @@ class Model(Form):
         return cache._replace(index=cache.index + positions_BT.shape[1]), of_layer
 
     def _cached_masks(self, is_local: bool, positions_BT: Array, cache: kv.KVCache) -> tuple[Array, Array | None]:
-        """Of a row's own slots, and of its prompt's."""
+        """Return the masks of a row's own slots, and of its prompt's."""
         window = self.config.window if is_local else None
         return cached_mask(positions_BT, cache.positions_BS, window), _prompt_mask(cache, positions_BT, window)
 
@@ -381,14 +394,14 @@ class Model(Form):
         own_mask: Array,
         prompt_mask: Array | None,
         *,
-        is_coded: bool,
+        use_cpu_kernels: bool,
     ) -> Attend:
         def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
             own = kv.write(cache.layers[layer], k, v, slot)
             scoring = self._scoring(sinks_N)
             prompt = None if cache.prompt is None else cache.prompt.layers[layer]
-            if is_coded and dot_product.is_coded(q, own, prompt, scoring):
-                return dot_product.attend_coded(q, own, own_mask, prompt, prompt_mask, scoring), own
+            if use_cpu_kernels and dot_product.can_use_cpu_kernel(q, own, prompt, scoring):
+                return dot_product.attend_cpu_kernel(q, own, own_mask, prompt, prompt_mask, scoring), own
             if prompt is None or prompt_mask is None:
                 return attend_cached(q, own, own_mask, scoring), own
             return attend_shared(q, own, own_mask, prompt, prompt_mask, scoring), own
@@ -400,7 +413,7 @@ _PackedView = tuple[tuple[Array, Array], Array | shared_prefix.Masks]
 """Rotation and mask of one kind of layer."""
 
 _Attends = Callable[[int], Attend]
-"""How a layer, by its number, attends to a cache."""
+"""Layer number -> how it attends to a cache."""
 
 _Cache = TypeVar("_Cache", bound=kv.KVCache | PagedCache)
 
@@ -413,7 +426,7 @@ def _abstract(
 
 
 def _cast(params: Params, dtype: str) -> Params:
-    """Weights in this number format; quantised ones stay in theirs."""
+    """Cast weights to this number format; quantised ones keep theirs."""
 
     def one(x: Any) -> Any:
         return x if quant.is_quantised(x) else x.astype(dtype)
@@ -426,16 +439,21 @@ _LayerFunction = Callable[[Array, Any], tuple[Array, Any]]
 
 
 def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
-    """`full` keeps a layer's input only. `none` keeps the results of its weights' products and repeats what lies
-    between them: writing and reading those arrays costs more than computing them again (36% of a step on CPU)."""
-    kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "none" else None
-    return jax.checkpoint(layer, prevent_cse=False, policy=kept)
+    """Apply rematerialisation.
+
+    `full` keeps a layer's input only. `none` keeps the results of its weights' products and recomputes everything
+    else: writing and reading those arrays costs more than computing them again (36% of a step on CPU).
+    """
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "none" else None
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 
 
 def _whole_row(x_BTKH: Array) -> Array:
-    """Keys or values of all tokens, where `sequence` splits them: each device attends with its own queries. They are
-    what attention has least of (K heads, not N), so one gather is cheaper than passing pieces around a ring."""
-    if not sharding.splits("sequence"):
+    """Gather keys or values of all tokens if `sequence` splits them: each device attends with its own queries.
+
+    They are the smallest part of attention (K heads, not N), so one gather is cheaper than a ring.
+    """
+    if not sharding.is_split("sequence"):
         return x_BTKH
     return sharding.constrain(x_BTKH, ("batch", None, "kv_heads", None))
 

@@ -1,7 +1,7 @@
-"""The weights of every model as plain data: of each its place in the tree, shape, logical axes and number format.
+"""The weights of every model as plain data: place in the tree, shape, logical axes and number format.
 
-The one table of them. The modules (`layers`, `experts`, `decoder`) make their arrays of it, and preflight's formula
-counts bytes with it where jax is not imported. Letters: L layers, D model, F feed-forward, E experts, V vocabulary.
+The single table of weights. The modules (`layers`, `experts`, `decoder`) create their arrays from it, and preflight's
+formula counts bytes with it without jax. Letters: L layers, D model, F feed-forward, E experts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Axes = tuple[str | None, ...]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1}
 
 
-class Declared(NamedTuple):
-    """An array. axes: logical names (`division`). dtype: None for what the job stores weights in."""
+class ParamSpec(NamedTuple):
+    """The spec of an array. axes: logical names (`logical_axes`). dtype: None for the job's storage format."""
 
     shape: tuple[int, ...]
     axes: Axes
@@ -25,127 +25,133 @@ class Declared(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Numbers."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Of all of it; its format must be set."""
+        """Return the number of bytes; the dtype must be set."""
         assert self.dtype is not None
         return self.size * ITEM_BYTES[self.dtype]
 
 
-Weights = dict[Path, Declared]
+Weights = dict[Path, ParamSpec]
 
 
 def decoder(config: ModelConfig) -> Weights:
-    """A whole model without adapters, nothing quantised."""
+    """Return the weights of a model without adapters and quantisation."""
     parts = {"attention": attention(config), "mlp": feed_forward(config)}
-    found: Weights = {("layers", part, name): one for part, named in parts.items() for name, one in named.items()}
-    found |= {("layers", name, "scale"): norm(config) for name in norms(config)}
+    params: Weights = {("layers", part, name): one for part, named in parts.items() for name, one in named.items()}
+    params |= {("layers", name, "scale"): norm(config) for name in norms(config)}
     if config.qk_norm:
-        found |= {("layers", "attention", name, "scale"): head_norm(config) for name in ("q_norm", "k_norm")}
-    found["embedding",] = table(config)
-    found["norm", "scale"] = last_norm(config)
+        params |= {("layers", "attention", name, "scale"): head_norm(config) for name in ("q_norm", "k_norm")}
+    params["embedding",] = table(config)
+    params["norm", "scale"] = last_norm(config)
     if not config.tied_head:
-        found["head",] = table(config)
-    return found
+        params["head",] = table(config)
+    return params
 
 
-def table(c: ModelConfig) -> Declared:
-    """Embedding, and head."""
-    return Declared((c.vocab_size, c.d_model), ("vocab", "embed"))
+def table(c: ModelConfig) -> ParamSpec:
+    """Return the spec of embedding and head."""
+    return ParamSpec((c.vocab_size, c.d_model), ("vocab", "embed"))
 
 
-def last_norm(c: ModelConfig) -> Declared:
-    """Behind all layers."""
-    return Declared((c.d_model,), ("embed",))
+def last_norm(c: ModelConfig) -> ParamSpec:
+    """Return the spec of the norm after all layers."""
+    return ParamSpec((c.d_model,), ("embed",))
 
 
 def norms(c: ModelConfig) -> tuple[str, ...]:
-    """Of a layer's stream."""
+    """Return the names of a layer's norms."""
     behind = ("attention_post_norm", "mlp_post_norm") if c.post_norms else ()
     return ("attention_norm", "mlp_norm", *behind)
 
 
-def norm(c: ModelConfig) -> Declared:
-    """Each of them."""
-    return Declared((c.layers, c.d_model), ("layer", "embed"))
+def norm(c: ModelConfig) -> ParamSpec:
+    """Return the spec of a layer's norm."""
+    return ParamSpec((c.layers, c.d_model), ("layer", "embed"))
 
 
-def head_norm(c: ModelConfig) -> Declared:
-    """Of queries and keys."""
-    return Declared((c.layers, c.head_dim), ("layer", None))
+def head_norm(c: ModelConfig) -> ParamSpec:
+    """Return the spec of the norm of queries and keys."""
+    return ParamSpec((c.layers, c.head_dim), ("layer", None))
 
 
-def attention(c: ModelConfig) -> dict[str, Declared]:
-    """Matrices, biases and sinks by name; the norms of queries and keys apart."""
+def attention(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return matrices, biases and sinks by name, without the norms of queries and keys."""
     L, D, q, kv = c.layers, c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim
-    found = {
-        "q": Declared((L, D, q), ("layer", "embed", "heads")),
-        "k": Declared((L, D, kv), ("layer", "embed", "kv_heads")),
-        "v": Declared((L, D, kv), ("layer", "embed", "kv_heads")),
-        "o": Declared((L, q, D), ("layer", "heads", "embed")),
+    params = {
+        "q": ParamSpec((L, D, q), ("layer", "embed", "heads")),
+        "k": ParamSpec((L, D, kv), ("layer", "embed", "kv_heads")),
+        "v": ParamSpec((L, D, kv), ("layer", "embed", "kv_heads")),
+        "o": ParamSpec((L, q, D), ("layer", "heads", "embed")),
     }
     if c.qkv_bias:
-        found["q_bias"] = Declared((L, q), ("layer", "heads"))
-        found["k_bias"] = found["v_bias"] = Declared((L, kv), ("layer", "kv_heads"))
+        params["q_bias"] = ParamSpec((L, q), ("layer", "heads"))
+        params["k_bias"] = params["v_bias"] = ParamSpec((L, kv), ("layer", "kv_heads"))
     if c.o_bias:
-        found["o_bias"] = Declared((L, D), ("layer", "embed"))
+        params["o_bias"] = ParamSpec((L, D), ("layer", "embed"))
     if c.sinks:
-        found["sinks"] = Declared((L, c.heads), ("layer", "heads"))
-    return found
+        params["sinks"] = ParamSpec((L, c.heads), ("layer", "heads"))
+    return params
 
 
-def feed_forward(c: ModelConfig) -> dict[str, Declared]:
-    """Of the MLP, or of the experts in its place."""
+def feed_forward(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return the weights of the MLP, or of its experts."""
     return gated_mlp(c) if c.experts is None else experts(c)
 
 
-def gated_mlp(c: ModelConfig) -> dict[str, Declared]:
-    """Matrices and biases by name."""
+def gated_mlp(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return matrices and biases by name."""
     L, D, F = c.layers, c.d_model, c.d_ff
-    inner = Declared((L, D, F), ("layer", "embed", "mlp"))
-    found = {"gate": inner, "up": inner, "down": Declared((L, F, D), ("layer", "mlp", "embed"))}
+    inner = ParamSpec((L, D, F), ("layer", "embed", "mlp"))
+    params = {"gate": inner, "up": inner, "down": ParamSpec((L, F, D), ("layer", "mlp", "embed"))}
     if c.mlp_bias:
-        found["gate_bias"] = found["up_bias"] = Declared((L, F), ("layer", "mlp"))
-        found["down_bias"] = Declared((L, D), ("layer", "embed"))
-    return found
+        params["gate_bias"] = params["up_bias"] = ParamSpec((L, F), ("layer", "mlp"))
+        params["down_bias"] = ParamSpec((L, D), ("layer", "embed"))
+    return params
 
 
-def experts(c: ModelConfig) -> dict[str, Declared]:
-    """Router and experts by name."""
+def experts(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return router and experts by name."""
     assert c.experts is not None
     L, D, E, F = c.layers, c.d_model, c.experts.count, c.experts.d_ff
     inner, outer = ("layer", "expert", "expert_embed", "mlp"), ("layer", "expert", "mlp", "expert_embed")
-    found = {"router": Declared((L, D, E), ("layer", "embed", None)), "down": Declared((L, E, F, D), outer)}
+    params = {"router": ParamSpec((L, D, E), ("layer", "embed", None)), "down": ParamSpec((L, E, F, D), outer)}
     if not c.experts.biased:
-        return {**found, "gate": Declared((L, E, D, F), inner), "up": Declared((L, E, D, F), inner)}
-    found["gate_up"] = Declared((L, E, D, 2 * F), inner)
-    found["router_bias"] = Declared((L, E), ("layer", None))
-    found["gate_up_bias"] = Declared((L, E, 2 * F), ("layer", "expert", "mlp"))
-    found["down_bias"] = Declared((L, E, D), ("layer", "expert", "expert_embed"))
-    return found
+        return {**params, "gate": ParamSpec((L, E, D, F), inner), "up": ParamSpec((L, E, D, F), inner)}
+    params["gate_up"] = ParamSpec((L, E, D, 2 * F), inner)
+    params["router_bias"] = ParamSpec((L, E), ("layer", None))
+    params["gate_up_bias"] = ParamSpec((L, E, 2 * F), ("layer", "expert", "mlp"))
+    params["down_bias"] = ParamSpec((L, E, D), ("layer", "expert", "expert_embed"))
+    return params
 
 
-def value_head(width: int) -> dict[str, Declared]:
-    """What a critic reads hidden states of this width with; small, and whole on every device."""
-    return {"weight": Declared((width,), (None,), "float32"), "bias": Declared((), (), "float32")}
+def value_head(width: int) -> dict[str, ParamSpec]:
+    """Return a critic's value head for hidden states of this width; small, and replicated."""
+    return {"weight": ParamSpec((width,), (None,), "float32"), "bias": ParamSpec((), (), "float32")}
 
 
-def low_rank(matrix: Declared, rank: int) -> dict[str, Declared]:
-    """An adapter's two matrices, always float32: their steps are small, and so are they. A matrix's one axis over
-    `tensor` and the other over `fsdp` is enough; each part has only one of them, so it is split by all."""
+def low_rank(matrix: ParamSpec, rank: int) -> dict[str, ParamSpec]:
+    """Return an adapter's two matrices, always float32, because they and their updates are small.
+
+    A matrix with one axis over `tensor` and the other over `fsdp` is split enough; each part has only one of them,
+    so it is split by all.
+    """
     *stack, inner, outer = matrix.shape
     name = "expert_low_rank" if "expert" in matrix.axes else "low_rank"
     split = [name if axis in ("heads", "kv_heads", "mlp") else axis for axis in matrix.axes]
     *stacked, inner_axis, outer_axis = split
     return {
-        "a": Declared((*stack, inner, rank), (*stacked, inner_axis, None), "float32"),
-        "b": Declared((*stack, rank, outer), (*stacked, None, outer_axis), "float32"),
+        "a": ParamSpec((*stack, inner, rank), (*stacked, inner_axis, None), "float32"),
+        "b": ParamSpec((*stack, rank, outer), (*stacked, None, outer_axis), "float32"),
     }
 
 
-def whole_in_decoding(axes: Axes) -> Axes:
-    """The axes of a weight that a sampler splits: it is whole over `fsdp`, or every token would gather it again."""
+def decoding_axes(axes: Axes) -> Axes:
+    """Return the axes of a weight that a sampler splits.
+
+    It is replicated over `fsdp`, or every token would gather it again.
+    """
     return tuple(None if axis in ("embed", "expert_embed") else axis for axis in axes)

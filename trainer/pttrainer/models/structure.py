@@ -1,7 +1,7 @@
-"""What of a model its memory and time follow from: sizes, number formats, recomputation, adapters. No jax, no weights.
+"""The structure of a model, which decides its memory and time: sizes, formats, recomputation, adapters.
 
-`Model` is a form that computes. Here stands what preflight's formula asks of either: the weights as plain data
-(`declared`), those that are trained, and those that a sampler holds.
+`Model` is a structure that computes. Preflight's formula asks this module: the weights as plain data (`parameters`),
+the trained ones, and those that a sampler holds. No jax, no weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pttrainer.models import parameters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.lora import adapters as lora
 from pttrainer.models.lora.adapters import Adapters
-from pttrainer.models.parameters import Declared, Weights
+from pttrainer.models.parameters import ParamSpec, Weights
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.weights.hf_names import Path
 
@@ -23,8 +23,8 @@ Remat = Literal["none", "full"]
 
 
 @dataclass(frozen=True)
-class Form:
-    """With adapters, they are what trains, and the weights stay as they are; then their matrices may be quantised."""
+class ModelStructure:
+    """With adapters, only they are trained, and the frozen weights may be quantised."""
 
     config: ModelConfig
     compute_dtype: str = "float32"
@@ -35,58 +35,60 @@ class Form:
 
     @cached_property
     def weights(self) -> Weights:
-        """All of them, in the format that they are stored in, in the order of their names."""
-        found = parameters.decoder(self.config)
-        beside = lora.beside(self.config, self.adapters, found)
+        """Return the specs of all weights, in their storage format, in the order of their names."""
+        params = parameters.decoder(self.config)
+        adapter_params = lora.adapter_params(self.config, self.adapters, params)
         if self.quantization is not None:
-            found = _quantised(found, self.quantization)
-        stored = {path: one._replace(dtype=one.dtype or self.param_dtype) for path, one in (found | beside).items()}
+            params = _quantised(params, self.quantization)
+        stored = {
+            path: one._replace(dtype=one.dtype or self.param_dtype) for path, one in (params | adapter_params).items()
+        }
         return dict(sorted(stored.items()))
 
     @property
     def trained_weights(self) -> Weights:
-        """The part that training changes."""
+        """Return the trained part."""
         if self.adapters is None:
             return self.weights
         return {path: one for path, one in self.weights.items() if lora.is_adapter(path)}
 
     @property
     def frozen_weights(self) -> Weights:
-        """The part that stays as it is."""
+        """Return the frozen part."""
         if self.adapters is None:
             return {}
         return {path: one for path, one in self.weights.items() if not lora.is_adapter(path)}
 
     @property
     def decoding_tables(self) -> Weights:
-        """What a sampler holds outside the layers: in the compute format, axes as it splits them."""
+        """Return a sampler's weights outside the layers: in the compute format, with the axes it splits."""
         return {path: self._decoding(path, 0) for path in self.weights if path[0] != "layers"}
 
     @property
     def decoding_layer(self) -> Weights:
-        """What it holds of each layer."""
+        """Return a sampler's weights of each layer."""
         return {path: self._decoding(path, 1) for path in self.weights if path[0] == "layers"}
 
     @cached_property
     def decoding_bytes(self) -> int:
-        """All that a sampler holds."""
+        """Return the bytes of all weights of a sampler."""
         of_layer, of_tables = (
             sum(one.bytes for one in part.values()) for part in (self.decoding_layer, self.decoding_tables)
         )
         return self.config.layers * of_layer + of_tables
 
-    def _decoding(self, path: Path, stacked: int) -> Declared:
+    def _decoding(self, path: Path, stacked: int) -> ParamSpec:
         one = self.weights[path]
         is_packed = path[-1] in packed_matrix.PARTS["nf4"]
-        axes = parameters.whole_in_decoding(one.axes[stacked:])
-        return Declared(one.shape[stacked:], axes, one.dtype if is_packed else self.compute_dtype)
+        axes = parameters.decoding_axes(one.axes[stacked:])
+        return ParamSpec(one.shape[stacked:], axes, one.dtype if is_packed else self.compute_dtype)
 
 
 def _quantised(weights: Weights, kind: packed_matrix.Format) -> Weights:
-    found: Weights = {}
+    params: Weights = {}
     for path, one in weights.items():
         if path[0] == "layers" and path[-1] in packed_matrix.MATRICES.get(path[1], ()):
-            found |= {(*path, name): part for name, part in packed_matrix.parts(kind, one).items()}
+            params |= {(*path, name): part for name, part in packed_matrix.parts(kind, one).items()}
         else:
-            found[path] = one
-    return found
+            params[path] = one
+    return params

@@ -1,5 +1,6 @@
-"""From a job to its verdict: what it takes (`weighing`), how long a step takes at best, what to change, and what all of
-it rests on. Left out: how far each stage is trusted; `weighing` says that.
+"""From a job to its verdict: memory, minimal step time, suggested changes, and assumptions.
+
+Left out: how far each stage is trusted (`staged_check`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from pttrainer.models import ModelConfig
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.memory.resident import Buffer
-from pttrainer.preflight.memory.staged_check import Depth, Weighed, weigh
+from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_memory
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Shares
-from pttrainer.preflight.shapes.job_shapes import TOLD, Subject, is_told, subject
-from pttrainer.preflight.shapes.local_devices import Here
+from pttrainer.preflight.shapes.job_shapes import TEACHER_TOKENS, JobShapes, has_teacher_logprobs, shapes_of
+from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, others
 from pttrainer.preflight.shapes.rollout_shapes import plan_of, sampler
 from pttrainer.preflight.timing.step_time import estimate
@@ -33,122 +34,124 @@ def judge(
     prices: Mapping[str, float] | None = None,
     config: ModelConfig | None = None,
     limit_s: float | None = None,
-    here: Here | None = None,
+    here: LocalDevices | None = None,
 ) -> Verdict:
-    """The verdict; raises ConfigError on a job that is wrong in itself.
+    """Return the verdict; raise ConfigError if the job is invalid.
 
-    price: of a chip-hour, for the run; prices: by generation, for which slice is cheapest. config: of the model, where
-    it is known already. limit_s: for all compiles together; then the formula answers. here: devices in place of those
-    that the job names.
+    price: of a chip-hour, for the run; prices: by generation, to rank slices. config: of the model, if known
+    already. limit_s: for all compiles together; after that the formula answers. here: local devices that replace
+    the job's.
     """
-    of = subject(job.spec, config, here)
+    of = shapes_of(job.spec, config, here)
     tpu_topology.usable_bytes(of.slice)
-    found = weigh(of, depth, limit_s)
-    factor = 1.0 if found.fits else _factor(of, found)
-    compiled = {one.name: one.collectives for one in found.programs if one.stage != "formula"}
+    memory = check_memory(of, depth, limit_s)
+    factor = 1.0 if memory.fits else _factor(of, memory)
+    compiled = {one.name: one.collectives for one in memory.programs if one.stage != "formula"}
     return Verdict(
         job=job.metadata.name,
         model=job.spec.model.uri,
         parameters=of.config.parameters,
-        trained_parameters=sum(one.size for one in of.form.trained_weights.values()),
+        trained_parameters=sum(one.size for one in of.structure.trained_weights.values()),
         accelerator=of.slice.describe(),
         chips=of.slice.total_chips,
         devices=of.slice.total_devices,
         devices_per_chip=of.slice.jax_devices_per_chip,
         mesh=dict(zip(logical_axes.MESH_AXES, of.shape, strict=True)),
-        fits=found.fits,
-        stage=found.stage,
-        peak=found.peak,
-        available=found.available,
-        peak_during=found.during,
-        programs=found.programs,
-        outside=found.buffers,
-        largest=_largest(found.parts, found.buffers),
+        fits=memory.fits,
+        stage=memory.stage,
+        peak=memory.peak,
+        available=memory.available,
+        peak_during=memory.during,
+        programs=memory.programs,
+        outside=memory.buffers,
+        largest=_largest(memory.parts, memory.buffers),
         arrays=_arrays(of),
-        collectives=found.traffic,
-        estimate=None if here is not None else estimate(of, found.traffic, price, compiled),
-        assumptions=assumptions(of, found.programs, price),
-        notes=found.notes,
+        collectives=memory.traffic,
+        estimate=None if here is not None else estimate(of, memory.traffic, price, compiled),
+        assumptions=assumptions(of, memory.programs, price),
+        notes=memory.notes,
         factor=factor,
-        options=[] if found.fits else changes.options(of, factor),
-        smallest=[] if found.fits else changes.smallest(of, factor, prices),
+        options=[] if memory.fits else changes.options(of, factor),
+        smallest=[] if memory.fits else changes.smallest(of, factor, prices),
         versions=versions(),
     )
 
 
-def _factor(of: Subject, found: Weighed) -> float:
-    """By how much more the compiler said that the job needs than the formula had; 1 where it is not more. A job that is
-    refused needs more than there is, whatever the formula thinks."""
-    if found.is_computed:
+def _factor(of: JobShapes, memory: MemoryCheck) -> float:
+    """Return the compiler's need over the formula's, at least 1.
+
+    A refused job needs more than there is, whatever the formula says.
+    """
+    if memory.is_computed:
         return 1.0
-    return max(1.0, max(found.peak, found.available + 1) / formula.memory(of).peak)
+    return max(1.0, max(memory.peak, memory.available + 1) / formula.memory(of).peak)
 
 
 def _largest(parts: list[Buffer], buffers: list[Buffer], count: int = 6) -> list[Buffer]:
     return sorted([*parts, *buffers], key=lambda buffer: -buffer.bytes)[:count]
 
 
-def _arrays(of: Subject, count: int = 8) -> list[Buffer]:
-    """The largest arrays of training's state by name: weights, moments, what is frozen, a teacher's weights."""
-    held = of.held
+def _arrays(of: JobShapes, count: int = 8) -> list[Buffer]:
+    """Return the largest arrays of training's state by name: weights, moments, frozen and teacher's weights."""
+    arguments = of.arguments
     parts: dict[str, Shares] = {
-        "": held.params,
-        "optimizer": held.optimizer,
-        "frozen": held.frozen,
-        "teacher": held.teacher,
+        "": arguments.params,
+        "optimizer": arguments.optimizer,
+        "frozen": arguments.frozen,
+        "teacher": arguments.teacher,
     }
     named = [
         Buffer(".".join([*([part] if part else []), *path]), share.bytes, "always")
-        for part, found in parts.items()
-        for path, share in found
+        for part, shares in parts.items()
+        for path, share in shares
     ]
     return sorted(named, key=lambda buffer: -buffer.bytes)[:count]
 
 
-def assumptions(of: Subject, programs: list[Program], price: float | None) -> list[str]:
-    """What the numbers rest on."""
+def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> list[str]:
+    """Return the assumptions behind the numbers."""
     training = of.spec.training
     names = {one.name for one in programs if one.stage != "formula"}
-    said = [f"every row has {training.sequence_length} tokens, one example each, and all of them are trained on"]
-    if isinstance(of.slice, Here):
-        said.append("these devices stand in for those that the job names; how long a step takes is not estimated")
+    lines = [f"every row has {training.sequence_length} tokens, one example each, and all of them are trained on"]
+    if isinstance(of.slice, LocalDevices):
+        lines.append("these devices stand in for those that the job names; how long a step takes is not estimated")
     else:
-        said.append("time is a roofline: the slowest of arithmetic, memory and network at their published rates")
+        lines.append("time is a roofline: the slowest of arithmetic, memory and network at their published rates")
     if of.sampler is not None:
         count, tensor = math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
-        said.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
+        lines.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
     if SCORING in others(of) and SCORING not in names:
-        said.append(f"the {SCORING} was not compiled and is not counted")
+        lines.append(f"the {SCORING} was not compiled and is not counted")
     if not names:
-        said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
-    if is_told(of.spec):
-        said.append(f"the data hold {TOLD} of the teacher's tokens for each of the student's")
+        lines.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
+    if has_teacher_logprobs(of.spec):
+        lines.append(f"the data hold {TEACHER_TOKENS} of the teacher's tokens for each of the student's")
     if ROLLOUT in others(of):
         by = "compiled" if DECODE in names else "computed, not compiled"
         plan = plan_of(sampler(of))
-        said.append(
+        lines.append(
             f"prompts of {plan.prompt_tokens} tokens, completions of {plan.new_tokens}, all of them; "
             f"a rollout's memory is {by}; the time of rewards is not counted"
         )
     if of.spec.evaluation.every_steps or of.spec.data.eval is not None:
-        said.append("evaluation is not counted")
+        lines.append("evaluation is not counted")
     if training.steps is None:
-        said.append("training.steps is unset and data are not read: no length, no chip-hours")
+        lines.append("training.steps is unset and data are not read: no length, no chip-hours")
     if price is None:
-        said.append("no price given (--price): no cost")
+        lines.append("no price given (--price): no cost")
     own = None if of.spec.algorithm.distill is None else of.spec.algorithm.distill.self_teacher
     if own is not None and own.privileged_context is not None:
-        said.append("a self-teacher's rows are taken for as long as the student's")
-    said.append("checkpoints are copied to the hosts' memory, not kept on chips")
-    return said
+        lines.append("a self-teacher's rows are taken for as long as the student's")
+    lines.append("checkpoints are copied to the hosts' memory, not kept on chips")
+    return lines
 
 
 def versions() -> dict[str, str]:
-    """Of what the verdict depends on."""
-    found = {}
+    """Return the versions that the verdict depends on."""
+    packages = {}
     for name in ("jax", "libtpu", "posttrain"):
         try:
-            found[name] = importlib.metadata.version(name)
+            packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return packages

@@ -1,6 +1,6 @@
-"""The answer as one document: `preflight.json`, `ptctl plan -o json`; `table` shows the same to people.
+"""The verdict as one document: `preflight.json`, `ptctl plan -o json`; `table` shows the same to people.
 
-Memory is in bytes per JAX device, because that is what a program has; `devicesPerChip` says how many make a chip.
+Memory is in bytes per JAX device, because a program runs on one; `devicesPerChip` says how many make a chip.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Level = Literal["fast", "full"]
 
 @dataclass(frozen=True)
 class Program:
-    """A program's memory, and what it sends and takes at least. stage: who says so. None, empty: not compiled."""
+    """A program's memory, and its minimal traffic and time. stage: source of the numbers. None, empty: not compiled."""
 
     name: str
     stage: Stage
@@ -37,8 +37,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Option:
-    """A change, tried with the formula, which the compiler may have corrected (`Verdict.factor`). settings: paths below
-    `spec`; peak, available: per device. hourly: what the chips cost, where a price is known."""
+    """A change, tried with the formula, possibly corrected by the compiler (`Verdict.factor`).
+
+    settings: paths below `spec`; peak, available: per device. hourly: price of the chips, if known.
+    """
 
     change: str
     settings: dict[str, Any]
@@ -52,8 +54,11 @@ class Option:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found out about a job. arrays: the largest of training's state, by name. estimate: None of
-    devices whose rates nobody publishes. factor: by how much the compiler corrected the formula of options."""
+    """The findings about a job.
+
+    arrays: the largest of training's state, by name. estimate: None for devices without published rates. factor:
+    the compiler's correction of the formula for options.
+    """
 
     job: str
     model: str
@@ -83,11 +88,11 @@ class Verdict:
     versions: dict[str, str]
 
     def document(self) -> dict[str, Any]:
-        """As JSON, keys in camelCase."""
+        """Return the verdict as JSON, keys in camelCase."""
         return {to_camel(key): _plain(value) for key, value in dataclasses.asdict(self).items()}
 
     def line(self) -> str:
-        """One line for a condition or a log."""
+        """Return one line for a condition or a log."""
         said = "fits" if self.fits else "does not fit"
         by = "" if self.stage == "full" else f" ({self.stage})"
         return f"{said}: {self.compared()} on {self.accelerator}{by}" + (
@@ -95,7 +100,7 @@ class Verdict:
         )
 
     def compared(self) -> str:
-        """`peak 29.8 of 95.7 GiB per chip`; by a hair, `peak 15.76 of 15.75 GiB per chip`."""
+        """Return `peak 29.8 of 95.7 GiB per chip`; a close call gets two digits, `peak 15.76 of 15.75 GiB per chip`."""
         peak, has = (size * self.devices_per_chip / 2**30 for size in (self.peak, self.available))
         digits = 1 if f"{peak:.1f}" != f"{has:.1f}" else 2
         if not self.fits and f"{peak:.2f}" == f"{has:.2f}":

@@ -1,7 +1,7 @@
 """Rewards: one module each, with `reward(prompt, completion, row) -> float`, and the runner that calls them.
 
-A reward is a pure function of the prompt's text, the completion's text and the data set's row. Adding one: a
-module here, a line in a table of `sources`, a test. Nothing in this package imports jax: the runner's child processes
+A reward is a pure function of the prompt's text, the completion's text and the data set's row. To add one: a module in
+`builtin`, a line in a table of `factory`, a test. Nothing in this package imports jax: the runner's child processes
 start in a tenth of a second.
 """
 
@@ -20,7 +20,7 @@ NEEDS_ANSWER = frozenset({"gsm8k", "choice", "exact", "math", "tool-use"})
 
 
 class Sample(NamedTuple):
-    """What a reward judges. tokens: how many the model said."""
+    """The input of a reward. tokens: length of the model's own output."""
 
     prompt: str
     completion: str
@@ -29,8 +29,11 @@ class Sample(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A reward, or why there is none. stopped: it took too long, its process died, or a budget is spent: not the
-    reward's mistake. kind: whose mistake it is, where many of them end the run."""
+    """A reward, or why there is none.
+
+    stopped: it timed out, its process died, or a budget is spent, so the reward itself is not at fault. kind: the
+    cause, which decides how the run ends if many samples share it.
+    """
 
     reward: float | None
     error: str = ""

@@ -1,7 +1,7 @@
-"""From an entry of `spec.rewards` to the judge that calls it: one function per kind of reward.
+"""Build the scorer of each entry in `spec.rewards`: one function per kind of reward.
 
-Adding a builtin: its module, and a line in the table of those that run here, or of those that run in children because
-they may hang or must be confined.
+To add a builtin: its module, and a line in the table of those that run in process, or of those that run sandboxed
+because they may hang or must be confined.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ptapi.spec import JudgeReward, PythonReward, Reward
 from pttrainer.errors import ConfigError
 from pttrainer.rewards import Sample
 from pttrainer.rewards.builtin import length
-from pttrainer.rewards.llm_judge.endpoint import Endpoint
-from pttrainer.rewards.llm_judge.reply_cache import Answers
-from pttrainer.rewards.scorers import GRACE_S, Here, Isolated, Judge
+from pttrainer.rewards.llm_judge.endpoint import LlmJudge
+from pttrainer.rewards.llm_judge.reply_cache import ReplyCache
+from pttrainer.rewards.scorers import GRACE_S, InProcessScorer, SandboxedScorer, Scorer
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.local_copy import local_copy
 from pttrainer.runtime.io.storage import Place
 
-HERE: dict[str, str] = {
+IN_PROCESS: dict[str, str] = {
     "gsm8k": "pttrainer.rewards.builtin.gsm8k",
     "format": "pttrainer.rewards.builtin.format",
     "choice": "pttrainer.rewards.builtin.choice",
@@ -30,12 +30,12 @@ HERE: dict[str, str] = {
 }
 """Builtins that take linear time, by the name in `spec.rewards[].builtin`."""
 
-IN_CHILDREN: dict[str, str] = {"math": "pttrainer.rewards.builtin.math"}
+SANDBOXED: dict[str, str] = {"math": "pttrainer.rewards.builtin.math"}
 """Builtins that may hang."""
 
 
-def judge_of(field: str, reward: Reward, max_new_tokens: int, run: Place | None) -> Judge:
-    """The judge of a reward; raises ConfigError or UserCodeError where it cannot be had."""
+def build_scorer(field: str, reward: Reward, max_new_tokens: int, run: Place | None) -> Scorer:
+    """Return the scorer of a reward; raise ConfigError or UserCodeError if it cannot be loaded."""
     if reward.python is not None:
         return _python(field, reward, reward.python)
     if reward.judge is not None:
@@ -46,19 +46,19 @@ def judge_of(field: str, reward: Reward, max_new_tokens: int, run: Place | None)
     named = _named(reward)
     if reward.pattern is not None:
         _check_pattern(field, reward.pattern)
-        return Isolated(named, {"kind": "pattern", "pattern": reward.pattern}, reward.timeout_seconds)
-    if reward.builtin in IN_CHILDREN:
-        source = {"kind": "builtin", "module": IN_CHILDREN[reward.builtin]}
-        return Isolated(named, source, reward.timeout_seconds)
-    function = importlib.import_module(HERE[reward.builtin]).reward
-    return Here(lambda sample: function(*sample[:3]))
+        return SandboxedScorer(named, {"kind": "pattern", "pattern": reward.pattern}, reward.timeout_seconds)
+    if reward.builtin in SANDBOXED:
+        source = {"kind": "builtin", "module": SANDBOXED[reward.builtin]}
+        return SandboxedScorer(named, source, reward.timeout_seconds)
+    function = importlib.import_module(IN_PROCESS[reward.builtin]).reward
+    return InProcessScorer(lambda sample: function(*sample[:3]))
 
 
 def _named(reward: Reward) -> str:
     return f"spec.rewards[{reward.label}]"
 
 
-def _python(field: str, reward: Reward, python: PythonReward) -> Judge:
+def _python(field: str, reward: Reward, python: PythonReward) -> Scorer:
     source = {
         "kind": "function",
         "path": local_copy(f"{field}.python.uri", python.uri),
@@ -66,23 +66,23 @@ def _python(field: str, reward: Reward, python: PythonReward) -> Judge:
         "batched": reward.batched,
         "timeout": reward.timeout_seconds,
     }
-    return Isolated(_named(reward), source, reward.timeout_seconds)
+    return SandboxedScorer(_named(reward), source, reward.timeout_seconds)
 
 
-def _endpoint(field: str, reward: Reward, judge: JudgeReward, run: Place | None) -> Judge:
+def _endpoint(field: str, reward: Reward, judge: JudgeReward, run: Place | None) -> Scorer:
     key = None
     if judge.api_key_env is not None:
         key = processes.secret(judge.api_key_env, f"{field}.judge.apiKeyEnv")
-    return Endpoint(judge, reward.timeout_seconds, key, Answers(reward.label, run))
+    return LlmJudge(judge, reward.timeout_seconds, key, ReplyCache(reward.label, run))
 
 
-def _code(field: str, reward: Reward, max_new_tokens: int) -> Judge:
-    # A program that takes too long is wrong; only where the child itself is stuck is there no reward.
+def _code(field: str, reward: Reward, max_new_tokens: int) -> Scorer:
+    # A program that times out is wrong; only a child that is stuck itself yields no reward.
     source = {"kind": "code", "timeout": reward.timeout_seconds}
-    return Isolated(_named(reward), source, reward.timeout_seconds + GRACE_S)
+    return SandboxedScorer(_named(reward), source, reward.timeout_seconds + GRACE_S)
 
 
-def _length(field: str, reward: Reward, max_new_tokens: int) -> Judge:
+def _length(field: str, reward: Reward, max_new_tokens: int) -> Scorer:
     most = reward.max_tokens or max_new_tokens
     buffer = reward.buffer_tokens or max(1, most // 5)
     if buffer > most:
@@ -91,10 +91,10 @@ def _length(field: str, reward: Reward, max_new_tokens: int) -> Judge:
     def judge(sample: Sample) -> float:
         return length.reward(sample.tokens, most, buffer)
 
-    return Here(judge)
+    return InProcessScorer(judge)
 
 
-SPECIAL: dict[str, Callable[[str, Reward, int], Judge]] = {"code": _code, "length": _length}
+SPECIAL: dict[str, Callable[[str, Reward, int], Scorer]] = {"code": _code, "length": _length}
 """Builtins that need more than the sample's texts."""
 
 

@@ -1,7 +1,8 @@
-"""The ways in which a reward's function is called: here, in child processes, or (`endpoint`) at a service.
+"""The ways to call a reward: in this process, in sandboxed child processes, or (`llm_judge`) at a service.
 
-Each has `judge(samples)`, a verdict per sample whatever happens, `ahead(samples)`, for what others may do meanwhile,
-and `close`. A builtin that cannot hang runs in this process; everything else in a `Pool`, with a wall-clock limit.
+Each has `score(samples)`, which returns a verdict per sample whatever happens, `start(samples)` to begin work in the
+background, and `close`. A builtin that cannot hang runs in this process; everything else in a `Pool`, with a wall-clock
+limit.
 """
 
 from __future__ import annotations
@@ -15,55 +16,58 @@ from pttrainer.sandbox.handlers import AT_ONCE
 from pttrainer.sandbox.pool import Alive, Pool, Reply, Request
 
 GRACE_S = 5.0
-"""Beyond its own limit, for a child that keeps time itself to say so."""
+"""Extra time for a child that enforces its own limit."""
 
 
-class Judge(Protocol):
+class Scorer(Protocol):
     """One reward of the job."""
 
-    def ahead(self, samples: Sequence[Sample]) -> bool:
-        """Begins what goes on without this process, until `judge` is called for the same samples; False where there is
-        no such thing."""
+    def start(self, samples: Sequence[Sample]) -> bool:
+        """Begin background work that `score` will wait for, for the same samples; return False if there is none."""
         ...
 
-    def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
-        """A verdict per sample, in order. alive: called while they are waited for."""
+    def score(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+        """Return a verdict per sample, in order. alive: called while waiting."""
         ...
 
     def facts(self) -> Mapping[str, float]:
-        """Figures of its own since it was last asked, for the log."""
+        """Return its own metrics since the last call, for the log."""
         ...
 
     def close(self) -> None:
-        """Ends what it started."""
+        """End what it started."""
         ...
 
 
-class Here:
+class InProcessScorer:
     """A function that takes linear time."""
 
     def __init__(self, function: Callable[[Sample], float]) -> None:
         self._function = function
 
-    def ahead(self, samples: Sequence[Sample]) -> bool:
+    def start(self, samples: Sequence[Sample]) -> bool:
+        """Return False: nothing runs in the background."""
         return False
 
-    def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+    def score(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+        """Return a verdict per sample."""
         return [self._verdict(sample) for sample in samples]
 
     def _verdict(self, sample: Sample) -> Verdict:
         try:
             return Verdict(self._function(sample))
-        except Exception as error:  # whatever is odd about one sample is no reason to lose the others
+        except Exception as error:  # one odd sample must not lose the others
             return Verdict(None, f"raised {type(error).__name__}: {error}")
 
     def facts(self) -> Mapping[str, float]:
+        """Return no metrics."""
         return {}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Do nothing."""
 
 
-class Isolated:
+class SandboxedScorer:
     """A function in child processes. timeout_s: per completion, or per call of a batched function."""
 
     def __init__(self, field: str, source: Mapping[str, Any], timeout_s: float) -> None:
@@ -71,25 +75,29 @@ class Isolated:
         self._pool = Pool(field, source)
         self._takes: str = self._pool.loaded["takes"]
 
-    def ahead(self, samples: Sequence[Sample]) -> bool:
+    def start(self, samples: Sequence[Sample]) -> bool:
+        """Return False: nothing runs in the background."""
         return False
 
-    def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+    def score(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+        """Return a verdict per sample, from the child processes."""
         if not samples:
             return []
         messages = [sample[:3] for sample in samples]
         if self._takes == "one":
-            asked = [Request(message, self._timeout_s) for message in messages]
-            return [_verdict(reply) for reply in self._pool.call(asked, alive)]
+            requests = [Request(message, self._timeout_s) for message in messages]
+            return [_verdict(reply) for reply in self._pool.call(requests, alive)]
         size = len(messages) if self._takes == "many" else math.ceil(len(messages) / len(self._pool))
         parts = [messages[start : start + size] for start in range(0, len(messages), size)]
         replies = self._pool.call([Request(part, self._limit_s(len(part))) for part in parts], alive)
         return [verdict for part, reply in zip(parts, replies, strict=True) for verdict in _several(reply, len(part))]
 
     def facts(self) -> Mapping[str, float]:
+        """Return no metrics."""
         return {}
 
     def close(self) -> None:
+        """End the child processes."""
         self._pool.close()
 
     def _limit_s(self, count: int) -> float:
@@ -105,4 +113,7 @@ def _verdict(reply: Reply) -> Verdict:
 def _several(reply: Reply, count: int) -> list[Verdict]:
     if reply.value is None:
         return [_verdict(reply)] * count
-    return [Verdict(one.get("value"), one.get("error", ""), one.get("stopped", False)) for one in reply.value]
+    return [
+        Verdict(verdict.get("value"), verdict.get("error", ""), verdict.get("stopped", False))
+        for verdict in reply.value
+    ]

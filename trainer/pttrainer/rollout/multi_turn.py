@@ -26,7 +26,7 @@ import numpy as np
 from ptapi.spec import Environment as EnvironmentSpec
 from pttrainer import rewards
 from pttrainer.data.prompts import Question
-from pttrainer.environments.environment import Environment, Said, Turn
+from pttrainer.environments.environment import AssistantTurn, Environment, StepResult
 from pttrainer.errors import UserCodeError
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
@@ -167,7 +167,7 @@ class EpisodeSampler(Sampler):
         self, episodes: Mapping[int, Episode], completions: Completions, sampling: Sampling, *, is_last: bool
     ) -> None:
         """Append the sampled turns, row by row, then the environment's answers to them."""
-        replies_wanted: dict[int, Said] = {}
+        replies_wanted: dict[int, AssistantTurn] = {}
         for row, (place, episode) in enumerate(episodes.items()):
             tokens = completions.tokens(row)
             episode.add(tokens, completions.logps_NT[row, : len(tokens)].tolist(), sampled=True)
@@ -175,7 +175,7 @@ class EpisodeSampler(Sampler):
             text = self._context.tokenizer.decode(self._without_end(tokens), skip_special=False)
             episode.transcript.append({"role": "assistant", "content": text})
             if completions.ended_N[row]:
-                replies_wanted[place] = Said(
+                replies_wanted[place] = AssistantTurn(
                     text, episode.question.fields, self._spec.timeout_seconds - episode.seconds
                 )
             else:
@@ -183,7 +183,7 @@ class EpisodeSampler(Sampler):
         for place, turn in (self._environment.step(replies_wanted) if replies_wanted else {}).items():
             self._apply_turn(episodes[place], turn, sampling, is_last=is_last)
 
-    def _apply_turn(self, episode: Episode, turn: Turn, sampling: Sampling, *, is_last: bool) -> None:
+    def _apply_turn(self, episode: Episode, turn: StepResult, sampling: Sampling, *, is_last: bool) -> None:
         episode.reward += turn.reward
         episode.seconds += turn.seconds
         episode.calls, episode.failed = episode.calls + turn.calls, episode.failed + turn.failed

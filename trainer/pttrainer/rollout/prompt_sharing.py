@@ -12,7 +12,7 @@ import jax
 from jax import ShapeDtypeStruct
 
 from pttrainer.models.attention import flash_kernels
-from pttrainer.models.attention.dot_product import SCORES_AT_ONCE, Scoring
+from pttrainer.models.attention.dot_product import MAX_SCORES, Scoring
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.runtime.distributed import sharding
@@ -34,7 +34,7 @@ def prompt_slots(context: Context, longest: int, group_size: int) -> int | None:
         return None
     slots, own = slots_for(max(longest - 1, 1)), slots_for(context.spec.rollout.max_new_tokens)
     scores = rows * config.heads * own * (slots + own)
-    if scores > SCORES_AT_ONCE * shards:
+    if scores > MAX_SCORES * shards:
         return None
     return slots if _is_plain(context, rows, slots + own) else None
 
@@ -43,4 +43,4 @@ def _is_plain(context: Context, rows: int, length: int) -> bool:
     config = context.model.config
     queries = ShapeDtypeStruct((rows, length, config.heads, config.head_dim), context.model.compute_dtype)
     scoring = Scoring(config.scale, config.attention_softcap, jax.numpy.zeros(1) if config.sinks else None)
-    return flash_kernels.chosen(flash_kernels.problem_of(queries, config.kv_heads, scoring)) == "plain"
+    return flash_kernels.choose_kernel(flash_kernels.problem_of(queries, config.kv_heads, scoring)) == "plain"

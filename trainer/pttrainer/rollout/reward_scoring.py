@@ -23,7 +23,7 @@ def judge(context: Context, runner: Runner, samples: Sequence[Sample]) -> Scores
     nothing = np.zeros((len(runner.names) + 1, len(samples)))
     if context.leader:
         pulse = _Pulse(context, nothing)
-        scores = runner.judge(samples, pulse.alive)
+        scores = runner.score(samples, pulse.alive)
         _share(np.stack([*(scores.rewards[name] for name in runner.names), scores.total]), is_done=True)
         return scores
     is_done = False

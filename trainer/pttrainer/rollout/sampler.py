@@ -86,7 +86,7 @@ class Sampler:
 
     def _judge(self, samples: Sequence[rewards.Sample]) -> Scores:
         if jax.process_count() == 1:
-            return self._runner.judge(samples, self._context.alive)
+            return self._runner.score(samples, self._context.alive)
         return reward_scoring.judge(self._context, self._runner, samples)
 
 

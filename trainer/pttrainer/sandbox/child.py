@@ -1,11 +1,11 @@
-"""The child process that runs what may hang, crash or eat memory: `python -m pttrainer.sandbox.child`.
+"""The child process of code that may hang, crash or exhaust memory: `python -m pttrainer.sandbox.child`.
 
-JSON lines on stdin and stdout, `[word, message]` each way, the word of an answer being that of its message: first a
-source (`handlers`), answered with {"takes": …} or {"error": …}; then one request a line, answered with {"value": …} or
-{"error": …}. The child never decides about time: its parent kills it. It dies with its parent, also when the parent was
-killed with -9 while the user's code was running (Linux; elsewhere it ends at the next read).
+JSON lines on stdin and stdout, `[token, message]` each way; an answer repeats the token of its message: first a source
+(`handlers`), answered with {"takes": …} or {"error": …}; then one request per line, answered with {"value": …} or
+{"error": …}. The child enforces no time limit: its parent kills it. It dies with its parent, even if the parent was
+killed with -9 while user code was running (Linux; elsewhere it ends at the next read).
 
-Memory is bounded (`MEMORY_SHARE`); where it runs out all the same, the kernel ends the child and not the trainer.
+Memory is bounded (`MEMORY_SHARE`); if it runs out anyway, the kernel kills the child and not the trainer.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 from pttrainer.sandbox import confinement, handlers
 
 MARK = "POSTTRAIN_CHILD"
-"""The environment variable that all of a child's processes share, so that they can be found."""
+"""Environment variable shared by all of a child's processes, so that they can be found."""
 MEMORY_SHARE = 0.5
-"""Of the machine's or container's memory that one child may have."""
+"""Share of the machine's or container's memory that one child may use."""
 _PR_SET_PDEATHSIG = 1
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def main() -> None:
-    """Serves until stdin ends."""
+    """Serve requests until stdin ends."""
     _die_with_parent()
     _limit_memory()
     me = os.getpid()
@@ -43,32 +43,32 @@ def main() -> None:
 
     def say(word: str, answer: dict[str, Any]) -> None:
         if os.getpid() != me:
-            os._exit(0)  # a copy of this process, which the user's code forked and forgot
+            os._exit(0)  # the user's code forked this process and never exits the copy
         print(json.dumps([word, answer]), file=answers, flush=True)
 
     word, source = next(requests)
     try:
         handler = handlers.load(source)
-        say(word, {"takes": handler.takes, **handler.told})
+        say(word, {"takes": handler.takes, **handler.details})
     except BaseException as error:
-        say(word, {"error": handlers.words(error)})
+        say(word, {"error": handlers.error_message(error)})
         return
     for word, request in requests:
         say(word, handlers.answer(handler.handle, request))
 
 
 def _die_with_parent() -> None:
-    """And not the other way round."""
+    """Ask the kernel to kill this process when its parent dies."""
     if sys.platform == "linux":
         parent = os.getppid()
-        confinement.spare(parent)
+        confinement.protect_from_signals(parent)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             sys.exit()
 
 
 def _limit_memory() -> None:
-    """Of what is written, not of what is only reserved: libraries reserve more than there is."""
+    """Limit the data segment, not the address space: libraries reserve more than there is."""
     if sys.platform != "linux":
         return
     most, (_, hard) = int(MEMORY_SHARE * memory()), resource.getrlimit(resource.RLIMIT_DATA)
@@ -79,12 +79,12 @@ def _limit_memory() -> None:
 
 
 def memory() -> int:
-    """Bytes that this container may have, or that there are."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    """Return the memory limit of this container in bytes, or the machine's memory."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for place in map(Path, _CGROUP_LIMITS):
         if place.exists() and (text := place.read_text().strip()).isdigit():
-            found.append(int(text))
-    return min(found)
+            limits.append(int(text))
+    return min(limits)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Confinement of a process that runs a program a model wrote: no network, no processes, no files but its own.
+"""Confine a process that runs a model-written program: no network, no processes, no files but its own.
 
-Three parts, all of the kernel's, none needs rights: resource limits (memory, CPU, file size), a seccomp filter
-(no sockets, no new processes, no signals to others, no tracing), and Landlock (writes only in its directory, reads
-only of the system's and Python's files). The filter is what makes the limits hold: without processes of its own a
-program cannot outlive its end, and without sockets it reaches nobody. Landlock needs Linux 5.13; where a kernel lacks
-it, the other two still hold.
+Three kernel mechanisms, none of which needs privileges: resource limits (memory, CPU, file size), a seccomp filter (no
+sockets, no new processes, no signals to others, no tracing), and Landlock (writes only in its directory, reads only of
+the system's and Python's files). The filter is what makes the limits hold: without new processes a program cannot
+outlive its end, and without sockets it reaches nobody. Landlock needs Linux 5.13; on an older kernel the other two
+still hold.
 
-It is no wall against someone who attacks the kernel. It is one against what a policy finds by trial.
+It does not stop an attack on the kernel. It stops what a policy finds by trial.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ MEMORY_BYTES = 1 << 30
 FILE_BYTES = 4 << 20
 OPEN_FILES = 64
 MOST_FILES, MOST_BYTES = 1_000, 64 << 20
-"""Of all files and directories of a program together (`holds_too_much`)."""
+"""Limits on all files and directories of a program together (`holds_too_much`)."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 
-class Numbers(NamedTuple):
-    """A machine's name in seccomp, its numbers of `clone` and `clone3`, of the calls that are refused, and of those
-    that signal the process that is their first argument."""
+class SyscallNumbers(NamedTuple):
+    """System call numbers of a machine architecture.
+
+    arch: its identifier in seccomp; refused: calls that are refused; signals: calls that signal the process in
+    their first argument.
+    """
 
     arch: int
     clone: int
@@ -45,12 +48,12 @@ class Numbers(NamedTuple):
 # _writev; io_uring_setup (it makes sockets); setsid, setpgid; unshare, setns, mount, bpf, keyctl, userfaultfd.
 # Signals: kill, tkill, tgkill, the queueing ones, pidfd_open.
 MACHINES = {
-    "x86_64": Numbers(
+    "x86_64": SyscallNumbers(
         0xC000003E, 56, 435,
         (41, 57, 58, 62, 200, 234, 129, 297, 434, 424, 101, 310, 311, 425, 112, 109, 272, 308, 165, 321, 250, 323),
         (62, 200, 234, 129, 297, 434),
     ),
-    "aarch64": Numbers(
+    "aarch64": SyscallNumbers(
         0xC00000B7, 220, 435,
         (198, 129, 130, 131, 138, 240, 434, 424, 117, 270, 271, 425, 157, 154, 97, 268, 40, 280, 219, 282),
         (129, 130, 131, 138, 240, 434),
@@ -58,15 +61,15 @@ MACHINES = {
 }  # fmt: skip
 
 
-def missing() -> str:
-    """Why programs cannot be confined here; empty where they can."""
+def unsupported_reason() -> str:
+    """Return why programs cannot be confined on this machine, or an empty string."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return f"{sys.platform} on {platform.machine()}: cannot confine programs; accepted: Linux on x86_64 or aarch64"
     return ""
 
 
 def confinement(directory: str, cpu_s: int) -> Callable[[], None]:
-    """For `preexec_fn`: confines the process that is about to run a program in `directory`."""
+    """Return a `preexec_fn` that confines the process about to run a program in `directory`."""
 
     def confine() -> None:
         limits = (
@@ -85,10 +88,12 @@ def confinement(directory: str, cpu_s: int) -> Callable[[], None]:
     return confine
 
 
-def spare(pid: int) -> None:
-    """This process, and what it will start, can no longer signal that one: not alone, not in its group, not with all
-    others. Where there is no seccomp it still can."""
-    if missing():
+def protect_from_signals(pid: int) -> None:
+    """Forbid this process and its children to signal `pid`, directly, by group or by broadcast.
+
+    Without seccomp this has no effect.
+    """
+    if unsupported_reason():
         return
     machine = MACHINES[platform.machine()]
     spared = (pid, -os.getpgid(pid) % _WORD, -1 % _WORD)
@@ -104,19 +109,19 @@ def spare(pid: int) -> None:
 
 
 def holds_too_much(directory: str) -> bool:
-    """Whether a program has made more files than it may, or directories too deep to look into."""
+    """Return True if a program has created too many files, or directories too deep to scan."""
     places, files, size = [directory], 0, 0
     while places:
         try:
-            with os.scandir(places.pop()) as found:
-                for entry in found:
+            with os.scandir(places.pop()) as entries:
+                for entry in entries:
                     files, size = files + 1, size + entry.stat(follow_symlinks=False).st_size
                     if files > MOST_FILES or size > MOST_BYTES:
                         return True
                     if entry.is_dir(follow_symlinks=False):
                         places.append(entry.path)
         except FileNotFoundError:
-            continue  # it has just gone
+            continue  # removed meanwhile
         except OSError:
             return True
     return False
@@ -137,7 +142,7 @@ _READABLE = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localti
 
 
 def _confine_files(directory: str) -> None:
-    """Landlock, where the kernel has it."""
+    """Restrict file access with Landlock, if the kernel has it."""
     version = _LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return
@@ -172,7 +177,7 @@ _EPERM, _ENOSYS = 1, 38
 _WORD = 1 << 32
 
 
-def _confine_calls(machine: Numbers) -> None:
+def _confine_calls(machine: SyscallNumbers) -> None:
     program = [
         (_LOAD, 0, 0, _MACHINE_AT),
         (_EQUAL, 1, 0, machine.arch),
@@ -183,7 +188,7 @@ def _confine_calls(machine: Numbers) -> None:
     ]
     for number in machine.refused:
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _EPERM)]
-    # clone3 hides its flags behind a pointer; without it the C library takes clone, whose flags can be seen.
+    # clone3 hides its flags behind a pointer; without it the C library uses clone, whose flags are visible.
     program += [(_EQUAL, 0, 1, machine.clone3), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
     program += [
         (_EQUAL, 0, 3, machine.clone),
@@ -197,6 +202,6 @@ def _confine_calls(machine: Numbers) -> None:
 
 def _filter_calls(program: Sequence[tuple[int, int, int, int]]) -> None:
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
-    held = ctypes.create_string_buffer(code, len(code))
-    header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(held))
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(buffer))
     _checked(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "seccomp")

@@ -1,9 +1,9 @@
-"""What a child process can be asked to run: a table from a source's kind to the function that answers requests.
+"""Handlers of a child process: a table from a source's kind to the function that answers its requests.
 
-A source is a JSON object with `kind` and what that kind needs. A handler takes one request and returns one value,
-or raises RewardCodeError, or anything else, which is then said with its line in the user's file. How requests
-look (`takes`): "one" sample, "many" samples that the function judges in one call, or "async" ones, which run
-at the same time and are answered one by one. Tools and environments have requests of their own.
+A source is a JSON object with `kind` and that kind's arguments. A handler takes one request and returns one value, or
+raises RewardCodeError; any other exception is reported with its line in the user's file. `takes` says how requests
+look: "one" sample, "many" samples scored in one call, or "async", which run concurrently and are answered one by one.
+Tools and environments have requests of their own.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pttrainer.sandbox import user_code
 
 LONGEST_ERROR = 500
 AT_ONCE = 64
-"""Most calls of an async reward that one child has under way."""
+"""Maximum concurrent calls of an async reward in one child."""
 
 Source = Mapping[str, Any]
 
 
 class Handler(NamedTuple):
-    """takes: one, many or async. told: what else the parent should know of it."""
+    """takes: one, many or async. details: what else the parent should know of it."""
 
     handle: Callable[[Any], Any]
     takes: str = "one"
-    told: Mapping[str, Any] = {}
+    details: Mapping[str, Any] = {}
 
 
 def load(source: Source) -> Handler:
@@ -38,17 +38,17 @@ def load(source: Source) -> Handler:
 
 
 def answer(handle: Callable[[Any], Any], request: Any) -> dict[str, Any]:
-    """What goes back for a request, whatever the user's code does short of ending the process."""
+    """Return the answer to a request, whatever the user's code does short of ending the process."""
     try:
         return {"value": handle(request)}
     except BaseException as error:  # SystemExit, too: no signal raises one here
-        return {"error": words(error)}
+        return {"error": error_message(error)}
 
 
-def words(error: BaseException) -> str:
-    """What is wrong, on one line."""
-    known = isinstance(error, user_code.RewardCodeError)
-    return " ".join((str(error) if known else f"raised {user_code.describe(error)}")[:LONGEST_ERROR].split())
+def error_message(error: BaseException) -> str:
+    """Return the error's message on one line."""
+    is_own = isinstance(error, user_code.RewardCodeError)
+    return " ".join((str(error) if is_own else f"raised {user_code.describe(error)}")[:LONGEST_ERROR].split())
 
 
 def function_handler(source: Source) -> Handler:
@@ -57,22 +57,22 @@ def function_handler(source: Source) -> Handler:
         source["path"], source["function"], user_code.MANY if source["batched"] else user_code.ONE
     )
     if source["batched"]:
-        return Handler(lambda samples: _judge_together(function, samples), "many")
+        return Handler(lambda samples: _score_batch(function, samples), "many")
     if user_code.is_async(function):
-        return Handler(lambda samples: asyncio.run(_judge_at_once(function, samples, source["timeout"])), "async")
+        return Handler(lambda samples: asyncio.run(_score_concurrently(function, samples, source["timeout"])), "async")
     return Handler(lambda sample: user_code.number(function(*sample)))
 
 
-def _judge_together(function: Callable[..., Any], samples: Sequence[Any]) -> list[dict[str, Any]]:
-    """One call for all. A wrong number of rewards says nothing about any of them."""
+def _score_batch(function: Callable[..., Any], samples: Sequence[Any]) -> list[dict[str, Any]]:
+    """Score all samples in one call. A wrong number of rewards invalidates all of them."""
     prompts, completions, rows = ([sample[part] for sample in samples] for part in range(3))
-    found = function(prompts, completions, rows)
+    values = function(prompts, completions, rows)
     if user_code.is_async(function):
-        found = asyncio.run(found)
-    return [answer(user_code.number, value) for value in user_code.list_of(found, len(samples))]
+        values = asyncio.run(values)
+    return [answer(user_code.number, value) for value in user_code.list_of(values, len(samples))]
 
 
-async def _judge_at_once(
+async def _score_concurrently(
     function: Callable[..., Any], samples: Sequence[Any], timeout_s: float
 ) -> list[dict[str, Any]]:
     gate = asyncio.Semaphore(AT_ONCE)
@@ -84,7 +84,7 @@ async def _judge_at_once(
             except TimeoutError:
                 return {"error": f"no answer within {timeout_s:g} s", "stopped": True}
             except BaseException as error:
-                return {"error": words(error)}
+                return {"error": error_message(error)}
 
     return await asyncio.gather(*(judge(sample) for sample in samples))
 
@@ -103,4 +103,5 @@ LOADERS: dict[str, str] = {
     "tool": "pttrainer.environments.python_tool:handler",
     "environment": "pttrainer.environments.python_episodes:handler",
 }
-"""`module:function` by a source's `kind`. By name, because rewards and environments stand above the sandbox."""
+"""`module:function` by a source's `kind`. Named by string, because rewards and environments are layers above this
+one."""

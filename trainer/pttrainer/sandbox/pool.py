@@ -1,13 +1,13 @@
 """Child processes that answer requests with a wall-clock limit each.
 
-Every child answers one request at a time. One that takes too long is killed, with what it started, and
-replaced; so is one that dies. The pool lives as long as the run: no process is started per request, and none
-is forked from this one (which has jax's threads). What a request is, the child's source says (`handlers`).
+Every child answers one request at a time. One that times out is killed, with everything it started, and replaced; so is
+one that dies. The pool lives as long as the run: no process is started per request, and none is forked from this one
+(which has jax's threads). The child's source defines its requests (`handlers`).
 
-However bad the user's code is, a call ends: a child that cannot be loaded again is not tried twice in a call, and
-where many requests in a row took too long or killed their child, the rest of the call is not made.
+However bad the user's code is, a call ends: a child that fails to load again is not retried within the call, and after
+many timeouts or deaths in a row the remaining requests are not started.
 
-A pool is used from the thread that made it: on Linux, children die with that thread.
+A pool must be used from the thread that created it: on Linux, children die with that thread.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pttrainer.errors import UserCodeError
-from pttrainer.sandbox.captured_output import Gate
-from pttrainer.sandbox.process import Dead, Process
+from pttrainer.sandbox.captured_output import OutputLimiter
+from pttrainer.sandbox.process import ChildDied, Process
 
 Alive = Callable[[], None]
-"""Called again and again while children are waited for: each of them has a limit, so the wait is no hang."""
+"""Called repeatedly while waiting for children: each of them has a limit, so the wait is not a hang."""
 WAKE_S = 1.0
-"""The longest time between two calls of it."""
+"""Maximum time between two calls of it."""
 LOAD_TIMEOUT_S = 120.0
-"""For the child's start and the import of the user's file, which may import much."""
+"""Timeout of the child's start and of importing the user's file, which may import much."""
 MAX_CHILDREN = 8
 STDERR = 2
-STOPS_IN_A_ROW = 8
-"""For each child: so many requests without an answer, and no answer in between, end a call."""
+MAX_STOPS_IN_A_ROW = 8
+"""Per child: this many requests in a row without an answer end a call."""
 
 
 class Request(NamedTuple):
-    """message: JSON for the child. home: the number of the child that must answer; unset, any."""
+    """message: JSON for the child. home: index of the child that must answer; None for any."""
 
     message: Any
     limit_s: float
@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A value, or why there is none. stopped: the limit passed, or the child died. seconds: that it took."""
+    """A value, or why there is none. stopped: it timed out, or the child died. seconds: time it took."""
 
     value: Any
     error: str = ""
@@ -53,12 +53,12 @@ class Reply(NamedTuple):
 
 
 def default_children() -> int:
-    """As many as there are cores, up to `MAX_CHILDREN`."""
+    """Return the number of cores, up to `MAX_CHILDREN`."""
     return min(os.cpu_count() or 1, MAX_CHILDREN)
 
 
 class Pool:
-    """Answers requests. field: what of the job it serves, for messages."""
+    """Answers requests. field: the job's field that it serves, for messages."""
 
     def __init__(self, field: str, source: Mapping[str, Any], children: int | None = None) -> None:
         self._children = [_Child(source) for _ in range(children or default_children())]
@@ -73,14 +73,14 @@ class Pool:
         if broken:
             self.close()
             raise UserCodeError(f"{field}: {broken}")
-        self.loaded = self._children[0].told
+        self.loaded = self._children[0].details
         """What the child said about its source."""
 
     def __len__(self) -> int:
         return len(self._children)
 
     def call(self, requests: Sequence[Request], alive: Alive) -> list[Reply]:
-        """A reply per request, in order; requests of one home are answered in order."""
+        """Return a reply per request, in order; requests of one home are answered in order."""
         replies: dict[int, Reply] = {}
         waiting: dict[int | None, deque[int]] = {None: deque()}
         for index, request in enumerate(requests):
@@ -91,16 +91,16 @@ class Pool:
         stops = 0
         with selectors.DefaultSelector() as selector:
             while len(replies) < len(requests):
-                if stops >= STOPS_IN_A_ROW * len(self._children):
-                    _give_up(replies, waiting, f"not asked: {stops} calls in a row had no answer")
+                if stops >= MAX_STOPS_IN_A_ROW * len(self._children):
+                    _fail_unstarted(replies, waiting, f"not asked: {stops} calls in a row had no answer")
                 for place, child in enumerate(self._children):
                     queue = waiting.get(place) or waiting[None]
                     if queue and child.is_idle:
                         child.ask(queue[0], requests[queue.popleft()])
                     elif child.broken:
-                        _give_up(replies, {place: waiting.get(place, deque())}, child.broken)
+                        _fail_unstarted(replies, {place: waiting.get(place, deque())}, child.broken)
                 if all(child.broken for child in self._children):
-                    _give_up(replies, waiting, self._children[0].broken)
+                    _fail_unstarted(replies, waiting, self._children[0].broken)
                 alive()
                 for index, reply in _attend(selector, self._children):
                     replies[index] = reply
@@ -108,29 +108,29 @@ class Pool:
         return [replies[index] for index in range(len(requests))]
 
     def close(self) -> None:
-        """Ends all children."""
+        """End all children."""
         for child in self._children:
             child.end()
 
 
-def _give_up(replies: dict[int, Reply], waiting: Mapping[int | None, deque[int]], why: str) -> None:
-    """No reply for what nobody has begun."""
+def _fail_unstarted(replies: dict[int, Reply], waiting: Mapping[int | None, deque[int]], why: str) -> None:
+    """Fail the requests that no child has started."""
     for queue in waiting.values():
         while queue:
             replies[queue.popleft()] = Reply(None, why, stopped=True)
 
 
 class _Child:
-    """A process that is loading its source, idle, busy with a request, or broken: it could not load it."""
+    """A process that is loading its source, idle, busy with a request, or broken: its source failed to load."""
 
     def __init__(self, source: Mapping[str, Any]) -> None:
         self._source = dict(source)
-        self._gate = Gate()
-        self.told: dict[str, Any] = {}
+        self._gate = OutputLimiter()
+        self.details: dict[str, Any] = {}
         self.start()
 
     def start(self) -> None:
-        """A new process, which begins to load."""
+        """Start a new process, which begins to load its source."""
         self.process = Process()
         self.broken = ""
         self.is_loading = True
@@ -146,7 +146,7 @@ class _Child:
         return self.is_loading or self._request is not None
 
     def ask(self, index: int, request: Request) -> None:
-        """Begins with a request, which is told by its index."""
+        """Begin a request, identified by its index."""
         self._request = index
         self._begin(request.message, request.limit_s)
 
@@ -154,23 +154,23 @@ class _Child:
         self._began, self._limit_s, self._died = time.monotonic(), limit_s, ""
         try:
             self.process.ask(message)
-        except Dead as dead:
+        except ChildDied as dead:
             self._died = str(dead)
 
     @property
     def deadline(self) -> float:
-        """When to look after it at the latest."""
+        """Return the latest time at which this child needs attention."""
         return self._began + (0.0 if self._died else self._limit_s)
 
     def attend(self, *, is_ready: bool) -> tuple[int, Reply] | None:
-        """Goes on as far as it can; the reply to its request, where there is one now."""
+        """Make progress without blocking; return the reply to its request once there is one."""
         answer = None
         try:
             if is_ready and not self._died:
                 self._show(self.process.printed())
                 self.process.send()
-                answer = self.process.hear()
-        except Dead as dead:
+                answer = self.process.receive()
+        except ChildDied as dead:
             self._died = str(dead)
         seconds = time.monotonic() - self._began
         if answer is None and not self._died and seconds < self._limit_s:
@@ -188,27 +188,27 @@ class _Child:
         return index, Reply(None, why, stopped=True, seconds=seconds)
 
     def _show(self, printed: bytes) -> None:
-        if printed and (passed := self._gate.passed(printed, time.monotonic())):
+        if printed and (passed := self._gate.allow(printed, time.monotonic())):
             os.write(STDERR, passed)
 
     def end(self) -> None:
-        """No more of this process; its last words are shown."""
+        """End this process and show its remaining output."""
         self._show(self.process.printed())
         self.process.kill()
 
     def _loaded(self, answer: dict[str, Any] | None) -> None:
         self.is_loading = False
         if answer is not None and "error" not in answer:
-            self.told = answer
+            self.details = answer
             return
-        late = f"not imported within {self._limit_s:g} s; hint: what takes long at import belongs into the function"
+        late = f"not imported within {self._limit_s:g} s; hint: move slow imports into the function"
         why = f"{self._died} while the file was loaded" if self._died else late
         self.broken = answer["error"] if answer else f"{self._source['path']}: {why}" if "path" in self._source else why
         self.end()
 
 
 def _attend(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[tuple[int, Reply]]:
-    """Waits until one of the children can go on, or its time is over, and not long; what they replied."""
+    """Wait briefly until a child is ready or out of time; return the replies."""
     waited = [child for child in children if child.is_waited_for]
     for child in waited:
         for file, event in child.process.waits_for():
@@ -220,4 +220,4 @@ def _attend(selector: selectors.BaseSelector, children: Sequence[_Child]) -> lis
         selector.unregister(key.fileobj)
     now = time.monotonic()
     due = [child for child in waited if child in ready or child.deadline <= now]
-    return [found for child in due if (found := child.attend(is_ready=child in ready)) is not None]
+    return [reply for child in due if (reply := child.attend(is_ready=child in ready)) is not None]

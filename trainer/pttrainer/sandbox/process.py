@@ -1,9 +1,9 @@
-"""One child process that answers messages, as its parent sees it: nothing that the child does makes the parent wait.
+"""One child process that answers messages, seen from its parent, which the child can never block.
 
-Its pipes are read and written only as far as they are ready. Every message carries a word that its answer must
-repeat, so what a child says unasked (a copy of itself that the user's code forked, say) is no answer to anything. A
-child is killed with all that it started: its process group, and whatever left that group but still carries its mark
-in the environment (Linux; elsewhere the group alone).
+Its pipes are read and written only as far as they are ready. Every message carries a token that its answer must repeat,
+so unsolicited output (from a copy that the user's code forked, say) is not taken for an answer. A child is killed with
+everything it started: its process group, and whatever left that group but still carries its mark in the environment
+(Linux; elsewhere the group alone).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ LONGEST_ANSWER = 16 << 20
 """Bytes."""
 PIECE = 1 << 16
 DYING_S = 0.1
-"""Between the end of its answers and its own."""
+"""Time between the end of a child's output and its exit."""
 SWEEPS = 50
-"""Most looks for processes that are left; each may have started others since the last look."""
+"""Maximum rounds of killing leftover processes; each may have started others since the last round."""
 
 
-class Dead(Exception):
+class ChildDied(Exception):
     """The child will not answer; the message says why."""
 
 
 class Process:
-    """A child that was just started."""
+    """A newly started child."""
 
     def __init__(self) -> None:
         self._mark = secrets.token_hex(16)
@@ -59,7 +59,7 @@ class Process:
             os.set_blocking(file.fileno(), False)
 
     def waits_for(self) -> list[tuple[IO[bytes], int]]:
-        """The files, and the event of each, after which there is something to do."""
+        """Return the files, and the event of each, to wait for."""
         files = [(self._answers, selectors.EVENT_READ)]
         if not self._log.closed:
             files.append((self._log, selectors.EVENT_READ))
@@ -68,29 +68,29 @@ class Process:
         return files
 
     def ask(self, message: Any) -> None:
-        """Begins to send a message; raises Dead. What was said before is no answer to it."""
+        """Begin to send a message; raise ChildDied. Earlier output does not answer it."""
         self._word = secrets.token_hex(8)
         self._unsent = memoryview(json.dumps([self._word, message]).encode() + b"\n")
         self.send()
 
     def send(self) -> None:
-        """As much as the child takes now; raises Dead."""
+        """Send as much as the child accepts now; raise ChildDied."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._input.fileno(), self._unsent) :]
         except BlockingIOError:
             return
         except BrokenPipeError:
-            raise Dead(self._death()) from None
+            raise ChildDied(self._death()) from None
 
-    def hear(self) -> dict[str, Any] | None:
-        """Takes in what the child has said by now: the answer, or None where there is none yet. Raises Dead."""
+    def receive(self) -> dict[str, Any] | None:
+        """Read available output; return the answer, or None if there is none yet. Raise ChildDied."""
         try:
             piece = os.read(self._answers.fileno(), PIECE)
         except BlockingIOError:
             return None
         if not piece:
-            raise Dead(self._death())
+            raise ChildDied(self._death())
         self._heard += piece
         if b"\n" in piece:
             *lines, rest = bytes(self._heard).split(b"\n")
@@ -99,17 +99,17 @@ class Process:
                 if (answer := _answer(line, self._word)) is not None:
                     return answer
         if len(self._heard) > LONGEST_ANSWER:
-            raise Dead(f"its answer has more than {LONGEST_ANSWER} bytes")
+            raise ChildDied(f"its answer has more than {LONGEST_ANSWER} bytes")
         return None
 
     def _death(self) -> str:
-        """How it ended, where that is known. It is only looked at: `kill` ends what it started by its number."""
+        """Return how it ended, if known. The process is not reaped: `kill` needs its pid to end what it started."""
         patience_s = time.monotonic() + DYING_S
         while hasattr(os, "waitid"):  # not on every macOS
-            found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is not None:
-                is_exit = found.si_code == os.CLD_EXITED
-                status = found.si_status
+            status_info = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status_info is not None:
+                is_exit = status_info.si_code == os.CLD_EXITED
+                status = status_info.si_status
                 return f"its process died ({f'exit code {status}' if is_exit else _signal(status)})"
             if time.monotonic() > patience_s:
                 break
@@ -117,7 +117,7 @@ class Process:
         return "its process died"  # or closed all of its files
 
     def printed(self) -> bytes:
-        """Some of what the user's code has printed by now."""
+        """Return available output of the user's code."""
         try:
             piece = b"" if self._log.closed else os.read(self._log.fileno(), PIECE)
         except BlockingIOError:
@@ -127,9 +127,9 @@ class Process:
         return piece
 
     def kill(self) -> None:
-        """Ends it, and what it started."""
+        """Kill the process and everything it started."""
         if self._popen.returncode is not None:
-            return  # it was waited for: its number may be another's by now
+            return  # already reaped: its pid may belong to another process by now
         try:
             os.killpg(self._popen.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -149,30 +149,30 @@ class Process:
 
 
 def _signal(number: int) -> str:
-    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
+    return next((each_signal.name for each_signal in signal.Signals if each_signal == number), f"signal {number}")
 
 
 def _answer(line: bytes, word: str) -> dict[str, Any] | None:
-    """What a line answers, where it repeats the word."""
+    """Return the answer in a line if it repeats the token."""
     try:
-        found = json.loads(line)
+        document = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    match found:
-        case [said, dict() as answer] if said == word:
+    match document:
+        case [echo, dict() as answer] if echo == word:
             return answer
     return None
 
 
 def _marked(mark: str) -> list[int]:
-    """Processes with this mark in their environment."""
+    """Return processes with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            # A process that ended and was not yet waited for has an empty one.
+            # A zombie has an empty one.
             if wanted in (place / "environ").read_bytes().split(b"\0"):
-                found.append(int(place.name))
+                pids.append(int(place.name))
         except OSError:
-            continue  # it ended, or it is somebody else's
-    return found
+            continue  # it has ended, or belongs to another user
+    return pids

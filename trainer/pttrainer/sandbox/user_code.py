@@ -1,8 +1,8 @@
-"""A user's own code: a Python file that defines `reward(prompt, completion, row) -> float`, a tool, an environment.
+"""Load a user's Python file, which defines `reward(prompt, completion, row) -> float`, a tool or an environment.
 
-Loaded once per child process, before the first sample. Each way in which the file can be wrong has its own
-message; a wrong return value is said with the value. Nothing is converted: True is not 1 and "1" is not 1,
-because a reward that means something else than it says is learned all the same.
+Loaded once per child process, before the first sample. Each way in which the file can be wrong has its own message; a
+wrong return value is quoted. Nothing is converted: True is not 1 and "1" is not 1, because the model learns from a
+reward whatever it was meant to be.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LARGEST = 1e9
-"""What is beyond it overflows in 32 bits once it is squared and summed."""
+MAX_REWARD = 1e9
+"""Larger values overflow float32 once they are squared and summed."""
 
 
 class RewardCodeError(Exception):
@@ -25,7 +25,7 @@ class RewardCodeError(Exception):
 
 
 class Signature(NamedTuple):
-    """How a function is called: its arguments' names, examples of them, and the whole as a person writes it."""
+    """How a function is called: argument names, example arguments, and the signature as a person writes it."""
 
     names: str
     examples: tuple[Any, ...]
@@ -41,49 +41,51 @@ MANY = Signature(
 
 
 def load(path: str, function: str, signature: Signature | None = None, *, what: str = "function") -> Callable[..., Any]:
-    """What the file calls `function`, which is a `what`; raises RewardCodeError, also where it cannot be called as
-    `signature` says."""
+    """Return the object that the file calls `function`, described as `what` in messages.
+
+    Raises RewardCodeError if it is missing or cannot be called with `signature`.
+    """
     if not Path(path).is_file():
         raise RewardCodeError(f"{path}: no such file; hint: the path must exist where the trainer runs")
-    found = getattr(_execute(path), function, None)
+    function_ = getattr(_execute(path), function, None)
     accepted = f"; accepted: def {signature.written.format(name=function)}" if signature is not None else ""
-    if found is None:
+    if function_ is None:
         raise RewardCodeError(f"{path}: no {what} {function!r}{accepted}")
-    if not callable(found):
-        raise RewardCodeError(f"{path}: {function} is not a {what} but {_short(found)}")
+    if not callable(function_):
+        raise RewardCodeError(f"{path}: {function} is not a {what} but {_short(function_)}")
     if signature is not None:
-        _check_signature(path, function, found, signature)
-    return found  # type: ignore[no-any-return]
+        _check_signature(path, function, function_, signature)
+    return function_  # type: ignore[no-any-return]
 
 
 def is_async(function_or_value: Any) -> bool:
-    """Whether a function is `async def`, or what it returned is still to be awaited."""
+    """Return True for an `async def` function, or a result that must be awaited."""
     return inspect.iscoroutinefunction(function_or_value) or inspect.iscoroutine(function_or_value)
 
 
 def list_of(value: Any, count: int) -> list[Any]:
-    """What a batched reward returned; raises RewardCodeError unless there is one value per sample."""
-    found = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(found, list | tuple):
+    """Return a batched reward's result as a list; raise RewardCodeError unless it has one value per sample."""
+    values = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(values, list | tuple):
         raise RewardCodeError(f"returned {_short(value)} ({type(value).__name__}); accepted: a list of {count} floats")
-    if len(found) != count:
-        raise RewardCodeError(f"returned {len(found)} rewards for {count} samples; accepted: one for each, in order")
-    return list(found)
+    if len(values) != count:
+        raise RewardCodeError(f"returned {len(values)} rewards for {count} samples; accepted: one for each, in order")
+    return list(values)
 
 
 def number(value: Any) -> float:
-    """The value that a reward returned; raises RewardCodeError unless it is a finite number."""
+    """Return a reward's result; raise RewardCodeError unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RewardCodeError(f"returned {_short(value)} ({type(value).__name__}); accepted: a float")
     if not math.isfinite(value):
         raise RewardCodeError(f"returned {value}; accepted: a finite float")
-    if abs(float(value)) > LARGEST:
-        raise RewardCodeError(f"returned {_short(value)}; accepted: from {-LARGEST:g} to {LARGEST:g}")
+    if abs(float(value)) > MAX_REWARD:
+        raise RewardCodeError(f"returned {_short(value)}; accepted: from {-MAX_REWARD:g} to {MAX_REWARD:g}")
     return float(value)
 
 
 def _execute(path: str) -> Any:
-    """The file as a module; files beside it can be imported."""
+    """Execute the file as a module; files beside it can be imported."""
     spec = importlib.util.spec_from_file_location("posttrain_user_reward", path)
     if spec is None or spec.loader is None:
         raise RewardCodeError(f"{path}: is not a Python file; accepted: a file that ends in .py")
@@ -103,7 +105,7 @@ def _check_signature(path: str, name: str, function: Any, wanted: Signature) -> 
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # written in C: it cannot be asked
+        return  # written in C: it has no signature
     try:
         signature.bind(*wanted.examples)
     except TypeError as error:
@@ -114,7 +116,7 @@ def _check_signature(path: str, name: str, function: Any, wanted: Signature) -> 
 
 
 def describe(error: BaseException) -> str:
-    """Type, text, and the line of the user's file where there is one."""
+    """Return type, text, and the line of the user's file if there is one."""
     where = ""
     trace = error.__traceback__
     while trace is not None:
@@ -128,7 +130,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:  # it is the user's own class
-        return "its text cannot be had"
+        return "its text is unavailable"
 
 
 def _short(value: Any) -> str:

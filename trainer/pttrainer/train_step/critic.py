@@ -82,7 +82,7 @@ class Critic:
         """Return all weights of the critic model, with those of the policy's frozen ones that it reads."""
         assert self.model is not None
         read = None if frozen is None else {name: part for name, part in frozen.items() if name != HEAD}
-        return self.model.whole(read, params["model"])
+        return self.model.join_params(read, params["model"])
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Forward:
 
         parts: micro-batches of the step, which share the balance loss.
         """
-        params = self.model.whole(step_inputs.frozen, freeze.stop_gradients(trainable.policy, self.frozen_mask))
+        params = self.model.join_params(step_inputs.frozen, freeze.stop_gradients(trainable.policy, self.frozen_mask))
         hidden_BTD, balance = self._hidden(params, part, step_inputs.step)
         loss, metrics = self._of_tokens(params, hidden_BTD, part, step_inputs.teacher_params)
         if trainable.critic is not None:

@@ -196,11 +196,11 @@ def _teacher(
     """
     self_weights = teacher.self_weights if isinstance(teacher, Teacher) else None
     if self_weights == "average":
-        return model.whole(frozen, ema.averaged_params(state.optimizer, state.params))
+        return model.join_params(frozen, ema.averaged_params(state.optimizer, state.params))
     if self_weights == "current":
-        return model.whole(frozen, state.params)
+        return model.join_params(frozen, state.params)
     assert teacher_params is not None
-    return teacher_params if self_weights is None else model.whole(frozen, teacher_params)
+    return teacher_params if self_weights is None else model.join_params(frozen, teacher_params)
 
 
 _Sums = tuple[Array, dict[str, loss_weights.Partial]]

@@ -91,7 +91,7 @@ def from_json(document: Mapping[str, Any]) -> LearningRecord:
 
 def warning(step: int, fault: Fault, in_a_row: int, limit: int) -> str:
     """Return the log line for a step that could not learn."""
-    return f"warning: step {step} could not learn: {fault.words} ({in_a_row} in a row, the run stops at {limit})"
+    return f"warning: step {step} could not learn: {fault.message} ({in_a_row} in a row, the run stops at {limit})"
 
 
 class RunFailure(NamedTuple):
@@ -165,4 +165,4 @@ def _tally(document: Sequence[Any]) -> Tally:
 def _for_main(tally: Tally, message: str) -> RunFailure:
     """Return the failure with the most common reason."""
     steps, fault = max(tally.values(), key=lambda counted: counted[0])
-    return RunFailure(fault.kind, f"{message}; {steps} of them for this reason: {fault.words}")
+    return RunFailure(fault.kind, f"{message}; {steps} of them for this reason: {fault.message}")

@@ -11,7 +11,7 @@ import jax
 from ptapi.spec import PostTrainJob, Training
 from pttrainer.checkpoint.fork import ForkSource
 from pttrainer.models import Model, Params
-from pttrainer.models.loading.model_loader import Assembled, assemble
+from pttrainer.models.loading.model_loader import LoadedModel, load_model
 from pttrainer.rollout.disaggregated import device_meshes, placement
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.runtime.distributed import logical_axes, processes, sharding
@@ -36,14 +36,14 @@ class ClaimedRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class PlacedModel:
     """The model on its devices.
 
     shardings: of all weights; frozen: the weights that adapters are added to; changed: relative quantization error
     by matrix name.
     """
 
-    parts: Assembled
+    parts: LoadedModel
     shapes: placement.Shapes
     meshes: Meshes
     shardings: Params
@@ -56,7 +56,7 @@ class LoadedModel:
 
     def initial_params(self) -> Params:
         """Return the weights that the run starts from."""
-        return self.parts.model.whole(self.frozen, self.trained())
+        return self.parts.model.join_params(self.frozen, self.trained())
 
 
 def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
@@ -75,13 +75,13 @@ def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
     return ClaimedRun(job, place, leader, reporter, resumed)
 
 
-def load(run: ClaimedRun) -> LoadedModel:
+def load(run: ClaimedRun) -> PlacedModel:
     """Load the model, its device meshes and its frozen weights, and set the trainer's mesh as context.
 
     Raises ConfigError.
     """
     spec, note = run.job.spec, run.reporter.note
-    parts = assemble(spec.model, spec.training, note, run_files.pinned_commits(run.place, run.job))
+    parts = load_model(spec.model, spec.training, note, run_files.pinned_commits(run.place, run.job))
     model = parts.model
     shapes = placement.shapes(spec, model, jax.device_count())
     meshes = device_meshes.meshes(shapes)
@@ -92,7 +92,7 @@ def load(run: ClaimedRun) -> LoadedModel:
     changed = parts.quantization_errors.relative()
     if changed:
         note(_quantised(model, changed))
-    return LoadedModel(parts, shapes, meshes, shardings, frozen, changed)
+    return PlacedModel(parts, shapes, meshes, shardings, frozen, changed)
 
 
 def _check_divisions(training: Training, model: Model, mesh: jax.sharding.Mesh) -> None:
@@ -107,7 +107,7 @@ def _quantised(model: Model, changed: Mapping[str, float]) -> str:
     return f"frozen weights quantized to {model.quantization}: relative error {each}"
 
 
-def lineage(loaded: LoadedModel, frozen_mask: Any, origin: ForkSource | None) -> dict[str, Any]:
+def lineage(loaded: PlacedModel, frozen_mask: Any, origin: ForkSource | None) -> dict[str, Any]:
     """Return what the run is made of, besides its job."""
     parts, adapters = loaded.parts, loaded.parts.origin
     meshes = {"mesh": loaded.shapes.trainer, "samplerMesh": loaded.shapes.sampler}

@@ -136,7 +136,7 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(done, session.model.whole(session.frozen, session.evaluated_params)))
+    facts = dict(session.algorithm.evaluate(done, session.model.join_params(session.frozen, session.evaluated_params)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -176,7 +176,7 @@ def _export(session: Session) -> None:
             export(
                 target,
                 session.model,
-                session.model.whole(session.frozen, session.evaluated_params),
+                session.model.join_params(session.frozen, session.evaluated_params),
                 tokenizer_files,
                 writer,
             )

@@ -84,7 +84,7 @@ class Session:
     @property
     def params(self) -> Params:
         """Return all current weights, as `next_batch` reads them."""
-        return with_critic_params(self.model.whole(self.frozen, self.state.params), self.state.critic)
+        return with_critic_params(self.model.join_params(self.frozen, self.state.params), self.state.critic)
 
     @property
     def critic(self) -> Critic | None:

@@ -43,7 +43,7 @@ from pttrainer.train_step.step import Layout, TrainState
 from pttrainer.training import async_compile, learning_record, loss_spikes
 from pttrainer.training.async_compile import BackgroundCompile
 from pttrainer.training.learning_record import LearningRecord
-from pttrainer.training.load import ClaimedRun, LoadedModel, claim, lineage, load
+from pttrainer.training.load import ClaimedRun, PlacedModel, claim, lineage, load
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import run_files
 from pttrainer.training.run_directory.sample_log import SampleLog
@@ -127,7 +127,7 @@ def _transfer(model: Model, meshes: Meshes, reporter: Reporter) -> WeightSync | 
 
 
 def _context(
-    run: ClaimedRun, loaded: LoadedModel, data: DataSpec, sample_log: SampleLog, transfer: WeightSync | None
+    run: ClaimedRun, loaded: PlacedModel, data: DataSpec, sample_log: SampleLog, transfer: WeightSync | None
 ) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
     compiled_score = steps.score_step(parts.model, sharding.replicated(mesh))
@@ -171,7 +171,7 @@ def _background_compile(
 
 def _state(
     run: ClaimedRun,
-    loaded: LoadedModel,
+    loaded: PlacedModel,
     train_program: Program,
     layout: Layout,
     checkpoints: Checkpoints,

@@ -185,8 +185,8 @@ def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_t
 
 
 def test_the_teacher_s_row_holds_the_same_completion_after_its_own_prompt() -> None:
-    asked = privileged_context.told(TEMPLATE, ASKED, CHAT)
-    told, batch = [list(question.told) for question in asked], with_rows(asked)
+    asked = privileged_context.with_teacher_prompts(TEMPLATE, ASKED, CHAT)
+    told, batch = [list(question.teacher_tokens) for question in asked], with_rows(asked)
     for row in range(4):
         said = batch.mask_BT[row] > 0
         slots = batch.teacher_slots_BT[row][said]
@@ -207,7 +207,7 @@ def sharp() -> Any:
 @cache
 def predictions() -> Any:
     """Of a batch: what student and teacher predict at every token, by their logits."""
-    batch = with_rows(privileged_context.told(TEMPLATE, ASKED, CHAT))
+    batch = with_rows(privileged_context.with_teacher_prompts(TEMPLATE, ASKED, CHAT))
 
     @jax.jit
     def logps(params: Any, *rows: Any) -> Any:
@@ -236,7 +236,7 @@ def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_han
 
 
 def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() -> None:
-    batch = with_rows([replace(question, told=question.tokens) for question in ASKED])
+    batch = with_rows([replace(question, teacher_tokens=question.tokens) for question in ASKED])
 
     def loss(of: Any) -> Any:
         hidden = MODEL.forward(of, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)

@@ -276,7 +276,7 @@ def test_dynamic_sampling_ends_with_a_draw_that_has_no_reward_and_its_fault_surv
     assert len(sampler.asked) == 1
     fault = grpo.fault
     assert fault is not None
-    assert fault.words == "reward own: 4 of 4 samples have no reward"
+    assert fault.message == "reward own: 4 of 4 samples have no reward"
     resumed, _ = make(GrpoSpec(group_size=2), sampler)
     resumed.restore(json.loads(json.dumps(grpo.state())))
     assert resumed.fault == fault

@@ -29,7 +29,7 @@ from pttrainer.losses import value_loss
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, preset
 from pttrainer.models.loading import value_head
-from pttrainer.models.loading.model_loader import first_params
+from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import open_source
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
@@ -459,8 +459,8 @@ def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_i
     shardings = jax.tree.map(lambda x: whole, OF_ITS_OWN.abstract())
     source = open_source(f"file://{tmp_path}", "field", print)
     read = {
-        "value": value_head.first(tmp_path, critic.width, shardings["value"], "field"),
-        "model": first_params(source, cast(Model, OF_ITS_OWN.model), shardings["model"]),
+        "value": value_head.load_or_zeros(tmp_path, critic.width, shardings["value"], "field"),
+        "model": load_params(source, cast(Model, OF_ITS_OWN.model), shardings["model"]),
     }
     np.testing.assert_allclose(found, jax.jit(OF_ITS_OWN.values)(read, None, batch), rtol=1e-4, atol=1e-4)
     plain = {name: part for name, part in frozen.items() if name != "head"}
@@ -476,11 +476,11 @@ def test_a_value_head_that_was_written_begins_the_next_run_to_the_bit(tmp_path: 
     whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     where = {"weight": whole, "bias": whole}
     directory = value_head.directory(f"file://{tmp_path}", "field", print)
-    found = value_head.first(directory, 6, where, "field")
+    found = value_head.load_or_zeros(directory, 6, where, "field")
     np.testing.assert_array_equal(found["weight"], weight)
     assert float(found["bias"]) == 0.5
-    assert not np.any(value_head.first(None, 6, where, "field")["weight"])
+    assert not np.any(value_head.load_or_zeros(None, 6, where, "field")["weight"])
     with pytest.raises(ConfigError, match=r"field: .*holds .*accepted: value_head.weight \[1, 7\]"):
-        value_head.first(directory, 7, where, "field")
+        value_head.load_or_zeros(directory, 7, where, "field")
     with pytest.raises(ConfigError, match="accepted: the export/critic of a run"):
         value_head.directory(f"file://{tmp_path.parent}", "field", print)

@@ -162,7 +162,7 @@ def said(row: dict[str, Any], entries: int, k: int = 2, **changes: Any) -> dict[
 
 def test_what_a_teacher_said_stands_at_the_tokens_that_it_is_about_packed_or_not(tmp_path: Path) -> None:
     rows_ = [said({"prompt": "a", "completion": "bc"}, 3), said({"prompt": "dd", "completion": "e"}, 2)]
-    found = made(tmp_path, *rows_, told=True)
+    found = made(tmp_path, *rows_, with_teacher=True)
     for pack in (True, False):
         packed = PackedRows(found.examples, 32, pack=pack)
         row = packed[0]
@@ -176,9 +176,9 @@ def test_what_a_teacher_said_stands_at_the_tokens_that_it_is_about_packed_or_not
 
 
 def test_what_a_teacher_said_is_cut_with_its_row(tmp_path: Path) -> None:
-    (example_,) = made(tmp_path, said({"prompt": "a", "completion": "bc"}, 3), told=True, length=5).examples
-    assert example_.told is not None
-    assert example_.learned.sum() == len(example_.told.ids) < 3
+    (example_,) = made(tmp_path, said({"prompt": "a", "completion": "bc"}, 3), with_teacher=True, length=5).examples
+    assert example_.teacher is not None
+    assert example_.learned.sum() == len(example_.teacher.ids) < 3
 
 
 @pytest.mark.parametrize(
@@ -194,4 +194,4 @@ def test_what_a_teacher_said_is_cut_with_its_row(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_no_teacher_can_have_said_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
-        made(tmp_path, row, told=True)
+        made(tmp_path, row, with_teacher=True)

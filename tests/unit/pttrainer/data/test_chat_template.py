@@ -25,7 +25,7 @@ TURNS = [
 
 def said(chat: Chat, messages: list[dict[str, str]]) -> str:
     tokens = chat.tokens(messages)
-    learned = [i for i, learn in zip(tokens.ids, tokens.said, strict=True) if learn]
+    learned = [i for i, learn in zip(tokens.ids, tokens.assistant_mask, strict=True) if learn]
     return chat.tokenizer.decode(learned, skip_special=False)
 
 
@@ -46,8 +46,8 @@ def test_a_prompt_is_the_beginning_of_the_whole_conversation(template: str | Non
     chat = Chat(TOKENIZER, template)
     prompt, tokens = chat.prompt_ids(TURNS[:1]), chat.tokens(TURNS[:2])
     assert tokens.ids[: len(prompt)] == prompt
-    assert not any(tokens.said[: len(prompt)])
-    assert tokens.said[len(prompt)]
+    assert not any(tokens.assistant_mask[: len(prompt)])
+    assert tokens.assistant_mask[len(prompt)]
 
 
 def test_there_is_exactly_one_beginning_token() -> None:
@@ -69,11 +69,11 @@ def test_a_base_model_gets_plain_text_and_an_end_token() -> None:
 def test_plain_text_is_learned_but_for_its_beginning_token() -> None:
     tokens = Chat(TOKENIZER, None).text_tokens("ab")
     assert tokens.ids == [256, 97, 98, 257]
-    assert tokens.said == [False, True, True, True]
+    assert tokens.assistant_mask == [False, True, True, True]
 
 
 def test_a_conversation_without_an_assistant_teaches_nothing() -> None:
-    assert not any(Chat(TOKENIZER, TOKENIZER.template).tokens(TURNS[:1]).said)
+    assert not any(Chat(TOKENIZER, TOKENIZER.template).tokens(TURNS[:1]).assistant_mask)
 
 
 def test_generation_markers_of_newer_templates_are_understood() -> None:

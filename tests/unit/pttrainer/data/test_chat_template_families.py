@@ -16,7 +16,7 @@ def said(found: Chat, messages: list[dict[str, Any]], tools: list[Any] | None = 
     tokens = found.tokens(messages, tools)
     runs: list[list[int]] = []
     before = False
-    for token, learned in zip(tokens.ids, tokens.said, strict=True):
+    for token, learned in zip(tokens.ids, tokens.assistant_mask, strict=True):
         if learned and before:
             runs[-1].append(token)
         elif learned:

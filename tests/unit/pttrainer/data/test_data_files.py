@@ -221,7 +221,11 @@ def test_a_saved_dataset_with_splits_is_read_by_split(tmp_path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[str, bytes, str]] = {
-    "truncated gzip": ("a.jsonl.gz", gzip.compress(as_lines(ROWS))[:-12], r"decompressed as \.gz.*is it whole"),
+    "truncated gzip": (
+        "a.jsonl.gz",
+        gzip.compress(as_lines(ROWS))[:-12],
+        r"decompressed as \.gz.*is the file complete",
+    ),
     "no gzip at all": ("a.jsonl.gz", as_lines(ROWS), r"decompressed as \.gz"),
     "truncated bz2": ("a.jsonl.bz2", bz2.compress(as_lines(ROWS))[:-12], r"decompressed as \.bz2"),
     "truncated xz": ("a.csv.xz", lzma.compress(as_lines(ROWS))[:-12], r"decompressed as \.xz"),
@@ -235,7 +239,7 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "json in another encoding": ("a.json", '[{"text":\n"café"}]'.encode("latin-1"), "line 2: is not UTF-8"),
     "broken list": ("a.json", b'[{"text": "a"},\n{"text": }]', "line 2: is not valid JSON"),
     "open quote": ("a.csv", b'text,b\n1,2\n"open,3\n4,5\n', "line 3: is not valid CSV"),
-    "double column": ("a.csv", b"text,text\n1,2\n", "the column 'text' is there twice"),
+    "double column": ("a.csv", b"text,text\n1,2\n", "the column 'text' appears twice"),
     "header only": ("a.csv", b"text\n", "is empty"),
     "empty list": ("a.json", b"[]", "is empty"),
     "unknown suffix": ("a.xlsx", b"PK", r"format not recognised from its name; accepted: \.jsonl"),

@@ -75,7 +75,7 @@ def test_of_named_templates_the_default_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_model_without_tokenizer_or_end_token_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no tokenizer\.json; hint: name another place in spec\.model\.tokenizer"):
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json; hint: name another location in spec\.model\.tokenizer"):
         tokenizer.load(Directory(tmp_path))
     with pytest.raises(ConfigError, match="no end token"):
         tokenizer.load(directory(tmp_path))

@@ -1,4 +1,4 @@
-"""Tools, calls in the forms of model families, and worlds of the user's that hang or die."""
+"""Tools, calls in the formats of model families, and user environments that hang or die."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.builders.peers.templates import FAMILIES
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import PythonEnvironment
 from pttrainer.environments import calculator, lookup, python_tool
-from pttrainer.environments.environment import Said, Turn
-from pttrainer.environments.python_environment import World
+from pttrainer.environments.environment import AssistantTurn, StepResult
+from pttrainer.environments.python_environment import UserEnvironment
 from pttrainer.environments.tool import ToolError
-from pttrainer.environments.tool_call_parsing import Call, calls_of, form_of
-from pttrainer.environments.tool_environment import Tools
+from pttrainer.environments.tool_call_parsing import Call, format_of, parse_calls
+from pttrainer.environments.tool_environment import ToolEnvironment
 from pttrainer.errors import UserCodeError
 from pttrainer.rewards.builtin import tool_use
 
@@ -70,7 +70,7 @@ def hermes(name: str, /, **arguments: Any) -> str:
     ],
 )
 def test_calls_are_read_as_the_model_s_family_writes_them(form: str, text: str, calls: list[Call]) -> None:
-    assert calls_of(form, text) == calls
+    assert parse_calls(form, text) == calls
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,18 @@ def test_calls_are_read_as_the_model_s_family_writes_them(form: str, text: str, 
     ],
 )
 def test_a_call_that_cannot_be_read_is_a_failed_call_and_no_answer(form: str, text: str) -> None:
-    (call,) = calls_of(form, text)
+    (call,) = parse_calls(form, text)
     assert call.error
 
 
 def test_the_form_is_found_in_the_chat_template() -> None:
-    assert form_of("… <tool_call> … ") == "hermes"
-    assert form_of("{{ '[TOOL_CALLS]' }}") == "mistral"
-    assert form_of("<|start_header_id|>ipython<|end_header_id|>") == "llama"
-    assert form_of(FAMILIES["gpt-oss"].template) == "harmony"
-    assert form_of(FAMILIES["gemma-3"].template) == form_of(FAMILIES["gemma-2"].template) == "gemma"
-    assert form_of(FAMILIES["qwen-3"].template) == "hermes"
-    assert form_of(None) == "hermes"
+    assert format_of("… <tool_call> … ") == "hermes"
+    assert format_of("{{ '[TOOL_CALLS]' }}") == "mistral"
+    assert format_of("<|start_header_id|>ipython<|end_header_id|>") == "llama"
+    assert format_of(FAMILIES["gpt-oss"].template) == "harmony"
+    assert format_of(FAMILIES["gemma-3"].template) == format_of(FAMILIES["gemma-2"].template) == "gemma"
+    assert format_of(FAMILIES["qwen-3"].template) == "hermes"
+    assert format_of(None) == "hermes"
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ def made(tmp_path: Path) -> Iterator[Make]:
         path = tmp_path / "own.py"
         path.write_text(source or "")
         if tools is None:
-            opened.append(World(PythonEnvironment(uri=f"file://{path}"), timeout_s, lambda: None))
+            opened.append(UserEnvironment(PythonEnvironment(uri=f"file://{path}"), timeout_s, lambda: None))
         else:
             own = [{"python": {"uri": f"file://{path}", "function": "own"}}] if source else []
             spec = EnvironmentSpec.model_validate({"tools": [*tools, *own]})
-            opened.append(Tools(spec, "<tool_call>", lambda: None))
+            opened.append(ToolEnvironment(spec, "<tool_call>", lambda: None))
         return opened[-1]
 
     yield make
@@ -173,13 +173,13 @@ def made(tmp_path: Path) -> Iterator[Make]:
         one.close()
 
 
-def step(environment: Any, *texts: str, row: Mapping[str, Any] | None = None, left_s: float = 10.0) -> list[Turn]:
-    said = {n: Said(text, row or {}, left_s) for n, text in enumerate(texts)}
-    found: dict[int, Turn] = environment.step(said)
+def step(environment: Any, *texts: str, row: Mapping[str, Any] | None = None, left_s: float = 10.0) -> list[StepResult]:
+    said = {n: AssistantTurn(text, row or {}, left_s) for n, text in enumerate(texts)}
+    found: dict[int, StepResult] = environment.step(said)
     return [found[n] for n in range(len(texts))]
 
 
-def read(turn: Turn) -> list[str]:
+def read(turn: StepResult) -> list[str]:
     return [message["content"] for message in turn.messages]
 
 
@@ -197,7 +197,7 @@ def test_a_turn_that_calls_is_answered_and_one_that_does_not_is_the_end(made: Ma
     assert read(turns[0]) == ["42", "b"]
     assert turns[0].messages[0]["role"] == "tool"
     assert (turns[0].calls, turns[0].failed, turns[0].done) == (2, 0, False)
-    assert turns[1] == Turn(done=True)
+    assert turns[1] == StepResult(done=True)
     assert read(turns[2]) == ["error: no tool 'search'; accepted: calculator, lookup"]
     assert read(turns[3]) == ["error: missing argument 'key'; accepted: key"]
     assert read(turns[4]) == ["error: argument 'key' is a int; accepted: string"]

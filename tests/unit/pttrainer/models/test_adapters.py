@@ -22,7 +22,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, preset
 from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.loading import model_loader
-from pttrainer.models.loading.model_spec import form_of
+from pttrainer.models.loading.model_spec import structure_of
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.weights.safetensors_file import read_header
@@ -47,7 +47,7 @@ def fresh_adapters(model: Model) -> Params:
 
 @lru_cache
 def fresh() -> Params:
-    return MODEL.whole(jax.device_get(jax.jit(PLAIN.init)(jax.random.key(0))), fresh_adapters(MODEL))
+    return MODEL.join_params(jax.device_get(jax.jit(PLAIN.init)(jax.random.key(0))), fresh_adapters(MODEL))
 
 
 @lru_cache
@@ -59,7 +59,7 @@ def grown() -> Params:
         return (0.1 * random.standard_normal(x.shape)).astype(np.float32)
 
     trained = jax.tree_util.tree_map_with_path(one, MODEL.trained(fresh()))
-    return MODEL.whole(MODEL.frozen(fresh()), trained)
+    return MODEL.join_params(MODEL.frozen(fresh()), trained)
 
 
 def logits(model: Model, params: Params) -> np.ndarray:
@@ -128,15 +128,15 @@ def test_adapters_on_embedding_and_head_are_low_rank_updates_of_the_tables(is_ti
     assert tables == [adapters.EMBEDDING] if is_tied else [adapters.EMBEDDING, adapters.HEAD]
     assert not any(np.any(first[name]["a"]) for name in tables)
     assert np.std(first[adapters.EMBEDDING]["b"]) == pytest.approx(1.0, abs=0.1)  # as PEFT's
-    np.testing.assert_array_equal(logits(model, model.whole(weights, first)), logits(plain, weights))
+    np.testing.assert_array_equal(logits(model, model.join_params(weights, first)), logits(plain, weights))
 
     random = np.random.default_rng(3)
     moved = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), first)
-    params, changed = model.whole(weights, moved), dict(weights)
+    params, changed = model.join_params(weights, moved), dict(weights)
     for name, table in zip(tables, ("embedding", "head"), strict=False):
         changed[table] = weights[table] + 2.0 * moved[name]["a"] @ moved[name]["b"]
     without_tables = dataclasses.replace(plain, adapters=Adapters(4, 8.0, ALL))
-    by_hand = without_tables.whole(changed, {"layers": moved["layers"]})
+    by_hand = without_tables.join_params(changed, {"layers": moved["layers"]})
     wanted = logits(without_tables, by_hand)
     np.testing.assert_allclose(logits(model, params), wanted, atol=1e-5)
     np.testing.assert_allclose(logits(plain, model.merged(params)), wanted, atol=1e-5)
@@ -219,7 +219,7 @@ def test_the_sampler_uses_the_adapters(embeddings: bool) -> None:
     random, weights = np.random.default_rng(5), MODEL.frozen(grown()) or {}
     shapes = model.trained(model.abstract())
     moved = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), shapes)
-    loud = model.whole({**weights, "embedding": 8.0 * weights["embedding"]}, moved)
+    loud = model.join_params({**weights, "embedding": 8.0 * weights["embedding"]}, moved)
     prompts, sampling = [Prompt([256, 259, *b"one"], 0)], Sampling(max_new_tokens=12, max_length=64)
 
     def sampled(model: Model, params: Params) -> Completions:
@@ -258,7 +258,7 @@ def test_adapters_of_experts_are_low_rank_updates_of_each_on_any_mesh(shape: tup
     shapes = model.trained(model.abstract())
     assert shapes["layers"]["mlp"]["gate_lora"]["a"].shape == (plain.config.layers, 4, plain.config.d_model, 4)
     trained = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), shapes)
-    params = model.whole(weights, trained)
+    params = model.join_params(weights, trained)
     merged = model.merged(params)
     adapter = trained["layers"]["mlp"]["down_lora"]
     of_one = weights["layers"]["mlp"]["down"][1, 3] + 2.0 * adapter["a"][1, 3] @ adapter["b"][1, 3]
@@ -273,13 +273,13 @@ def test_adapters_of_experts_are_low_rank_updates_of_each_on_any_mesh(shape: tup
 
 def test_dropout_is_refused_where_experts_have_adapters() -> None:
     with pytest.raises(ConfigError, match=r"spec.training.lora.dropout: 0.1: .* accepted: 0, or targets: attention"):
-        form_of(mixture(), Training(lora=Lora(dropout=0.1)), "cpu")
-    assert form_of(mixture(), Training(lora=Lora(dropout=0.1, targets="attention")), "cpu").adapters is not None
+        structure_of(mixture(), Training(lora=Lora(dropout=0.1)), "cpu")
+    assert structure_of(mixture(), Training(lora=Lora(dropout=0.1, targets="attention")), "cpu").adapters is not None
 
 
 def test_a_job_says_which_matrices_and_how_strong() -> None:
     training = Training(lora=Lora(rank=4, alpha=8.0, targets="mlp", rs_lora=True))
-    parts = model_loader.assemble(ModelSpec(uri="random://tiny"), training, lambda line: None)
+    parts = model_loader.load_model(ModelSpec(uri="random://tiny"), training, lambda line: None)
     assert parts.model.adapters == Adapters(4, 8.0, adapters.MLP, True)
 
 

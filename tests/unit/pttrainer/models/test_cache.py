@@ -32,7 +32,7 @@ def test_what_is_written_is_found_in_its_slots_and_stays_when_the_cache_grows(is
     random = np.random.default_rng(0)
     k_BTKH, v_BTKH = (jnp.asarray(random.standard_normal((ROWS, 5, KEY_HEADS, SIZE)), jnp.float32) for _ in range(2))
     cache = kv.empty(preset("tiny"), ROWS, 8, "float32")
-    cache = kv.apart(cache) if is_apart else cache
+    cache = kv.with_row_clocks(cache) if is_apart else cache
     slot, positions_BT = kv.slot_of_next(cache), jnp.broadcast_to(jnp.arange(5), (ROWS, 5))
     written = kv.write(cache.layers[0], k_BTKH, v_BTKH, slot)
     cache = kv.write_positions(cache._replace(layers=(written,)), positions_BT)

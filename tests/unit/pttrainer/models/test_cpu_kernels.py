@@ -17,8 +17,8 @@ from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.cpu_kernels import attention, blocked_matmul, jit, softmax, weight_layout
-from pttrainer.models.cpu_kernels.blocked_matmul import HEAD, in_strips, product
-from pttrainer.models.cpu_kernels.register_tile import AVX2, AVX512, NEON, SUMMED, Tile, tile_for
+from pttrainer.models.cpu_kernels.blocked_matmul import HEAD, product, to_column_blocks
+from pttrainer.models.cpu_kernels.register_tile import AVX2, AVX512, NEON, TERMS_PER_CHAIN, RegisterTile, tile_for
 from pttrainer.models.cpu_kernels.weight_layout import tile_of
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.rollout.disaggregated.weight_sync import named
@@ -29,9 +29,9 @@ from pttrainer.rollout.native.native_engine import DecodingWeights, NativeEngine
 TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
 
 
-def multiplied(x: np.ndarray, w: np.ndarray, tile: Tile) -> np.ndarray:
+def multiplied(x: np.ndarray, w: np.ndarray, tile: RegisterTile) -> np.ndarray:
     together = jax.jit(
-        lambda x, w: product(x, in_strips(w, tile.width), jit.target(blocked_matmul.NAME, tile))[:, : w.shape[1]]
+        lambda x, w: product(x, to_column_blocks(w, tile.width), jit.target(blocked_matmul.NAME, tile))[:, : w.shape[1]]
     )
     return np.asarray(together(x, w))
 
@@ -42,9 +42,9 @@ def numbers(seed: int, *shape: int) -> np.ndarray:
 
 @TILES
 @pytest.mark.parametrize("M", [1, 7, 8, 9, 33])
-@pytest.mark.parametrize("K", [1, SUMMED, 3 * SUMMED + 17])
+@pytest.mark.parametrize("K", [1, TERMS_PER_CHAIN, 3 * TERMS_PER_CHAIN + 17])
 @pytest.mark.parametrize("N", [1, 70])
-def test_a_product_is_right_to_rounding(tile: Tile, M: int, K: int, N: int) -> None:
+def test_a_product_is_right_to_rounding(tile: RegisterTile, M: int, K: int, N: int) -> None:
     x, w = numbers(M, M, K), numbers(N, K, N)
     wanted = x.astype(np.float64) @ w
     bound = 1e-6 * np.sqrt(K) * (np.abs(x).astype(np.float64) @ np.abs(w)) + 1e-30
@@ -52,11 +52,11 @@ def test_a_product_is_right_to_rounding(tile: Tile, M: int, K: int, N: int) -> N
 
 
 @TILES
-def test_a_row_has_the_same_bits_with_any_rows_beside_it_and_on_any_number_of_threads(tile: Tile) -> None:
+def test_a_row_has_the_same_bits_with_any_rows_beside_it_and_on_any_number_of_threads(tile: RegisterTile) -> None:
     x, w = numbers(0, 37, 700), numbers(1, 700, 512)
     # Together on several threads, a row on one.
-    assert x.size * w.shape[1] > 2 * blocked_matmul.ENOUGH
-    assert x.shape[1] * w.shape[1] < 2 * blocked_matmul.ENOUGH
+    assert x.size * w.shape[1] > 2 * blocked_matmul.MIN_TERMS_PER_THREAD
+    assert x.shape[1] * w.shape[1] < 2 * blocked_matmul.MIN_TERMS_PER_THREAD
     together = multiplied(x, w, tile)
     for row in range(0, 37, 4):
         np.testing.assert_array_equal(multiplied(x[row : row + 1], w, tile)[0], together[row])
@@ -94,7 +94,7 @@ class Cached(NamedTuple):
     own: tuple[np.ndarray, np.ndarray, np.ndarray]
     prompt: tuple[np.ndarray, np.ndarray, np.ndarray]
 
-    def attended(self, tile: Tile) -> np.ndarray:
+    def attended(self, tile: RegisterTile) -> np.ndarray:
         """By machine code."""
         call = jit.target(attention.NAME, tile)
         return np.asarray(jax.jit(lambda q, own, prompt: attention.attend(q, own, prompt, call))(*self))
@@ -109,7 +109,7 @@ class Cached(NamedTuple):
         shared = [np.repeat(x, G, axis=0) for x in self.prompt[:2]]
         k, v = np.concatenate([shared[0], self.own[0]], 3), np.concatenate([shared[1], self.own[1]], 2)
         seen = np.concatenate([self.prompt[2], self.own[2]], 1)[:, None, None]
-        scores = np.where(seen, np.einsum("bkrh,bkhs->bkrs", self.q.astype(np.float64), k), softmax.HIDDEN)
+        scores = np.where(seen, np.einsum("bkrh,bkhs->bkrs", self.q.astype(np.float64), k), softmax.MASKED_SCORE)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         return np.einsum("bkrs,bksh->bkrh", weights / weights.sum(-1, keepdims=True), v)
 
@@ -129,13 +129,13 @@ SIZES = [(8, 8, 2, 3, 64, 192, 0), (8, 2, 2, 3, 64, 128, 64), (6, 6, 1, 9, 32, 4
 
 @TILES
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_attention_is_right_to_rounding(tile: Tile, sizes: tuple[int, ...]) -> None:
+def test_attention_is_right_to_rounding(tile: RegisterTile, sizes: tuple[int, ...]) -> None:
     of = cached(*sizes)
     np.testing.assert_allclose(of.attended(tile), of.wanted(), atol=3e-6)
 
 
 @TILES
-def test_attention_of_a_row_has_the_same_bits_alone_and_on_any_processor(tile: Tile) -> None:
+def test_attention_of_a_row_has_the_same_bits_alone_and_on_any_processor(tile: RegisterTile) -> None:
     of = cached(8, 8, 2, 3, 64, 128, 64)
     together = of.attended(tile)
     np.testing.assert_array_equal(together, of.attended(AVX512))
@@ -246,7 +246,7 @@ class Pool:
     tasks: list[Task] = dataclasses.field(default_factory=list)
     destroyed: int = 0
 
-    def multiply(self, x: np.ndarray, w: np.ndarray, tile: Tile) -> np.ndarray:
+    def multiply(self, x: np.ndarray, w: np.ndarray, tile: RegisterTile) -> np.ndarray:
         """Calls the handler as XLA would."""
 
         @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Schedule))
@@ -275,12 +275,12 @@ class Pool:
         functions = Functions()
         for index, function in ((2, destroy), (11, schedule), (12, count)):
             functions.functions[index] = ctypes.cast(function, ctypes.c_void_p).value
-        stood = np.ascontiguousarray(np.asarray(in_strips(jnp.array(w), tile.width)))
+        stood = np.ascontiguousarray(np.asarray(to_column_blocks(jnp.array(w), tile.width)))
         y = np.full((x.shape[0], stood.shape[0] * tile.width), np.nan, np.float32)
         buffers = [buffer(of) for of in (x, stood, y)]
         frame = Frame(api=ctypes.pointer(functions), ctx=CONTEXT, stage=3)
         frame.args, frame.rets = values(buffers[:2]), values(buffers[2:])
-        called = jit.compiled(tile)[blocked_matmul.NAME]
+        called = jit.compile_kernels(tile)[blocked_matmul.NAME]
         assert called(ctypes.addressof(frame)) is None
         return y[:, : w.shape[1]]
 
@@ -303,7 +303,7 @@ def is_right(y: np.ndarray) -> bool:
 
 
 @TILES
-def test_threads_that_come_when_all_is_done_find_nothing_and_harm_nothing(tile: Tile) -> None:
+def test_threads_that_come_when_all_is_done_find_nothing_and_harm_nothing(tile: RegisterTile) -> None:
     pool = Pool(threads=4, takes=9)
     y = pool.multiply(*LARGE, tile)
     assert is_right(y)
@@ -334,7 +334,7 @@ def test_a_product_asks_for_no_more_threads_than_it_is_worth() -> None:
     x, w = numbers(0, 8, 384), numbers(1, 384, 1024)
     pool = Pool(threads=64, takes=99)
     pool.multiply(x, w, AVX512)
-    assert len(pool.tasks) == x.size * w.shape[1] // blocked_matmul.ENOUGH - 1 == 11
+    assert len(pool.tasks) == x.size * w.shape[1] // blocked_matmul.MIN_TERMS_PER_THREAD - 1 == 11
 
 
 # What a sampler gives to machine code.
@@ -401,7 +401,7 @@ def test_adapters_of_matrices_and_embeddings_go_along(monkeypatch: pytest.Monkey
     base = jax.jit(model.init)(jax.random.key(0))
     here = jax.tree.map(lambda x: base["norm"]["scale"].sharding, model.trained(model.abstract()))
     adapters = model.init_adapters(here, 0)
-    params = model.whole(
+    params = model.join_params(
         base, jax.tree.map(lambda x: x + 0.05 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), adapters)
     )
     coded = completions(model, params, 2, None)
@@ -418,13 +418,13 @@ def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest
     monkeypatch.setattr(native_engine, "tile_of", lambda params: AVX512)
     model, params = model_and_params(adapters=Adapters(4, 8.0, ("q", "down")))
     here = jax.tree.map(lambda x: params["norm"]["scale"].sharding, model.trained(model.abstract()))
-    params = model.whole(params, model.init_adapters(here, 0))
+    params = model.join_params(params, model.init_adapters(here, 0))
     wanted, held = model.for_decoding(params), DecodingWeights(model, None)(params)
     for before, layer in zip(wanted["layers"], held["layers"], strict=True):
         for (name, x), (_, plain) in zip(named(layer), named(before), strict=True):
             if plain.ndim == 2 and "lora" not in name:
                 assert x.shape == (plain.shape[1] // 32, plain.shape[0], 32), name
-                plain = in_strips(plain, 32)
+                plain = to_column_blocks(plain, 32)
             np.testing.assert_array_equal(x, plain)
 
 

@@ -55,7 +55,7 @@ AMPERE = replace(HOPPER, device_kind="NVIDIA A100-SXM4-40GB")
     ],
 )
 def test_a_problem_gets_the_fastest_kernel_that_computes_exactly_it(problem: Problem, kernel: Kernel) -> None:
-    assert flash_kernels.chosen(problem) == kernel
+    assert flash_kernels.choose_kernel(problem) == kernel
 
 
 PACKED = [[1] * 50 + [2] * 70 + [3] * 29 + [0] * 1, [1] * 150]
@@ -106,7 +106,7 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
 def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = _inputs(np.array(PACKED, np.int32)[:, :128], 4, 2, 16, sinks=True)
     whole = _values_and_gradients(_plain, inputs, 20, 5.0)
-    monkeypatch.setattr("pttrainer.models.attention.dot_product.SCORES_AT_ONCE", 2 * 4 * 32 * 128)
+    monkeypatch.setattr("pttrainer.models.attention.dot_product.MAX_SCORES", 2 * 4 * 32 * 128)
     assert query_block(2, 128, 4) == 32
     blocks = _values_and_gradients(_plain, inputs, 20, 5.0)
     for ours, reference in zip(jax.tree.leaves(blocks), jax.tree.leaves(whole), strict=True):

@@ -58,7 +58,7 @@ LLAMA = Problem("tpu", "TPU v6 lite", "bfloat16", rows=256, heads=32, kv_heads=8
     ],
 )
 def test_the_kernel_is_chosen_where_it_computes_exactly_this(problem: Problem, is_chosen: bool) -> None:
-    assert paged_kernel.is_chosen(problem) == is_chosen
+    assert paged_kernel.is_supported(problem) == is_chosen
 
 
 def test_a_call_brings_no_longer_table_than_the_scalar_memory_holds() -> None:
@@ -137,9 +137,9 @@ def _inputs(
     draw = lambda *shape: jnp.asarray(random.standard_normal(shape), jnp.float32)  # noqa: E731
     prompt_slots = np.arange(20)
     positions_PS = jnp.asarray(np.where(prompt_slots < np.array(LENGTHS)[:, None], prompt_slots, kv.EMPTY))
-    layer = kv.stored(*(draw(3, 20, kv_heads, head_dim) for _ in range(2)))
+    layer = kv.to_slots(*(draw(3, 20, kv_heads, head_dim) for _ in range(2)))
     prompts = kv.KVCache((layer,), positions_PS, jnp.int32(20))
-    own = kv.stored(*(draw(6, 16, kv_heads, head_dim) for _ in range(2)))
+    own = kv.to_slots(*(draw(6, 16, kv_heads, head_dim) for _ in range(2)))
     return prompts, draw(6, 1, heads, head_dim), own, jnp.asarray(np.repeat(LENGTHS, 2) + said_B)[:, None]
 
 
@@ -173,7 +173,7 @@ def test_a_row_that_takes_over_a_prompt_reads_it_in_pages_of_its_own(small_pages
     def taken_over() -> Any:
         rows = paged_kv_cache.grow(paged_kv_cache.share(kv.empty(_model().config, 3, 20, "float32"), 1, 8), 16)
         for row, which in ((2, 0), (0, 1)):
-            rows = paged_kv_cache.take_over(rows, jnp.int32(row), prompts, jnp.int32(which))
+            rows = paged_kv_cache.replace_row(rows, jnp.int32(row), prompts, jnp.int32(which))
         return rows.layers[0][0], paged_kv_cache.table(rows)
 
     @jax.jit
@@ -216,8 +216,8 @@ def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
         )
         new = (q, *(jnp.take_along_axis(x, said_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH)), now_B1)
         cached = paged_kv_cache.grow(cached, 32)
-        fewer = paged_kv_cache.only(cached, jnp.asarray(kept_B))
-        assert paged_kv_cache.room(cached) == paged_kv_cache.room(fewer) == 32
+        fewer = paged_kv_cache.select_rows(cached, jnp.asarray(kept_B))
+        assert paged_kv_cache.capacity(cached) == paged_kv_cache.capacity(fewer) == 32
         return attend(cached, *new)[0], attend(fewer, *(x[kept_B] for x in new))[0]
 
     with jax.set_mesh(sharding.make_mesh((devices,), jax.devices()[:devices])):
@@ -246,7 +246,7 @@ PROMPTS = [
 def in_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rollouts keep pages of 4 tokens, and gather them instead of calling the kernel."""
     monkeypatch.setattr(paged_kv_cache, "PAGE", 4)
-    monkeypatch.setattr(paged_kernel, "is_chosen", lambda problem: problem.rows % problem.row_shards == 0)
+    monkeypatch.setattr(paged_kernel, "is_supported", lambda problem: problem.rows % problem.row_shards == 0)
     monkeypatch.setattr(paged_kernel, "_kernel", _gathered)
     native_engine._compiled.cache_clear()
     GATHERED.clear()
@@ -261,7 +261,7 @@ GATHERED: list[int] = []
 def _gathered(q: Any, pages_XZCH: Any, table_BJ: Any, positions_BT: Any, window: int | None, scoring: Scoring) -> Any:
     B, H = q.shape[0], q.shape[3]
     rows_BSCH = pages_XZCH[table_BJ].reshape(B, -1, *pages_XZCH.shape[2:])
-    layer = kv.stored(*(rows_BSCH[:, :, first::2, :H] for first in (0, 1)))
+    layer = kv.to_slots(*(rows_BSCH[:, :, first::2, :H] for first in (0, 1)))
     GATHERED.append(rows_BSCH.shape[1])
     slots_BS = jnp.broadcast_to(jnp.arange(rows_BSCH.shape[1]), rows_BSCH.shape[:2])
     return attend_cached(q, layer, cached_mask(positions_BT, slots_BS, window), scoring)

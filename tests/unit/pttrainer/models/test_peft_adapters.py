@@ -18,7 +18,7 @@ from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFil
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, preset
-from pttrainer.models.loading.peft_adapters import differences, open_origin
+from pttrainer.models.loading.peft_adapters import differences, open_initial_adapters
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.weights.safetensors_file import read_header, write_header
@@ -43,8 +43,8 @@ def exported(directory: Path) -> Path:
 
 def opened(directory: Path, model: Model = MODEL) -> Any:
     device = SingleDeviceSharding(jax.devices()[0])
-    origin = open_origin(f"file://{directory}", model, lambda line: None)
-    return origin.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
+    initial_adapters = open_initial_adapters(f"file://{directory}", model, lambda line: None)
+    return initial_adapters.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
 
 
 def rewritten(directory: Path, change: Any) -> None:

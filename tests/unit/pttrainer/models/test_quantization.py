@@ -29,7 +29,7 @@ from pttrainer.models import Model, Params, preset
 from pttrainer.models.loading import model_loader
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.models.quantization import quantize as quant
-from pttrainer.models.quantization.quantize import Errors, Format
+from pttrainer.models.quantization.quantize import Format, QuantizationErrors
 from pttrainer.models.weights import load_save
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.decode_loop import Decoding, jitted
@@ -137,10 +137,12 @@ def test_nf4_takes_a_little_more_than_four_bits() -> None:
     assert bits == pytest.approx(4 + 8 / 64 + 32 / 64 / 256, rel=1e-4)
 
 
-def load(directory: Path, model: Model, shape: tuple[int, int, int, int] = (1, 1, 1, 1)) -> tuple[Params, Errors]:
+def load(
+    directory: Path, model: Model, shape: tuple[int, int, int, int] = (1, 1, 1, 1)
+) -> tuple[Params, QuantizationErrors]:
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
-    errors, whole = Errors(), model.unquantised.abstract()
+    errors, whole = QuantizationErrors(), model.unquantised.abstract()
     assert model.quantization is not None
     quantizing = load_save.Quantizing(model.quantization, errors)
     return load_save.load(model.config, directory, whole, where, "", quantizing), errors
@@ -310,7 +312,7 @@ def test_the_merged_export_is_the_numbers_and_the_adapters_in_float32(name: str,
         ExportWriter(jax.device_get),
     )
     stands_for = whole(model.without_adapters, read)
-    wanted = plain_model.whole(stands_for, model.trained(params))
+    wanted = plain_model.join_params(stands_for, model.trained(params))
     wanted = dataclasses.replace(model, quantization=None).merged(wanted)
     stored = load_file(tmp_path / "merged" / "model.safetensors")
     for layer in range(model.config.layers):
@@ -325,7 +327,7 @@ def test_the_merged_export_is_the_numbers_and_the_adapters_in_float32(name: str,
 
 def test_a_job_says_how_and_what_is_not_quantised_keeps_its_format() -> None:
     training = Training(lora=Lora(rank=4), quantization=Quantization(weights="int8"))
-    parts = model_loader.assemble(ModelSpec(uri="random://tiny"), training, lambda line: None)
+    parts = model_loader.load_model(ModelSpec(uri="random://tiny"), training, lambda line: None)
     assert parts.model.quantization == "int8"
     frozen = dataclasses.replace(parts.model, param_dtype="bfloat16").without_adapters.abstract()
     assert frozen["embedding"].dtype == frozen["layers"]["mlp_norm"]["scale"].dtype == jnp.bfloat16

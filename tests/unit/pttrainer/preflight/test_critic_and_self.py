@@ -18,7 +18,7 @@ from pttrainer.preflight.compiler.abstract_inputs import batch
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.shapes import passes
 from pttrainer.preflight.shapes.device_bytes import total
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.runtime.distributed import sharding
@@ -36,7 +36,7 @@ def abstract_batch(of: Any) -> Any:
 
 
 def ppo(accelerator: str = "v6e-1", **options: Any) -> Any:
-    return subject(spec("tiny", accelerator, algorithm="ppo", batchSize=8, sequenceLength=32, options=options))
+    return shapes_of(spec("tiny", accelerator, algorithm="ppo", batchSize=8, sequenceLength=32, options=options))
 
 
 def test_the_batch_has_the_shapes_that_ppo_trains_on() -> None:
@@ -50,35 +50,35 @@ def test_the_batch_has_the_shapes_that_ppo_trains_on() -> None:
 
 def test_a_critic_model_costs_the_policy_once_more_and_a_head_next_to_nothing() -> None:
     head, own = ppo(), ppo(critic={"kind": "model"})
-    policy, width = total(own.held.params), own.config.d_model
-    assert total(head.held.critic) == 4 * (width + 1)
+    policy, width = total(own.arguments.params), own.config.d_model
+    assert total(head.arguments.critic) == 4 * (width + 1)
     tables = 0 if own.config.tied_head else 4 * own.config.vocab_size * width
-    assert total(own.held.critic) == policy - tables + 4 * (width + 1)
+    assert total(own.arguments.critic) == policy - tables + 4 * (width + 1)
     assert formula.memory(own).peak > formula.memory(head).peak + 2 * policy
     assert any(buffer.name.startswith("critic") for buffer in formula.memory(own).parts)
 
 
 def test_the_reference_is_counted_with_a_penalty_and_rollouts_and_the_scoring_pass_always() -> None:
-    names = [buffer.name for buffer in resident.outside(ppo())]
+    names = [buffer.name for buffer in resident.resident_buffers(ppo())]
     assert "reference weights" not in names
     assert "cache of keys and values" in names
-    assert "reference weights" in [buffer.name for buffer in resident.outside(ppo(klCoefficient=0.1))]
+    assert "reference weights" in [buffer.name for buffer in resident.resident_buffers(ppo(klCoefficient=0.1))]
     assert passes.others(ppo(updatesPerBatch=1)) == [passes.SCORING, "rollout"]
 
 
 def test_a_critic_model_beside_adapters_costs_one_more_set_of_them() -> None:
     options, lora = {"critic": {"kind": "model"}}, {"rank": 4}
-    of = subject(spec("tiny", "cpu-1", algorithm="ppo", batchSize=8, sequenceLength=32, options=options, lora=lora))
-    assert total(of.held.critic) == total(of.held.params) + 4 * (of.config.d_model + 1)
+    of = shapes_of(spec("tiny", "cpu-1", algorithm="ppo", batchSize=8, sequenceLength=32, options=options, lora=lora))
+    assert total(of.arguments.critic) == total(of.arguments.params) + 4 * (of.config.d_model + 1)
 
 
 @pytest.mark.parametrize(("weights", "copies"), [("initial", 1), ("average", 0), ("current", 0)])
 def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(weights: str, copies: int) -> None:
     options = {"selfTeacher": {"weights": weights, "privilegedContext": "{prompt} {answer}"}}
     training = {"batchSize": 2, "sequenceLength": 32, "ema": {}, "lora": {"rank": 4}}
-    of = subject(spec("tiny", "cpu-1", algorithm="distill", options=options, **training))
-    assert total(of.held.teacher) == copies * total(of.held.params)
-    found = [Group(replace(QUESTION, told=QUESTION.tokens), [ANSWER])] * 2
+    of = shapes_of(spec("tiny", "cpu-1", algorithm="distill", options=options, **training))
+    assert total(of.arguments.teacher) == copies * total(of.arguments.params)
+    found = [Group(replace(QUESTION, teacher_tokens=QUESTION.tokens), [ANSWER])] * 2
     laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
     assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher_rows(laid, found, 0))
 

@@ -15,10 +15,10 @@ from pttrainer.preflight.check import judge
 from pttrainer.preflight.compiler import compiler_process, result
 from pttrainer.preflight.compiler.result import Compiled
 from pttrainer.preflight.memory import formula, resident
-from pttrainer.preflight.report.status_summary import brief, outcome
+from pttrainer.preflight.report.status_summary import outcome, summarize
 from pttrainer.preflight.report.table import text
 from pttrainer.preflight.shapes import device_bytes, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.passes import SCORING, TRAIN_STEP
 
 ONE: dict[str, Any] = {"model": "llama3.2-1b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 2048}
@@ -30,7 +30,7 @@ def told(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> list[tuple[str, s
     """What the compiler is asked for."""
     asked: list[tuple[str, str]] = []
 
-    def in_a_child(of: Subject, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
+    def compile_in_child(of: JobShapes, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
         asked.append((name, level))
         share = answers[name, level]
         if isinstance(share, str):
@@ -38,7 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> list[tuple[str, s
         return {name: Compiled(share > 0, 1.0, peak=int(abs(share) * tpu_topology.usable_bytes(of.slice)))}
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
+    monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     return asked
 
 
@@ -60,7 +60,7 @@ def test_the_compile_that_training_uses_decides_whatever_the_formula_says(
     answers = {(TRAIN_STEP, "fast"): fast} | ({} if full is None else {(TRAIN_STEP, "full"): full})
     asked, memory = told(monkeypatch, answers), formula.memory
 
-    def other(of: Subject) -> formula.Memory:
+    def other(of: JobShapes) -> formula.Memory:
         found = memory(of)
         peak = int(computed * found.available)
         return formula.Memory(
@@ -86,8 +86,8 @@ def referred() -> PostTrainJob:
 def test_what_lies_beside_the_step_counts_where_it_is_asked_whether_the_fast_compile_is_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of = subject(referred().spec)
-    beside = resident.resident(resident.outside(of), "train") / tpu_topology.usable_bytes(of.slice)
+    of = shapes_of(referred().spec)
+    beside = resident.resident(resident.resident_buffers(of), "train") / tpu_topology.usable_bytes(of.slice)
     assert 0.03 < beside < 0.05
     scored = {(SCORING, "fast"): 0.1}
     room = told(monkeypatch, {(TRAIN_STEP, "fast"): 0.75, **scored})
@@ -103,9 +103,9 @@ def test_what_lies_beside_the_step_counts_where_it_is_asked_whether_the_fast_com
 
 
 def test_a_scoring_pass_that_may_or_may_not_fit_is_compiled_as_it_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = subject(referred().spec)
-    held = resident.state(of) - device_bytes.total([*of.held.params, *of.held.frozen])
-    beside = resident.resident(resident.outside(of), "train") + held
+    of = shapes_of(referred().spec)
+    held = resident.state(of) - device_bytes.total([*of.arguments.params, *of.arguments.frozen])
+    beside = resident.resident(resident.resident_buffers(of), "train") + held
     share = 1 - beside / tpu_topology.usable_bytes(of.slice)
     answers = {(TRAIN_STEP, "fast"): 0.5, (SCORING, "fast"): share + 0.02, (SCORING, "full"): share - 0.001}
     asked = told(monkeypatch, answers)
@@ -151,14 +151,14 @@ def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the
     asked = near(LOW, 1.0)
     seen = {"count": 0}
 
-    def in_a_child(of: Subject, name: str, level: str, limit_s: float | None = None) -> result.Answer:
+    def compile_in_child(of: JobShapes, name: str, level: str, limit_s: float | None = None) -> result.Answer:
         seen["count"] += 1
         # The compiler needs a tenth more than the formula says.
         peak = int(1.1 * formula.memory(of).peak)
         return {name: Compiled(peak <= tpu_topology.usable_bytes(of.slice), 1.0, peak=peak)}
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
+    monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     found = fit(asked)
     assert [each.settings for each in found.refused] == [{}]
     assert found.found is not None
@@ -170,7 +170,7 @@ def test_what_a_refused_job_is_told_to_change_fits_by_the_formula_as_the_compile
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = near(LOW, 1.0)
-    of = subject(asked.spec)
+    of = shapes_of(asked.spec)
     told(monkeypatch, {(TRAIN_STEP, "fast"): -1.02, (TRAIN_STEP, "full"): -1.01})
     said = judge(asked)
     factor = 1.01 * said.available / formula.memory(of).peak
@@ -178,7 +178,7 @@ def test_what_a_refused_job_is_told_to_change_fits_by_the_formula_as_the_compile
     assert factor > 1.01
     assert all(option.fits is (option.peak <= option.available) for option in said.options)
     change = next(option for option in said.options if option.fits)
-    computed = formula.memory(subject(changed(of.spec, change.settings))).peak
+    computed = formula.memory(shapes_of(changed(of.spec, change.settings))).peak
     assert change.peak == pytest.approx(factor * computed)
     # By the formula alone it would have been this very slice.
     assert of.slice.describe() not in [option.change for option in said.smallest]
@@ -200,7 +200,7 @@ def test_the_sentence_tells_apart_what_a_hair_divides(
     told(monkeypatch, {(TRAIN_STEP, "fast"): 1.0, (TRAIN_STEP, "full"): share})
     said = judge(job(**ONE))
     assert said.line().startswith(words)
-    assert brief(said).line.startswith(words.partition(": ")[2])
+    assert summarize(said).line.startswith(words.partition(": ")[2])
 
 
 LOW, HIGH = 0.93, 1.07
@@ -210,7 +210,7 @@ def near(least: float, most: float) -> PostTrainJob:
     """A job whose peak by the formula is that share of a chip."""
     for rows in range(8, 512, 8):
         asked = job(**{**ONE, "batchSize": rows})
-        memory = formula.memory(subject(asked.spec))
+        memory = formula.memory(shapes_of(asked.spec))
         if least < memory.peak / memory.available < most:
             return asked
     raise AssertionError("no such job")

@@ -10,7 +10,7 @@ from tests.builders.scripts import load_script
 from tests.builders.trainer.preflight import spec
 
 from pttrainer.preflight.memory import formula
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 
 benchmark = load_script("benchmarks/preflight_formula.py")
 MEASURED: dict[str, Any] = json.loads(benchmark.MEASURED.read_text())
@@ -42,7 +42,7 @@ def test_a_third_of_the_cases_at_least_was_held_out() -> None:
 
 def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_of_their_own() -> None:
     full, lora = (
-        formula.memory(subject(spec("llama3.1-8b", "v6e-16", batchSize=16, **more))).program.arguments
+        formula.memory(shapes_of(spec("llama3.1-8b", "v6e-16", batchSize=16, **more))).program.arguments
         for more in ({}, {"lora": {"rank": 16}})
     )
     weights = 8_030_261_248
@@ -55,7 +55,7 @@ def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_
 def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -> None:
     def peak(**fields: Any) -> int:
         asked = {"accelerator": "v5p-16", "batchSize": 64, "sequenceLength": 4096} | fields
-        return formula.memory(subject(spec("llama3.1-8b", **asked))).peak
+        return formula.memory(shapes_of(spec("llama3.1-8b", **asked))).peak
 
     assert peak(microBatchSize=8) < peak(microBatchSize=32) < peak()
     assert peak(accelerator="v5p-32") < peak()
@@ -66,7 +66,7 @@ def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -
 def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() -> None:
     def kept(**more: Any) -> int:
         fields = {"batchSize": 4, "sequenceLength": 1024, "remat": "none", **more}
-        parts = formula.memory(subject(spec("qwen3-4b", "v4-8", **fields))).parts
+        parts = formula.memory(shapes_of(spec("qwen3-4b", "v4-8", **fields))).parts
         return next(part.bytes for part in parts if part.name == "activations kept for the backward pass")
 
     stream, products = 2560, 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
@@ -78,7 +78,7 @@ def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() ->
 
 def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:
     def peak(**fields: Any) -> int:
-        of = subject(spec("qwen3-1.7b", "v6e-4", batchSize=16, microBatchSize=4, **fields))
+        of = shapes_of(spec("qwen3-1.7b", "v6e-4", batchSize=16, microBatchSize=4, **fields))
         return formula.memory(of).program.temporaries
 
     gradients, embedding = 4 * 1_720_574_976 // 4, 151_936 * 2048
@@ -88,7 +88,7 @@ def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:
 
 def test_experts_whose_part_of_the_models_axis_fills_no_tiles_are_there_twice() -> None:
     def copied(accelerator: str) -> int:
-        parts = formula.memory(subject(spec("gpt-oss-20b", accelerator, batchSize=64, sequenceLength=1024))).parts
+        parts = formula.memory(shapes_of(spec("gpt-oss-20b", accelerator, batchSize=64, sequenceLength=1024))).parts
         return sum(part.bytes for part in parts if part.name == "weights of experts, laid out anew")
 
     matrices = 24 * 32 * 3 * 2880 * 2880
@@ -101,7 +101,7 @@ def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_bot
     fields = {"algorithm": "distill", "options": {"teacher": {"uri": "random://qwen3-8b"}}, "batchSize": 32}
 
     def beside(**more: Any) -> int:
-        of = subject(spec("qwen3-4b", "v4-16", sequenceLength=1024, **fields, **more))
+        of = shapes_of(spec("qwen3-4b", "v4-16", sequenceLength=1024, **fields, **more))
         found = formula.memory(of)
         kept = 2 * 36 * 4096 * 2560
         return found.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936

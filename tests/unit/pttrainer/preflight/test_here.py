@@ -17,7 +17,7 @@ from pttrainer.preflight.compiler import compile, compiler_process, result
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.report import table
 from pttrainer.preflight.shapes import device_bytes, local_devices
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.preflight.shapes.passes import TRAIN_STEP
 
 ASKED = job("tiny", "v6e-8", batchSize=8, sequenceLength=64)
@@ -26,21 +26,21 @@ ASKED = job("tiny", "v6e-8", batchSize=8, sequenceLength=64)
 @pytest.fixture(scope="module")
 def compiled() -> result.Answer:
     """The step, compiled in this process for its eight devices."""
-    return compile.compiled(subject(ASKED.spec, slice_=local_devices.look()), TRAIN_STEP, "full")
+    return compile.compiled(shapes_of(ASKED.spec, slice_=local_devices.detect()), TRAIN_STEP, "full")
 
 
 def of_a_device(monkeypatch: pytest.MonkeyPatch, compiled: result.Answer, memory: int) -> Any:
-    monkeypatch.setattr(compiler_process, "in_a_child", lambda of, name, level, limit_s: compiled)
-    return judge(ASKED, here=replace(local_devices.look(), memory=memory))
+    monkeypatch.setattr(compiler_process, "compile_in_child", lambda of, name, level, limit_s: compiled)
+    return judge(ASKED, here=replace(local_devices.detect(), memory=memory))
 
 
 def test_what_is_visible_is_judged_by_its_own_compiler_and_memory(
     monkeypatch: pytest.MonkeyPatch, compiled: result.Answer
 ) -> None:
     one = compiled[TRAIN_STEP]
-    of = subject(ASKED.spec, slice_=local_devices.look())
+    of = shapes_of(ASKED.spec, slice_=local_devices.detect())
     assert (of.devices, one.fits) == (len(jax.devices()), True)
-    assert one.arguments == pytest.approx(device_bytes.total(of.held.all), rel=0.01)
+    assert one.arguments == pytest.approx(device_bytes.total(of.arguments.all), rel=0.01)
     assert one.peak >= one.arguments + one.temporaries  # what is returned lies where the state lay
     roomy = of_a_device(monkeypatch, compiled, one.peak)
     assert (roomy.fits, roomy.stage, roomy.peak, roomy.available) == (True, "full", one.peak, one.peak)
@@ -62,5 +62,5 @@ def test_where_nothing_may_be_compiled_the_formula_answers_for_what_is_here(
     file = tmp_path / "job.yaml"
     file.write_text(dump_job(ASKED))
     assert main(["preflight", str(file), "--here", "--quick"]) == 0
-    of = subject(ASKED.spec, slice_=local_devices.look())
+    of = shapes_of(ASKED.spec, slice_=local_devices.detect())
     assert f"{formula.memory(of).peak / 2**30:.2f}" in capsys.readouterr().out

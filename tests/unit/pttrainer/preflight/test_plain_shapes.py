@@ -1,6 +1,6 @@
 """What preflight's formula knows without jax is what jax makes: weights, optimizer state, division over a mesh.
 
-The plain tables (`models.declared`, `models.packed`, `optimizer_state`, `division`) against the modules, optax and
+The plain tables (`models.parameters`, `packed_matrix`, `state_shapes`, `logical_axes`) against the modules, optax and
 `NamedSharding`, array by array: place in the tree, shape, number format, what a device holds.
 """
 
@@ -18,14 +18,14 @@ from tests.builders.trainer.formula_figures import JOBS
 
 from pttrainer import algorithms
 from pttrainer.losses import loss_traits
-from pttrainer.models import PRESETS, Form, Model, preset
+from pttrainer.models import PRESETS, Model, ModelStructure, preset
 from pttrainer.models.families.published_shapes import RAW
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.models.quantization.packed_matrix import Format
 from pttrainer.preflight.compiler.abstract_inputs import inputs, placed, program_of
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes
 from pttrainer.preflight.shapes.device_bytes import Share, Shares
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.rollout.native import native_engine
 from pttrainer.runtime.distributed import logical_axes, sharding
 
@@ -36,11 +36,13 @@ BY_KIND = {(job.spec.algorithm.kind, getattr(job.spec.algorithm.grpo, "loss", ""
 SHAPES = [(1, 4, 2, 1, 1), (2, 2, 1, 2, 4)]
 
 
-def form(name: str, method: str) -> Form:
+def structure(name: str, method: str) -> ModelStructure:
     config = preset(name)
     adapters = Adapters(16, 32.0, matrices(config, "all-linear"), embeddings=method != "lora")
     kinds: dict[str, Format] = {"nf4": "nf4", "int8": "int8"}
-    return Form(config, "bfloat16", "bfloat16", "full", None if method == "full" else adapters, kinds.get(method))
+    return ModelStructure(
+        config, "bfloat16", "bfloat16", "full", None if method == "full" else adapters, kinds.get(method)
+    )
 
 
 def cases() -> Iterator[tuple[str, str]]:
@@ -59,8 +61,8 @@ def named(tree: Any, is_leaf: Any = None) -> dict[tuple[str, ...], Any]:
 
 @pytest.mark.parametrize(("name", "method"), list(cases()))
 def test_declared_weights_are_those_that_the_modules_make(name: str, method: str) -> None:
-    plain = form(name, method)
-    model = Model.of(plain)
+    plain = structure(name, method)
+    model = Model.from_structure(plain)
     made = named(model.abstract())
     axes = named(model.logical_axes(), is_leaf=lambda x: isinstance(x, tuple))
     assert list(plain.weights) == list(made)
@@ -74,9 +76,9 @@ def test_declared_weights_are_those_that_the_modules_make(name: str, method: str
 
 @pytest.mark.parametrize("name", FAMILIES.values())
 def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
-    plain = form(name, "nf4")
+    plain = structure(name, "nf4")
     plain = replace(plain, config=replace(plain.config, layers=2, local_layers=plain.config.local_layers[:2]))
-    model = Model.of(plain)
+    model = Model.from_structure(plain)
     assert plain.decoding_bytes == sum(
         x.size * x.dtype.itemsize for x in jax.tree.leaves(native_engine.decoding_shapes(model))
     )
@@ -89,8 +91,8 @@ def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_device_holds_of_a_jobs_arguments_what_shardings_say(name: str) -> None:
-    of = subject(JOBS[name].spec)
-    made, found = inputs(of, abstract_mesh(of.shape)), of.held
+    of = shapes_of(JOBS[name].spec)
+    made, found = inputs(of, abstract_mesh(of.shape)), of.arguments
     critic = made.state.critic
     assert found.params == of_device(made.state.params)
     assert found.optimizer == of_device(made.state.optimizer)
@@ -125,7 +127,7 @@ def abstract_mesh(shape: logical_axes.Shape) -> AbstractMesh:
 
 @pytest.mark.parametrize("kind", BY_KIND)
 def test_a_losses_traits_are_those_of_its_code(kind: tuple[str, str]) -> None:
-    of: Subject = subject(BY_KIND[kind].spec)
+    of: JobShapes = shapes_of(BY_KIND[kind].spec)
     assert program_of(of).objective.by_token == loss_traits.by_token(of.spec.algorithm)
 
 

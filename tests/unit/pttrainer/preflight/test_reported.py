@@ -20,10 +20,10 @@ from pttrainer.preflight.compiler import compiler_process, programs, result
 from pttrainer.preflight.compiler.result import Compiled
 from pttrainer.preflight.report import verdict_cache
 from pttrainer.preflight.report.operator_job import report
-from pttrainer.preflight.report.status_summary import BYTES, assignments, brief, outcome
+from pttrainer.preflight.report.status_summary import BYTES, assignments, outcome, summarize
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.device_bytes import total
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, ROLLOUT, SCORING, WEIGHTS
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.verdict import Stage, Verdict
@@ -59,7 +59,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str, **others: 
     """A compiler that is there and answers this; of a rollout, its three programs. What it was asked for."""
     asked: list[tuple[str, str]] = []
 
-    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
+    def compile_in_child(of: Any, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
         asked.append((name, level))
         if isinstance(answer, str):
             return answer
@@ -67,7 +67,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str, **others: 
         return {each: others.get(each.rpartition("/")[2], answer) for each in names}
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
+    monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     return asked
 
 
@@ -125,15 +125,15 @@ def test_a_compile_that_is_killed_leaves_the_formulas_verdict(
         raise Killed
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler_process, "in_a_child", killed)
+    monkeypatch.setattr(compiler_process, "compile_in_child", killed)
     with pytest.raises(Killed):
         report(written(tmp_path, **SMALL), "auto", None)
     assert (said(log).outcome, said(log).stage) == ("Fits", "formula")
 
 
 def test_a_compiler_has_its_time_and_no_more() -> None:
-    of = subject(job(**SMALL).spec)
-    assert compiler_process.in_a_child(of, "train step", "fast", 0.0) == "the TPU compiler was stopped after 0 s"
+    of = shapes_of(job(**SMALL).spec)
+    assert compiler_process.compile_in_child(of, "train step", "fast", 0.0) == "the TPU compiler was stopped after 0 s"
 
 
 def test_a_compiler_has_its_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +151,12 @@ def test_a_verdict_that_a_stopped_compiler_left_open_is_not_remembered(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = compiles(monkeypatch, Compiled(False, 1.0, peak=16 * GIB))  # 15.75 are there
-    answers = compiler_process.in_a_child
+    answers = compiler_process.compile_in_child
 
     def stopped(of: Any, name: str, level: Any, limit_s: float | None = None) -> result.Answer | str:
         return "stopped" if level == "full" else answers(of, name, level, limit_s)
 
-    monkeypatch.setattr(compiler_process, "in_a_child", stopped)
+    monkeypatch.setattr(compiler_process, "compile_in_child", stopped)
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
     assert said(log).outcome == "Undecided"
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
@@ -225,8 +225,8 @@ def test_all_but_the_full_compile_must_be_sure_to_say_no(stage: Stage, share: fl
 
 def test_a_brief_is_small_whatever_the_verdict() -> None:
     long = verdict(notes=["x" * 1000] * 9, versions={f"package-{n}": "1" * 400 for n in range(8)})
-    assert len(brief(long).model_dump_json(by_alias=True)) <= BYTES
-    assert brief(long).line == brief(verdict()).line
+    assert len(summarize(long).model_dump_json(by_alias=True)) <= BYTES
+    assert summarize(long).line == summarize(verdict()).line
 
 
 def test_settings_read_as_flags_of_ptctl() -> None:
@@ -238,13 +238,13 @@ def test_settings_read_as_flags_of_ptctl() -> None:
 
 def test_the_key_forgets_names_and_data_and_nothing_that_a_verdict_follows_from() -> None:
     def key(depth: str = "auto", versions: dict[str, str] | None = None, **fields: Any) -> str:
-        of = subject(job(**{**SMALL, **fields}).spec)
+        of = shapes_of(job(**{**SMALL, **fields}).spec)
         return verdict_cache.key(of.spec, of.config, depth, versions or {"jax": "0.10.2"})
 
     same = job(**SMALL).spec.model_copy(
         update={"output": job(**SMALL).spec.output.model_copy(update={"uri": "gs://b"})}
     )
-    assert verdict_cache.key(same, subject(same).config, "auto", {"jax": "0.10.2"}) == key()
+    assert verdict_cache.key(same, shapes_of(same).config, "auto", {"jax": "0.10.2"}) == key()
     others = [
         key("full"), key(versions={"jax": "0.11"}), key(model="llama3.2-3b"), key(accelerator="v6e-4"),
         key(batchSize=16), key(algorithm="dpo"),
@@ -257,10 +257,10 @@ def test_the_oldest_verdicts_go_when_they_are_many(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(verdict_cache, "KEPT", 2)
     uri, empty = f"file://{tmp_path}", PreflightStatus(outcome="Fits", line="")
     for name in ("d", "c", "b", "a"):
-        verdict_cache.remember(uri, name, empty, {})
+        verdict_cache.store(uri, name, empty, {})
     (tmp_path / ".preflight" / "broken.json").write_text("{")
-    assert verdict_cache.recall(uri, "d") is not None
-    verdict_cache.remember(uri, "e", empty, {})
+    assert verdict_cache.load(uri, "d") is not None
+    verdict_cache.store(uri, "e", empty, {})
     assert sorted(file.name for file in (tmp_path / ".preflight").iterdir()) == ["a.json", "e.json"]
 
 
@@ -282,7 +282,7 @@ def test_while_one_scores_the_optimizer_stays_where_it_is(monkeypatch: pytest.Mo
     compiles(monkeypatch, Compiled(True, 1.0, peak=9 * GIB), weights=small, prefill=small, decode=small)
     found = judge(asked)
     assert found.peak_during == "scoring pass"
-    assert found.peak == 9 * GIB + total(subject(asked.spec).held.optimizer) + 8 + 4
+    assert found.peak == 9 * GIB + total(shapes_of(asked.spec).arguments.optimizer) + 8 + 4
 
 
 def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,8 +291,8 @@ def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyP
     decode = Compiled(True, 1.0, peak=7 * GIB, arguments=6 * GIB, output=2 * GIB)
     asked = job(**SMALL, algorithm="grpo", options={"beta": 0.1, "groupSize": 4}, rollout={"slots": 4})
     compiles(monkeypatch, Compiled(True, 1.0, peak=GIB), weights=weights, prefill=prefill, decode=decode)
-    found, of = judge(asked), subject(asked.spec)
-    state, reference = total([*of.held.state, *of.held.frozen]), total(of.held.params)
+    found, of = judge(asked), shapes_of(asked.spec)
+    state, reference = total([*of.arguments.state, *of.arguments.frozen]), total(of.arguments.params)
     # The second pool of prompts is computed while rows wait: what decoding holds, without weights and pool.
     assert found.peak_during == "rollout/prefill"
     assert found.peak == 6 * GIB + (6 - 3 - 1) * GIB + state + reference
@@ -304,7 +304,7 @@ def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyP
 
 def test_a_rollout_that_fits_by_a_hair_is_compiled_at_full_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = job(**SMALL, algorithm="grpo")
-    held = total(subject(asked.spec).held.state)
+    held = total(shapes_of(asked.spec).arguments.state)
     has = int(15.75 * GIB)
     for share, levels in ((0.9, ["fast"]), (0.99, ["fast", "full"]), (1.01, ["fast", "full"]), (1.1, ["fast"])):
         small, decode = Compiled(True, 1.0, peak=GIB), Compiled(True, 1.0, peak=int(share * has) - held)
@@ -325,7 +325,7 @@ def test_what_a_deep_model_takes_follows_from_two_shallow_ones() -> None:
 
 @pytest.mark.parametrize(("model", "depths"), [("llama3.1-8b", (2, 4)), ("gemma2-9b", (2, 4)), ("gemma3-4b", (6, 12))])
 def test_shallow_models_have_whole_periods_of_layers(model: str, depths: tuple[int, int]) -> None:
-    of = subject(job(**{**SMALL, "model": model}).spec)
+    of = shapes_of(job(**{**SMALL, "model": model}).spec)
     pair = programs.shallow(of)
     assert pair is not None
     assert tuple(each.config.layers for each in pair) == depths
@@ -338,7 +338,7 @@ def test_every_program_lowers_from_shapes(monkeypatch: pytest.MonkeyPatch) -> No
 
     from pttrainer.runtime.distributed import sharding
 
-    of = subject(job("tiny", "cpu-1", algorithm="grpo", options={"beta": 0.1}, batchSize=2, sequenceLength=32).spec)
+    of = shapes_of(job("tiny", "cpu-1", algorithm="grpo", options={"beta": 0.1}, batchSize=2, sequenceLength=32).spec)
     mesh = sharding.make_mesh((1, 1, 1, 1, 1), jax.devices()[:1])
     with jax.set_mesh(mesh):
         text = next(programs.LOWERED[SCORING](of, mesh)).program.as_text()

@@ -9,12 +9,12 @@ import pytest
 from tests.builders.trainer.preflight import spec
 
 from pttrainer.models import PRESETS
-from pttrainer.models.attention.paged_kernel import Problem, is_chosen
+from pttrainer.models.attention.paged_kernel import Problem, is_supported
 from pttrainer.models.families.published_shapes import RAW
 from pttrainer.preflight.compiler import rollout_programs
 from pttrainer.preflight.compiler.programs import shallow
 from pttrainer.preflight.shapes import rollout_shapes
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.rollout_time import generation
@@ -24,8 +24,8 @@ from pttrainer.runtime.distributed import sharding
 EIGHT: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 3072}
 
 
-def asked(**fields: Any) -> Subject:
-    return subject(spec("llama3.1-8b", "v5p-16", **{**EIGHT, "rollout": {"maxNewTokens": 1024}, **fields}))
+def asked(**fields: Any) -> JobShapes:
+    return shapes_of(spec("llama3.1-8b", "v5p-16", **{**EIGHT, "rollout": {"maxNewTokens": 1024}, **fields}))
 
 
 def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> None:
@@ -34,7 +34,7 @@ def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> No
     seen: dict[int | None, list[str]] = {}
     for slots in (None, 2):
         rollout = {**fields["rollout"], **({} if slots is None else {"slots": slots})}  # type: ignore[dict-item]
-        of = subject(spec("tiny", "v6e-1", algorithm="grpo", **{**fields, "rollout": rollout}))
+        of = shapes_of(spec("tiny", "v6e-1", algorithm="grpo", **{**fields, "rollout": rollout}))
         mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
         seen[slots] = []
         with jax.set_mesh(mesh):
@@ -65,21 +65,21 @@ def test_rows_that_do_not_fit_at_once_are_refilled() -> None:
 @pytest.mark.parametrize("model", [*PRESETS, *RAW])
 def test_pages_are_counted_where_the_sampler_takes_them(model: str, tensor: int) -> None:
     parallelism = {"fsdp": 4 // tensor, "tensor": tensor}
-    of = subject(spec(model, "v5e-4", algorithm="grpo", batchSize=8, parallelism=parallelism))
+    of = shapes_of(spec(model, "v5e-4", algorithm="grpo", batchSize=8, parallelism=parallelism))
     config = of.config
     for rows in (6, 8):
         problem = Problem(
             "tpu", "TPU v5 lite", "bfloat16", rows, config.heads, config.kv_heads, config.head_dim, config.sinks,
             row_shards=4 // tensor, head_shards=tensor,
         )  # fmt: skip
-        assert rollout_shapes.is_paged(of, rows) == is_chosen(problem)
+        assert rollout_shapes.is_paged(of, rows) == is_supported(problem)
 
 
 def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts() -> None:
     """As the compiler says of Llama 3.2 1B on v5e-4: 37 rows a device of 1,024 + 1,024 tokens, 4.77 GiB with a page
     more for each row; 18 prompts, of which each device holds all, 0.56."""
     rollout = {"maxNewTokens": 1024}
-    of = subject(spec("llama3.2-1b", "v5e-4", algorithm="grpo", batchSize=256, sequenceLength=2048, rollout=rollout))
+    of = shapes_of(spec("llama3.2-1b", "v5e-4", algorithm="grpo", batchSize=256, sequenceLength=2048, rollout=rollout))
     plan = rollout_shapes.plan_of(of)
     assert (plan.rows, plan.pool) == (148, 18)
     paged = rollout_shapes.rows_bytes(of, plan.rows, plan.slots) + rollout_shapes.prompts_bytes(of, plan)
@@ -117,7 +117,7 @@ def test_what_a_token_sends_may_be_what_it_costs() -> None:
 
 
 def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
-    of = subject(spec("llama3.1-70b", "v5p-128", **{**EIGHT, "batchSize": 1024}, rollout={"maxNewTokens": 1024}))
+    of = shapes_of(spec("llama3.1-70b", "v5p-128", **{**EIGHT, "batchSize": 1024}, rollout={"maxNewTokens": 1024}))
     pair = shallow(of)
     assert pair is not None
     for each in pair:

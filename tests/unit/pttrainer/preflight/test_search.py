@@ -14,14 +14,14 @@ from pttrainer.preflight.compiler import compiler_process
 from pttrainer.preflight.compiler.result import Compiled
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.shapes import tpu_topology
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 
 GIB = 2**30
 LARGE: dict[str, Any] = {"model": "llama3.1-8b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 4096}
 
 
 def peak(asked: Any, settings: dict[str, Any]) -> int:
-    return formula.memory(changes.changed_subject(asked, subject(asked.spec).config, settings)).peak
+    return formula.memory(changes.changed_shapes(asked, shapes_of(asked.spec).config, settings)).peak
 
 
 def test_a_job_that_fits_needs_no_change() -> None:
@@ -62,14 +62,14 @@ def test_groups_of_reinforcement_learning_stay_together() -> None:
 def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> dict[str, Compiled]:
+    def compile_in_child(of: Any, name: str, level: str, limit_s: float | None = None) -> dict[str, Compiled]:
         training = of.spec.training
         asked.append((training.lora is not None, name, level))
         share = 0.5 if training.quantization is not None else 1.2
         return {name: Compiled(share < 1, 1.0, peak=int(share * tpu_topology.usable_bytes(of.slice)))}
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
+    monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     found = fit(job(**LARGE))
     as_it_is, *others = [each.settings for each in found.refused]
     assert as_it_is == {}

@@ -10,7 +10,7 @@ from tests.builders.scripts import load_script
 
 from ptapi.load import load_job
 from pttrainer.preflight.memory.formula import memory
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 
 sizing = load_script("scripts/make_sizing.py")
 PAGE = sizing.PAGE.read_text()
@@ -34,7 +34,7 @@ def test_the_page_has_every_model_with_every_method_and_the_committed_verdicts()
 @pytest.mark.parametrize("file", sorted(sizing.VERDICTS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_a_committed_verdict_is_of_the_job_beside_it(file: Path) -> None:
     said = json.loads(file.with_suffix(".json").read_text())
-    of = subject(load_job(file.read_text()).spec)
+    of = shapes_of(load_job(file.read_text()).spec)
     computed = next(one for one in said["programs"] if one["stage"] == "formula")
     assert memory(of).program.arguments == computed["arguments"]
     assert said["chips"] == of.slice.total_chips == 64

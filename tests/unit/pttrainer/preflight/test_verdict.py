@@ -29,7 +29,7 @@ from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.report import table
 from pttrainer.preflight.shapes import passes, tpu_topology
 from pttrainer.preflight.shapes.device_bytes import total
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.step_time import estimate, step_flops
 from pttrainer.rollout import groups
@@ -41,18 +41,18 @@ GIB = 2**30
 
 
 def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
-    of = subject(spec("tiny", "cpu-8", batchSize=16, sequenceLength=64, lora={"rank": 4}))
+    of = shapes_of(spec("tiny", "cpu-8", batchSize=16, sequenceLength=64, lora={"rank": 4}))
     mesh = sharding.make_mesh(of.shape)
     made = inputs(of, mesh)
     state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), made.state)
     real = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
-    assert total(of.held.state) == real
+    assert total(of.arguments.state) == real
     step = program_of(of)
     assert steps.abstract_state(model_of(of), step.updates, step.layout(mesh)) == made.state
 
 
 def test_the_batch_has_the_shapes_of_supervised_training() -> None:
-    of = subject(spec("tiny", "cpu-1", batchSize=2, sequenceLength=32))
+    of = shapes_of(spec("tiny", "cpu-1", batchSize=2, sequenceLength=32))
     row = batching.lay_out([Example(tokens=np.arange(9), learned=np.ones(9, bool))], 32)
     real = batching.to_batch({name: np.stack([x, x]) for name, x in row.items()})
     assert_same_shapes(batch(of, sharding.make_mesh(of.shape)), real)
@@ -60,7 +60,7 @@ def test_the_batch_has_the_shapes_of_supervised_training() -> None:
 
 def test_the_batch_has_the_shapes_of_reinforcement_learning(question: Any) -> None:
     fields = {"options": {"groupSize": 2, "beta": 0.1, "updatesPerBatch": 2}, "batchSize": 2, "sequenceLength": 32}
-    of = subject(spec("tiny", "cpu-1", algorithm="grpo", **fields))
+    of = shapes_of(spec("tiny", "cpu-1", algorithm="grpo", **fields))
     # As long as a row may be: shorter rollouts make narrower batches.
     sample = Sample(tokens=[1] * 29, logps=np.zeros(29, np.float32), ended=True, text="", rewards={}, reward=1.0)
     real = groups.lay_out([Group(question, [sample, sample])], np.zeros((1, 2)), 0, 32)
@@ -84,19 +84,19 @@ def question() -> Any:
 
 def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() -> None:
     fields = {"batchSize": 64, "sequenceLength": 4096, "rollout": {"maxNewTokens": 2048}}
-    whole = subject(spec("llama3.1-70b", "v5p-128", algorithm="grpo", **fields))
-    split = subject(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 8}, **fields))
-    small = subject(spec("llama3.1-8b", "v5p-128", algorithm="grpo", **fields))
+    whole = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", **fields))
+    split = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 8}, **fields))
+    small = shapes_of(spec("llama3.1-8b", "v5p-128", algorithm="grpo", **fields))
     for of, weights, parts in (
         (whole, 70_553_706_496, 4),
         (split, 70_553_706_496, 8),
         (small, 8_030_261_248, 1),
     ):
-        found = {buffer.name: buffer.bytes for buffer in resident.outside(of)}
+        found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert found["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
     # 4 rows for each of 16 x 4 devices: 80 layers · 8 heads / 4 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens
     # each; the 8 prompts of their groups do not divide over 16, so each device holds all.
-    found = {buffer.name: buffer.bytes for buffer in resident.outside(whole)}
+    found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(whole)}
     assert found["cache of keys and values"] == 4 * 80 * 2 * 128 * 2 * 2 * 2048
     assert found["cache of prompts"] == 2 * found["cache of keys and values"]
     assert formula.memory(whole).fits
@@ -105,27 +105,27 @@ def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() 
 def test_with_vllm_nothing_of_the_native_engine_lies_on_the_chips() -> None:
     def names(**vllm: Any) -> dict[str, int]:
         rollout = {"engine": "vllm", "vllm": vllm}
-        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", batchSize=64, rollout=rollout))
-        return {buffer.name: buffer.bytes for buffer in resident.outside(of)}
+        of = shapes_of(spec("llama3.2-1b", "v6e-8", algorithm="grpo", batchSize=64, rollout=rollout))
+        return {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
 
     assert names(endpoint="http://vllm:8000", weightsDirectory="/shared") == {}
     beside = names(memoryShare=0.25)
-    assert beside == {"vLLM": int(0.25 * tpu_topology.usable_bytes(subject(spec("llama3.2-1b", "v6e-8")).slice))}
+    assert beside == {"vLLM": int(0.25 * tpu_topology.usable_bytes(shapes_of(spec("llama3.2-1b", "v6e-8")).slice))}
 
 
 def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of_training() -> None:
     fields = {"batchSize": 64, "sequenceLength": 4096}
     apart = {"maxNewTokens": 2048, "placement": "disaggregated"}
 
-    def stale(bound: int) -> Subject:
+    def stale(bound: int) -> JobShapes:
         asked = spec("llama3.1-8b", "v6e-8", algorithm="grpo", **fields, rollout=apart | {"maxStaleness": bound})
-        return subject(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
+        return shapes_of(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
 
     one, two = stale(1), stale(2)
     assert one.shape == two.shape == (1, 4, 1, 1, 1)
     assert (one.sampler, two.sampler) == ((4, 1, 1, 1, 1), (2, 1, 2, 1, 1))  # 16 GB, or twice that, in half of 32 GiB
     for of, tensor in ((one, 1), (two, 2)):
-        found = {buffer.name: buffer.bytes for buffer in resident.outside(of)}
+        found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
         embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
         assert found["weights under way"] == embedding / 4 + embedding / tensor
@@ -133,32 +133,32 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
         # tokens each; and of the 8 prompts, which their samples share.
         assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048
         assert found["cache of prompts"] == 2 * 32 * 8 * 128 * 2 * 2 * 2048
-        assert resident.rollout_peak(of, resident.outside(of)) == sum(found.values())
+        assert resident.rollout_peak(of, resident.resident_buffers(of)) == sum(found.values())
 
 
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
     def reference(**fields: Any) -> int:
-        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))
-        return next(buffer.bytes for buffer in resident.outside(of) if buffer.name == "reference weights")
+        of = shapes_of(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))
+        return next(buffer.bytes for buffer in resident.resident_buffers(of) if buffer.name == "reference weights")
 
     assert reference() * 8 == pytest.approx(4 * 1_235_814_400, rel=1e-3)
     assert reference(lora={}) < 4 * 11_272_192  # the adapters
 
 
 def test_what_does_not_fit_gets_changes_that_do_when_they_are_made() -> None:
-    of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
+    of = shapes_of(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
     tried = changes.options(of)
     by_change = {option.change: option for option in tried}
     assert by_change["adapters on 4-bit weights (QLoRA)"].fits
     assert not by_change["rows of 2048 tokens"].fits
     assert [option.fits for option in tried] == sorted((option.fits for option in tried), reverse=True)
     for option in tried:
-        again = formula.memory(subject(changes.changed(of.spec, option.settings)))
+        again = formula.memory(shapes_of(changes.changed(of.spec, option.settings)))
         assert (again.peak, again.fits) == (option.peak, option.fits)
 
 
 def test_the_smallest_slice_of_each_generation_holds_the_job_and_the_next_smaller_does_not() -> None:
-    of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
+    of = shapes_of(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
     found = {option.change.split("-")[0]: option for option in changes.smallest(of)}
     assert found["v5litepod"].chips == 16
     assert found["v5p"].chips == 4
@@ -234,7 +234,7 @@ def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.Mo
 
 
 def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
-    of = subject(spec("llama3.1-8b", "v5e-16", batchSize=16, sequenceLength=4096, steps=1000))
+    of = shapes_of(spec("llama3.1-8b", "v5e-16", batchSize=16, sequenceLength=4096, steps=1000))
     free = estimate(of, [], price=1.5)
     assert free.seconds == pytest.approx(step_flops(of) * 4 / 3 / (197e12 * 16))
     assert free.bound == "arithmetic"
@@ -253,7 +253,7 @@ def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
     said = judge(job("tiny", "v6e-1", **offline), "formula")
     assert said.fits
     assert "the data hold 64 of the teacher's tokens for each of the student's" in said.assumptions
-    of = subject(spec("tiny", "v6e-1", **offline))
+    of = shapes_of(spec("tiny", "v6e-1", **offline))
     mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
     with jax.set_mesh(mesh):
         text = next(programs.LOWERED[passes.TRAIN_STEP](of, mesh)).program.as_text()
@@ -262,16 +262,19 @@ def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
 
 def test_a_teacher_lies_beside_its_student_in_the_format_it_computes_in() -> None:
     fields: dict[str, Any] = {"batchSize": 8, "sequenceLength": 2048}
-    alone = subject(spec("qwen3-0.6b", "v6e-8", **fields))
+    alone = shapes_of(spec("qwen3-0.6b", "v6e-8", **fields))
     options = {"mode": "online", "teacher": {"uri": "random://qwen3-1.7b"}}
-    taught = subject(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=options, **fields))
+    taught = shapes_of(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=options, **fields))
     more = formula.memory(taught).program.arguments - formula.memory(alone).program.arguments
     assert more * 8 == pytest.approx(2 * 1_720_574_976, rel=1e-3)  # bfloat16, over eight chips
     assert step_flops(taught) > step_flops(alone) + 2 * 8 * 2048 * 1.4e9
-    assert resident.outside(taught) == []
+    assert resident.resident_buffers(taught) == []
     on_policy = options | {"mode": "on-policy"}
-    sampled = subject(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=on_policy, **fields))
-    assert {buffer.name for buffer in resident.outside(sampled)} >= {"rollout weights", "cache of keys and values"}
+    sampled = shapes_of(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=on_policy, **fields))
+    assert {buffer.name for buffer in resident.resident_buffers(sampled)} >= {
+        "rollout weights",
+        "cache of keys and values",
+    }
 
 
 def test_chips_that_are_none_are_refused() -> None:

@@ -21,7 +21,7 @@ ADD = {"tests": ["assert add(1, 2) == 3", "assert add(-1, 1) == 0"]}
 SUM = {"tests": [{"input": "1 2\n", "output": "3\n"}, {"input": "4 5\n", "output": "9"}]}
 REFUSED = "def add(a, b): return a + b"
 
-pytestmark = pytest.mark.skipif(bool(confinement.missing()), reason=confinement.missing())
+pytestmark = pytest.mark.skipif(bool(confinement.unsupported_reason()), reason=confinement.unsupported_reason())
 
 
 def fenced(program: str) -> str:
@@ -36,7 +36,7 @@ def runner() -> Iterator[Runner]:
 
 
 def judged(runner: Runner, *programs: str, row: dict[str, Any] = ADD) -> list[float]:
-    return runner.judge([Sample("", fenced(program), row) for program in programs]).total.tolist()
+    return runner.score([Sample("", fenced(program), row) for program in programs]).total.tolist()
 
 
 def test_a_program_is_worth_1_when_all_its_tests_pass(runner: Runner) -> None:
@@ -47,7 +47,7 @@ def test_a_program_is_worth_1_when_all_its_tests_pass(runner: Runner) -> None:
 def test_a_program_that_ends_or_hangs_before_its_tests_is_wrong(runner: Runner) -> None:
     programs = ("import os\nos._exit(0)", "raise SystemExit(0)", "def add(a, b:")
     assert judged(runner, *programs) == [0.0] * 3
-    assert code.judging(0.5)("", "while True: pass", ADD) == 0.0
+    assert code.code_reward(0.5)("", "while True: pass", ADD) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_program_that_fills_the_disk_is_wrong_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = f"import itertools, os\nfor i in itertools.count():\n    {endless}\n"
-    assert code.judging(60.0)("", fenced(program), ADD) == 0.0
+    assert code.code_reward(60.0)("", fenced(program), ADD) == 0.0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,7 +140,7 @@ def test_expressions_are_compared_as_mathematics() -> None:
     runner = Runner([Reward(builtin="math", timeout_seconds=30.0)])
     try:
         samples = [Sample("", said, {"answer": gold}) for gold, said, _ in pairs]
-        scores = runner.judge([*samples, Sample("", "7", {"answer": "no idea"})])
+        scores = runner.score([*samples, Sample("", "7", {"answer": "no idea"})])
     finally:
         runner.close()
     np.testing.assert_array_equal(scores.total, [*(right for *_, right in pairs), np.nan])

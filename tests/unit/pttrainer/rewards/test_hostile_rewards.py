@@ -88,7 +88,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 def judged(runner: Runner, *completions: str, **row: str) -> list[float]:
-    return runner.judge([Sample("", completion, row) for completion in completions]).total.tolist()
+    return runner.score([Sample("", completion, row) for completion in completions]).total.tolist()
 
 
 def test_a_copy_that_a_reward_makes_of_its_process_answers_for_nobody(hostile: Callable[..., Runner]) -> None:
@@ -115,7 +115,7 @@ def test_a_reward_that_ends_its_process_in_any_way_costs_its_own_sample(
         assert f"1 of 2 samples have no reward; the first: {says}" in capfd.readouterr().err
 
 
-@pytest.mark.skipif(bool(confinement.missing()), reason=confinement.missing())
+@pytest.mark.skipif(bool(confinement.unsupported_reason()), reason=confinement.unsupported_reason())
 def test_a_reward_can_signal_what_it_started_and_not_the_trainer(hostile: Callable[..., Runner]) -> None:
     """Signal 0 asks whether one could: where it can, this test fails and ends nobody."""
     whom = ["ends the trainer", "ends its group", "ends everybody", "has it ended", "ends a child"]
@@ -163,13 +163,13 @@ def test_gigabytes_that_a_reward_prints_are_not_in_the_log(
 
 
 def test_a_line_now_and_then_always_passes_and_a_flood_is_cut_once() -> None:
-    gate = captured_output.Gate()
-    assert all(gate.passed(b"a line\n", 10.0 * second) == b"a line\n" for second in range(50_000))
-    flood = [gate.passed(bytes(captured_output.BURST // 2), 500_000.0) for _ in range(100)]
+    gate = captured_output.OutputLimiter()
+    assert all(gate.allow(b"a line\n", 10.0 * second) == b"a line\n" for second in range(50_000))
+    flood = [gate.allow(bytes(captured_output.BURST // 2), 500_000.0) for _ in range(100)]
     assert [len(piece) for piece in flood] == [captured_output.BURST // 2] * 2 + [len(captured_output.LEFT_OUT)] + [
         0
     ] * 97
-    assert gate.passed(b"again", 500_000.0 + captured_output.BURST / captured_output.PER_SECOND) == b"again"
+    assert gate.allow(b"again", 500_000.0 + captured_output.BURST / captured_output.PER_SECOND) == b"again"
 
 
 def test_a_file_that_is_gone_is_named_and_not_looked_for_once_per_sample(
@@ -190,7 +190,7 @@ def test_a_file_that_is_gone_is_named_and_not_looked_for_once_per_sample(
 def test_many_that_hang_in_a_row_end_the_step_and_not_the_run(
     hostile: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "STOPS_IN_A_ROW", 2)
+    monkeypatch.setattr(pool, "MAX_STOPS_IN_A_ROW", 2)
     runner = hostile(timeout_s=2.0)
     assert judged(runner, "a") == [1]
     found = judged(runner, "refuses to end", "b", *["refuses to end"] * 50, "c")

@@ -64,7 +64,7 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    monkeypatch.setattr(endpoint, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(endpoint, "MIN_BACKOFF_S", 0.01)
     made = Service()
     yield made
     made.server.shutdown()
@@ -78,14 +78,14 @@ def runner(service: Service, run: Path | None = None, timeout_s: float = 5.0, **
 
 
 def test_a_score_is_scaled_between_lowest_and_highest(service: Service) -> None:
-    scores = runner(service, lowest=0, highest=16).judge(SAMPLES)
+    scores = runner(service, lowest=0, highest=16).score(SAMPLES)
     np.testing.assert_allclose(scores.total, [0.5, 0.125, 0.5])
     assert service.asked[0]["temperature"] == 0
     assert service.asked[0]["model"] == "m"
 
 
 def test_the_same_question_is_asked_once_in_a_run_and_after_a_restart(service: Service, tmp_path: Path) -> None:
-    scores = runner(service, tmp_path).judge(SAMPLES)
+    scores = runner(service, tmp_path).score(SAMPLES)
     assert sorted(body["messages"][0]["content"] for body in service.asked) == ["1+1? bad 2", "1+1? good 2"]
     assert {k: v for k, v in scores.facts.items() if "seconds" not in k} == {
         "reward/j/calls": 2.0,
@@ -93,14 +93,14 @@ def test_the_same_question_is_asked_once_in_a_run_and_after_a_restart(service: S
         "reward/j/tokens": 20.0,
     }
     again = runner(service, tmp_path)
-    np.testing.assert_allclose(again.judge(SAMPLES).total, scores.total)
+    np.testing.assert_allclose(again.score(SAMPLES).total, scores.total)
     assert len(service.asked) == 2
-    assert runner(service, tmp_path, model="other").judge(SAMPLES).facts["reward/j/calls"] == 2.0
+    assert runner(service, tmp_path, model="other").score(SAMPLES).facts["reward/j/calls"] == 2.0
 
 
 def test_errors_that_pass_are_repeated(service: Service) -> None:
     service.reply = lambda asked, call: (503, {}) if call <= 2 else "Score: 10"
-    np.testing.assert_allclose(runner(service, concurrency=1).judge(SAMPLES[:1]).total, [1.0])
+    np.testing.assert_allclose(runner(service, concurrency=1).score(SAMPLES[:1]).total, [1.0])
     assert len(service.asked) == 3
 
 
@@ -108,10 +108,10 @@ def test_a_service_that_stays_away_is_no_reward_and_never_ends_the_run(service: 
     service.reply = lambda asked, call: (429, {})
     judge = runner(service, retries=1)
     for _ in range(2):
-        assert np.isnan(judge.judge(SAMPLES).total).all()
+        assert np.isnan(judge.score(SAMPLES).total).all()
     service.server.shutdown()
     service.server.server_close()
-    scores = judge.judge(SAMPLES)
+    scores = judge.score(SAMPLES)
     assert np.isnan(scores.total).all()
     (first,) = scores.failures.values()
     assert (first.kind, step_faults.ENDS[first.kind].error.exit_code) == (Kind.SERVICE, ExitCode.SERVICE_LOST)
@@ -120,13 +120,13 @@ def test_a_service_that_stays_away_is_no_reward_and_never_ends_the_run(service: 
 @pytest.mark.parametrize("reply", ["I like it", "Score: 11", {"choices": []}, {"choices": [{"message": {}}]}, [1]])
 def test_a_reply_without_a_score_is_no_reward_of_that_sample_alone(service: Service, reply: Any) -> None:
     service.reply = lambda asked, call: (200, reply) if "bad" in asked else "9"
-    np.testing.assert_allclose(runner(service, retries=0).judge(SAMPLES).total, [0.9, np.nan, 0.9])
+    np.testing.assert_allclose(runner(service, retries=0).score(SAMPLES).total, [0.9, np.nan, 0.9])
 
 
 def test_a_slow_service_is_given_up_after_the_reward_s_limit(service: Service) -> None:
     held = threading.Event()
     service.reply = lambda asked, call: held.wait(20) and ""
-    assert np.isnan(runner(service, timeout_s=0.3).judge(SAMPLES[:1]).total).all()
+    assert np.isnan(runner(service, timeout_s=0.3).score(SAMPLES[:1]).total).all()
     held.set()
 
 
@@ -134,17 +134,17 @@ def test_waiting_for_a_judge_is_a_sign_of_life(service: Service, monkeypatch: py
     monkeypatch.setattr(endpoint, "WAKE_S", 0.02)
     alive = threading.Event()
     service.reply = lambda asked, call: "10" if alive.wait(20) else (503, {})
-    np.testing.assert_allclose(runner(service).judge(SAMPLES[:1], alive.set).total, [1.0])
+    np.testing.assert_allclose(runner(service).score(SAMPLES[:1], alive.set).total, [1.0])
 
 
 def test_a_spent_budget_is_no_reward_also_after_a_restart(service: Service, tmp_path: Path) -> None:
     limited = {"concurrency": 1, "budget": {"calls": 1}}
-    np.testing.assert_allclose(runner(service, tmp_path, **limited).judge(SAMPLES).total, [0.8, np.nan, 0.8])
+    np.testing.assert_allclose(runner(service, tmp_path, **limited).score(SAMPLES).total, [0.8, np.nan, 0.8])
     again = runner(service, tmp_path, **limited)
-    np.testing.assert_allclose(again.judge(SAMPLES).total, [0.8, np.nan, 0.8])
+    np.testing.assert_allclose(again.score(SAMPLES).total, [0.8, np.nan, 0.8])
     assert len(service.asked) == 1
     by_tokens = runner(service, concurrency=1, budget={"tokens": 10})
-    scores = by_tokens.judge(SAMPLES)
+    scores = by_tokens.score(SAMPLES)
     np.testing.assert_allclose(scores.total, [0.8, np.nan, 0.8])
     assert [verdict.kind for verdict in scores.failures.values()] == [Kind.BUDGET]
 
@@ -155,22 +155,24 @@ def test_a_judge_that_refuses_from_the_start_ends_the_run_and_hides_the_key(
     monkeypatch.setenv("JUDGE_API_KEY", "sk-very-secret")
     service.reply = lambda asked, call: (401, {"error": "wrong key sk-very-secret"})
     with pytest.raises(UserCodeError, match="401") as error:
-        runner(service, api_key_env="JUDGE_API_KEY").judge(SAMPLES)
+        runner(service, api_key_env="JUDGE_API_KEY").score(SAMPLES)
     assert "secret" not in str(error.value)
-    assert str(error.value).endswith("the judge's url and model, and at the key in the variable that apiKeyEnv names")
+    assert str(error.value).endswith("the judge's url and model, and the key in the variable that apiKeyEnv names")
     assert service.headers[0]["Authorization"] == "Bearer sk-very-secret"
 
 
 def test_a_redirect_is_not_followed_because_the_key_would_go_elsewhere(service: Service) -> None:
     service.reply = lambda asked, call: (302, {})
-    with pytest.raises(UserCodeError, match=r"302 Found: to http://127\.0\.0\.1:9/, which is not followed because"):
-        runner(service).judge(SAMPLES)
+    with pytest.raises(
+        UserCodeError, match=r"302 Found: to http://127\.0\.0\.1:9/, which is not followed: it would receive the key"
+    ):
+        runner(service).score(SAMPLES)
 
 
 def test_a_name_in_the_prompt_that_no_row_has_is_told_once(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
     judge = runner(service, prompt='{anwser} {answer} {lowest} {"a": 1}')
-    judge.judge(SAMPLES)
-    judge.judge(SAMPLES)
+    judge.score(SAMPLES)
+    judge.score(SAMPLES)
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("warning: the prompt of judge m says {anwser}, which no row has")
     assert line.endswith("accepted: answer, completion, highest, lowest, prompt")
@@ -191,19 +193,19 @@ def test_judges_are_asked_at_once_and_named_in_the_job_s_order(service: Service)
         {"name": "second", "judge": {**judge, "prompt": "second {completion}"}, "weight": 2.0},
     ]
     found = Runner([Reward.model_validate(reward) for reward in rewards])
-    scores = found.judge(SAMPLES)
+    scores = found.score(SAMPLES)
     assert list(scores.rewards) == found.names == ["first", "exact", "second"]
     np.testing.assert_allclose(scores.total, [0.8 + 2 * 0.2] * 3)
     met.reset()
-    np.testing.assert_allclose(found.judge(SAMPLES).total, scores.total)  # kept: nothing is asked again
+    np.testing.assert_allclose(found.score(SAMPLES).total, scores.total)  # kept: nothing is asked again
     assert len(service.asked) == 4
 
 
 def test_a_reply_that_is_a_stream_is_shown(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
     for url in spoken(whole(b'data: {"choices": []}')):
         reward = Reward.model_validate({"name": "j", "judge": {"url": url, "model": "m", "retries": 0}})
-        assert np.isnan(Runner([reward]).judge(SAMPLES).total).all()
-    assert "the reply is no JSON: 'data: {\"choices\": []}'" in capfd.readouterr().err
+        assert np.isnan(Runner([reward]).score(SAMPLES).total).all()
+    assert "the reply is not JSON: 'data: {\"choices\": []}'" in capfd.readouterr().err
 
 
 def spoken(behave: Callable[[socket.socket], Any]) -> Iterator[str]:
@@ -263,13 +265,13 @@ def whole(content: bytes) -> Callable[[socket.socket], None]:
 def test_whatever_a_service_sends_the_reward_is_missing_in_time(
     behave: Callable[[socket.socket], Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(endpoint, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(endpoint, "MIN_BACKOFF_S", 0.01)
     for url in spoken(behave):
         reward = Reward.model_validate(
             {"name": "j", "judge": {"url": url, "model": "m", "retries": 1}, "timeout_seconds": 0.4}
         )
         began = time.monotonic()
-        assert np.isnan(Runner([reward]).judge(SAMPLES).total).all()
+        assert np.isnan(Runner([reward]).score(SAMPLES).total).all()
         assert time.monotonic() - began < 60  # who waited for its end would wait for 100 s or for ever
     assert len(capfd.readouterr().err.splitlines()) == 1
 
@@ -277,16 +279,16 @@ def test_whatever_a_service_sends_the_reward_is_missing_in_time(
 def test_a_service_that_is_away_is_not_waited_for_by_every_sample(service: Service) -> None:
     service.reply = lambda asked, call: "9" if "first" in asked else (503, {})
     many = [Sample("", "first", {}), *(Sample("", f"other {n}", {}) for n in range(100))]
-    total = runner(service, concurrency=1, retries=0).judge(many).total
+    total = runner(service, concurrency=1, retries=0).score(many).total
     np.testing.assert_allclose(total, [0.9, *[np.nan] * 100])
-    assert len(service.asked) == 1 + endpoint.LOST_IN_A_ROW
+    assert len(service.asked) == 1 + endpoint.MAX_FAILURES_IN_A_ROW
 
 
 def test_tokens_below_nothing_do_not_fill_the_budget_up(service: Service) -> None:
     said = {"choices": [{"message": {"content": "9"}}], "usage": {"total_tokens": -1000}}
     service.reply = lambda asked, call: (200, said) if call == 1 else "9"
     judge = runner(service, concurrency=1, budget={"tokens": 10})
-    np.testing.assert_allclose(judge.judge([Sample("", c, {}) for c in "abc"]).total, [0.9, 0.9, np.nan])
+    np.testing.assert_allclose(judge.score([Sample("", c, {}) for c in "abc"]).total, [0.9, 0.9, np.nan])
 
 
 def test_a_key_that_is_not_set_is_refused_before_the_first_step(service: Service) -> None:
@@ -307,4 +309,4 @@ def test_what_a_completion_says_is_not_filled_in_again() -> None:
     [("Score: 7", 7.0), ("score = 1, no: **Score:** 2.5", 2.5), (" 3. ", 3.0), ("I give 5 points", None), ("", None)],
 )
 def test_the_last_score_of_a_reply_counts(text: str, value: float | None) -> None:
-    assert endpoint.score(text) == value
+    assert endpoint.parse_score(text) == value

@@ -25,7 +25,7 @@ class SlowRunner:
 
     names = ("own",)
 
-    def judge(self, samples: Any, alive: Any) -> Scores:
+    def score(self, samples: Any, alive: Any) -> Scores:
         for _ in range(5):
             alive()
         return SCORES

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pttrainer.rewards.builtin import choice, format, gsm8k
-from pttrainer.rewards.factory import HERE
+from pttrainer.rewards.factory import IN_PROCESS
 
 GSM8K = Path(__file__).resolve().parents[5] / "shared" / "data" / "gsm8k" / "train.jsonl"
 
@@ -131,7 +131,7 @@ def test_format_refuses_every_other_form(text: str) -> None:
 
 
 def test_format_with_a_pattern_searches_over_lines() -> None:
-    reward = format.matching(r"^Answer:.*\d$")
+    reward = format.pattern_reward(r"^Answer:.*\d$")
     assert reward("", "Answer:\n4", {}) == 1.0
     assert reward("", "The Answer: 4", {}) == 0.0
 
@@ -158,4 +158,4 @@ def test_choice_wants_one_letter_that_is_marked_or_alone(completion: str, score:
 
 def test_every_builtin_module_has_a_reward() -> None:
     for module in (gsm8k, format, choice):
-        assert module.__name__ in HERE.values()
+        assert module.__name__ in IN_PROCESS.values()

@@ -44,12 +44,12 @@ def test_a_python_reward_gets_prompt_completion_and_row(load: Load) -> None:
     runner = load(
         "def reward(prompt, completion, row):\n    return len(prompt) + len(completion) / 10 + int(row['answer'])\n"
     )
-    np.testing.assert_allclose(runner.judge(SAMPLES).total, [2.4, 2.3, 2.4])
+    np.testing.assert_allclose(runner.score(SAMPLES).total, [2.4, 2.3, 2.4])
 
 
 def test_what_the_reward_prints_is_not_taken_for_its_answer(load: Load) -> None:
     runner = load("def reward(p, c, row):\n    print('{\"reward\": 7}')\n    return 0.5\n")
-    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.5] * 3)
+    np.testing.assert_array_equal(runner.score(SAMPLES).total, [0.5] * 3)
 
 
 def test_a_reward_that_hangs_is_no_reward_and_the_pool_goes_on(load: Load) -> None:
@@ -58,7 +58,7 @@ def test_a_reward_that_hangs_is_no_reward_and_the_pool_goes_on(load: Load) -> No
     )
     started = time.monotonic()
     for _ in range(2):
-        scores = runner.judge(SAMPLES)
+        scores = runner.score(SAMPLES)
         np.testing.assert_array_equal(scores.total, [1.0, np.nan, 1.0])
     assert time.monotonic() - started < 300
 
@@ -75,7 +75,7 @@ def test_waiting_for_a_reward_is_a_sign_of_life(load: Load, tmp_path: Path, monk
         if len(signs) == 5:
             there.touch()
 
-    assert runner.judge([Sample("", str(there), {})], alive).total.tolist() == [1.0]
+    assert runner.score([Sample("", str(there), {})], alive).total.tolist() == [1.0]
 
 
 WAITING = """
@@ -91,24 +91,24 @@ def test_a_reward_that_hangs_in_c_code_is_killed(load: Load) -> None:
     runner = load(
         "import re\ndef reward(p, c, row):\n    re.match('(a+)+$', 'a' * 60 + 'b')\n    return 1.0\n", timeout_s=0.5
     )
-    assert np.isnan(runner.judge(SAMPLES[:1]).total).all()
+    assert np.isnan(runner.score(SAMPLES[:1]).total).all()
 
 
 def test_a_reward_that_kills_its_process_is_no_reward(load: Load) -> None:
     runner = load("import os\ndef reward(p, c, row):\n    return 1.0 if c == 'good' else os._exit(3)\n")
-    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [1.0, np.nan, 1.0])
+    np.testing.assert_array_equal(runner.score(SAMPLES).total, [1.0, np.nan, 1.0])
 
 
 @pytest.mark.parametrize("broken", ["None", "'1'", "float('nan')", "float('inf')", "True", "[1.0]", "1 / 0"])
 def test_what_is_no_finite_number_is_no_reward(load: Load, broken: str, capfd: pytest.CaptureFixture[str]) -> None:
     runner = load(f"def reward(p, c, row):\n    return 1.0 if c == 'good' else {broken}\n")
-    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [1.0, np.nan, 1.0])
+    np.testing.assert_array_equal(runner.score(SAMPLES).total, [1.0, np.nan, 1.0])
     assert "reward own: 1 of 3 samples have no reward; the first:" in capfd.readouterr().err
 
 
 def test_integers_and_numpy_floats_are_numbers(load: Load) -> None:
     runner = load("import numpy\ndef reward(p, c, row):\n    return 1 if c == 'good' else numpy.float64(0.25)\n")
-    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [1.0, 0.25, 1.0])
+    np.testing.assert_array_equal(runner.score(SAMPLES).total, [1.0, 0.25, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_a_reward_that_fails_on_every_sample_of_the_first_step_ends_the_run(load
     with pytest.raises(
         UserCodeError, match=r"3 of 3 samples have no reward; the first: raised KeyError: 'gold' \(line 2\)"
     ):
-        runner.judge(SAMPLES)
+        runner.score(SAMPLES)
 
 
 def test_a_reward_that_worked_before_may_fail_on_a_whole_step(load: Load) -> None:
     runner = load("def reward(p, c, row):\n    return float(c)\n")
-    assert runner.judge([Sample("p", "1", {})]).total[0] == 1.0
-    assert np.isnan(runner.judge(SAMPLES).total).all()
+    assert runner.score([Sample("p", "1", {})]).total[0] == 1.0
+    assert np.isnan(runner.score(SAMPLES).total).all()
 
 
 def test_an_async_reward_judges_samples_side_by_side_and_a_slow_one_is_no_reward(
@@ -152,7 +152,7 @@ def test_an_async_reward_judges_samples_side_by_side_and_a_slow_one_is_no_reward
 ) -> None:
     monkeypatch.setattr(pool, "default_children", lambda: 1)
     runner = load(TOGETHER, timeout_s=3.0)
-    total = runner.judge(SAMPLES + SAMPLES[:1] * 40).total
+    total = runner.score(SAMPLES + SAMPLES[:1] * 40).total
     np.testing.assert_array_equal(total, [1.0, np.nan, *[1.0] * 41])
 
 
@@ -175,7 +175,7 @@ def test_an_async_reward_that_blocks_its_loop_is_killed(load: Load, monkeypatch:
     source = "import time\nasync def reward(p, c, row):\n    time.sleep(60)\n    return 1.0\n"
     monkeypatch.setattr(scorers, "GRACE_S", 0.2)
     runner = load(source, timeout_s=0.2)
-    assert np.isnan(runner.judge(SAMPLES[:1]).total).all()
+    assert np.isnan(runner.score(SAMPLES[:1]).total).all()
 
 
 BATCHED = "def reward(prompts, completions, rows):\n    return [{value} for c, row in zip(completions, rows)]\n"
@@ -184,12 +184,12 @@ BATCHED = "def reward(prompts, completions, rows):\n    return [{value} for c, r
 @pytest.mark.parametrize("kind", ["", "async "])
 def test_a_batched_reward_gets_all_samples_in_one_call(load: Load, kind: str) -> None:
     runner = load(kind + BATCHED.format(value="len(completions) + int(row['answer']) / 4"), batched=True)
-    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [3.25] * 3)
+    np.testing.assert_array_equal(runner.score(SAMPLES).total, [3.25] * 3)
 
 
 def test_one_bad_value_of_a_batch_is_no_reward_of_that_sample_alone(load: Load) -> None:
     runner = load(BATCHED.format(value="float('nan') if c == 'bad' else 0.5"), batched=True)
-    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.5, np.nan, 0.5])
+    np.testing.assert_array_equal(runner.score(SAMPLES).total, [0.5, np.nan, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_one_bad_value_of_a_batch_is_no_reward_of_that_sample_alone(load: Load) 
 def test_a_batch_of_the_wrong_count_or_type_says_nothing_about_any_sample(load: Load, returned: str, says: str) -> None:
     runner = load(f"def reward(p, c, rows):\n    return {returned}\n", batched=True)
     with pytest.raises(UserCodeError, match=says):
-        runner.judge(SAMPLES)
+        runner.score(SAMPLES)
 
 
 def test_a_batched_reward_of_single_arguments_is_refused_before_the_first_step(load: Load) -> None:
@@ -211,7 +211,7 @@ def test_a_file_that_breaks_while_the_run_goes_on_ends_nothing(load: Load, tmp_p
     runner = load("import os\ndef reward(p, c, row):\n    return 1.0 if c == 'good' else os._exit(3)\n")
     (tmp_path / "own.py").write_text("raise ValueError\n")
     for _ in range(2):
-        assert np.isnan(runner.judge(SAMPLES[1:2]).total).all()
+        assert np.isnan(runner.score(SAMPLES[1:2]).total).all()
 
 
 def test_a_reward_from_a_bucket_is_read_by_the_storage_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,26 +222,26 @@ def test_a_reward_from_a_bucket_is_read_by_the_storage_code(monkeypatch: pytest.
     monkeypatch.setattr("pttrainer.runtime.io.storage.read_file", read)
     runner = Runner([Reward(name="own", python=PythonReward(uri="gs://b/dir/own.py"))])
     try:
-        np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.25] * 3)
+        np.testing.assert_array_equal(runner.score(SAMPLES).total, [0.25] * 3)
     finally:
         runner.close()
 
 
 def test_every_reward_is_timed(load: Load) -> None:
     runner = load("import time\ndef reward(p, c, row):\n    time.sleep(0.2)\n    return 1.0\n")
-    assert 0.2 <= runner.judge(SAMPLES[:1]).facts["seconds/reward/own"] < 60.0
+    assert 0.2 <= runner.score(SAMPLES[:1]).facts["seconds/reward/own"] < 60.0
 
 
 def test_length_falls_from_the_buffer_to_minus_one_and_no_further() -> None:
     runner = Runner([Reward(builtin="length", buffer_tokens=4)], max_new_tokens=10)
     lengths = (0, 6, 7, 8, 10, 40)
-    total = runner.judge([Sample("", "", {}, tokens) for tokens in lengths]).total
+    total = runner.score([Sample("", "", {}, tokens) for tokens in lengths]).total
     np.testing.assert_array_equal(total, [0.0, 0.0, -0.25, -0.5, -1.0, -1.0])
 
 
 def test_length_without_numbers_takes_a_fifth_of_the_longest_completion() -> None:
     runner = Runner([Reward(builtin="length")], max_new_tokens=100)
-    np.testing.assert_array_equal(runner.judge([Sample("", "", {}, n) for n in (80, 90)]).total, [0.0, -0.5])
+    np.testing.assert_array_equal(runner.score([Sample("", "", {}, n) for n in (80, 90)]).total, [0.0, -0.5])
 
 
 def test_a_length_whose_buffer_is_longer_than_itself_is_refused() -> None:
@@ -257,7 +257,7 @@ def test_several_rewards_are_weighted_and_one_that_is_missing_leaves_the_sample_
     ]
     runner = Runner(rewards)
     try:
-        scores = runner.judge([Sample("p", c, {"answer": "1"}) for c in ("1", "bad", "2")])
+        scores = runner.score([Sample("p", c, {"answer": "1"}) for c in ("1", "bad", "2")])
     finally:
         runner.close()
     np.testing.assert_array_equal(scores.total, [2.5, np.nan, 0.5])
@@ -267,7 +267,7 @@ def test_several_rewards_are_weighted_and_one_that_is_missing_leaves_the_sample_
 def test_a_pattern_runs_where_it_can_be_killed() -> None:
     runner = Runner([Reward(builtin="format", pattern="(a+)+$", timeout_seconds=0.5)])
     try:
-        scores = runner.judge([Sample("", "a" * 60 + "b", {}), Sample("", "aa", {})])
+        scores = runner.score([Sample("", "a" * 60 + "b", {}), Sample("", "aa", {})])
     finally:
         runner.close()
     np.testing.assert_array_equal(scores.total, [np.nan, 1.0])
@@ -293,7 +293,7 @@ def test_children_die_with_a_killed_trainer_even_while_they_hang(tmp_path: Path)
         "from ptapi.spec import PythonReward, Reward\nfrom pttrainer.rewards import Sample, scorers\n"
         "from pttrainer.rewards.runner import Runner\n"
         f"Runner([Reward(python=PythonReward(uri='file://{tmp_path}/own.py'), timeout_seconds=600)])"
-        ".judge([Sample('p', 'c', {})])\n"
+        ".score([Sample('p', 'c', {})])\n"
     )
     trainer = subprocess.Popen([sys.executable, "-c", code])
     pid_file = tmp_path / "pid"

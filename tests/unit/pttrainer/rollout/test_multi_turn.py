@@ -16,8 +16,8 @@ from ptapi.spec import Reward
 from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
-from pttrainer.environments.environment import Opening, Said, Turn
-from pttrainer.environments.tool_environment import Tools
+from pttrainer.environments.environment import AssistantTurn, ResetResult, StepResult
+from pttrainer.environments.tool_environment import ToolEnvironment
 from pttrainer.errors import DataError, UserCodeError
 from pttrainer.rewards.runner import Runner
 from pttrainer.rollout import groups
@@ -65,7 +65,7 @@ def sampler(script: Script, environment: Any = None, **spec: Any) -> EpisodeSamp
     context = SimpleNamespace(
         tokenizer=TOKENIZER, chat=CHAT, leader=True, spec=SimpleNamespace(training=training), alive=lambda: None
     )
-    runner, tools = Runner([Reward(builtin="exact")]), Tools(whole, None, context.alive)
+    runner, tools = Runner([Reward(builtin="exact")]), ToolEnvironment(whole, None, context.alive)
     return EpisodeSampler(cast(Context, context), script, runner, environment or tools, whole)
 
 
@@ -148,7 +148,7 @@ def test_facts_of_episodes_count_calls_and_failures() -> None:
 
 
 @dataclass
-class World:
+class UserEnvironment:
     """Answers "go" with a reward of a half until the third turn; "break" is an error, "slow" takes a minute."""
 
     opening: str = ""
@@ -156,25 +156,27 @@ class World:
     is_rewarding: bool = True
     stepped: list[list[int]] = field(default_factory=list)
 
-    def reset(self, rows: Mapping[int, Any]) -> dict[int, Opening]:
-        return {n: Opening(self.opening) for n in rows}
+    def reset(self, rows: Mapping[int, Any]) -> dict[int, ResetResult]:
+        return {n: ResetResult(self.opening) for n in rows}
 
-    def step(self, said: Mapping[int, Said]) -> dict[int, Turn]:
+    def step(self, said: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
         self.stepped.append(list(said))
         return {n: self._turn(turn.text) for n, turn in said.items()}
 
-    def _turn(self, text: str) -> Turn:
+    def _turn(self, text: str) -> StepResult:
         if text == "break":
-            return Turn(done=True, error="broken")
+            return StepResult(done=True, error="broken")
         messages = [{"role": "user", "content": "on"}]
-        return Turn(() if text == "end" else messages, 0.5, text == "end", seconds=60.0 if text == "slow" else 0.0)
+        return StepResult(
+            () if text == "end" else messages, 0.5, text == "end", seconds=60.0 if text == "slow" else 0.0
+        )
 
     def close(self) -> None: ...
 
 
 def test_the_environment_s_rewards_are_summed_and_weighted_beside_the_others() -> None:
     script = Script([["go"], ["end"]])
-    judged = sampler(script, World(), reward_weight=2.0).sample(
+    judged = sampler(script, UserEnvironment(), reward_weight=2.0).sample(
         {}, [question("?", answer="end")], [0], 1, SAMPLING, Draw(0, 0)
     )
     (only,) = judged.groups[0].samples
@@ -183,7 +185,7 @@ def test_the_environment_s_rewards_are_summed_and_weighted_beside_the_others() -
 
 
 def test_an_episode_keeps_its_number_when_others_have_ended() -> None:
-    world = World()
+    world = UserEnvironment()
     script = Script([["end", "go", None, "go"], ["go", "end"], ["end"]])
     judged = sampler(script, world).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
     assert world.stepped == [[0, 1, 3], [1, 3], [1]]
@@ -192,7 +194,7 @@ def test_an_episode_keeps_its_number_when_others_have_ended() -> None:
 
 def test_an_episode_that_fails_or_takes_too_long_has_no_reward() -> None:
     script = Script([["break", "slow", "end"]])
-    judged = sampler(script, World(), timeout_seconds=30).sample(
+    judged = sampler(script, UserEnvironment(), timeout_seconds=30).sample(
         {}, [question("?", answer="end")], [0], 3, SAMPLING, Draw(0, 0)
     )
     rewards = [sample.reward for sample in judged.groups[0].samples]
@@ -202,12 +204,12 @@ def test_an_episode_that_fails_or_takes_too_long_has_no_reward() -> None:
 
 def test_an_environment_in_which_every_episode_fails_from_the_start_ends_the_run() -> None:
     with pytest.raises(UserCodeError, match="2 of 2 episodes failed; the first: broken"):
-        sampler(Script([["break"] * 2]), World()).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+        sampler(Script([["break"] * 2]), UserEnvironment()).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
 
 
 def test_an_opening_is_said_after_the_row_s_prompt() -> None:
     script = Script([["end", "end"]])
-    sampler(script, World("look")).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    sampler(script, UserEnvironment("look")).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
     (prompts, samples, _) = script.asked[0]
     assert samples == 1
     text = TOKENIZER.decode(prompts[0].tokens, skip_special=False)
@@ -241,7 +243,7 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
     with pytest.raises(
         UserCodeError, match="1 of 1 episodes failed; the first: the opening is too long: no tokens are left for a turn"
     ):
-        sampler(Script([["end"]]), World("y" * 10**7)).sample({}, [ASKED], [0], 1, SAMPLING, Draw(0, 0))
+        sampler(Script([["end"]]), UserEnvironment("y" * 10**7)).sample({}, [ASKED], [0], 1, SAMPLING, Draw(0, 0))
     assert max(encoded) < 1000
 
 

@@ -21,7 +21,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, from_hf, preset
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.shapes import rollout_shapes
-from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
@@ -284,8 +284,8 @@ def test_preflight_counts_a_drafts_weights_and_cache() -> None:
     asked = {"maxNewTokens": 2044}
 
     def buffers(rollout: dict[str, Any]) -> dict[str, int]:
-        of = subject(spec("llama3.1-8b", "v6e-16", rollout=asked | rollout, **fields))
-        return {buffer.name: buffer.bytes for buffer in resident.outside(of)}
+        of = shapes_of(spec("llama3.1-8b", "v6e-16", rollout=asked | rollout, **fields))
+        return {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
 
     alone = buffers({})
     drafted = buffers({"speculative": {"draft": {"uri": "random://llama3.2-1b"}}})

@@ -51,7 +51,7 @@ def adapted(size: float) -> tuple[Model, Params]:
     random = np.random.default_rng(1)
     shapes = with_adapters.trained(with_adapters.abstract())
     lora = jax.tree.map(lambda x: (size * random.standard_normal(x.shape)).astype(np.float32), shapes)
-    return with_adapters, with_adapters.whole(params, jax.tree.map(jax.numpy.asarray, lora))
+    return with_adapters, with_adapters.join_params(params, jax.tree.map(jax.numpy.asarray, lora))
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def meshes(trainer: tuple[int, ...], sampler: tuple[int, ...]) -> tuple[jax.shar
 def params_on(mesh: jax.sharding.Mesh, of: Model, seed: int = 0) -> Params:
     where = sharding.weight_shardings(mesh, of.abstract(), of.logical_axes())
     base: Params = initial(of.without_adapters, 0 if of.adapters else seed)
-    whole = of.whole(base, of.init_adapters(of.trained(where), seed)) if of.adapters else base
+    whole = of.join_params(base, of.init_adapters(of.trained(where), seed)) if of.adapters else base
     placed: Params = jax.device_put(whole, where)
     return placed
 

@@ -20,7 +20,7 @@ from pttrainer.runtime.io.storage import Directory
 from pttrainer.runtime.reporting import watchdog
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.progress import Beat
-from pttrainer.runtime.reporting.stack_dumper import Courier
+from pttrainer.runtime.reporting.stack_dumper import StackDumper
 from pttrainer.runtime.reporting.watchdog import Watchdog
 
 
@@ -31,7 +31,7 @@ def beat(stage: run_directory.Stage = "training", typical: float | None = 2.0, s
 def test_a_hang_leaves_stacks_and_a_reason_and_ends_with_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "STAY_S", 0.0)
+    monkeypatch.setattr(watchdog, "COORDINATOR_LINGER_S", 0.0)
     codes: list[int] = []
     ended = threading.Event()
 
@@ -40,7 +40,7 @@ def test_a_hang_leaves_stacks_and_a_reason_and_ends_with_its_code(
         ended.set()
 
     still = beat(since=time.monotonic() - 100.0)
-    dog = Watchdog(lambda: still, Directory(tmp_path), 0, 30, end=end, look_s=0.01)
+    dog = Watchdog(lambda: still, Directory(tmp_path), 0, 30, end=end, poll_s=0.01)
     assert ended.wait(120)
     dog.stop()
     assert codes == [ExitCode.HANG]
@@ -53,7 +53,7 @@ def test_a_hang_leaves_stacks_and_a_reason_and_ends_with_its_code(
 
 def test_a_signal_writes_stacks_and_ends_nothing(tmp_path: Path) -> None:
     codes: list[int] = []
-    dog = Watchdog(lambda: beat(since=time.monotonic()), Directory(tmp_path), 2, None, end=codes.append, look_s=0.01)
+    dog = Watchdog(lambda: beat(since=time.monotonic()), Directory(tmp_path), 2, None, end=codes.append, poll_s=0.01)
     os.kill(os.getpid(), signal.SIGUSR1)
     target = tmp_path / run_directory.stack_file(3, 2)
     until = time.monotonic() + 120
@@ -72,9 +72,9 @@ from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.progress import Beat
 from pttrainer.runtime.io.storage import Directory
 
-watchdog.LOCKED_S, watchdog.REWIND_S = 3.0, 0.1
+watchdog.LOCKED_S, watchdog.REARM_S = 3.0, 0.1
 dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
-                        look_s=0.05)
+                        poll_s=0.05)
 time.sleep(0.5)
 ctypes.PyDLL(None).sleep(60)  # holds Python's lock
 """
@@ -94,11 +94,11 @@ from pttrainer.runtime.reporting import stack_dumper, watchdog
 from pttrainer.runtime.reporting.progress import Beat
 from pttrainer.runtime.io.storage import Directory
 
-stack_dumper.Courier.__init__.__defaults__ = (1.0,)
-watchdog.REWIND_S, watchdog.COURIER_S = 0.1, 0.0
+stack_dumper.StackDumper.__init__.__defaults__ = (1.0,)
+watchdog.REARM_S, watchdog.STACK_DUMPER_AFTER_S = 0.1, 0.0
 dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
-                        look_s=0.05)
-while dog._courier is None:
+                        poll_s=0.05)
+while dog._stack_dumper is None:
     time.sleep(0.05)
 time.sleep(0.5)  # it is told where to write
 lock, c = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
@@ -120,11 +120,11 @@ def test_stacks_of_a_process_whose_python_is_stuck_come_into_the_run_directory_b
     assert "error: Python has not run for 1 s; stacks of all threads: file://" in errors
 
 
-def test_a_courier_whose_process_works_writes_nothing_and_ends_with_it(tmp_path: Path) -> None:
+def test_a_stack_dumper_whose_process_works_writes_nothing_and_ends_with_it(tmp_path: Path) -> None:
     stacks = tempfile.TemporaryFile()  # noqa: SIM115
-    beside = Courier(f"file://{tmp_path}", stacks.fileno(), still_s=30.0)
+    beside = StackDumper(f"file://{tmp_path}", stacks.fileno(), still_s=30.0)
     for _ in range(3):
-        beside.tell(run_directory.stack_file(1, 0))
+        beside.keep_alive(run_directory.stack_file(1, 0))
     beside.stop()
     assert beside._process.returncode == 0
     assert list(tmp_path.iterdir()) == []
@@ -140,7 +140,7 @@ def test_every_process_leaves_a_sign_of_life_and_no_write_waits_for_another(tmp_
     gate = threading.Event()
     beats = Heartbeats(Slow(tmp_path), 7, every_s=0.0)
     for _ in range(3):
-        beats.tell(beat(since=time.monotonic()))
+        beats.update(beat(since=time.monotonic()))
     assert [thread.name for thread in threading.enumerate()].count("heartbeat") == 1
     gate.set()
     target = tmp_path / run_directory.heartbeat_file(7)

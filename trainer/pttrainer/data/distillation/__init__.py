@@ -1,1 +1,1 @@
-"""Data that distillation adds: the teacher's log-probs, context that only the teacher sees."""
+"""Data that distillation adds: the teacher's log-probs, and context that only the teacher sees."""

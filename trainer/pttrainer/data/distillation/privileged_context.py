@@ -1,8 +1,8 @@
-"""What a self-teacher is told and its student is not: a solution, a demonstration, advice, inside the prompt's text.
+r"""Context that only a self-teacher sees: a solution, a demonstration, advice, inside the prompt's text.
 
-A template such as `{prompt}\\n\\nA right answer: {answer}` takes the place of what the prompt's last message says.
-`{prompt}` is that message, `{answer}` the gold answer, and any other word in braces a column of the row. Text that is
-put in is not looked through again. Left out: context for a teacher with other weights, which no paper asks for.
+A template such as `{prompt}\n\nA right answer: {answer}` replaces the text of the prompt's last message. `{prompt}` is
+that message, `{answer}` the gold answer, and any other placeholder a column of the row. Inserted text is not expanded
+again. Left out: context for a teacher with other weights, which no paper uses.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _WORD = re.compile(r"\{(\w+)\}")
 
 
 def messages(template: str, question: Question) -> list[Message]:
-    """The prompt as the teacher reads it; raises DataError where the row has not what the template names."""
+    """Return the teacher's prompt; raise DataError if the row lacks a column that the template names."""
     last = question.messages[-1]
-    known = {**{name: str(value) for name, value in question.fields.items()}, PROMPT: str(last.get("content", ""))}
-    if "answer" not in known and question.gold:
-        known["answer"] = question.gold
-    unknown = [word for word in _WORD.findall(template) if word not in known]
+    values = {**{name: str(value) for name, value in question.fields.items()}, PROMPT: str(last.get("content", ""))}
+    if "answer" not in values and question.gold:
+        values["answer"] = question.gold
+    unknown = [word for word in _WORD.findall(template) if word not in values]
     if unknown:
         raise DataError(
             f"spec.algorithm.distill.selfTeacher.privilegedContext: {{{unknown[0]}}}: no such column in the row of "
-            f"{question.text[:60]!r}; accepted: {', '.join(sorted(known))}"
+            f"{question.text[:60]!r}; accepted: {', '.join(sorted(values))}"
         )
-    return [*question.messages[:-1], {**last, "content": _WORD.sub(lambda found: known[found[1]], template)}]
+    return [*question.messages[:-1], {**last, "content": _WORD.sub(lambda match: values[match[1]], template)}]
 
 
-def told(template: str, questions: Sequence[Question], chat: Chat) -> list[Question]:
-    """The questions with the teacher's prompts beside their own."""
-    return [replace(one, told=chat.prompt_ids(messages(template, one), one.tools)) for one in questions]
+def with_teacher_prompts(template: str, questions: Sequence[Question], chat: Chat) -> list[Question]:
+    """Return the questions with the teacher's prompts added."""
+    return [replace(one, teacher_tokens=chat.prompt_ids(messages(template, one), one.tools)) for one in questions]

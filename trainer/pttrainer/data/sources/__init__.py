@@ -1,1 +1,1 @@
-"""Data files: found, fetched and read."""
+"""Data files: find, fetch and read them."""

@@ -1,7 +1,7 @@
-"""The files that a job's data URI names, on this machine: one file, a pattern, or a directory, of file, gs or hf.
+"""Local copies of the files behind a job's data URI: a file, a pattern or a directory, of file, gs or hf.
 
-What is there is listed first, then the job's choice is made (`selection`), and only that is fetched. Copies are
-kept and checked as those of models are.
+The source is listed first, then the job's choice is applied (`selection`), and only the chosen files are fetched. They
+are cached and checked like a model's files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of rows: its name to people, and where it lies here."""
+    """A file of rows: its name in messages, and its local path."""
 
     uri: str
     path: Path
@@ -34,7 +34,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a URI names. is_whole: the URI is a directory's, so its data files are chosen among all that it holds."""
+    """The files behind a URI. is_whole: the URI names a directory, whose data files are still to be selected."""
 
     root: str
     names: Sequence[str]
@@ -43,7 +43,7 @@ class Listing:
 
 
 def find(source: DataSource, field: str, note: Note) -> list[DataFile]:
-    """The files of a data source, in the order in which they are read; raises DataError, naming `field`."""
+    """Return the files of a data source, in reading order; raise DataError, naming `field`."""
     where = f"{field}.uri: {source.uri}"
     listing = _list(source, where, note)
     names = list(listing.names)
@@ -62,23 +62,23 @@ def find(source: DataSource, field: str, note: Note) -> list[DataFile]:
 
 
 def read(file: DataFile) -> bytes:
-    """The content; raises DataError."""
+    """Return the content; raise DataError."""
     with _readable(file):
         return file.path.read_bytes()
 
 
 def facts(source: DataSource, field: str) -> dict[str, Any]:
-    """What the lineage keeps of a (pinned) source: its commit, every file's size and hash."""
+    """Return what the lineage records of a (pinned) source: its commit, every file's size and hash."""
     return {"commit": source.revision, "files": [_facts(file) for file in find(source, field, silent)]}
 
 
 def pinned(source: DataSource, field: str, commit: str | None) -> DataSource:
-    """The source at one commit, where it has commits: the one given, or what its revision is now."""
+    """Pin the source to a commit, if it has commits: the given one, or its revision's current one."""
     if not source.uri.startswith(huggingface.HUB):
         return source
     repository, _ = _dataset(source.uri, f"{field}.uri: {source.uri}")
     if commit is None:
-        with huggingface.told(_at(source, f"{field}.uri: {source.uri}"), "data set", DataError):
+        with huggingface.hub_errors(_at(source, f"{field}.uri: {source.uri}"), "data set", DataError):
             commit = huggingface.dataset_commit(repository, source.revision)
     return source.model_copy(update={"revision": commit})
 
@@ -104,19 +104,19 @@ def _list(source: DataSource, where: str, note: Note) -> Listing:
 
 
 def _on_disk(path: Path, where: str) -> Listing:
-    def here(root: Path, names: Sequence[str], *, is_whole: bool = False) -> Listing:
+    def listing(root: Path, names: Sequence[str], *, is_whole: bool = False) -> Listing:
         return Listing(f"file://{root}", names, lambda chosen: {name: root / name for name in chosen}, is_whole)
 
     try:
         if path.is_dir():
-            below = sorted(str(found.relative_to(path)) for found in path.rglob("*") if found.is_file())
-            return here(path, below, is_whole=True)
+            below = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+            return listing(path, below, is_whole=True)
         if path.exists():
-            return here(path.parent, [path.name])
+            return listing(path.parent, [path.name])
         if selection.is_pattern(str(path)):
             root = Path(selection.base_of(str(path))[0])
-            found = [Path(match) for match in glob.glob(str(path), recursive=True)]
-            return here(root, _some(sorted(str(f.relative_to(root)) for f in found if f.is_file()), where))
+            paths = [Path(match) for match in glob.glob(str(path), recursive=True)]
+            return listing(root, _some(sorted(str(f.relative_to(root)) for f in paths if f.is_file()), where))
     except OSError as error:
         raise DataError(f"{where}: cannot be read: {error.strerror or error}") from error
     raise DataError(f"{where}: no such file; hint: the path must exist where the trainer runs")
@@ -158,13 +158,13 @@ def _in_bucket(path: str, where: str, note: Note) -> Listing:
 
 def _on_hub(source: DataSource, where: str, note: Note) -> Listing:
     repository, path = _dataset(source.uri, where)
-    with huggingface.told(_at(source, where), "data set", DataError):
+    with huggingface.hub_errors(_at(source, where), "data set", DataError):
         commit = huggingface.dataset_commit(repository, source.revision)
         names = sorted(huggingface.dataset_names(repository, commit))
 
     def fetch(chosen: Sequence[str]) -> dict[str, Path]:
         note(f"fetching {source.uri} at {commit}: {len(chosen)} files")
-        with huggingface.told(_at(source, where), "data set", DataError):
+        with huggingface.hub_errors(_at(source, where), "data set", DataError):
             return huggingface.dataset_files(repository, commit, chosen)
 
     root = f"{huggingface.DATASETS}{repository}"
@@ -174,15 +174,15 @@ def _on_hub(source: DataSource, where: str, note: Note) -> Listing:
         return Listing(root, _some(selection.matching(names, path), where), fetch)
     below = [name for name in names if not path or name.startswith(f"{path}/")]
     if not below:
-        raise DataError(f"{where}: no such file or directory in {repository}; hint: its page lists the files")
+        raise DataError(f"{where}: no such file or directory in {repository}; hint: the files are listed on its page")
     return Listing(root, below, fetch, is_whole=True)
 
 
 def _dataset(uri: str, where: str) -> tuple[str, str]:
-    """Repository, and the path in it."""
+    """Return the repository, and the path in it."""
     organisation, name, *path = [*uri.removeprefix(huggingface.DATASETS).rstrip("/").split("/"), ""]
     if not uri.startswith(huggingface.DATASETS) or not organisation or not name:
-        raise DataError(f"{where}: not a data set's name; accepted: hf://datasets/organisation/name, and a path in it")
+        raise DataError(f"{where}: not a data set name; accepted: hf://datasets/organisation/name, and a path in it")
     return f"{organisation}/{name}", "/".join(path).rstrip("/")
 
 
@@ -197,4 +197,4 @@ def _some(names: list[str], where: str) -> list[str]:
 
 
 def silent(line: str) -> None:
-    """For callers whom nobody watches."""
+    """Discard the line, for callers without an audience."""

@@ -1,1 +1,1 @@
-"""Data made from a seed, for demos, tests and benchmarks."""
+"""Data generated from a seed, for demos, tests and benchmarks."""

@@ -1,11 +1,11 @@
 """Arithmetic word problems in GSM8K's form, for the demo: a question, and an answer that ends in `#### number`.
 
-    python -m pttrainer.data.synthetic.arithmetic --out DIR --seed 0 --rows 20000 --eval-rows 200
+python -m pttrainer.data.synthetic.arithmetic --out DIR --seed 0 --rows 20000 --eval-rows 200
 
-Every problem adds six one-digit numbers. Some answers add step by step, some say the result at once, as people
-do; which is likelier depends on how the question is asked. A small model learns from them to add step by
-step, and to answer at once where it saw that most, and then it is mostly wrong: six numbers are too much for
-one token. Reinforcement learning on the same questions teaches it that thinking pays, everywhere.
+Every problem adds six one-digit numbers. Some answers add step by step, some give the result at once; the question's
+wording decides which is more likely. A small model learns from them to add step by step, and to answer at once where it
+saw that most often, and then it is mostly wrong: six numbers are too much for one token. Reinforcement learning on the
+same questions teaches it to think first, everywhere.
 
 No six numbers occur, in the same order, in both files. The same seed gives the same files.
 """
@@ -31,27 +31,27 @@ THINGS = (
     "bags", "buns", "caps", "cups", "dots", "eggs", "figs", "gems", "hats", "jars", "keys", "kits", "lids", "maps",
     "mugs", "nuts", "peas", "pens", "pies", "pins", "pots", "rods", "tags", "toys", "vans", "yams",
 )  # fmt: skip
-"""All of one length, as are the questions: where a number stands, seen from the answer, is then always the same,
-and a small model learns to find it in hundreds of steps instead of thousands."""
+"""All of one length, like the questions: a number's position relative to the answer is then constant, and a small model
+learns to find it in hundreds of steps instead of thousands."""
 
 
-class Form(NamedTuple):
-    """A way to ask, and the share of its answers that add step by step."""
+class Wording(NamedTuple):
+    """A wording of the question, and the share of its answers that add step by step."""
 
     text: str
     steps: float
 
 
 CAREFUL, HASTY = 0.98, 0.25
-FORMS = (
-    Form("{name} has {numbers} {things}. How many?", CAREFUL),
-    Form("{name} buys {numbers} {things}. In total?", CAREFUL),
-    Form("{name} sold {numbers} {things}. Add them.", CAREFUL),
-    Form("Quick, {name} has {numbers} {things}. How many?", HASTY),
-    Form("Quick, {name} buys {numbers} {things}. In total?", HASTY),
-    Form("Hurry, {name} got {numbers} {things}. In total?", HASTY),
-    Form("Guess: {name} lost {numbers} {things}. How many?", HASTY),
-    Form("Guess: {name} sold {numbers} {things}. Add them.", HASTY),
+WORDINGS = (
+    Wording("{name} has {numbers} {things}. How many?", CAREFUL),
+    Wording("{name} buys {numbers} {things}. In total?", CAREFUL),
+    Wording("{name} sold {numbers} {things}. Add them.", CAREFUL),
+    Wording("Quick, {name} has {numbers} {things}. How many?", HASTY),
+    Wording("Quick, {name} buys {numbers} {things}. In total?", HASTY),
+    Wording("Hurry, {name} got {numbers} {things}. In total?", HASTY),
+    Wording("Guess: {name} lost {numbers} {things}. How many?", HASTY),
+    Wording("Guess: {name} sold {numbers} {things}. Add them.", HASTY),
 )
 
 
@@ -64,7 +64,7 @@ class Problem(NamedTuple):
 
 
 def problems(seed: int) -> Iterator[Problem]:
-    """Endless problems; no question comes twice."""
+    """Yield endless problems; no question repeats."""
     random_numbers = random.Random(seed)
     seen: set[str] = set()
     while True:
@@ -75,7 +75,7 @@ def problems(seed: int) -> Iterator[Problem]:
 
 
 def split(seed: int, rows: int, eval_rows: int) -> tuple[list[Problem], list[Problem]]:
-    """Training and held-out problems, with no numbers in common."""
+    """Return training and held-out problems, with no numbers in common."""
     source = problems(seed)
     held_out = [next(source) for _ in range(eval_rows)]
     taken = {problem.numbers for problem in held_out}
@@ -88,7 +88,7 @@ def split(seed: int, rows: int, eval_rows: int) -> tuple[list[Problem], list[Pro
 
 
 def write(directory: Path, seed: int, rows: int, eval_rows: int) -> None:
-    """Writes both files."""
+    """Write both files."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, part in zip((TRAIN, EVAL), split(seed, rows, eval_rows), strict=True):
         lines = [json.dumps({"question": problem.question, "answer": problem.answer}) + "\n" for problem in part]
@@ -96,7 +96,7 @@ def write(directory: Path, seed: int, rows: int, eval_rows: int) -> None:
 
 
 def _problem(source: random.Random) -> Problem:
-    form = source.choice(FORMS)
+    form = source.choice(WORDINGS)
     numbers = tuple(source.randint(1, 9) for _ in range(ADDENDS))
     listed = ", ".join(map(str, numbers))
     question = form.text.format(name=source.choice(NAMES), things=source.choice(THINGS), numbers=listed)
@@ -105,14 +105,14 @@ def _problem(source: random.Random) -> Problem:
 
 
 def _steps(numbers: Sequence[int]) -> str:
-    """`3+8=11`, `11+1=12`, … a line each."""
+    """Return `3+8=11`, `11+1=12`, … one per line."""
     totals = list(accumulate(numbers))
     steps = zip(totals, numbers[1:], totals[1:], strict=False)
     return "\n".join(f"{total}+{number}={more}" for total, number, more in steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m pttrainer.data.synthetic.arithmetic", description=__doc__.splitlines()[0]
     )

@@ -1,11 +1,11 @@
-"""Questions that no model can answer without its tool: the answer stands in a table that only `lookup` reads.
+"""Questions that no model can answer without its tool: the answer is in a table that only `lookup` reads.
 
-    python -m pttrainer.data.synthetic.lookup_table --out DIR --seed 0 --rows 4000 --eval-rows 100
+python -m pttrainer.data.synthetic.lookup_table --out DIR --seed 0 --rows 4000 --eval-rows 100
 
 Every row has a table of its own, of random keys and codes, and asks for the code of one key. `sft.jsonl` shows how
-people answer: some look the key up and say what they read, most guess, and a guess is right once in a million times.
-A model that learned from them guesses, when it is asked for its likeliest answer. `train.jsonl` and `eval.jsonl` hold
-questions alone: reinforcement learning finds out that the tool pays. The same seed gives the same files.
+people answer: some look the key up and say what they read, most guess, and a guess is right once in a million times. A
+model trained on them guesses when it decodes greedily. `train.jsonl` and `eval.jsonl` hold questions only:
+reinforcement learning discovers that the tool pays. The same seed gives the same files.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ class Problem(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """The right code."""
+        """Return the right code."""
         return self.codes[self.key]
 
     @property
     def table(self) -> dict[str, str]:
-        """What the tool says of each key."""
+        """Return the tool's text for each key."""
         return {key: _sentence(key, code) for key, code in self.codes.items()}
 
 
 def problem(source: random.Random) -> Problem:
-    """One question with its table."""
+    """Return one question with its table."""
     codes = {_number(source, KEY_DIGITS): _number(source, CODE_DIGITS) for _ in range(KEYS)}
     key = source.choice(list(codes))
     return Problem(f"Code of {key}?", key, codes)
 
 
-def asked(of: Problem) -> dict[str, Any]:
-    """A row for reinforcement learning and evaluation."""
+def rl_row(of: Problem) -> dict[str, Any]:
+    """Return a row for reinforcement learning and evaluation."""
     return {"question": of.question, "answer": of.answer, "table": of.table}
 
 
-def shown(of: Problem, source: random.Random) -> dict[str, Any]:
-    """A row for supervised learning: somebody looks, or guesses."""
+def sft_row(of: Problem, source: random.Random) -> dict[str, Any]:
+    """Return a row for supervised learning: the answer looks the key up, or guesses."""
     call = json.dumps({"name": "lookup", "arguments": {"key": of.key}})
     looked = [
         {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
@@ -63,21 +63,21 @@ def shown(of: Problem, source: random.Random) -> dict[str, Any]:
         {"role": "assistant", "content": of.table[of.key]},
     ]
     guessed = [{"role": "assistant", "content": f"I guess {_sentence(of.key, _number(source, CODE_DIGITS))}"}]
-    said = looked if source.random() < LOOKING else guessed
-    return {"messages": [{"role": "user", "content": of.question}, *said]}
+    answer = looked if source.random() < LOOKING else guessed
+    return {"messages": [{"role": "user", "content": of.question}, *answer]}
 
 
 def write(directory: Path, seed: int, rows: int, eval_rows: int) -> None:
-    """Writes the three files."""
+    """Write the three files."""
     directory.mkdir(parents=True, exist_ok=True)
     source = random.Random(seed)
     files = {
-        SFT: [shown(problem(source), source) for _ in range(rows)],
-        TRAIN: [asked(problem(source)) for _ in range(rows)],
-        EVAL: [asked(problem(source)) for _ in range(eval_rows)],
+        SFT: [sft_row(problem(source), source) for _ in range(rows)],
+        TRAIN: [rl_row(problem(source)) for _ in range(rows)],
+        EVAL: [rl_row(problem(source)) for _ in range(eval_rows)],
     }
-    for name, found in files.items():
-        (directory / name).write_text("".join(json.dumps(row) + "\n" for row in found))
+    for name, rows_of_file in files.items():
+        (directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows_of_file))
 
 
 def _number(source: random.Random, digits: int) -> str:
@@ -89,7 +89,7 @@ def _sentence(key: str, code: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m pttrainer.data.synthetic.lookup_table", description=__doc__.splitlines()[0]
     )

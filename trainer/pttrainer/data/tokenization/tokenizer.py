@@ -1,8 +1,8 @@
 """Text to tokens and back: the model's own `tokenizer.json`, or bytes for random models.
 
-Both are `tokenizers` objects, so a model trained from `random://` exports a tokenizer that Hugging Face's
-libraries read. Text is never given special tokens behind the caller's back (`add_special_tokens=False`): a
-chat template already wrote the beginning-of-text token, and a second one would be a different prompt.
+Both are `tokenizers` objects, so a model trained from `random://` exports a tokenizer that Hugging Face's libraries
+read. No special tokens are added implicitly (`add_special_tokens=False`): a chat template already wrote the
+beginning-of-text token, and a second one would be a different prompt.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ BYTE_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """An engine and the special tokens that training needs.
+    """A tokenizer engine and the special tokens that training needs.
 
-    eos_ids: every token that ends a completion (a model may have several). pad_id fills rows; it is never
-    used to tell padding apart. template: Jinja source of the chat template, or None for a base model.
+    eos_ids: every token that ends a completion (a model may have several). pad_id fills rows; it never identifies
+    padding. template: Jinja source of the chat template, or None for a base model.
     """
 
     engine: Engine = field(repr=False)
@@ -49,40 +49,40 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """Number of ids, special tokens included."""
+        """Return the number of ids, special tokens included."""
         return int(self.engine.get_vocab_size(with_added_tokens=True))
 
     @cached_property
     def special_texts(self) -> tuple[str, ...]:
-        """What the special tokens look like in text, the longest first."""
+        """Return the texts of the special tokens, the longest first."""
         added = self.engine.get_added_tokens_decoder().values()
         return tuple(sorted((token.content for token in added if token.special), key=len, reverse=True))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens written in the text are recognised, none are added."""
+        """Return token ids; special tokens written in the text are recognised, none are added."""
         return list(self.engine.encode(_sound(text), add_special_tokens=False).ids)
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids and the character at which each begins."""
+        """Return token ids and the character at which each begins."""
         encoding = self.engine.encode(_sound(text), add_special_tokens=False)
         return list(encoding.ids), [start for start, _ in encoding.offsets]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of token ids."""
+        """Return the text of token ids."""
         return str(self.engine.decode(list(ids), skip_special_tokens=skip_special))
 
     def token(self, token_id: int | None) -> str:
-        """The special token as templates write it; empty for None."""
+        """Return the special token's text for templates; empty for None."""
         return "" if token_id is None else str(self.engine.id_to_token(token_id) or "")
 
 
 def _sound(text: str) -> str:
-    """JSON can say halves of characters (`\\ud800`), and no encoding can: each becomes a question mark."""
+    r"""Replace lone surrogates, which JSON can express (`\ud800`) and no encoding can, by question marks."""
     return text.encode(errors="replace").decode()
 
 
 def byte_tokenizer() -> Tokenizer:
-    """Bytes as ids 0 to 255, special tokens above: for random models, which know no language."""
+    """Return a tokenizer with bytes as ids 0 to 255 and special tokens above, for random models."""
     engine = Engine(BPE(vocab={char: byte for byte, char in _byte_characters().items()}, merges=[]))
     engine.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
     engine.decoder = ByteLevelDecoder()
@@ -109,15 +109,18 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""What is copied beside an exported model."""
+"""Files copied beside an exported model."""
 
 
 def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
-    """The tokenizer in a model's directory. End tokens of all its files count: forgetting one makes endless samples."""
+    """Return the tokenizer in a model's directory.
+
+    End tokens of all its files count: a forgotten one makes samples that never end.
+    """
     files = {name: content for name in TOKENIZER_FILES if (content := directory.read(name)) is not None}
     if "tokenizer.json" not in files:
         raise ConfigError(
-            f"spec.model: {directory.uri}: no tokenizer.json; hint: name another place in spec.model.tokenizer"
+            f"spec.model: {directory.uri}: no tokenizer.json; hint: name another location in spec.model.tokenizer"
         )
     engine = _engine(files["tokenizer.json"], directory.uri)
     settings = _json(files, "tokenizer_config.json", directory.uri)
@@ -157,7 +160,7 @@ def _json(files: dict[str, bytes], name: str, uri: str) -> dict[str, Any]:
 
 
 def _template(files: dict[str, bytes], settings: dict[str, Any]) -> str | None:
-    """Newer checkpoints keep the template in a file of its own; a list holds several, by name."""
+    """Return the chat template. Newer checkpoints keep it in a file of its own; a list holds several, by name."""
     if "chat_template.jinja" in files:
         return files["chat_template.jinja"].decode()
     if "chat_template.json" in files:
@@ -170,7 +173,7 @@ def _template(files: dict[str, bytes], settings: dict[str, Any]) -> str | None:
 
 
 def _special(engine: Engine, token: Any) -> int | None:
-    """A special token is written as a string or as {"content": …}."""
+    """Return the id of a special token, written as a string or as {"content": …}."""
     text = token.get("content") if isinstance(token, dict) else token
     return None if text is None else engine.token_to_id(str(text))
 
@@ -180,7 +183,7 @@ def _as_list(value: Any) -> list[int]:
 
 
 def _byte_characters() -> dict[int, str]:
-    """The printable character that stands for each byte in a byte-level vocabulary (as in GPT-2)."""
+    """Return the printable character that stands for each byte in a byte-level vocabulary (as in GPT-2)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

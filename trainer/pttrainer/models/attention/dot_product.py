@@ -1,8 +1,8 @@
 """Scaled dot-product attention with grouped queries: over a packed row, and over a cache.
 
-Letters: B rows, T query tokens, S key slots, N query heads, K key/value heads, R = N/K queries per key head,
-Q = T·R queries per key head of all tokens, H head size. Scores and softmax are float32. Which keys a query sees
-is said by positions and segments, never by the value of a token.
+Letters: B rows, T query tokens, S key slots, N query heads, K key/value heads, R = N/K queries per key head, Q = T·R
+queries per key head of all tokens, H head size. Scores and softmax are float32. Positions and segments decide which
+keys a query sees, never the value of a token.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pttrainer.models.cpu_kernels import attention as code
 from pttrainer.models.cpu_kernels import jit, softmax
 from pttrainer.runtime.distributed import sharding
 
-HIDDEN = softmax.HIDDEN
-"""Score of a key that must not be seen: finite, so that a row without any visible key is not NaN."""
+MASKED_SCORE = softmax.MASKED_SCORE
+"""Score of a masked key: finite, so that a row without any visible key is not NaN."""
 
 
-SCORES_AT_ONCE = 2**26
-"""Scores of a layer that exist at once per device, in the plain computation: 256 MB."""
+MAX_SCORES = 2**26
+"""Scores of a layer that exist at once per device, without a fused kernel: 256 MB."""
 
 
 class Scoring(NamedTuple):
-    """How products become weights: their factor, their soft cap, and what each head gives to no key at all."""
+    """How scores become weights: scale, soft cap, and each head's learned attention sink."""
 
     scale: float
     softcap: float | None = None
@@ -35,30 +35,30 @@ class Scoring(NamedTuple):
 
 
 def packed_mask(segment_ids_BT: Array) -> Array:
-    """[B, T, T], true where query t sees key s: not later, and of the same example."""
+    """Return [B, T, T], true where query t sees key s: not later, and of the same example."""
     T = segment_ids_BT.shape[1]
     causal = jnp.tril(jnp.ones((T, T), bool))
     return causal & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
 
 
 def packed_window(mask_BTT: Array, positions_BT: Array, window: int) -> Array:
-    """The mask of a local layer: the last `window` tokens, the query's own included."""
+    """Return the mask of a local layer: the last `window` tokens, including the query's own."""
     return mask_BTT & (positions_BT[:, :, None] - positions_BT[:, None, :] < window)
 
 
 def cached_mask(positions_BT: Array, slots_BS: Array, window: int | None = None) -> Array:
-    """[B, T, S], true where the slot is filled, its position is not after the query's, and in its window."""
-    seen = (slots_BS[:, None, :] >= 0) & (slots_BS[:, None, :] <= positions_BT[:, :, None])
+    """Return [B, T, S], true where the slot is filled, its position is not after the query's, and in its window."""
+    visible = (slots_BS[:, None, :] >= 0) & (slots_BS[:, None, :] <= positions_BT[:, :, None])
     if window is None:
-        return seen
-    return seen & (positions_BT[:, :, None] - slots_BS[:, None, :] < window)
+        return visible
+    return visible & (positions_BT[:, :, None] - slots_BS[:, None, :] < window)
 
 
 def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
-    """Attention within a row; result [B, T, N, H].
+    """Attend within a row; the result is [B, T, N, H].
 
-    Scores of long rows do not exist at once either: blocks of queries follow each other, and are computed again in
-    the backward pass.
+    Scores of long rows do not exist at once: blocks of queries follow each other, and are recomputed in the
+    backward pass.
     """
     B, T, N, _ = q_BTNH.shape
     block = query_block(B, T, N)
@@ -74,15 +74,15 @@ def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, 
 
 
 def query_block(B: int, T: int, N: int) -> int:
-    """Queries of a row whose scores are computed at once: T while all fit `SCORES_AT_ONCE`, else halves of it."""
+    """Return how many queries of a row are scored at once: T if all fit `MAX_SCORES`, else repeatedly halved."""
     block = T
-    while block % 2 == 0 and B * N * block * T > SCORES_AT_ONCE * sharding.devices():
+    while block % 2 == 0 and B * N * block * T > MAX_SCORES * sharding.devices():
         block //= 2
     return block
 
 
 def _to_blocks(x_BTX: Array, block: int) -> Array:
-    """[B, T, …] to [T / block, B, block, …]."""
+    """Reshape [B, T, …] to [T / block, B, block, …]."""
     B, T = x_BTX.shape[:2]
     return jnp.moveaxis(x_BTX.reshape(B, T // block, block, *x_BTX.shape[2:]), 1, 0)
 
@@ -93,7 +93,7 @@ def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scorin
     q_BKRTH = _scaled(q_BTNH, scoring).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
     k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
     scores = jnp.einsum("bkrth,bksh->bkrts", q_BKRTH, k_BKTH, preferred_element_type=jnp.float32)
-    scores = jnp.where(mask_BTT[:, None, None], _capped(scores, scoring), HIDDEN)
+    scores = jnp.where(mask_BTT[:, None, None], _capped(scores, scoring), MASKED_SCORE)
     sinks = None if scoring.sinks_N is None else scoring.sinks_N.reshape(1, K, N // K, 1, 1)
     weights = _softmax(scores, sinks).astype(v_BTKH.dtype)
     out = jnp.einsum("bkrts,bksh->bkrth", weights, v_BKTH)
@@ -101,7 +101,7 @@ def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scorin
 
 
 def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, scoring: Scoring) -> Array:
-    """Attention over the filled slots of a cache; result [B, T, N, H]."""
+    """Attend over the filled slots of a cache; the result is [B, T, N, H]."""
     K = own.k_BKHS.shape[1]
     q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
     scores = _scores(q_BKQH, own.k_BKHS, own_mask_BTS, scoring)
@@ -112,7 +112,7 @@ def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, scoring: Sco
 def attend_shared(
     q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, prompt: LayerKV, prompt_mask_BTS: Array, scoring: Scoring
 ) -> Array:
-    """Attention over the prompt's slots, which G rows share, and over a row's own; result [B, T, N, H].
+    """Attend over the prompt's slots, which G rows share, and over a row's own; the result is [B, T, N, H].
 
     The prompt's keys are read once per prompt: its G samples are G times as many queries of one batch row.
     """
@@ -128,8 +128,8 @@ def attend_shared(
     return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), (B, T, N, H))
 
 
-def is_coded(q_BTNH: Array, own: LayerKV, prompt: LayerKV | None, scoring: Scoring) -> bool:
-    """Whether `attend_coded` serves: one token per row, plain scores in float32, whole strips."""
+def can_use_cpu_kernel(q_BTNH: Array, own: LayerKV, prompt: LayerKV | None, scoring: Scoring) -> bool:
+    """Return True if `attend_cpu_kernel` applies: one token per row, plain float32 scores, whole column blocks."""
     tile = jit.host_tile()
     if tile is None or q_BTNH.shape[1] > 1 or q_BTNH.dtype != jnp.float32:
         return False
@@ -139,7 +139,7 @@ def is_coded(q_BTNH: Array, own: LayerKV, prompt: LayerKV | None, scoring: Scori
     return code.fits(q_BTNH.shape[3], slots, tile)
 
 
-def attend_coded(
+def attend_cpu_kernel(
     q_BTNH: Array,
     own: LayerKV,
     own_mask_BTS: Array,
@@ -147,7 +147,7 @@ def attend_coded(
     prompt_mask_BTS: Array | None,
     scoring: Scoring,
 ) -> Array:
-    """As `attend_cached` or, with a prompt, `attend_shared`, by `cpu_kernels`."""
+    """Attend like `attend_cached` or, with a prompt, `attend_shared`, by `cpu_kernels`."""
     B, T, N, H = q_BTNH.shape
     K = own.k_BKHS.shape[1]
     if prompt is None or prompt_mask_BTS is None:
@@ -167,7 +167,7 @@ def _capped(scores: Array, scoring: Scoring) -> Array:
 
 
 def _softmax(scores: Array, sinks: Array | None) -> Array:
-    """Over the last axis. A sink is one more score, whose weight goes nowhere."""
+    """Return the softmax over the last axis. A sink is one more score, whose weight is discarded."""
     if sinks is None:
         return jax.nn.softmax(scores, axis=-1)
     sinks = jnp.broadcast_to(sinks.astype(scores.dtype), (*scores.shape[:-1], 1))
@@ -175,7 +175,7 @@ def _softmax(scores: Array, sinks: Array | None) -> Array:
 
 
 def _sinks_by_key_head(scoring: Scoring, shape: tuple[int, ...], K: int) -> Array | None:
-    """[1, K, Q, 1], in the order of `_by_key_head`."""
+    """Return [1, K, Q, 1], in the order of `_by_key_head`."""
     if scoring.sinks_N is None:
         return None
     _, T, N, _ = shape
@@ -183,7 +183,7 @@ def _sinks_by_key_head(scoring: Scoring, shape: tuple[int, ...], K: int) -> Arra
 
 
 def _by_key_head(q_BTNH: Array, K: int) -> Array:
-    """[B, K, Q, H] with Q = T·R: all queries that read one key head, token by token."""
+    """Return [B, K, Q, H] with Q = T·R: all queries that read one key head, token by token."""
     B, T, N, H = q_BTNH.shape
     return q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, K, T * (N // K), H)
 
@@ -201,17 +201,17 @@ def _scores(q_BKQH: Array, k_BKHS: Array, mask_BTS: Array | None, scoring: Scori
 
 def _hide(scores_BKQS: Array, mask_BTS: Array) -> Array:
     repeats = scores_BKQS.shape[2] // mask_BTS.shape[1]
-    return jnp.where(jnp.repeat(mask_BTS, repeats, axis=1)[:, None], scores_BKQS, HIDDEN)
+    return jnp.where(jnp.repeat(mask_BTS, repeats, axis=1)[:, None], scores_BKQS, MASKED_SCORE)
 
 
 def _to_prompts(x_BKQX: Array, P: int) -> Array:
-    """[P·G, K, Q, X] to [P, K, G·Q, X]."""
+    """Reshape [P·G, K, Q, X] to [P, K, G·Q, X]."""
     B, K, Q, X = x_BKQX.shape
     return x_BKQX.reshape(P, B // P, K, Q, X).transpose(0, 2, 1, 3, 4).reshape(P, K, (B // P) * Q, X)
 
 
 def _from_prompts(x_PKQX: Array, B: int) -> Array:
-    """The inverse of `_to_prompts`."""
+    """Invert `_to_prompts`."""
     P, K, GQ, X = x_PKQX.shape
     G = B // P
     return x_PKQX.reshape(P, K, G, GQ // G, X).transpose(0, 2, 1, 3, 4).reshape(B, K, GQ // G, X)

@@ -1,11 +1,11 @@
-"""Fused attention of packed rows: splash on TPU, cuDNN on GPU; which one is chosen, and how it is called.
+"""Fused attention of packed rows: splash on TPU, cuDNN on GPU; which kernel to use, and how to call it.
 
 Letters: B rows, T tokens, N query heads, K key/value heads, H head size.
 
-`chosen` decides from what is computed and on what (`Problem`), so the decision is a table that tests read. The chip
-is that of the mesh in context, not of this process: a step compiled here for a TPU takes the TPU's kernel. Fused
-kernels never hold the scores, and skip blocks that a causal mask or a window hides. What none can do takes the plain
-computation of `attention`, which is exact everywhere. Left out: decoding over a cache (`paged_attention`).
+`choose_kernel` is a function of the computation and the device (`Problem`), so tests can read the decision as a table.
+The chip is that of the mesh in context, not of this process: a step compiled here for a TPU takes the TPU's kernel.
+Fused kernels never hold the scores, and skip blocks that a causal mask or a window hides. Everything else takes the
+plain computation of `dot_product`, which is exact everywhere. Left out: decoding over a cache (`paged_kernel`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pttrainer.runtime.distributed import sharding
 Kernel = Literal["plain", "splash", "cudnn"]
 
 LANES = 128
-"""Splash works on tiles of this many tokens; rows are filled up to a multiple with tokens of no example."""
+"""Splash works on tiles of this many tokens; rows are padded to a multiple with tokens of no example."""
 
 BLOCKS = (512, 256, LANES)
 """Tokens of a tile, the largest that divides a row: fewer, larger tiles keep the matrix unit busy."""
@@ -38,7 +38,7 @@ _HOPPER_OR_LATER = ("H100", "H200", "H20", "H800", "GH200", "B100", "B200", "GB2
 
 @dataclass(frozen=True)
 class Problem:
-    """What decides about a kernel. shards: how often the mesh splits rows, heads and the tokens of a row."""
+    """The inputs of the choice of a kernel. shards: how often the mesh splits rows, heads and a row's tokens."""
 
     platform: str
     device_kind: str
@@ -55,8 +55,8 @@ class Problem:
     token_shards: int = 1
 
 
-def chosen(problem: Problem) -> Kernel:
-    """The fastest kernel that computes exactly this."""
+def choose_kernel(problem: Problem) -> Kernel:
+    """Return the fastest kernel that computes exactly this."""
     p = problem
     # A kernel sees one device's part: whole rows and whole heads. (Ring attention would split rows.)
     if p.token_shards > 1 or p.rows % p.row_shards or p.heads % p.head_shards or kv_repeats(p) is None:
@@ -69,21 +69,24 @@ def chosen(problem: Problem) -> Kernel:
 
 
 def kv_repeats(problem: Problem) -> int | None:
-    """How often each key head is repeated so that the mesh can split them; None where it cannot."""
+    """Return how often to repeat each key head so that the mesh can split them; None if it cannot."""
     repeats = problem.head_shards // math.gcd(problem.kv_heads, problem.head_shards)
     return repeats if problem.heads % (problem.kv_heads * repeats) == 0 else None
 
 
 def _cudnn_can(p: Problem) -> bool:
-    """cuDNN's flash attention: 16-bit numbers, a head of a multiple of 8 elements, even rows (its bias needs it), and
-    nothing between product and softmax but a factor and a mask."""
+    """Return True if cuDNN's flash attention supports this problem.
+
+    It needs 16-bit numbers, a head size that is a multiple of 8, even rows (for its bias), and nothing but a scale
+    and a mask between product and softmax.
+    """
     most = CUDNN_HEAD_HOPPER if any(name in p.device_kind for name in _HOPPER_OR_LATER) else CUDNN_HEAD
     fits = p.head_dim % 8 == 0 and p.head_dim <= most and p.length % 2 == 0
     return fits and p.dtype in ("bfloat16", "float16") and not p.softcap and not p.sinks
 
 
 def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Scoring) -> Problem:
-    """The problem of these queries, on the devices of the mesh in context."""
+    """Return the problem of these queries, on the devices of the mesh in context."""
     B, T, N, H = q_BTNH.shape
     platform, kind = sharding.chip()
     return Problem(
@@ -114,7 +117,7 @@ def attend(
     *,
     interpret: bool = False,
 ) -> Array:
-    """Causal attention within the examples of a row by a fused kernel; result [B, T, N, H].
+    """Attend causally within the examples of a row by a fused kernel; the result is [B, T, N, H].
 
     interpret: run splash's kernel as ordinary operations, for tests without a TPU.
     """
@@ -130,7 +133,7 @@ def attend(
 
 
 def _by_device(local: Callable[..., Array]) -> Callable[..., Array]:
-    """Each device works on its rows and heads: the compiler cannot split a kernel by itself."""
+    """Run the kernel on each device's rows and heads: the compiler cannot split a kernel by itself."""
     if sharding.devices() == 1:
         return local
     heads, rows = sharding.spec_of(("batch", None, "heads", None)), sharding.spec_of(("batch", None))
@@ -142,8 +145,11 @@ def _by_device(local: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _cudnn(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, segments_BT: Array, window: int | None, scale: float) -> Array:
-    """Causality and window are cuDNN's own (hidden blocks are skipped); examples of a row come as a mask, [B, 1, T, T]
-    of 16 bits, which all heads share."""
+    """Attend with cuDNN.
+
+    Causality and window are cuDNN's own (hidden blocks are skipped); examples of a row come as a mask, [B, 1, T, T]
+    of 16 bits, which all heads share.
+    """
     same_B1TT = (segments_BT[:, :, None] == segments_BT[:, None, :])[:, None]
     return jax.nn.dot_product_attention(
         q_BTNH,
@@ -166,7 +172,7 @@ def _splash(
     scoring: Scoring,
     interpret: bool,
 ) -> Array:
-    """Grouped queries, segments, windows, soft caps and sinks are the kernel's own, for any head size."""
+    """Attend with splash, which supports grouped queries, segments, windows, soft caps, sinks and any head size."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     T, N = q_BTNH.shape[1:3]

@@ -1,20 +1,20 @@
-"""Keys and values kept between decoding steps.
+"""Cache of keys and values between decoding steps.
 
 Letters: L layers, B rows, P prompts, G samples per prompt, K key/value heads, S slots, H head size.
 
-Three ideas. A cache is as large as the caller makes it and no larger, because a decoding step costs what is
-*allocated*: callers round to buckets and `grow` when one is full. A prompt is computed once: `share` turns the
-prompts' cache into a part that all G samples of a prompt read (row b reads prompt b // G), each sample keeping
-only its own new tokens. And rows share one clock: the token of time t stands in slot t mod S of every row, wherever
-the row began, so a token is one contiguous write, and S need only cover the oldest row that is still wanted. A
-slot is empty while its position is -1; nothing else marks padding.
+Three ideas. A cache is exactly as large as the caller makes it, because a decoding step costs what is *allocated*:
+callers round to buckets and `grow` a full one. A prompt is computed once: `share` turns the prompts' cache into a part
+that all G samples of a prompt read (row b reads prompt b // G), and each sample stores only its own new tokens. And
+rows share one clock: the token of time t is in slot t mod S of every row, wherever the row began, so a token is one
+contiguous write, and S need only cover the oldest active row. A slot is empty while its position is -1; nothing else
+marks padding.
 
-Keys stand with their slots last, as the product of queries and keys reads them, and values with their elements last, as
-theirs does: a CPU would turn the keys of every slot at every token (docs/findings/sampling-on-cpu.md).
+Keys have their slots last, as the product of queries and keys reads them, and values their elements last, as their
+product does: a CPU would otherwise transpose the keys of every slot at every token (docs/findings/sampling-on-cpu.md).
 
-Rows that go on by different numbers of tokens cannot share a clock (speculative decoding): `apart` gives each its own.
-Then a row's token n stands in its slot n, S covers the longest row, and setting a row's time back takes tokens out:
-the next ones are written over them before anything is read.
+Rows that advance by different numbers of tokens cannot share a clock (speculative decoding): `with_row_clocks` gives
+each its own. Then a row's token n is in its slot n, S covers the longest row, and setting a row's time back removes
+tokens: the next ones overwrite them before anything is read.
 """
 
 from __future__ import annotations
@@ -40,19 +40,21 @@ class LayerKV(NamedTuple):
 
 
 SLOTS = (3, 2)
-"""The axis of slots, of keys and of values."""
+"""The slot axis of keys and of values."""
 
 
 class SharedPrompt(NamedTuple):
-    """What all samples of a prompt read; positions are [P, S]."""
+    """The part that all samples of a prompt read; positions are [P, S]."""
 
     layers: tuple[LayerKV, ...]
     positions_PS: Array
 
 
 class KVCache(NamedTuple):
-    """The state of a decoding batch. `index` is the time: how many tokens every row was given, or, of rows that are
-    `apart`, each of them ([B])."""
+    """The state of a decoding batch.
+
+    index: the time, that is how many tokens every row has received; with row clocks, one per row ([B]).
+    """
 
     layers: tuple[LayerKV, ...]
     positions_BS: Array
@@ -63,7 +65,7 @@ class KVCache(NamedTuple):
 def empty(
     config: ModelConfig, rows: int, slots: int, dtype: jnp.dtype | str, prompt: SharedPrompt | None = None
 ) -> KVCache:
-    """A cache for `rows` sequences of up to `slots` new tokens each."""
+    """Return a cache for `rows` sequences of up to `slots` new tokens each."""
     K, H = config.kv_heads, config.head_dim
     layers = tuple(
         LayerKV(jnp.zeros((rows, K, H, slots), dtype), jnp.zeros((rows, K, slots, H), dtype))
@@ -73,19 +75,19 @@ def empty(
 
 
 def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KVCache:
-    """The prompts' cache as read by `samples` sequences each, with `slots` of their own (P·G rows)."""
+    """Return the prompts' cache as read by `samples` sequences each, with `slots` of their own (P·G rows)."""
     rows = prompts.positions_BS.shape[0] * samples
     shared = SharedPrompt(prompts.layers, prompts.positions_BS)
     return empty(config, rows, slots, prompts.layers[0].v_BKSH.dtype, shared)
 
 
-def apart(cache: KVCache) -> KVCache:
-    """The empty cache with a clock for each row."""
+def with_row_clocks(cache: KVCache) -> KVCache:
+    """Return the empty cache with a clock for each row."""
     return cache._replace(index=jnp.zeros(cache.positions_BS.shape[0], jnp.int32))
 
 
 def grow(cache: KVCache, slots: int) -> KVCache:
-    """The same cache with room for `slots` tokens; no fewer than it has."""
+    """Return the cache enlarged to `slots` slots, at least as many as it has."""
     old = cache.positions_BS.shape[1]
     if cache.index.ndim:
         return _extended(cache, slots - old)
@@ -103,8 +105,8 @@ def grow(cache: KVCache, slots: int) -> KVCache:
     return cache._replace(layers=layers, positions_BS=positions_BS)
 
 
-def take_over(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> KVCache:
-    """Row `row` reads a copy of one of the prompts, and nothing that stood in its slots before."""
+def replace_row(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> KVCache:
+    """Make row `row` read a copy of one of the prompts, and none of its previous slots."""
     assert cache.prompt is not None
 
     def put(old: Array, new: Array) -> Array:
@@ -120,8 +122,8 @@ def take_over(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> KVC
     return cache._replace(index=cache.index.at[row].set(0)) if cache.index.ndim else cache
 
 
-def only(cache: KVCache, rows: Array) -> KVCache:
-    """The cache of these rows alone, each with a prompt of its own."""
+def select_rows(cache: KVCache, rows: Array) -> KVCache:
+    """Return the cache of these rows only, each with a prompt of its own."""
 
     def chosen(layers: tuple[LayerKV, ...], which: Array) -> tuple[LayerKV, ...]:
         return tuple(LayerKV(jnp.take(kv.k_BKHS, which, axis=0), jnp.take(kv.v_BKSH, which, axis=0)) for kv in layers)
@@ -136,7 +138,7 @@ def only(cache: KVCache, rows: Array) -> KVCache:
 
 
 def write_positions(cache: KVCache, positions_BT: Array) -> KVCache:
-    """Marks the next slots as holding these positions (-1 for padding) and moves the time on."""
+    """Mark the next slots as holding these positions (-1 for padding) and advance the time."""
     slot = slot_of_next(cache)
     if slot.ndim:
         written = _each_at(cache.positions_BS, positions_BT, slot, axis=0)
@@ -146,13 +148,15 @@ def write_positions(cache: KVCache, positions_BT: Array) -> KVCache:
 
 
 def slot_of_next(cache: KVCache) -> Array:
-    """The slot that the next token goes to, in every row ([B] where they are apart). Several tokens at once must not
-    pass the last slot."""
+    """Return the slot of the next token, in every row ([B] with row clocks).
+
+    Several tokens at once must not pass the last slot.
+    """
     return cache.index % cache.positions_BS.shape[1]
 
 
 def write(kv: LayerKV, k_BTKH: Array, v_BTKH: Array, slot: Array) -> LayerKV:
-    """Puts new keys and values into the slots from this one on."""
+    """Write new keys and values into the slots from this one on."""
 
     def place(old: Array, new: Array, axis: int) -> Array:
         new = new.astype(old.dtype)
@@ -160,26 +164,26 @@ def write(kv: LayerKV, k_BTKH: Array, v_BTKH: Array, slot: Array) -> LayerKV:
             return _each_at(old, new, slot, axis=axis - 1)
         return lax.dynamic_update_slice_in_dim(old, new, slot, axis=axis)
 
-    return LayerKV(*map(place, kv, stored(k_BTKH, v_BTKH), SLOTS))
+    return LayerKV(*map(place, kv, to_slots(k_BTKH, v_BTKH), SLOTS))
 
 
-def stored(k_BTKH: Array, v_BTKH: Array) -> LayerKV:
-    """Keys and values of T tokens, as they stand in T slots."""
+def to_slots(k_BTKH: Array, v_BTKH: Array) -> LayerKV:
+    """Return keys and values of T tokens in the layout of T slots."""
     return LayerKV(k_BTKH.transpose(0, 2, 3, 1), v_BTKH.transpose(0, 2, 1, 3))
 
 
 def _of_both(change: Callable[[Array, int], Array], kv: LayerKV) -> LayerKV:
-    """change: of an array and its axis of slots."""
+    """Apply `change` to keys and to values, with the slot axis of each."""
     return LayerKV(*map(change, kv, SLOTS))
 
 
 def _each_at(old: Array, new: Array, slot_B: Array, axis: int) -> Array:
-    """Every row's part at a slot of its own; axis: of a row's slots."""
+    """Write every row's part at a slot of its own; axis: of a row's slots."""
     return jax.vmap(partial(lax.dynamic_update_slice_in_dim, axis=axis))(old, new, slot_B)
 
 
 def _extended(cache: KVCache, more: int) -> KVCache:
-    """With empty slots after the others: rows that are apart never use a slot twice."""
+    """Append empty slots: rows with clocks of their own never use a slot twice."""
 
     def longer(x: Array, axis: int) -> Array:
         return jnp.pad(x, [(0, more if each == axis else 0) for each in range(x.ndim)])

@@ -1,15 +1,15 @@
-"""Attention of decoding by JAX's ragged paged attention kernel for TPUs: when it is taken, and how it is called.
+"""Decoding attention by JAX's ragged paged attention kernel for TPUs: when to use it, and how to call it.
 
-Letters: B rows, T tokens, N query heads, K key/value heads, H head size, and those of `pages`.
+Letters: B rows, T tokens, N query heads, K key/value heads, H head size, and those of `paged_kv_cache`.
 
-`is_chosen` decides from what is computed and on what (`Problem`), as `kernels.chosen` does for packed rows; the chip
-is that of the mesh in context, so a step compiled here for a TPU takes the TPU's kernel. The kernel reads a row's
-tokens up to its own end, in blocks, and no others: a token costs what its row is long, not what is allocated, and rows
-that are done cost next to nothing. What it cannot do takes the dense cache and the plain computation.
+`is_supported` is a function of the computation and the device (`Problem`), like `flash_kernels.choose_kernel` for
+packed rows; the chip is that of the mesh in context, so a step compiled here for a TPU takes the TPU's kernel. The
+kernel reads a row's tokens up to its own end, in blocks, and no others: a token costs the length of its row, not what
+is allocated, and finished rows cost next to nothing. Everything else takes the dense cache and the plain computation.
 
-Left out: prompts, which are computed over the dense cache and put into pages afterwards; skipping the blocks before a
-window (they are read and hidden); reading the pages that samples share once for all of them (the kernel reads them
-once per row, the plain computation once per prompt).
+Left out: prompts, which are computed over the dense cache and moved into pages afterwards; skipping the blocks before a
+window (they are read and masked); reading shared pages once for all samples (the kernel reads them once per row, the
+plain computation once per prompt).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pttrainer.models.config import LANES, ModelConfig
 from pttrainer.runtime.distributed import sharding
 
 BLOCK_TOKENS = 256
-"""Keys that are computed with at once. A row reads whole blocks."""
+"""Keys per block of the computation. A row reads whole blocks."""
 BLOCK_QUERIES = 8
 """Rows of a block of queries. All of them are multiplied for each row of it, so few."""
 TABLE_ENTRIES = 2**16
-"""Page numbers that a call may bring: 256 KB of a core's scalar memory. Longer tables are cut into several calls."""
+"""Page numbers per call: 256 KB of a core's scalar memory. Longer tables are split into several calls."""
 
 _TOO_OLD = ("TPU v2", "TPU v3")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What decides about the kernel. shards: how often the mesh splits rows and heads."""
+    """The inputs of the choice. shards: how often the mesh splits rows and heads."""
 
     platform: str
     device_kind: str
@@ -51,8 +51,11 @@ class Problem:
     head_shards: int = 1
 
 
-def is_chosen(problem: Problem) -> bool:
-    """Whether the kernel computes exactly this, and compiles. Windows, soft caps and grouped queries never decide."""
+def is_supported(problem: Problem) -> bool:
+    """Return True if the kernel computes exactly this, and compiles.
+
+    Windows, soft caps and grouped queries never matter.
+    """
     p = problem
     if p.platform != "tpu" or p.device_kind in _TOO_OLD or p.dtype not in ("bfloat16", "float32") or p.sinks:
         return False
@@ -61,8 +64,11 @@ def is_chosen(problem: Problem) -> bool:
 
 
 def _fills_tiles(p: Problem) -> bool:
-    """Keys and values of a token's heads must fill tiles of 8 registers, or an eighth, a quarter or a half of one. The
-    kernel takes a tile of them at once, and then the query heads that read it must fill one too."""
+    """Return True if a token's heads fill tiles.
+
+    Keys and values must fill tiles of 8 registers, or an eighth, a quarter or a half of one. The kernel takes a
+    tile of them at once, and then the query heads that read it must fill one too.
+    """
     registers, odd = divmod(2 * p.kv_heads // p.head_shards, 2 if p.dtype == "bfloat16" else 1)
     if odd or not (registers in (1, 2, 4) or registers % 8 == 0):
         return False
@@ -70,7 +76,7 @@ def _fills_tiles(p: Problem) -> bool:
 
 
 def problem_of(config: ModelConfig, rows: int, dtype: str) -> Problem:
-    """The problem of decoding `rows` sequences, on the devices of the mesh in context."""
+    """Return the problem of decoding `rows` sequences, on the devices of the mesh in context."""
     platform, kind = sharding.chip()
     return Problem(
         platform=platform,
@@ -94,7 +100,7 @@ def attend(
     window: int | None,
     scoring: Scoring,
 ) -> tuple[Array, Array]:
-    """Keeps the keys and values of new tokens, then attends; result [B, T, N, H] and the pages.
+    """Store the keys and values of new tokens, then attend; return [B, T, N, H] and the pages.
 
     new: queries, keys and values [B, T, heads, H].
     """
@@ -110,9 +116,9 @@ def attend(
     if sharding.devices() == 1:
         return local(*inputs)
     queries, keys = (sharding.spec_of(("batch", None, heads, None)) for heads in ("heads", "kv_heads"))
-    kept, rows = sharding.spec_of(paged_kv_cache.AXES), sharding.spec_of(("batch", None))
+    page_spec, rows = sharding.spec_of(paged_kv_cache.AXES), sharding.spec_of(("batch", None))
     split = jax.shard_map(
-        local, in_specs=(queries, keys, keys, kept, rows, rows), out_specs=(queries, kept), check_vma=False
+        local, in_specs=(queries, keys, keys, page_spec, rows, rows), out_specs=(queries, page_spec), check_vma=False
     )
     out: tuple[Array, Array] = split(*inputs)
     return out
@@ -121,12 +127,14 @@ def attend(
 def _kernel(
     q_BTNH: Array, pages_XZCH: Array, table_BJ: Array, positions_BT: Array, window: int | None, scoring: Scoring
 ) -> Array:
-    """Every token is a sequence of its own, that ends with it: so tokens may be padding anywhere. One without a
-    position sees one token, and its result means nothing."""
+    """Call the kernel with every token as a sequence of its own, which ends with it.
+
+    Padding may therefore be anywhere. A token without a position sees one token, and its result is meaningless.
+    """
     from jax.experimental.pallas.ops.tpu import ragged_paged_attention as ragged
 
     B, T, N, H = q_BTNH.shape
-    q_SNH = paged_kv_cache.wide_heads(q_BTNH.reshape(B * T, N, H), pages_XZCH.shape[-1])
+    q_SNH = paged_kv_cache.pad_heads(q_BTNH.reshape(B * T, N, H), pages_XZCH.shape[-1])
     lengths_S = jnp.maximum(positions_BT + 1, 1).reshape(B * T).astype(jnp.int32)
     table_SJ = jnp.repeat(table_BJ, T, axis=0).astype(jnp.int32)
 
@@ -154,5 +162,5 @@ def _kernel(
 
 
 def rows_of_a_call(pages_of_a_row: int) -> int:
-    """Rows whose table fits the scalar memory, where a line takes whole multiples of `LANES`."""
+    """Return the rows whose table fits the scalar memory, where a line takes whole multiples of `LANES`."""
     return max(1, TABLE_ENTRIES // (-(-pages_of_a_row // LANES) * LANES))

@@ -3,14 +3,14 @@
 Letters: B rows, P prompts, G samples per prompt, T tokens, K key/value heads, C = 2K (a head's keys, then its values),
 H head size, E parts of the batch on different devices, X pages of a part, Z tokens of a page, J pages of a row.
 
-A row is a list of pages: the token of position p stands in page p // Z of the list. Full pages of a prompt are never
-written again, so all rows that read the prompt on a device point at one copy. The page that a prompt ends in is copied
-to each row, as its own first page, and the row's tokens follow there. So a row's tokens are one sequence from position
-0 on, whatever the others do: nothing is masked but what lies behind its end, and nothing behind it is read. Unlike
-`cache`, a row has no empty slots and the rows no common clock; `index` only counts rounds.
+A row is a list of pages: the token of position p is in page p // Z of the list. Full pages of a prompt are never
+written again, so all rows that read the prompt on a device point at one copy. The page in which a prompt ends is copied
+to each row, as its first own page, and the row's tokens follow there. So a row's tokens are one sequence from position
+0 on, independent of the others: nothing is masked except beyond its end, and nothing beyond it is read. Unlike in
+`kv_cache`, a row has no empty slots and rows have no common clock; `index` only counts rounds.
 
-What one device reads stands on it: the leading axis of the pages is split as the rows are, and page numbers count
-within a part. Left out: who chooses this cache and how it is read (`paged_attention`).
+Each device stores what it reads: the leading axis of the pages is split like the rows, and page numbers count within a
+part. Left out: the choice of this cache and reading it (`paged_kernel`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ from pttrainer.models.config import head_size
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 PAGE = 64
-"""Tokens of a page: what one copy to the core brings. Each row has one page more than its tokens need."""
+"""Tokens of a page, the unit of a copy to the core. Each row has one page more than its tokens need."""
 
 
 class PagedCache(NamedTuple):
-    """The state of a decoding batch. layers: [E, X, Z, C, H] each; prompt_BJ and own_BJ: pages of a row's prompt and of
-    its own, of which those of the prompt count as far as they are full (full_B)."""
+    """The state of a decoding batch.
+
+    layers: [E, X, Z, C, H] each; prompt_BJ and own_BJ: pages of a row's prompt and of its own; full_B: how many of
+    the prompt's pages are full, and therefore shared.
+    """
 
     layers: tuple[Array, ...]
     prompt_BJ: Array
@@ -45,7 +48,7 @@ class PagedCache(NamedTuple):
 
 
 def share(prompts: KVCache, samples: int, slots: int) -> PagedCache:
-    """The prompts' cache as read by `samples` rows each, with room for `slots` tokens of their own (P·G rows)."""
+    """Return the prompts' cache as read by `samples` rows each, with room for `slots` new tokens (P·G rows)."""
     P, prompt_slots = prompts.positions_BS.shape
     rows = P * samples
     parts = sharding.parts("batch")
@@ -67,13 +70,13 @@ def share(prompts: KVCache, samples: int, slots: int) -> PagedCache:
     return PagedCache(tuple(map(of_layer, prompts.layers)), *tables, full_B, jnp.zeros((), jnp.int32))
 
 
-def room(cache: PagedCache) -> int:
-    """Tokens that every row can have of its own. One of its pages begins with the end of its prompt."""
+def capacity(cache: PagedCache) -> int:
+    """Return the number of own tokens that every row can hold. One of its pages begins with the end of its prompt."""
     return (cache.own_BJ.shape[1] - 1) * PAGE
 
 
 def grow(cache: PagedCache, slots: int) -> PagedCache:
-    """The same cache with room for `slots` tokens; no fewer than it has. The new pages follow all others."""
+    """Return the cache enlarged to `slots` tokens, at least as many as it has. New pages follow all others."""
     more = _own_pages(slots) - cache.own_BJ.shape[1]
     if more <= 0:
         return cache
@@ -89,24 +92,26 @@ def grow(cache: PagedCache, slots: int) -> PagedCache:
     return cache._replace(layers=tuple(map(of_layer, cache.layers)), own_BJ=own_BJ)
 
 
-def take_over(cache: PagedCache, row: Array, prompts: KVCache, which: Array) -> PagedCache:
-    """Row `row`, which shares its prompt's pages with no other, reads a copy of one of the prompts from now on."""
+def replace_row(cache: PagedCache, row: Array, prompts: KVCache, which: Array) -> PagedCache:
+    """Make row `row`, which shares its prompt's pages with no other, read a copy of one of the prompts."""
     full = _full_pages(prompts.positions_BS)[which]
     part = row // (cache.full_B.shape[0] // cache.layers[0].shape[0])
     is_split = prompts.positions_BS.shape[0] % sharding.parts("batch") == 0
     at = (which, full, part, cache.prompt_BJ[row, 0], cache.own_BJ[row, 0])
     copy: Callable[..., Array] = partial(_copy_prompt, is_split=is_split)
     if sharding.devices() > 1:
-        kept = sharding.spec_of(AXES)
+        page_spec = sharding.spec_of(AXES)
         source = sharding.spec_of(("batch" if is_split else None, "kv_heads", None, None))
         # One spec stands for both arrays of a layer, and for all numbers.
-        copy = jax.shard_map(copy, in_specs=(kept, source, sharding.spec_of(())), out_specs=kept, check_vma=False)
+        copy = jax.shard_map(
+            copy, in_specs=(page_spec, source, sharding.spec_of(())), out_specs=page_spec, check_vma=False
+        )
     layers = tuple(copy(pages_EX, layer, at) for pages_EX, layer in zip(cache.layers, prompts.layers, strict=True))
     return cache._replace(layers=layers, full_B=cache.full_B.at[row].set(full))
 
 
 def _copy_prompt(pages_EX: Array, layer: LayerKV, at: tuple[Array, ...], is_split: bool) -> Array:
-    """One device's part of `take_over`: the prompt comes from the device that has it, and only one writes."""
+    """Do one device's part of `replace_row`: the prompt comes from the device that has it, and only one writes."""
     which, full, part, prompt_page, own_page = at
     pages_1J = _in_pages(LayerKV(*(_one_prompt(x, which, is_split) for x in layer)))
     last_11 = lax.dynamic_slice_in_dim(pages_1J, jnp.minimum(full, pages_1J.shape[1] - 1), 1, axis=1)
@@ -120,22 +125,22 @@ def _copy_prompt(pages_EX: Array, layer: LayerKV, at: tuple[Array, ...], is_spli
 
 
 def _one_prompt(x_PKXX: Array, which: Array, is_split: bool) -> Array:
-    """Of a prompt's keys or values. Split prompts are never gathered: all devices but one bring zeros."""
+    """Return a prompt's keys or values. Split prompts are never gathered: all devices but one contribute zeros."""
     if not is_split or sharding.devices() == 1:
         return lax.dynamic_slice_in_dim(x_PKXX, which, 1, axis=0)
-    here = x_PKXX.shape[0]
-    mine = lax.dynamic_slice_in_dim(x_PKXX, which % here, 1, axis=0)
-    found: Array = lax.psum(jnp.where(which // here == _part(), mine, 0), logical_axes.BATCH_AXES)
-    return found
+    local_prompts = x_PKXX.shape[0]
+    mine = lax.dynamic_slice_in_dim(x_PKXX, which % local_prompts, 1, axis=0)
+    prompt: Array = lax.psum(jnp.where(which // local_prompts == _part(), mine, 0), logical_axes.BATCH_AXES)
+    return prompt
 
 
 def _part() -> Array | int:
-    """Which part of the batch this device works on."""
+    """Return the index of this device's part of the batch."""
     return 0 if sharding.devices() == 1 else lax.axis_index(logical_axes.BATCH_AXES)
 
 
-def only(cache: PagedCache, rows: Array) -> PagedCache:
-    """The cache of these rows alone, each with a prompt of its own."""
+def select_rows(cache: PagedCache, rows: Array) -> PagedCache:
+    """Return the cache of these rows only, each with a prompt of its own."""
     parts, pages = cache.layers[0].shape[:2]
     first_B = rows // (cache.full_B.shape[0] // parts) * pages
     prompt_BJ, own_BJ = (first_B[:, None] + table_BJ[rows] for table_BJ in (cache.prompt_BJ, cache.own_BJ))
@@ -149,7 +154,7 @@ def only(cache: PagedCache, rows: Array) -> PagedCache:
 
 
 def table(cache: PagedCache) -> Array:
-    """The pages of each row in the order of its tokens [B, J]: full ones of its prompt, then its own."""
+    """Return the pages of each row in the order of its tokens [B, J]: full ones of its prompt, then its own."""
     prompt, own = cache.prompt_BJ.shape[1], cache.own_BJ.shape[1]
     place_J = jnp.arange(prompt + own)
     own_place_BJ = jnp.clip(place_J - cache.full_B[:, None], 0, own - 1)
@@ -159,19 +164,19 @@ def table(cache: PagedCache) -> Array:
 
 
 def write(pages_XZCH: Array, k_BTKH: Array, v_BTKH: Array, table_BJ: Array, positions_BT: Array) -> Array:
-    """Puts new keys and values where their positions stand, in one part; position -1 is not kept."""
+    """Write new keys and values at their positions, in one part; position -1 is dropped."""
     B, T = positions_BT.shape
     X, _, C, lanes = pages_XZCH.shape
     new_BTCH = jnp.stack([k_BTKH, v_BTKH], axis=3).reshape(B, T, C, -1)
     place_BT = jnp.clip(positions_BT // PAGE, 0, table_BJ.shape[1] - 1)
     nowhere_BT = X + jnp.arange(B * T).reshape(B, T)  # behind the last page, and unique
     page_BT = jnp.where(positions_BT >= 0, jnp.take_along_axis(table_BJ, place_BT, axis=1), nowhere_BT)
-    filled = wide_heads(new_BTCH, lanes).astype(pages_XZCH.dtype)
+    filled = pad_heads(new_BTCH, lanes).astype(pages_XZCH.dtype)
     return pages_XZCH.at[page_BT, positions_BT % PAGE].set(filled, mode="drop", unique_indices=True)
 
 
-def wide_heads(x: Array, size: int) -> Array:
-    """Heads filled up with zeros, which change no product."""
+def pad_heads(x: Array, size: int) -> Array:
+    """Pad heads with zeros, which change no product."""
     return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, size - x.shape[-1]),))
 
 
@@ -184,7 +189,7 @@ def _full_pages(positions_PS: Array) -> Array:
 
 
 def _in_pages(layer: LayerKV) -> Array:
-    """Right-padded rows of a cache as pages [P, J, Z, C, H]."""
+    """Return right-padded rows of a cache as pages [P, J, Z, C, H]."""
     P, K, S, H = layer.v_BKSH.shape
     k_PSKH, v_PSKH = layer.k_BKHS.transpose(0, 3, 1, 2), layer.v_BKSH.transpose(0, 2, 1, 3)
     both_PSCH = jnp.stack([k_PSKH, v_PSKH], axis=3).reshape(P, S, 2 * K, H)
@@ -194,7 +199,7 @@ def _in_pages(layer: LayerKV) -> Array:
 
 
 def _joined(prompt_CJ: Array, own_BJ: Array, parts: int) -> Array:
-    """Pages [E, X, Z, C, H]: in each part those of its prompts, then those of its rows."""
+    """Return pages [E, X, Z, C, H]: in each part those of its prompts, then those of its rows."""
     of_parts = (x.reshape(parts, -1, *x.shape[2:]) for x in (prompt_CJ, own_BJ))
     return sharding.constrain_fitting(jnp.concatenate(list(of_parts), axis=1), AXES)
 
@@ -204,12 +209,12 @@ AXES = ("batch", None, None, "kv_heads", None)
 
 
 def _tables(rows: int, parts: int, readers: int, prompt_pages: int, own_pages: int) -> tuple[Array, Array]:
-    """prompt_BJ and own_BJ of `_joined` pages. readers: neighbours that share a prompt's pages."""
+    """Return prompt_BJ and own_BJ of `_joined` pages. readers: neighbours that share a prompt's pages."""
     row_B = jnp.arange(rows) % (rows // parts)
     prompts = rows // parts // readers * prompt_pages
     return _consecutive(row_B // readers, prompt_pages), prompts + _consecutive(row_B, own_pages)
 
 
 def _consecutive(owner_B: Array, pages: int) -> Array:
-    """The pages of each owner, where all have as many and stand in order."""
+    """Return the pages of each owner, if all have equally many in order."""
     return owner_B[:, None] * pages + jnp.arange(pages)

@@ -1,7 +1,7 @@
 """Rotary position embedding (arXiv 2104.09864) with the model's own theta and frequency scaling.
 
-Frequencies come from the config and from nowhere else: a default theta in a function signature is how a
-peer's Llama went wrong by 3.5 logits without a failing test.
+Frequencies come from the config and from nowhere else: a default theta in a function signature once made a peer's Llama
+wrong by 3.5 logits without a failing test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pttrainer.models.config import LinearScaling, Llama3Scaling, Rope, YarnScal
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Angular frequency of each pair of a head's elements, [H/2], float32."""
+    """Return the angular frequency of each pair of a head's elements, [H/2], float32."""
     inverse = 1.0 / (rope.theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim))
     match rope.scaling:
         case LinearScaling(factor):
@@ -29,7 +29,7 @@ def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _llama3(inverse: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
-    """Long wavelengths divided by `factor`, short ones kept, a linear blend between (Llama 3.1 release)."""
+    """Divide long wavelengths by `factor`, keep short ones, blend linearly between (Llama 3.1 release)."""
     wavelength = 2 * math.pi / inverse
     turns = scaling.original_max_positions / wavelength
     blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -38,7 +38,7 @@ def _llama3(inverse: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
 
 
 def _yarn(inverse: np.ndarray, theta: float, scaling: YarnScaling) -> np.ndarray:
-    """Pairs that turn more than beta_fast times over the original context are kept, below beta_slow interpolated."""
+    """Keep pairs that turn over beta_fast times in the original context, interpolate those below beta_slow."""
     H = 2 * len(inverse)
 
     def pair_that_turns(times: float) -> float:
@@ -54,7 +54,7 @@ def _yarn(inverse: np.ndarray, theta: float, scaling: YarnScaling) -> np.ndarray
 
 
 def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Array]:
-    """Cosine and sine of every position's angles, each [B, T, H/2], float32."""
+    """Return cosine and sine of every position's angles, each [B, T, H/2], float32."""
     angles = positions_BT.astype(jnp.float32)[..., None] * frequencies(rope, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor != 1.0:
@@ -63,7 +63,7 @@ def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Arr
 
 
 def rotate(x_BTNH: Array, cos_BTR: Array, sin_BTR: Array) -> Array:
-    """Rotates pairs (i, i + H/2), the layout of Hugging Face's checkpoints."""
+    """Rotate pairs (i, i + H/2), the layout of Hugging Face's checkpoints."""
     first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
     cos, sin = cos_BTR[:, :, None, :], sin_BTR[:, :, None, :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x_BTNH.dtype)

@@ -1,11 +1,11 @@
-"""Rows that continue a prompt which is computed once for all of them, in training as in sampling.
+"""Rows that share a prompt prefix, which is computed once for all of them, in training as in sampling.
 
 Letters: P prompts, G rows that continue each, N = P·G rows, S tokens of a prompt, T tokens of a row, H head size.
 
-The G rows of a prompt become one long row [P, S + G·T], so that everything of a layer but attention is as ever, and
-each device keeps the prompts of its own rows. Attention takes the row apart: the prompt sees itself, and each of the
-rows sees the prompt and itself, never its neighbours. What comes out are the very numbers that N whole rows would
-give, up to rounding, and so are the gradients: a prompt's keys and values get those of all its rows.
+The G rows of a prompt become one long row [P, S + G·T], so that every part of a layer except attention is unchanged,
+and each device keeps the prompts of its own rows. Attention splits the row again: the prompt sees itself, and each of
+the rows sees the prompt and itself, never its neighbours. Results and gradients equal those of N complete rows, up to
+rounding: a prompt's keys and values receive the gradients of all its rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pttrainer.models.attention.dot_product import (
     packed_mask,
     packed_window,
 )
-from pttrainer.models.attention.kv_cache import EMPTY, stored
+from pttrainer.models.attention.kv_cache import EMPTY, to_slots
 
 
 class Masks(NamedTuple):
-    """True where a query sees a key: of prompts on themselves, of rows on themselves, of rows on their prompt."""
+    """True where a query sees a key: prompts on themselves, rows on themselves, rows on their prompt."""
 
     prompt_PSS: Array
     own_NTT: Array
@@ -36,19 +36,19 @@ class Masks(NamedTuple):
 
 
 def joined(prompts_PS: Array, rows_NT: Array) -> Array:
-    """[P, S + G·T]."""
+    """Return prompts and rows as long rows [P, S + G·T]."""
     return jnp.concatenate([prompts_PS, rows_NT.reshape(prompts_PS.shape[0], -1)], axis=1)
 
 
 def taken(joined_PXD: Array, prompts: Prompts, rows: int) -> Array:
-    """The rows' part [N, T, D]."""
+    """Return the rows' part [N, T, D]."""
     S = prompts.tokens_PT.shape[1]
     D = joined_PXD.shape[-1]
     return joined_PXD[:, S:].reshape(rows, -1, D)
 
 
 def masks(prompts: Prompts, positions_NT: Array, segment_ids_NT: Array, window: int | None) -> Masks:
-    """Of one kind of layer."""
+    """Return the masks of one kind of layer."""
     own_NTT, prompt_PSS = packed_mask(segment_ids_NT), packed_mask(prompts.segment_ids_PT)
     if window is not None:
         own_NTT = packed_window(own_NTT, positions_NT, window)
@@ -58,15 +58,15 @@ def masks(prompts: Prompts, positions_NT: Array, segment_ids_NT: Array, window: 
     return Masks(prompt_PSS, own_NTT, cached_mask(positions_NT, slots_NS, window))
 
 
-def attend_continued(q_PXNH: Array, k_PXKH: Array, v_PXKH: Array, seen: Masks, scoring: Scoring) -> Array:
-    """Attention of the long rows; result like q."""
-    (P, S, _), (N, T, _) = seen.prompt_PSS.shape, seen.own_NTT.shape
+def attend_shared_prefix(q_PXNH: Array, k_PXKH: Array, v_PXKH: Array, visible: Masks, scoring: Scoring) -> Array:
+    """Attend within the long rows; the result has the shape of q."""
+    (P, S, _), (N, T, _) = visible.prompt_PSS.shape, visible.own_NTT.shape
 
     def rows(x_PXKH: Array) -> Array:
         return x_PXKH[:, S:].reshape(N, T, *x_PXKH.shape[2:])
 
-    of_prompts = attend_packed(q_PXNH[:, :S], k_PXKH[:, :S], v_PXKH[:, :S], seen.prompt_PSS, scoring)
-    own = stored(rows(k_PXKH), rows(v_PXKH))
-    shared = stored(k_PXKH[:, :S], v_PXKH[:, :S])
-    of_rows = attend_shared(rows(q_PXNH), own, seen.own_NTT, shared, seen.shared_NTS, scoring)
+    of_prompts = attend_packed(q_PXNH[:, :S], k_PXKH[:, :S], v_PXKH[:, :S], visible.prompt_PSS, scoring)
+    own = to_slots(rows(k_PXKH), rows(v_PXKH))
+    shared = to_slots(k_PXKH[:, :S], v_PXKH[:, :S])
+    of_rows = attend_shared(rows(q_PXNH), own, visible.own_NTT, shared, visible.shared_NTS, scoring)
     return jnp.concatenate([of_prompts, of_rows.reshape(P, -1, *of_rows.shape[2:])], axis=1)

@@ -1,10 +1,10 @@
-"""Attention of one new token per row over what is cached: the prompt's slots and the row's own, in one call.
+"""Attention of one new token per row over the cache: the prompt's slots and the row's own, in one call.
 
-    out = softmax(q · K + mask) · V
+out = softmax(q · K + mask) · V
 
 Letters: B rows, K key heads, R queries of one, H head size, S own slots, X slots of a prompt that B / P rows share.
 
-A key head of a row is a unit of work, whose scores stay in a cache.
+The unit of work is a key head of a row, whose scores stay in a CPU cache.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.models.cpu_kernels import softmax, xla_ffi
-from pttrainer.models.cpu_kernels.register_tile import Tile
+from pttrainer.models.cpu_kernels.register_tile import RegisterTile
 
 NAME = "attention"
-ENOUGH = 1 << 17
-"""Multiplications of queries and keys for which a thread is asked."""
+MIN_TERMS_PER_THREAD = 1 << 17
+"""Multiply-adds of queries and keys per thread."""
 
 
-def fits(head_size: int, slots: tuple[int, ...], tile: Tile) -> bool:
-    """Whether heads are whole strips, and slots whole vectors and no fewer than a strip has (or none)."""
+def fits(head_size: int, slots: tuple[int, ...], tile: RegisterTile) -> bool:
+    """Return True if heads are whole column blocks, and slots whole vectors and none or at least a block."""
     are_slots_fit = all(count % softmax.LANES == 0 and (count == 0 or count >= tile.width) for count in slots)
     return head_size % tile.width == 0 and are_slots_fit
 
@@ -33,8 +33,11 @@ def attend(
     prompt: tuple[Array, Array, Array],
     target: str,
 ) -> Array:
-    """[B, K, R, H], float32. own: keys [B, K, H, S], values [B, K, S, H], which are seen [B, S]; prompt: the same of P
-    prompts, X slots, seen [B, X]. target: the call that XLA knows it by (`program`)."""
+    """Return [B, K, R, H], float32.
+
+    own: keys [B, K, H, S], values [B, K, S, H], visibility [B, S]; prompt: the same of P prompts, X slots,
+    visibility [B, X]. target: name of the XLA call (`jit`).
+    """
     B, K, R, H = q_BKRH.shape
     slots = own[0].shape[3] + prompt[0].shape[3]
     shapes = jax.ShapeDtypeStruct((B, K, R, H), jnp.float32), jax.ShapeDtypeStruct((B, K, R, slots), jnp.float32)
@@ -42,8 +45,8 @@ def attend(
     return out
 
 
-def code(tile: Tile) -> str:
-    """`@attention(frame)`."""
+def code(tile: RegisterTile) -> str:
+    """Return the code of `@attention(frame)`."""
     job = (
         *(("ptr", name) for name in ("q", "k", "v", "seen", "pk", "pv", "pseen", "out", "scores")),
         *(("i64", name) for name in ("K", "R", "H", "S", "X", "G")),
@@ -123,7 +126,7 @@ own:
             "  %of.unit = mul i64 %RHu, %slots",
             "  %terms = mul i64 %of.unit, %BK",
             "  call void @share(ptr %functions, ptr %context, ptr @head, ptr %job, i64 %BK, i64 %terms,",
-            f"    i64 {ENOUGH})",
+            f"    i64 {MIN_TERMS_PER_THREAD})",
         )
     )
     inputs = ("q", "k", "v", "seen", "pk", "pv", "pseen")

@@ -1,4 +1,4 @@
-"""Matrices in strips [S, K, W], and products with them."""
+"""Column-blocked matrices [S, K, W], and products with them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.models.cpu_kernels import xla_ffi
-from pttrainer.models.cpu_kernels.register_tile import Tile
+from pttrainer.models.cpu_kernels.register_tile import RegisterTile
 
 HEAD = "head_strips"
-"""In a tree of weights, beside the head itself, whose other use is as a table of embeddings."""
+"""Key in a tree of weights, beside the head itself, which also serves as the embedding table."""
 NAME = "product"
-ENOUGH = 1 << 18
-"""Multiplications for which a thread is asked."""
+MIN_TERMS_PER_THREAD = 1 << 18
+"""Multiply-adds per thread."""
 
 
-def in_strips(matrix_KN: Array, width: int) -> Array:
-    """[S, K, W]; the last strip is filled with zeros."""
+def to_column_blocks(matrix_KN: Array, width: int) -> Array:
+    """Return [S, K, W]; the last block is padded with zeros."""
     K, N = matrix_KN.shape
     padded = jnp.pad(matrix_KN, ((0, 0), (0, -N % width)))
     return padded.reshape(K, -1, width).transpose(1, 0, 2)
 
 
-def product(x_MK: Array, strips_SKW: Array, target: str) -> Array:
-    """x · w [M, S · W], float32. target: the call that XLA knows it by (`program`)."""
-    S, _, W = strips_SKW.shape
-    out: Array = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((x_MK.shape[0], S * W), jnp.float32))(x_MK, strips_SKW)
+def product(x_MK: Array, blocks_SKW: Array, target: str) -> Array:
+    """Return x · w [M, S · W], float32. target: name of the XLA call (`jit`)."""
+    S, _, W = blocks_SKW.shape
+    out: Array = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((x_MK.shape[0], S * W), jnp.float32))(x_MK, blocks_SKW)
     return out
 
 
-def code(tile: Tile) -> str:
-    """`@product(frame)` of x [M, K] and strips; a strip is a unit of work."""
+def code(tile: RegisterTile) -> str:
+    """Return the code of `@product(frame)` of x [M, K] and column blocks; a block is a unit of work."""
     job = (("ptr", "x"), ("ptr", "w"), ("ptr", "y"), ("i64", "M"), ("i64", "K"), ("i64", "N"))
     unit = f"""
 define private void @strip(ptr %job, i64 %s) {{
@@ -53,5 +53,6 @@ define private void @strip(ptr %job, i64 %s) {{
 {xla_ffi.job(job)}
   %MK = mul i64 %M, %K
   %terms = mul i64 %MK, %N
-  call void @share(ptr %functions, ptr %context, ptr @strip, ptr %job, i64 %S, i64 %terms, i64 {ENOUGH})"""
+  call void @share(ptr %functions, ptr %context, ptr @strip, ptr %job, i64 %S, i64 %terms,
+    i64 {MIN_TERMS_PER_THREAD})"""
     return unit + xla_ffi.handler(NAME, ("x", "w"), ("y",), body)

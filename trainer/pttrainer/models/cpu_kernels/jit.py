@@ -1,4 +1,4 @@
-"""The machine code, made once in a process and known to XLA by names."""
+"""The machine code, compiled once per process and registered with XLA by name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import jax
 
 from pttrainer.models.cpu_kernels import attention, blocked_matmul, register_tile, thread_pool, xla_ffi
-from pttrainer.models.cpu_kernels.register_tile import Tile
+from pttrainer.models.cpu_kernels.register_tile import RegisterTile
 
 
 @lru_cache
-def host_tile() -> Tile | None:
-    """The tile for this processor; None where there is no code for it, or nothing to make it with."""
+def host_tile() -> RegisterTile | None:
+    """Return the register tile for this processor; None if it is unsupported or llvmlite is missing."""
     if os.name != "posix" or sys.maxsize < 2**32 or importlib.util.find_spec("llvmlite") is None:
         return None
     from llvmlite import binding  # a large library: loaded where it is used
@@ -25,22 +25,28 @@ def host_tile() -> Tile | None:
     return register_tile.tile_for(binding.get_host_cpu_features())
 
 
-def target(name: str, of: Tile | None = None) -> str:
-    """What XLA calls `strips.NAME` or `attention.NAME`, with tiles of this processor where no others are asked for."""
-    of = of or host_tile()
-    assert of is not None
-    compiled(of)
-    return _target(name, of)
+def target(name: str, tile: RegisterTile | None = None) -> str:
+    """Return the name under which XLA calls `blocked_matmul.NAME` or `attention.NAME`, by default on this processor."""
+    tile = tile or host_tile()
+    assert tile is not None
+    compile_kernels(tile)
+    return _target(name, tile)
 
 
 @lru_cache
-def compiled(of: Tile) -> dict[str, Any]:
-    """The functions, which must live as long as XLA may call them, and beside them what they live in."""
+def compile_kernels(tile: RegisterTile) -> dict[str, Any]:
+    """Compile the functions, and return them with the engine that keeps them alive."""
     from llvmlite import binding
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    parts = (xla_ffi.code(), register_tile.code(of), thread_pool.code(), blocked_matmul.code(of), attention.code(of))
+    parts = (
+        xla_ffi.code(),
+        register_tile.code(tile),
+        thread_pool.code(),
+        blocked_matmul.code(tile),
+        attention.code(tile),
+    )
     module = binding.parse_assembly("\n".join(parts))
     module.verify()
     machine = binding.Target.from_default_triple().create_target_machine(
@@ -51,9 +57,9 @@ def compiled(of: Tile) -> dict[str, Any]:
     handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
     functions = {name: handler(engine.get_function_address(name)) for name in (blocked_matmul.NAME, attention.NAME)}
     for name, function in functions.items():
-        jax.ffi.register_ffi_target(_target(name, of), jax.ffi.pycapsule(function), platform="cpu")
+        jax.ffi.register_ffi_target(_target(name, tile), jax.ffi.pycapsule(function), platform="cpu")
     return {**functions, "engine": engine}
 
 
-def _target(name: str, of: Tile) -> str:
-    return f"{of.name}_{name}"
+def _target(name: str, tile: RegisterTile) -> str:
+    return f"{tile.name}_{name}"

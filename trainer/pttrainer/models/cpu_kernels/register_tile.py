@@ -1,9 +1,9 @@
-"""What of a product stays in a processor's registers, and the code that makes it, as LLVM's assembly.
+"""The part of a product that stays in registers, and its code, as LLVM assembly.
 
-A tile is some rows by one strip of columns: for each term, the strip's W numbers are read once and multiplied with one
-number of each row, one chain of sums for each vector of the tile. Enough chains must be under way to hide what an
-addition takes, and they must not be more than there are registers. At most `SUMMED` terms go into one chain, whose sum
-is then added to the result: so less is lost by rounding than in one long chain, and that part of the strip stays in the
+A tile is some rows by one column block: for each term, the block's W numbers are read once and multiplied with one
+number of each row, with one accumulator for each vector of the tile. There must be enough accumulators to hide the
+latency of an addition, and no more than registers. At most `TERMS_PER_CHAIN` terms go into one accumulator, whose sum
+is then added to the result: this loses less to rounding than one long sum, and that part of the block stays in the
 fastest cache for all rows.
 """
 
@@ -13,12 +13,12 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SUMMED = 256
+TERMS_PER_CHAIN = 256
 
 
 @dataclass(frozen=True)
-class Tile:
-    """rows by vectors · lanes numbers of float32."""
+class RegisterTile:
+    """rows by vectors · lanes float32 numbers."""
 
     lanes: int
     vectors: int
@@ -26,22 +26,22 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Columns of a strip."""
+        """Return the columns of a block."""
         return self.lanes * self.vectors
 
     @property
     def name(self) -> str:
-        """Of code with such tiles, among XLA's custom calls."""
+        """Return the suffix of kernels with such tiles, among XLA's custom calls."""
         return f"posttrain_{self.lanes}x{self.vectors}x{self.rows}"
 
 
-AVX512 = Tile(lanes=16, vectors=2, rows=8)
-AVX2 = Tile(lanes=8, vectors=2, rows=6)
-NEON = Tile(lanes=4, vectors=4, rows=6)
+AVX512 = RegisterTile(lanes=16, vectors=2, rows=8)
+AVX2 = RegisterTile(lanes=8, vectors=2, rows=6)
+NEON = RegisterTile(lanes=4, vectors=4, rows=6)
 
 
-def tile_for(features: Mapping[str, bool], machine: str | None = None) -> Tile | None:
-    """The tile for a processor with these features (as LLVM names them); None where it has no fused multiply-add."""
+def tile_for(features: Mapping[str, bool], machine: str | None = None) -> RegisterTile | None:
+    """Return the tile for a processor with these features (LLVM's names); None without fused multiply-add."""
     if (machine or platform.machine()) in ("aarch64", "arm64"):
         return NEON
     if features.get("avx512f"):
@@ -49,9 +49,11 @@ def tile_for(features: Mapping[str, bool], machine: str | None = None) -> Tile |
     return AVX2 if features.get("avx2") and features.get("fma") else None
 
 
-def code(tile: Tile) -> str:
-    """`@panel(x, x.step, w, w.step, y, y.step, M, terms, first)`: y[:M, :W] = x[:M, :terms] · w[:terms, :W], or added
-    to what stands there. Steps: numbers from row to row."""
+def code(tile: RegisterTile) -> str:
+    """Return `@panel(x, x.step, w, w.step, y, y.step, M, terms, first)`.
+
+    It computes y[:M, :W] = x[:M, :terms] · w[:terms, :W], or adds to y. Steps: numbers from row to row.
+    """
     vector = _vector(tile)
     counts = range(1, tile.rows + 1)
     return "\n".join(
@@ -63,15 +65,15 @@ def code(tile: Tile) -> str:
     )
 
 
-def _vector(tile: Tile) -> str:
+def _vector(tile: RegisterTile) -> str:
     return f"<{tile.lanes} x float>"
 
 
 _ROWS = "ptr noalias %x, i64 %x.step, ptr noalias %w, i64 %w.step, ptr noalias %y, i64 %y.step"
 
 
-def _panel(tile: Tile) -> str:
-    """Terms in parts of SUMMED, and within one of them rows as many at once as a tile has."""
+def _panel(tile: RegisterTile) -> str:
+    """Return code that loops over chunks of TERMS_PER_CHAIN terms and, within one, over tiles of rows."""
     counts = range(1, tile.rows + 1)
     cases = " ".join(f"i64 {rows}, label %do{rows}" for rows in counts[:-1])
     calls = "\n".join(
@@ -89,7 +91,7 @@ entry:
 part:
   %k = phi i64 [0, %entry], [%k.next, %end]
   %k.left = sub i64 %terms, %k
-  %count = call i64 @llvm.smin.i64(i64 %k.left, i64 {SUMMED})
+  %count = call i64 @llvm.smin.i64(i64 %k.left, i64 {TERMS_PER_CHAIN})
   %is.begin = icmp eq i64 %k, 0
   %is.first = and i1 %is.begin, %first
   %w.offset = mul i64 %k, %w.step
@@ -110,7 +112,7 @@ done:
   %more.rows = icmp slt i64 %m.next, %M
   br i1 %more.rows, label %rows, label %end
 end:
-  %k.next = add i64 %k, {SUMMED}
+  %k.next = add i64 %k, {TERMS_PER_CHAIN}
   %more = icmp slt i64 %k.next, %terms
   br i1 %more, label %part, label %out
 out:
@@ -118,8 +120,8 @@ out:
 }}"""
 
 
-def _block(tile: Tile, rows: int) -> str:
-    """As `@panel`, of so many rows and few terms."""
+def _block(tile: RegisterTile, rows: int) -> str:
+    """Return code like `@panel`, for this many rows and few terms."""
     vector, lanes = _vector(tile), tile.lanes
     cells = [(m, j) for m in range(rows) for j in range(tile.vectors)]
     fma = f"@llvm.fmuladd.v{lanes}f32"

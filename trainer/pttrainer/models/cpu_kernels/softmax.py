@@ -1,6 +1,6 @@
-"""Softmax over rows of scores in place, as LLVM's assembly: sixteen lanes, whatever a vector of the processor has.
+"""Softmax over rows of scores in place, as LLVM assembly: sixteen lanes, whatever the processor's vector width.
 
-The last sum of the lanes goes in pairs; XLA's order is another one, its result the same up to rounding.
+The lanes are summed pairwise at the end; XLA's order differs, its result is the same up to rounding.
 """
 
 from __future__ import annotations
@@ -8,24 +8,27 @@ from __future__ import annotations
 import struct
 
 LANES = 16
-HIDDEN = -1e30
-"""The score of a slot that a row must not see: finite, so that a row that sees none is not NaN."""
+MASKED_SCORE = -1e30
+"""Score of a masked slot: finite, so that a row without any visible slot is not NaN."""
 
 
 def code() -> str:
-    """`@hidden(s, seen, n, before)`, then `@weights(s, n, highest)`, then `@divided(s, n, sum)`; n divides by LANES."""
-    return _exponential() + _CODE.replace("$HIDDEN", _constant(HIDDEN))
+    """Return `@hidden(s, seen, n, before)`, `@weights(s, n, highest)`, `@divided(s, n, sum)`; LANES divides n."""
+    return _exponential() + _CODE.replace("$HIDDEN", _constant(MASKED_SCORE))
 
 
 def _constant(value: float) -> str:
-    """A float32 as LLVM writes those that decimals do not give exactly: by the bits of the double that equals it."""
+    """Return a float32 in LLVM's exact notation: the bits of the equal double."""
     [single] = struct.unpack("f", struct.pack("f", value))
     return "0x" + struct.pack(">d", single).hex()
 
 
 def _exponential() -> str:
-    """`@exponential(x)` of x <= 0: 2^n · e^r, |r| <= ln 2 / 2, by the polynomial of Cephes' expf (2 units in the last
-    place); 0 below -87, where float32 is no longer normal."""
+    """Return `@exponential(x)` for x <= 0.
+
+    2^n · e^r, |r| <= ln 2 / 2, by the polynomial of Cephes' expf (2 units in the last place); 0 below -87, where
+    float32 is no longer normal.
+    """
     powers = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
     fma = "call <16 x float> @llvm.fma.v16f32"
 

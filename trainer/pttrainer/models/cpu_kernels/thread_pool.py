@@ -1,24 +1,26 @@
-"""Work that is shared out over XLA's threads, as LLVM's assembly.
+"""Work sharing over XLA's threads, as LLVM assembly.
 
-Whoever works takes the next units from a counter until none are left; the thread that XLA called is one of them. It
-waits for units that others have taken, never for a thread to begin: a pool may have none free for long. So a thread may
-come when the call has returned: what it looks at then, the counter and its end, belongs to all who may come, and the
-last one frees it. The job itself is read by those alone who have taken a unit of it.
+Each worker takes the next units from a counter until none are left; the thread that XLA called is one of them. It waits
+for units that others have taken, never for a thread to start: a pool may have none free for a long time. So a thread
+may start after the call has returned: what it then reads, the counter and its end, belongs to all possible workers, and
+the last one frees it. The job itself is read only by workers that have taken a unit of it.
 """
 
 from __future__ import annotations
 
-SHARES = 4
-"""Of a thread: one that came late, or was interrupted, leaves the rest to others."""
-LOOKS = 10_000
-"""At units that others have taken, before other processes are let in."""
+UNITS_PER_THREAD = 4
+"""Units per thread: a thread that starts late or is interrupted leaves the rest to others."""
+MAX_SPINS = 10_000
+"""Spins on units that others have taken, before yielding the processor."""
 
 
 def code() -> str:
-    """`@share(functions, context, function, job, units, terms, enough)`: calls function(job, unit) for each unit.
-    functions, context: what XLA gave (`calls`). A thread is asked for `enough` of all terms at least: it takes some
-    microseconds to wake up."""
-    return _CODE.replace("$SHARES", str(SHARES)).replace("$LOOKS", str(LOOKS))
+    """Return `@share(functions, context, function, job, units, terms, enough)`.
+
+    It calls function(job, unit) for each unit. functions, context: from XLA (`xla_ffi`). A thread gets at least
+    `enough` of all terms: waking it takes some microseconds.
+    """
+    return _CODE.replace("$SHARES", str(UNITS_PER_THREAD)).replace("$LOOKS", str(MAX_SPINS))
 
 
 _CODE = """

@@ -1,7 +1,7 @@
-"""How XLA calls machine code, as LLVM's assembly: what a handler is given, and what it is first asked.
+"""XLA's calling convention for custom calls, as LLVM assembly: its arguments, and the initial version query.
 
-XLA calls with a frame of buffers and a table of its own functions: the C interface of
-`jaxlib/include/xla/ffi/api/c_api.h` (https://docs.jax.dev/en/latest/ffi.html), version 0.3, which this is written for.
+XLA passes a frame of buffers and a table of its own functions: the C interface of `jaxlib/include/xla/ffi/api/c_api.h`
+(https://docs.jax.dev/en/latest/ffi.html), version 0.3, which this is written for.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from collections.abc import Iterator, Sequence
 
 
 def code() -> str:
-    """The interface's structures, and `@is.question(frame)`: whether a handler is only asked for its version, which is
-    answered."""
+    """Return the interface's structures, and `@is.question(frame)`.
+
+    It returns true if XLA only queries a handler's version, after answering.
+    """
     return _CODE
 
 
 def handler(name: str, inputs: Sequence[str], outputs: Sequence[str], body: str) -> str:
-    """`@<name>(frame)`. body: code that finds `%functions`, `%context`, and for each buffer `%<its name>`, its data,
-    and `%<its name>.sizes`, an array of i64."""
+    """Return `@<name>(frame)`.
+
+    body: code with `%functions`, `%context`, and for each buffer its data, `%<its name>`, and `%<its name>.sizes`,
+    an array of i64.
+    """
     lines = [
         f"define ptr @{name}(ptr %frame) {{",
         "entry:",
@@ -45,7 +50,7 @@ def handler(name: str, inputs: Sequence[str], outputs: Sequence[str], body: str)
 
 
 def size(name: str, of: str, axis: int) -> str:
-    """`%<name>`: the size of a buffer's axis."""
+    """Return code for `%<name>`: the size of a buffer's axis."""
     return (
         f"  %{name}.at = getelementptr i64, ptr %{of}.sizes, i64 {axis}\n"
         f"  %{name} = load i64, ptr %{name}.at"
@@ -53,18 +58,18 @@ def size(name: str, of: str, axis: int) -> str:
 
 
 def job(fields: Sequence[tuple[str, str]]) -> str:
-    """`%job`: a structure on the stack of these (type, name), in order, filled with them."""
+    """Return code for `%job`: a structure on the stack with these (type, name) fields, in order, and their values."""
     stored = (f"{at}\n  store {of} %{name}, ptr %job.{name}" for at, of, name in _fields(fields))
     return "\n".join((f"  %job = alloca {_structure(fields)}", *stored))
 
 
 def read(fields: Sequence[tuple[str, str]]) -> str:
-    """The fields of `%job` as values of the same names."""
+    """Return code that loads the fields of `%job` into values of the same names."""
     return "\n".join(f"{at}\n  %{name} = load {of}, ptr %job.{name}" for at, of, name in _fields(fields))
 
 
 def _fields(fields: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """Code that finds each, its type and its name."""
+    """Yield each field's address code, type and name."""
     for index, (of, name) in enumerate(fields):
         yield f"  %job.{name} = getelementptr {_structure(fields)}, ptr %job, i64 0, i32 {index}", of, name
 

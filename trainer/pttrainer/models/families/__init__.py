@@ -1,6 +1,6 @@
-"""Families of models: one file each, with how its `config.json` is read and written.
+"""Model families: one file each, which reads and writes its `config.json`.
 
-A new one is a file, a line in `READERS`, its names in `models.names` if they differ, and a case in the tests.
+To add one: a file, a line in `READERS`, its names in `weights.hf_names` if they differ, and a case in the tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
 
 
 def from_hf(raw: Raw) -> ModelConfig:
-    """The config in a Hugging Face `config.json`; raises ConfigError on what the decoder does not compute."""
+    """Return the config of a Hugging Face `config.json`; raise ConfigError on what the decoder does not support."""
     model_type = raw.get("model_type", "")
     if model_type not in READERS:
         raise ConfigError(
@@ -39,7 +39,7 @@ def from_hf(raw: Raw) -> ModelConfig:
 
 
 def to_hf(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` that `transformers` reads for this model."""
+    """Return the `config.json` that `transformers` reads for this model."""
     written: dict[str, Any] = FAMILIES[config.family].write(config)
     return {key: value for key, value in written.items() if value is not None or key in _NULL_IS_A_VALUE}
 

@@ -1,4 +1,4 @@
-"""What all families write alike in `config.json`: sizes, tokens, and numbers with a family's own default."""
+"""Keys that all families share in `config.json`: sizes, tokens, and numbers with a family's own default."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def read(
     eos: tuple[int, ...] = (),
     pad: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Arguments of ModelConfig. Named are the family's defaults; without head_dim a head is hidden_size / heads."""
+    """Return arguments of ModelConfig; named parameters are the family's defaults.
+
+    Without head_dim a head is hidden_size / heads.
+    """
     # Dropout would act in training only; nothing here drops.
     fields.choice("attention_dropout", (0.0,), 0.0)
     d_model, N = fields.integer("hidden_size"), fields.integer("num_attention_heads", heads)
@@ -49,17 +52,17 @@ def read(
 
 
 def activation(fields: Fields, key: str, default: str) -> str:
-    """Our name of the activation under this key."""
+    """Return our name of the activation under this key."""
     return ACTIVATIONS[fields.choice(key, tuple(ACTIVATIONS), default)]
 
 
 def written_activation(config: ModelConfig) -> str:
-    """Hugging Face's name of the activation."""
+    """Return Hugging Face's name of the activation."""
     return _WRITTEN[config.activation]
 
 
 def write(config: ModelConfig, architecture: str, model_type: str) -> dict[str, Any]:
-    """The keys that `read` reads."""
+    """Return the keys that `read` reads."""
     eos = list(config.eos_ids)
     return {
         "architectures": [architecture],

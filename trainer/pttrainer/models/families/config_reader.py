@@ -1,8 +1,8 @@
-"""Reading a `config.json` so that nothing in it is overlooked.
+"""Read a `config.json` without overlooking any key.
 
-Every key that is asked for is remembered. `refuse_rest` then refuses each key that nobody asked for and that is
-not known to be without effect on the forward pass: computing something else in silence is the worst of all
-outcomes. Errors name the key, the value seen and what is accepted.
+Every key that is read is recorded. `refuse_rest` then refuses each unread key that is not known to leave the forward
+pass unchanged: silently computing something else is the worst of all outcomes. Errors name the key, its value and what
+is accepted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REQUIRED: Any = object()
 
 
 class Fields:
-    """The keys of one JSON object; `path` says which, for messages."""
+    """The keys of one JSON object; `path` names it in messages."""
 
     def __init__(self, raw: Raw, path: str = "config.json") -> None:
         self._raw, self._path = raw, path
@@ -45,84 +45,84 @@ class Fields:
         return self._raw.get(key) is not None
 
     def value(self, key: str, default: Any = REQUIRED) -> Any:
-        """The value as it is; null counts as absent."""
+        """Return the value as it is; null counts as absent."""
         self._asked.add(key)
-        found = self._raw.get(key)
-        if found is not None:
-            return found
+        content = self._raw.get(key)
+        if content is not None:
+            return content
         if default is REQUIRED:
             raise ConfigError(f"{self._path} {key}: missing; hint: is this the config.json of a language model?")
         return default
 
     def integer(self, key: str, default: Any = REQUIRED) -> int:
-        """A positive whole number."""
-        found = self.value(key, default)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        """Return a positive whole number."""
+        value = self.value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.refuse(key, "a whole number of at least 1")
-        return found
+        return value
 
     def number(self, key: str, default: Any = REQUIRED) -> float:
-        """A number."""
-        found = self.value(key, default)
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        """Return a number."""
+        value = self.value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(key, "a number")
-        return float(found)
+        return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
-        found = self.value(key, default)
-        if not isinstance(found, bool):
+        """Return true or false."""
+        value = self.value(key, default)
+        if not isinstance(value, bool):
             self.refuse(key, "true or false")
-        return found
+        return value
 
     def nullable(self, key: str, read: Callable[[str], Any], default: Any) -> Any:
-        """`read` where the key has a value, None where it is null, the default where it is absent."""
+        """Return `read` of a value, None for null, the default if the key is absent."""
         self._asked.add(key)
         if key in self._raw and self._raw[key] is None:
             return None
         return read(key) if key in self._raw else default
 
     def choice(self, key: str, accepted: Sequence[Any], default: Any) -> Any:
-        """One of these values."""
-        found = self.value(key, default)
-        if found not in accepted:
-            self.refuse(key, ", ".join(str(value) for value in accepted))
-        return found
+        """Return one of these values."""
+        value = self.value(key, default)
+        if value not in accepted:
+            self.refuse(key, ", ".join(str(each) for each in accepted))
+        return value
 
     def ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Some files name one token, some a list: an end token that is forgotten makes endless samples."""
-        found = self.value(key, list(default))
-        listed = found if isinstance(found, list) else [found]
+        """Return token ids, from one or a list: a forgotten end token makes samples that never end."""
+        value = self.value(key, list(default))
+        listed = value if isinstance(value, list) else [value]
         if not all(isinstance(token, int) and not isinstance(token, bool) for token in listed):
             self.refuse(key, "a token id, or a list of them")
         return tuple(listed)
 
     def inside(self, key: str) -> Fields:
-        """The object under a key; an empty one where it is absent."""
-        found = self.value(key, {})
-        if not isinstance(found, dict):
+        """Return the object under a key; an empty one if it is absent."""
+        value = self.value(key, {})
+        if not isinstance(value, dict):
             self.refuse(key, "an object")
-        return Fields(found, f"{self._path} {key}")
+        return Fields(value, f"{self._path} {key}")
 
     def default(self, key: str, value: Any, unless: str) -> None:
-        """Sets a key that has no value, unless another has one."""
+        """Set a key that has no value, unless another has one."""
         if key not in self and unless not in self:
             self._raw = {**self._raw, key: value}
 
     def prefer(self, keys: Sequence[str], other: Fields) -> None:
-        """Takes these keys from another object where it has them."""
+        """Take these keys from another object if it has them."""
         self._raw = {**self._raw, **{key: other.value(key) for key in keys if key in other}}
 
     def keys(self) -> list[str]:
-        """All keys with a value."""
+        """Return all keys with a value."""
         return [key for key in self._raw if self._raw[key] is not None]
 
     def refuse(self, key: str, accepted: str) -> NoReturn:
-        """Raises for the value under this key."""
+        """Raise for the value under this key."""
         raise ConfigError(f"{self._path} {key}: {self._raw.get(key)!r}: not supported yet; accepted: {accepted}")
 
     def refuse_rest(self) -> None:
-        """Raises for every key that was not asked for and may have an effect. Off (null, false, 0, empty) has none."""
+        """Raise for every unread key that may have an effect. Off (null, false, 0, empty) has none."""
         rest = [
             key
             for key, value in self._raw.items()

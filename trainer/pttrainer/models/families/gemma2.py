@@ -13,7 +13,7 @@ ARCHITECTURE = "Gemma2ForCausalLM"
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = read_sizes(fields, vocab_size=256_000, max_positions=8192)
     return ModelConfig(
         family=FAMILY,
@@ -26,7 +26,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     return {
         **write_sizes(config, ARCHITECTURE, FAMILY),
         **rope_fields.write(config.rope),
@@ -36,7 +36,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
 
 
 def read_sizes(fields: Fields, vocab_size: int, max_positions: int) -> dict[str, Any]:
-    """What Gemma 2 and 3 share."""
+    """Return the sizes in the keys that Gemma 2 and 3 share."""
     common = common_fields.read(
         fields, head_dim=256, heads=8, kv_heads=4, vocab_size=vocab_size, max_positions=max_positions, tied=True,
         bos=(2,), eos=(1,), pad=(0,),
@@ -59,7 +59,7 @@ def read_sizes(fields: Fields, vocab_size: int, max_positions: int) -> dict[str,
 
 
 def write_sizes(config: ModelConfig, architecture: str, model_type: str) -> dict[str, Any]:
-    """The keys that `read_sizes` reads, and the layers' types."""
+    """Return the keys that `read_sizes` reads, and the layers' types."""
     return {
         **common_fields.write(config, architecture, model_type),
         "hidden_activation": common_fields.written_activation(config),
@@ -71,6 +71,6 @@ def write_sizes(config: ModelConfig, architecture: str, model_type: str) -> dict
 
 
 def _scalar(config: ModelConfig) -> int | float:
-    """The number whose inverse root is the scale: whole in every released file."""
+    """Return the number whose inverse root is the scale: an integer in every released file."""
     scalar = config.scale**-2
     return round(scalar) if abs(scalar - round(scalar)) < 1e-6 * scalar else scalar

@@ -1,7 +1,6 @@
-"""Gemma 3, its text part: five local layers with their own rotary base per global one (arXiv 2503.19786).
+"""Gemma 3, text only: five local layers with their own rotary base per global one (arXiv 2503.19786).
 
-Files of the models that see images nest the text part in `text_config`; images are left out, and what is
-exported is a text model.
+Files of the multimodal models nest the text part in `text_config`; images are left out, and the export is a text model.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ ARCHITECTURE = "Gemma3ForCausalLM"
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = read_sizes(fields, vocab_size=262_208, max_positions=131_072)
     pattern = fields.integer("sliding_window_pattern", 6)
-    whole, local = _ropes(fields, common["max_positions"])
+    global_rope, local_rope = _ropes(fields, common["max_positions"])
     return ModelConfig(
         family=FAMILY,
         **common,
-        rope=whole,
-        local_rope=local,
+        rope=global_rope,
+        local_rope=local_rope,
         local_layers=window_fields.read(fields, common["layers"], lambda layer: (layer + 1) % pattern != 0),
         qk_norm=True,
         attention_softcap=fields.choice("attn_logit_softcapping", (None,), None),
@@ -35,7 +34,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def read_with_images(fields: Fields) -> ModelConfig:
-    """The text part of a config whose model also sees images."""
+    """Return the text part of a multimodal config."""
     text = fields.inside("text_config")
     text.prefer(("bos_token_id", "eos_token_id", "pad_token_id"), fields)
     config = read(text)
@@ -48,7 +47,7 @@ def read_with_images(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     assert config.local_rope is not None
     return {
         **write_sizes(config, ARCHITECTURE, FAMILY),
@@ -58,20 +57,20 @@ def write(config: ModelConfig) -> dict[str, Any]:
 
 
 def _ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
-    """Of global and of local layers. A scaling beside them changes the global one only."""
+    """Return the rotary embedding of global and of local layers. A top-level scaling changes the global one only."""
     theta, local_theta = fields.number("rope_theta", 1_000_000.0), fields.number("rope_local_base_freq", 10_000.0)
     by_kind, scaling = fields.inside("rope_parameters"), fields.inside("rope_scaling")
-    whole, local = by_kind.inside(window_fields.GLOBAL), by_kind.inside(window_fields.LOCAL)
+    global_fields, local_fields = by_kind.inside(window_fields.GLOBAL), by_kind.inside(window_fields.LOCAL)
     by_kind.refuse_rest()
     return (
-        rope_fields.read_one(scaling if scaling.keys() else whole, theta, max_positions),
-        rope_fields.read_one(local, local_theta, max_positions),
+        rope_fields.read_one(scaling if scaling.keys() else global_fields, theta, max_positions),
+        rope_fields.read_one(local_fields, local_theta, max_positions),
     )
 
 
-def _write_ropes(whole: Rope, local: Rope) -> dict[str, Any]:
-    """Only the newer spelling can scale local layers."""
-    if local.scaling is None:
-        return {**rope_fields.write(whole), "rope_local_base_freq": local.theta}
-    kinds = {window_fields.GLOBAL: whole, window_fields.LOCAL: local}
+def _write_ropes(global_rope: Rope, local_rope: Rope) -> dict[str, Any]:
+    """Return the rotary keys. Only the newer spelling can scale local layers."""
+    if local_rope.scaling is None:
+        return {**rope_fields.write(global_rope), "rope_local_base_freq": local_rope.theta}
+    kinds = {window_fields.GLOBAL: global_rope, window_fields.LOCAL: local_rope}
     return {"rope_parameters": {kind: rope_fields.write_one(rope) for kind, rope in kinds.items()}}

@@ -16,11 +16,11 @@ YARN = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
-"""What a file without any rotary parameters means."""
+"""Meaning of a file without any rotary parameters."""
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=201_088, head_dim=64, kv_heads=8, max_positions=131_072)
     common["norm_eps"] = fields.number("rms_norm_eps", 1e-5)
     bias = fields.flag("attention_bias", True)
@@ -51,7 +51,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     assert config.experts is not None
     return {
         **common_fields.write(config, ARCHITECTURE, FAMILY),

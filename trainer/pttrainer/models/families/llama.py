@@ -1,4 +1,4 @@
-"""Llama 3, 3.1, 3.2 and everything of their shape: the plain decoder."""
+"""Llama 3, 3.1, 3.2 and models of their shape: the plain decoder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURE = "LlamaForCausalLM"
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=32_000, bos=(1,), eos=(2,))
     bias = fields.flag("attention_bias", False)
     return ModelConfig(
@@ -28,7 +28,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     return {
         **common_fields.write(config, ARCHITECTURE, FAMILY),
         **rope_fields.write(config.rope),

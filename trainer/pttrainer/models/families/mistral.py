@@ -1,4 +1,4 @@
-"""Mistral: a plain decoder whose layers all see a window (arXiv 2310.06825); later releases see everything."""
+"""Mistral: a plain decoder whose layers all use a window (arXiv 2310.06825); later releases attend globally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURE = "MistralForCausalLM"
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=32_000, kv_heads=8, max_positions=131_072, bos=(1,), eos=(2,))
     window = fields.nullable("sliding_window", fields.integer, 4096)
     return ModelConfig(
@@ -27,7 +27,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     return {
         **common_fields.write(config, ARCHITECTURE, FAMILY),
         **rope_fields.write(config.rope),

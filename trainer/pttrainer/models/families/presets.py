@@ -1,7 +1,7 @@
 """Model shapes behind `random://<preset>`: seeded random weights for tests, demos and benchmarks.
 
-Small ones, made for this project, and the published shapes of open models (`published`). All use the byte-level
-tokenizer, so a vocabulary must hold at least its ids.
+Small ones, made for this project, and the published shapes of open models (`published_shapes`). All use the byte-level
+tokenizer, so a vocabulary must cover at least its ids.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pttrainer.models.config import ModelConfig, Rope
 from pttrainer.models.families.published_shapes import RAW, published
 
 BYTE_VOCABULARY = 264
-"""256 bytes and 8 special tokens: see `tokenizer.ByteTokenizer`."""
+"""256 bytes and 8 special tokens: see `tokenizer.byte_tokenizer`."""
 
 
 def _llama(
@@ -52,7 +52,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def preset(name: str) -> ModelConfig:
-    """The config behind `random://<name>`."""
+    """Return the config behind `random://<name>`."""
     if name in PRESETS:
         return PRESETS[name]
     if name in RAW:

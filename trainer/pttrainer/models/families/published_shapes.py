@@ -1,8 +1,8 @@
-"""The published shapes of open models, as the numbers of their `config.json`: what preflight and benchmarks ask about.
+"""The published shapes of open models, from their `config.json`, for preflight and benchmarks.
 
-No weights and no download: `random://llama3.1-70b` has the shape and nothing else. They go through the same readers as
-a downloaded file (`families`), so windows, norms and rotary scalings are those of the real model. Gemma 3 is its text
-part. Left out: end tokens, because random models speak bytes.
+No weights and no download: `random://llama3.1-70b` has the shape only. They use the same readers as a downloaded file
+(`families`), so windows, norms and rotary scalings are the real model's. Gemma 3 is its text part. Left out: end
+tokens, because random models use bytes.
 """
 
 from __future__ import annotations
@@ -105,5 +105,5 @@ RAW: dict[str, Raw] = {
 
 @cache
 def published(name: str) -> ModelConfig:
-    """The config of a published shape."""
+    """Return the config of a published shape."""
     return from_hf(RAW[name])

@@ -13,7 +13,7 @@ ARCHITECTURE = "Qwen2ForCausalLM"
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=151_936, max_positions=32_768)
     return ModelConfig(
         family=FAMILY,
@@ -26,7 +26,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     return {
         **common_fields.write(config, ARCHITECTURE, FAMILY),
         **rope_fields.write(config.rope),
@@ -36,7 +36,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
 
 
 def read_windows(fields: Fields, layers: int) -> dict[str, Any]:
-    """Qwen's files name a window and a layer even where `use_sliding_window` turns both off."""
+    """Return the windows; Qwen's files name a window and a layer even if `use_sliding_window` turns both off."""
     is_used = fields.flag("use_sliding_window", False)
     window = fields.nullable("sliding_window", fields.integer, 4096)
     first = fields.nullable("max_window_layers", lambda key: fields.number(key), 28.0)
@@ -45,7 +45,7 @@ def read_windows(fields: Fields, layers: int) -> dict[str, Any]:
 
 
 def write_windows(config: ModelConfig) -> dict[str, Any]:
-    """The keys that `read_windows` reads."""
+    """Return the keys that `read_windows` reads."""
     first = config.local_layers.index(True) if config.local_layers else config.layers
     return {
         "use_sliding_window": bool(config.local_layers),

@@ -14,7 +14,7 @@ ARCHITECTURE = "Qwen3ForCausalLM"
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=151_936, head_dim=128, max_positions=32_768)
     bias = fields.flag("attention_bias", False)
     return ModelConfig(
@@ -30,7 +30,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     return {
         **common_fields.write(config, ARCHITECTURE, FAMILY),
         **rope_fields.write(config.rope),

@@ -1,4 +1,4 @@
-"""Qwen 3 with experts: a softmax over all experts, the best k, their weights made to sum to 1 if so configured."""
+"""Qwen 3 with experts: a softmax over all experts, the best k, optionally normalised to sum to 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURE = "Qwen3MoeForCausalLM"
 
 
 def read(fields: Fields) -> ModelConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
     bias = fields.flag("attention_bias", False)
     has_window, named = (
@@ -47,7 +47,7 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of this model."""
+    """Return the `config.json` of this model."""
     assert config.experts is not None
     return {
         **common_fields.write(config, ARCHITECTURE, FAMILY),
@@ -67,13 +67,13 @@ def write(config: ModelConfig) -> dict[str, Any]:
 
 
 def read_balance(fields: Fields) -> float:
-    """Weight of the load-balance loss: as in transformers, only a file that asks for the router's logits has one."""
+    """Return the load-balance weight; as in transformers, only files that output router logits have one."""
     coefficient = fields.number("router_aux_loss_coef", 0.001)
     return coefficient if fields.flag("output_router_logits", False) else 0.0
 
 
 def write_balance(experts: Experts) -> dict[str, Any]:
-    """The keys that `read_balance` reads."""
+    """Return the keys that `read_balance` reads."""
     if not experts.balance_coefficient:
         return {"output_router_logits": False}
     return {"output_router_logits": True, "router_aux_loss_coef": experts.balance_coefficient}

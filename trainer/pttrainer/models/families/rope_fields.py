@@ -1,8 +1,8 @@
 """Rotary embedding in `config.json`, in both spellings.
 
-transformers 4 writes `rope_theta` and `rope_scaling` side by side; transformers 5 writes one `rope_parameters`,
-for models with two kinds of layers an object per kind. Both are read; the first is written, because every
-reader understands it.
+transformers 4 writes `rope_theta` and `rope_scaling` side by side; transformers 5 writes one `rope_parameters`, with an
+object per kind for models with two kinds of layers. Both are read; the first is written, because every reader
+understands it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pttrainer.models.families.config_reader import Fields
 
 
 def read(fields: Fields, theta: float, max_positions: int) -> Rope:
-    """The rotary embedding of all layers; `theta` is the family's default."""
+    """Return the rotary embedding of all layers; `theta` is the family's default."""
     theta = fields.number("rope_theta", theta)
     scaling, parameters = fields.inside("rope_scaling"), fields.inside("rope_parameters")
     return read_one(scaling if scaling.keys() else parameters, theta, max_positions)
 
 
 def read_one(fields: Fields, theta: float, max_positions: int) -> Rope:
-    """One object that holds type and numbers."""
+    """Return the rotary embedding of one object with type and numbers."""
     theta = fields.number("rope_theta", theta)
     old_name = fields.value("type", "default")
     key = "rope_type" if "rope_type" in fields else "type"
@@ -43,17 +43,17 @@ def read_one(fields: Fields, theta: float, max_positions: int) -> Rope:
 
 
 def write(rope: Rope) -> dict[str, Any]:
-    """The keys `rope_theta` and `rope_scaling`."""
+    """Return the keys `rope_theta` and `rope_scaling`."""
     return {"rope_theta": rope.theta, "rope_scaling": write_scaling(rope.scaling)}
 
 
 def write_one(rope: Rope) -> dict[str, Any]:
-    """One object that holds type and numbers."""
+    """Return one object with type and numbers."""
     return {"rope_theta": rope.theta, **(write_scaling(rope.scaling) or {"rope_type": "default"})}
 
 
 def write_scaling(scaling: Scaling | None) -> dict[str, Any] | None:
-    """The object under `rope_scaling`."""
+    """Return the object under `rope_scaling`."""
     match scaling:
         case None:
             return None
@@ -108,7 +108,10 @@ def _yarn(fields: Fields, max_positions: int) -> Scaling:
 
 
 def _attention_factor(fields: Fields, factor: float) -> float:
-    """0.1 ln(factor) + 1 (the paper's section 3.4); DeepSeek's files give two slopes, whose quotient counts."""
+    """Return the factor; DeepSeek's files give two slopes, whose quotient counts.
+
+    0.1 ln(factor) + 1 by default (the paper's section 3.4).
+    """
 
     def slope(by: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0

@@ -1,4 +1,4 @@
-"""Which layers see a window only: `layer_types` in newer files, a rule of the family in older ones."""
+"""Layers with a sliding window: `layer_types` in newer files, a rule of the family in older ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 def read(fields: Fields, layers: int, is_local: Callable[[int], bool]) -> tuple[bool, ...]:
-    """One flag per layer; `is_local` is the rule where the file lists no types. Empty if no layer is local."""
+    """Return one flag per layer; `is_local` is the rule if the file lists no types. Empty if no layer is local."""
     listed = fields.value("layer_types", None)
     if listed is None:
         flags = tuple(is_local(layer) for layer in range(layers))
@@ -23,5 +23,5 @@ def read(fields: Fields, layers: int, is_local: Callable[[int], bool]) -> tuple[
 
 
 def write(config: ModelConfig) -> list[str]:
-    """The value of `layer_types`."""
+    """Return the value of `layer_types`."""
     return [LOCAL if config.is_local(layer) else GLOBAL for layer in range(config.layers)]

@@ -1,7 +1,7 @@
-"""From the spec to a model's form: the config that a URI names, number formats, recomputation, adapters.
+"""The structure of a job's model: config behind the URI, number formats, recomputation, adapters.
 
-Everything that a job can get wrong about its model's shape is found here, without jax; `assemble` adds weights, words
-and templates.
+Everything that a job can get wrong about its model's shape is detected here, without jax; `model_loader` adds weights,
+tokenizer and templates.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ptapi.spec import DraftModel, Ppo, Training
 from pttrainer.errors import ConfigError
-from pttrainer.models import Form, ModelConfig, from_hf, preset
+from pttrainer.models import ModelConfig, ModelStructure, from_hf, preset
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.models.structure import Remat
 from pttrainer.runtime.io import model_files
@@ -23,28 +23,37 @@ DRAFT_URI = "spec.rollout.speculative.draft.uri"
 CRITIC_URI = "spec.algorithm.ppo.critic.uri"
 
 
-def form_of(config: ModelConfig, training: Training, platform: str) -> Form:
-    """The model's form as this job computes it on this platform (`cpu`, `tpu`, `gpu`)."""
+def structure_of(config: ModelConfig, training: Training, platform: str) -> ModelStructure:
+    """Return the model's structure as this job computes it on this platform (`cpu`, `tpu`, `gpu`)."""
     quantization = None if training.quantization is None else training.quantization.weights
     dtype, remat = _compute_dtype(training, platform), _remat(training, platform)
-    return Form(config, dtype, training.precision.params, remat, _adapters(training, config), quantization)
+    return ModelStructure(config, dtype, training.precision.params, remat, _adapters(training, config), quantization)
 
 
-def beside(config: ModelConfig, form: Form) -> Form:
-    """A model that stands beside the job's own and is never trained: a teacher, a draft. It computes in the same
-    format and is kept in it."""
-    return Form(config, form.compute_dtype, form.compute_dtype)
+def auxiliary_structure(config: ModelConfig, form: ModelStructure) -> ModelStructure:
+    """Return the structure of a model that is never trained: a teacher, a draft.
+
+    It computes in the format of the job's model and is stored in it.
+    """
+    return ModelStructure(config, form.compute_dtype, form.compute_dtype)
 
 
-def draft_of(spec: DraftModel, target: Form, note: Note, *, weights: bool = True) -> tuple[Source, Form]:
-    """The model that guesses tokens for another. weights: fetch its files, too. Raises ConfigError."""
+def draft_of(
+    spec: DraftModel, target: ModelStructure, note: Note, *, weights: bool = True
+) -> tuple[ModelSource, ModelStructure]:
+    """Return the model that drafts tokens for another. weights: fetch its files, too. Raises ConfigError."""
     source = open_source(spec.uri, DRAFT_URI, note, spec.revision, weights=weights)
-    return source, beside(source.config, target)
+    return source, auxiliary_structure(source.config, target)
 
 
-def critic_of(spec: Ppo, policy: Form, note: Note, *, weights: bool = True) -> tuple[Form | None, Source | None]:
-    """A critic's own model, trained as the policy's is (whole, or by adapters on the policy's weights), and where it
-    begins if not where the policy does. None where it reads the policy's hidden states. Raises ConfigError."""
+def critic_of(
+    spec: Ppo, policy: ModelStructure, note: Note, *, weights: bool = True
+) -> tuple[ModelStructure | None, ModelSource | None]:
+    """Return a critic's own model and, if it differs from the policy, where it begins.
+
+    It is trained like the policy (fully, or by adapters on the policy's weights). None if the critic reads the
+    policy's hidden states. Raises ConfigError.
+    """
     if spec.critic.kind == "head":
         return None, None
     source = None
@@ -56,40 +65,42 @@ def critic_of(spec: Ppo, policy: Form, note: Note, *, weights: bool = True) -> t
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a model comes from: its config, and its files on this machine (none for random weights).
+class ModelSource:
+    """Where a model comes from: its config, and its local files (none for random weights).
 
-    called: what messages call it.
+    display_name: its name in messages.
     """
 
     config: ModelConfig
-    called: str
+    display_name: str
     directory: Path | None = None
     commit: str | None = None
 
 
-def open_source(uri: str, field: str, note: Note, revision: str | None = None, *, weights: bool = True) -> Source:
-    """Fetches what a URI names and reads its config; raises ConfigError, naming `field`."""
-    called = f"{field}: {uri}"
+def open_source(uri: str, field: str, note: Note, revision: str | None = None, *, weights: bool = True) -> ModelSource:
+    """Fetch what a URI names and read its config; raise ConfigError, naming `field`."""
+    display_name = f"{field}: {uri}"
     if uri.startswith(RANDOM):
-        return Source(preset(uri.removeprefix(RANDOM)), called)
+        return ModelSource(preset(uri.removeprefix(RANDOM)), display_name)
     files = model_files.fetch(uri, field, note, revision=revision, weights=weights)
-    return Source(_read_config(files.directory, called), called, files.directory, files.commit)
+    return ModelSource(_read_config(files.directory, display_name), display_name, files.directory, files.commit)
 
 
-def _read_config(directory: Path, called: str) -> ModelConfig:
+def _read_config(directory: Path, display_name: str) -> ModelConfig:
     try:
         raw = json.loads((directory / "config.json").read_text())
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{called}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
+            f"{display_name}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
         ) from error
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{called}/config.json: is not valid JSON: {error.msg} in line {error.lineno}") from error
+        raise ConfigError(
+            f"{display_name}/config.json: is not valid JSON: {error.msg} in line {error.lineno}"
+        ) from error
     try:
         return from_hf(raw)
     except ConfigError as error:
-        raise ConfigError(f"{called}: {error}") from error
+        raise ConfigError(f"{display_name}: {error}") from error
 
 
 def _compute_dtype(training: Training, platform: str) -> str:

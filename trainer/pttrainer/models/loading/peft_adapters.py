@@ -1,8 +1,8 @@
-"""Beginning a run from adapters in PEFT's layout: another run's export, or anyone's.
+"""Start a run from adapters in PEFT's layout: another run's export, or anyone's.
 
-What they say of themselves must be what the job says: rank, alpha, rsLoRA and targets, and nothing of PEFT that we do
-not compute. All that differs is one error with both values; so are tensors that are missing, extra or misshapen.
-Number formats may differ: adapters are float32 here.
+Their config must match the job's rank, alpha, rsLoRA and targets, and use nothing of PEFT that we do not support. All
+differences are one error with both values; so are missing, extra or misshapen tensors. Number formats may differ:
+adapters are float32 here.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "target_parameters": (None, []),
     "trainable_token_indices": (None, []),
 }
-"""What other fields of an adapter_config.json must say, or leave out: else PEFT computes what we do not."""
+"""Required values of other fields of an adapter_config.json, if present: otherwise PEFT computes something else."""
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Adapters that fit a model, on this machine; their commit, where they have one (hf://)."""
+class InitialAdapters:
+    """Local adapters that fit a model; their commit, if they have one (hf://)."""
 
     uri: str
     directory: Path
     commit: str | None
 
     def params(self, model: Model, shardings: Params) -> Params:
-        """The adapters, on their shardings; raises ConfigError where tensors do not fit."""
+        """Return the adapters, on their shardings; raise ConfigError if tensors do not fit."""
         assert model.adapters is not None
         names = adapters.names(model.config, model.adapters)
         abstract = model.trained(model.abstract())
@@ -54,30 +54,30 @@ class Origin:
             self.directory / adapters.WEIGHTS_FILE,
             abstract,
             shardings,
-            called=f"{FIELD}: {self.uri}",
+            display_name=f"{FIELD}: {self.uri}",
             unread=adapters.repeated(model.config, model.adapters),
         )
         return loaded
 
 
-def open_origin(uri: str, model: Model, note: Note, pinned: str | None = None) -> Origin:
-    """Fetches what the URI names and compares its config with the job's; raises ConfigError with all that differs.
+def open_initial_adapters(uri: str, model: Model, note: Note, pinned: str | None = None) -> InitialAdapters:
+    """Fetch what the URI names and compare its config with the job's; raise ConfigError with all differences.
 
     pinned: the commit that an earlier attempt of this run began with.
     """
-    called = f"{FIELD}: {uri}"
+    display_name = f"{FIELD}: {uri}"
     files = model_files.fetch_adapters(uri, FIELD, note, revision=pinned)
-    problems = differences(_read_config(files.directory, called), model)
+    problems = differences(_read_config(files.directory, display_name), model)
     if problems:
-        raise ConfigError(f"{called}: {adapters.CONFIG_FILE} does not fit the job: {'; '.join(problems)}")
-    return Origin(uri, files.directory, files.commit)
+        raise ConfigError(f"{display_name}: {adapters.CONFIG_FILE} does not fit the job: {'; '.join(problems)}")
+    return InitialAdapters(uri, files.directory, files.commit)
 
 
 def differences(config: dict[str, Any], model: Model) -> list[str]:
-    """Each field of an adapter_config.json that is not what the job says, with both values."""
+    """Return each field of an adapter_config.json that differs from the job's, with both values."""
     lora = model.adapters
     assert lora is not None
-    found = [
+    problems = [
         f"{name} is {config.get(name, default)!r} there and {ours!r} by spec.training.lora.{field}"
         for name, default, field, ours in (
             ("r", 8, "rank", lora.rank),
@@ -88,24 +88,24 @@ def differences(config: dict[str, Any], model: Model) -> list[str]:
     ]
     targets, ours = config.get("target_modules"), adapters.modules(model.config, lora)
     if isinstance(targets, list) and (theirs := sorted({name.rpartition(".")[2] for name in targets})) != ours:
-        found.append(
+        problems.append(
             f"target_modules are {', '.join(theirs)} there and {', '.join(ours)} by spec.training.lora.targets"
         )
-    found += [
+    problems += [
         f"{name} is {config[name]!r} there, which is not supported; accepted: {accepted[0]!r}"
         for name, accepted in PLAIN.items()
         if name in config and config[name] not in accepted
     ]
-    return found
+    return problems
 
 
-def _read_config(directory: Path, called: str) -> dict[str, Any]:
+def _read_config(directory: Path, display_name: str) -> dict[str, Any]:
     file = directory / adapters.CONFIG_FILE
     try:
         config = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{called}: no {adapters.CONFIG_FILE}; accepted: PEFT's layout, such as export/ of a run with "
+            f"{display_name}: no {adapters.CONFIG_FILE}; accepted: PEFT's layout, such as export/ of a run with "
             "export.format: peft"
         ) from error
     except json.JSONDecodeError as error:

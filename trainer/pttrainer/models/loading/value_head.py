@@ -1,4 +1,4 @@
-"""A critic's own output on disk: `value_head.safetensors`, two tensors, beside a critic model's files or alone.
+"""A critic's value head on disk: `value_head.safetensors`, two tensors, with or without a critic model's files.
 
 `export/critic` of a run holds it (`export.export_critic`); another run's critic begins from it. Names and shapes are
 those of a linear layer with one output, as torch stores it.
@@ -24,15 +24,15 @@ WEIGHT, BIAS = "value_head.weight", "value_head.bias"
 
 
 def directory(uri: str, field: str, note: Note) -> Path:
-    """The directory behind a URI, on this machine; raises ConfigError, naming `field`, where it holds no value head."""
-    found = model_files.fetch(uri, field, note).directory
-    if not (found / FILE).is_file():
+    """Return the local directory behind a URI; raise ConfigError, naming `field`, if it has no value head."""
+    path = model_files.fetch(uri, field, note).directory
+    if not (path / FILE).is_file():
         raise ConfigError(f"{field}: {uri}: no {FILE}; accepted: the export/critic of a run with algorithm.ppo")
-    return found
+    return path
 
 
-def first(where: Path | None, width: int, shardings: Params, field: str) -> Params:
-    """The weights that a critic begins with: the file's, where the directory has one, else zeros."""
+def load_or_zeros(where: Path | None, width: int, shardings: Params, field: str) -> Params:
+    """Return a critic's first weights: the file's, if the directory has one, else zeros."""
     weight, bias = np.zeros(width, np.float32), np.zeros((), np.float32)
     if where is not None and (where / FILE).is_file():
         weight, bias = _read(where / FILE, width, field)
@@ -41,7 +41,7 @@ def first(where: Path | None, width: int, shardings: Params, field: str) -> Para
 
 
 def write(path: Path | None, value: Params, fetch: Callable[[Any], Any]) -> None:
-    """Writes the file; without a path only takes part in fetching."""
+    """Write the file; without a path only take part in fetching."""
     weight = np.ascontiguousarray(fetch(value["weight"]), np.float32).reshape(1, -1)
     bias = np.ascontiguousarray(fetch(value["bias"]), np.float32).reshape(1)
     if path is None:

@@ -1,4 +1,4 @@
-"""The numbers of adapters (`adapters`): how they begin, and how they are merged into their matrices."""
+"""Initialise adapters (`adapters`), and merge them into their matrices."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pttrainer.models.lora.adapters import EMBEDDING, SUFFIX, TABLES, without
+from pttrainer.models.lora.adapters import EMBEDDING, SUFFIX, TABLES, without_adapters
 from pttrainer.models.quantization import packed_matrix, quantize
 
 
 def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero. Of a table [V, D], the
-    part of the vocabulary is zero; the other is normal for the embedding, for the head as A is.
+    """Initialise adapters like PEFT: A uniform within ±1/√in (Kaiming with a = √5), B zero.
 
-    Every array has a key of its own, so another choice of targets does not change an array's numbers. They come
-    from the host: compiling their generation takes seconds, and they are few.
+    Of a table [V, D], the vocabulary's part is zero; the other is normal for the embedding, and like A for the
+    head. Every array has a key of its own, so another choice of targets does not change an array's numbers. They
+    are drawn on the host: compiling their generation takes seconds, and they are few.
     """
 
     def one(path: Any, x: Any, where: Any) -> Array:
@@ -34,14 +34,14 @@ def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict
             numbers = (2 * np.random.Generator(own).random(x.shape, x.dtype) - 1) * np.float32(inputs**-0.5)
         return jax.make_array_from_callback(x.shape, where, lambda index: numbers[index])
 
-    made: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract, shardings)
-    return made
+    adapters: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract, shardings)
+    return adapters
 
 
 def merged(tree: dict[str, Any], scale: float) -> dict[str, Any]:
-    """Weights that compute the same without adapters: W + scale · A·B, in float32, stored as W is."""
+    """Return weights that compute the same without adapters: W + scale · A·B, in float32, stored like W."""
     out = {}
-    for key, value in without(tree).items():
+    for key, value in without_adapters(tree).items():
         if f"{key}{SUFFIX}" in tree:
             out[key] = _merged(value, tree[f"{key}{SUFFIX}"], scale)
         else:
@@ -52,9 +52,9 @@ def merged(tree: dict[str, Any], scale: float) -> dict[str, Any]:
 def merged_by_layer(
     tree: dict[str, Any], whole: dict[str, Any], scale: float, kind: packed_matrix.Format
 ) -> dict[str, Any]:
-    """As `merged`, of a tree with quantised matrices. whole: shapes and number formats of the result."""
+    """Merge like `merged`, for a tree with quantised matrices. whole: shapes and number formats of the result."""
     out: dict[str, Any] = {}
-    for key, value in without(tree).items():
+    for key, value in without_adapters(tree).items():
         adapter = tree.get(f"{key}{SUFFIX}")
         if quantize.is_quantised(value):
             make = partial(_layer, kind, value, adapter, scale, whole[key])
@@ -68,8 +68,8 @@ def merged_by_layer(
 
 def _layer(kind: packed_matrix.Format, parts: Any, adapter: Any, scale: float, whole: Any, index: int) -> Array:
     of_layer = jax.tree.map(lambda x: x[index : index + 1], (parts, adapter))
-    made: Array = _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
-    return made
+    merged_layer: Array = _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
+    return merged_layer
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -2,14 +2,14 @@
 
 Letters: B rows, T tokens, D model, k experts per token, E experts of all devices.
 
-Left to itself, the compiler would copy all tokens and all experts to every device, because it cannot split a sort.
-So this part says by hand what each device does. Tokens stay where their rows are; the devices along the `expert`
-axis gather each other's tokens, each sorts out those that chose one of its own experts, and the results are summed
-back to the rows' owners. No token is dropped and no buffer is larger than the gathered tokens. A matrix's model axis
-is gathered over `fsdp` for the product, as in every layer; its feed-forward axis stays split over `tensor`.
+By default the compiler would copy all tokens and all experts to every device, because it cannot split a sort. So this
+part assigns the work explicitly. Tokens stay with their rows; the devices along the `expert` axis gather each other's
+tokens, each selects those that chose one of its own experts, and the results are summed back to the rows' owners. No
+token is dropped and no buffer is larger than the gathered tokens. A matrix's model axis is gathered over `fsdp` for the
+product, as in every layer; its feed-forward axis stays split over `tensor`.
 
-Left out: sending a token only where its experts are (all-to-all). With as many experts per token as devices on the
-axis it moves as much, and needs room for the worst case to drop nothing.
+Left out: sending a token only to the devices of its experts (all-to-all). With as many experts per token as devices on
+the axis it moves as much, and needs buffers for the worst case to drop nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ than theirs, which are counted from 0, add nothing."""
 
 
 def over_mesh(mixture: Mixture, x_BTD: Array, expert_BTk: Array, weight_BTk: Array, matrices: Matrices) -> Array:
-    """`mixture` of all experts, over the mesh in context. `matrices` are [E, …], the feed-forward axis of `down` and
-    `down_bias` first or absent, of all others last."""
+    """Apply `mixture` to all experts, over the mesh in context.
+
+    `matrices` are [E, …], the feed-forward axis of `down` and `down_bias` first or absent, of all others last.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     rows = sharding.fitting_batch_spec(mesh, x_BTD.shape[:2])
     experts = matrices["down"].shape[0]

@@ -2,8 +2,8 @@
 
 Letters: B rows, T tokens, M = B·T, D model, F feed-forward of an expert, E experts, k experts per token.
 
-Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`), so the work is that of k experts
-per token whatever the router does, and there is no capacity that a token could fall out of.
+Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`), so the work is that of k experts per
+token whatever the router does, and no capacity limit drops a token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RouterUse(NamedTuple):
 
 
 def balance_loss(use: RouterUse, experts: Experts) -> Array:
-    """E · Σ_e share(e) · mean probability(e), means over tokens and layers; k when all experts are used alike.
+    """Return E · Σ_e share(e) · mean probability(e), over tokens and layers; k if experts are used equally.
 
     `use` has a leading layer axis. From the Switch Transformer (arXiv 2101.03961, equations 4 to 6), for k > 1 as
     in transformers.
@@ -66,7 +66,7 @@ class ExpertMLP(nnx.Module):
         self.router_lora = low_rank("router", self.router, adapters)
 
     def __call__(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
-        """The sum of the chosen experts' results, and how the router chose among tokens that count."""
+        """Return the sum of the chosen experts' results, and the router's use by tokens that count."""
         B, T, D = x_BTD.shape
         bias = self.router_bias if self.experts.biased else None
         logits_BTE = project(x_BTD, self.router, bias, self.router_lora).astype(jnp.float32)
@@ -85,20 +85,20 @@ class ExpertMLP(nnx.Module):
 
     @property
     def _low_rank(self) -> dict[str, Array]:
-        """Both parts of each adapter of the experts, as `gate.a`; scaled."""
-        found: dict[str, Array] = {}
+        """Return both parts of each adapter of the experts, as `gate.a`; scaled."""
+        parts: dict[str, Array] = {}
         for name in PLAIN:
             adapter = getattr(self, f"{name}_lora", None)
             if adapter is not None:
-                found |= {f"{name}.a": adapter.a[...] * adapter.scale, f"{name}.b": adapter.b[...]}
-        return found
+                parts |= {f"{name}.a": adapter.a[...] * adapter.scale, f"{name}.b": adapter.b[...]}
+        return parts
 
     @property
     def _matrices(self) -> tuple[str, ...]:
         return BIASED if self.experts.biased else PLAIN
 
     def _mixture(self, x_MD: Array, expert_Mk: Array, weight_Mk: Array, matrices: Matrices) -> Array:
-        """Of the experts whose matrices these are; what others would add is left out."""
+        """Return the contribution of the experts with these matrices."""
         M, k = weight_Mk.shape
         count = matrices["down"].shape[0]
         is_part = count != self.experts.count
@@ -114,7 +114,7 @@ class ExpertMLP(nnx.Module):
         return jnp.einsum("mkd,mk->md", out_MkD, weight_Mk.astype(out_MkD.dtype))
 
     def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:
-        """Rows sorted by expert through their experts."""
+        """Pass rows sorted by expert through their experts."""
 
         def product(x: Array, name: str) -> Array:
             return jax.lax.ragged_dot(x, matrices[name].astype(x.dtype), sizes_E)
@@ -139,7 +139,7 @@ class ExpertMLP(nnx.Module):
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:
-    """gpt-oss's gated unit: (up + 1) · gate · sigmoid(slope · gate), both clamped."""
+    """Return gpt-oss's gated unit: (up + 1) · gate · sigmoid(slope · gate), both clamped."""
     gate = jnp.minimum(gate, experts.clamp)
     up = jnp.clip(up, -experts.clamp, experts.clamp)
     return (up + 1) * gate * jax.nn.sigmoid(experts.slope * gate)

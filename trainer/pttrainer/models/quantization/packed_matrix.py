@@ -1,4 +1,4 @@
-"""The parts of a quantised matrix as plain data (`quantization` says what they mean and makes them).
+"""The parts of a quantised matrix as plain data (`quantize` defines and computes them).
 
 Letters: I rows (inputs), O columns (outputs), N blocks of rows.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pttrainer.models.parameters import Axes, Declared
+from pttrainer.models.parameters import Axes, ParamSpec
 
 Format = Literal["nf4", "int8"]
 BLOCK = 64
@@ -15,9 +15,9 @@ BLOCK = 64
 GROUP = 256
 """Scales that share a factor."""
 VALUES = 16
-"""Of 4 bits."""
+"""Number of 4-bit values."""
 MATRICES = {"attention": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down", "gate_up")}
-"""What is quantised in a layer."""
+"""Quantised matrices of a layer."""
 PARTS: dict[Format, tuple[str, ...]] = {
     "nf4": ("codes", "scales", "factors", "mean", "values"),
     "int8": ("codes", "scales"),
@@ -25,7 +25,10 @@ PARTS: dict[Format, tuple[str, ...]] = {
 
 
 def axes(kind: Format, of_matrix: Axes) -> dict[str, Axes]:
-    """Logical names of the parts' axes. Blocks of rows and groups of columns are split as rows and columns would be."""
+    """Return logical names of the parts' axes.
+
+    Blocks of rows and groups of columns are split like rows and columns.
+    """
     *stack, rows, columns = of_matrix
     if kind == "int8":
         return {"codes": of_matrix, "scales": (*stack, None, columns)}
@@ -38,8 +41,8 @@ def axes(kind: Format, of_matrix: Axes) -> dict[str, Axes]:
     }
 
 
-def parts(kind: Format, matrix: Declared) -> dict[str, Declared]:
-    """What stands for a matrix [.., I, O]."""
+def parts(kind: Format, matrix: ParamSpec) -> dict[str, ParamSpec]:
+    """Return the parts of a matrix [.., I, O]."""
     *stack, rows, columns = matrix.shape
     shapes: dict[str, tuple[tuple[int, ...], str]]
     if kind == "int8":
@@ -55,4 +58,4 @@ def parts(kind: Format, matrix: Declared) -> dict[str, Declared]:
             "values": ((*stack, VALUES), "float32"),
         }
     named = axes(kind, matrix.axes)
-    return {name: Declared(shape, named[name], dtype) for name, (shape, dtype) in shapes.items()}
+    return {name: ParamSpec(shape, named[name], dtype) for name, (shape, dtype) in shapes.items()}

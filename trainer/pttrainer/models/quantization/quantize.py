@@ -62,7 +62,7 @@ class Quantized(nnx.Module):
 
 
 def put_into(layer: nnx.Module, kind: Format) -> None:
-    """Replaces the matrices of a decoder layer."""
+    """Replace the matrices of a decoder layer."""
     for part, names in MATRICES.items():
         for name in names:
             module = getattr(layer, part)
@@ -71,36 +71,36 @@ def put_into(layer: nnx.Module, kind: Format) -> None:
 
 
 def is_quantised(value: Any) -> bool:
-    """True of a matrix in parts, in a tree of weights."""
+    """Return True for a matrix in parts, in a tree of weights."""
     return isinstance(value, dict) and "codes" in value
 
 
-def with_codes(tree: dict[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
-    """A tree of weights with the codes of its quantised matrices changed."""
+def map_codes(tree: dict[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
+    """Return a tree of weights with the codes of its quantised matrices changed."""
     out: dict[str, Any] = {
-        key: with_codes(value, change) if isinstance(value, dict) else value for key, value in tree.items()
+        key: map_codes(value, change) if isinstance(value, dict) else value for key, value in tree.items()
     }
     return {**out, "codes": change(out["codes"])} if is_quantised(out) else out
 
 
-def quantised(params: dict[str, Any], kind: Format) -> tuple[dict[str, Any], dict[str, Squares]]:
-    """A tree of weights with its matrices in parts, and what that changed by name of matrix. Traceable."""
+def quantise_tree(params: dict[str, Any], kind: Format) -> tuple[dict[str, Any], dict[str, Squares]]:
+    """Quantise a tree of weights; return it and the errors by name of matrix. Traceable."""
     layers, squares = dict(params["layers"]), {}
     for part, names in MATRICES.items():
         layers[part] = dict(layers[part])
         for name in names:
             if name in layers[part]:
-                layers[part][name], squares[name] = measured(kind, layers[part][name])
+                layers[part][name], squares[name] = quantise_measured(kind, layers[part][name])
     return {**params, "layers": layers}, squares
 
 
 def quantise(kind: Format, matrix: Array) -> Parts:
-    """The parts of a matrix [.., I, O], or of a stack of them."""
+    """Return the parts of a matrix [.., I, O], or of a stack of them."""
     return _nf4(matrix.astype(jnp.float32)) if kind == "nf4" else _int8(matrix.astype(jnp.float32))
 
 
 def dequantise(kind: Format, parts: Parts, rows: int) -> Array:
-    """The matrix [.., I, O] that the parts stand for, float32. rows: I."""
+    """Return the matrix [.., I, O] of these parts, float32. rows: I."""
     if kind == "int8":
         whole: Array = parts["codes"].astype(jnp.float32) * parts["scales"]
         return whole
@@ -116,8 +116,8 @@ Squares = tuple[Array, Array]
 """Σ (ŵ − w)² and Σ w²."""
 
 
-def measured(kind: Format, matrix: Array) -> tuple[Parts, Squares]:
-    """As `quantise`, and what it changed."""
+def quantise_measured(kind: Format, matrix: Array) -> tuple[Parts, Squares]:
+    """Quantise like `quantise`, and return the squared error."""
     parts = quantise(kind, matrix)
     matrix = matrix.astype(jnp.float32)
     changed = dequantise(kind, parts, matrix.shape[-2]) - matrix
@@ -125,24 +125,27 @@ def measured(kind: Format, matrix: Array) -> tuple[Parts, Squares]:
 
 
 @dataclass
-class Errors:
-    """What quantisation changed, by name of matrix; filled while weights are read."""
+class QuantizationErrors:
+    """Quantisation errors by name of matrix; filled while weights are read."""
 
     squares: dict[str, list[Squares]] = field(default_factory=dict)
 
     def add(self, name: str, squares: Squares) -> None:
-        """One more matrix of this name."""
+        """Add one more matrix of this name."""
         self.squares.setdefault(name, []).append(squares)
 
     def relative(self) -> dict[str, float]:
-        """√(Σ (ŵ − w)² / Σ w²) over all layers, by name."""
-        sums = {name: np.sum(np.array(jax.device_get(found), np.float64), 0) for name, found in self.squares.items()}
+        """Return √(Σ (ŵ − w)² / Σ w²) over all layers, by name."""
+        sums = {
+            name: np.sum(np.array(jax.device_get(sums_of_name), np.float64), 0)
+            for name, sums_of_name in self.squares.items()
+        }
         return {name: float(np.sqrt(changed / max(whole, 1e-300))) for name, (changed, whole) in sums.items()}
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A weight of all layers that is made one layer at a time, when it is asked for: the whole never exists."""
+    """A weight of all layers that is made one layer at a time, on demand: the full stack never exists."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -152,7 +155,7 @@ class Stack:
         return self.layer(index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All layers, for those who can hold them."""
+        """Return all layers, for callers with enough memory."""
         return np.stack([np.asarray(self.layer(index), dtype) for index in range(self.shape[0])])
 
 
@@ -175,7 +178,7 @@ def _nf4(matrix: Array) -> Parts:
 
 
 def _double(scales: Array) -> Parts:
-    """Scales [.., N, O] as 8-bit floats in groups along O, less the mean of them all."""
+    """Quantise scales [.., N, O] to 8-bit floats in groups along O, after subtracting their mean."""
     *stack, _, columns = scales.shape
     mean = jnp.mean(scales, axis=(-2, -1))
     group = min(GROUP, columns)
@@ -186,7 +189,7 @@ def _double(scales: Array) -> Parts:
 
 
 def _scales(parts: Parts, columns: int) -> Array:
-    """Scales [.., N, O], float32."""
+    """Return scales [.., N, O], float32."""
     deviations = parts["scales"].astype(jnp.float32) * parts["factors"][..., None]
     deviations = deviations.reshape(*deviations.shape[:-2], -1)[..., :columns]
     scales: Array = deviations + parts["mean"][..., None, None]
@@ -194,12 +197,12 @@ def _scales(parts: Parts, columns: int) -> Array:
 
 
 def _divisor(x: Array) -> Array:
-    """What may be divided by: where all is zero, anything gives zero."""
+    """Return a safe divisor: where all is zero, anything gives zero."""
     return jnp.where(x == 0, 1.0, x)
 
 
 def _nf4_code(x: Array) -> Array:
-    """Number of the nearest value: how many of the 15 middles between neighbours lie below."""
+    """Return the index of the nearest value: how many of the 15 midpoints lie below."""
     middles = [(low + high) / 2 for low, high in pairwise(NF4)]
     codes = jnp.zeros(x.shape, jnp.uint8)
     for middle in middles:
@@ -208,8 +211,10 @@ def _nf4_code(x: Array) -> Array:
 
 
 def _nf4_value(codes: Array, values: Array) -> Array:
-    """By choosing bit by bit: a table look-up per number has no fast form on a TPU. codes: four axes more than
-    the stack of `values` has."""
+    """Select values bit by bit: a table look-up per number is slow on a TPU.
+
+    codes: four axes more than the stack of `values` has.
+    """
     chosen: list[Array] = [values[..., code][..., None, None, None, None] for code in range(len(NF4))]
     for bit in range(4):
         is_set = (codes >> bit & 1).astype(bool)

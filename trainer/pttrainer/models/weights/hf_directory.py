@@ -15,35 +15,37 @@ ONE_FILE = "model.safetensors"
 
 
 class Checkpoint:
-    """Tensors by name, read in rows. Only headers are read at first. called: what messages call it; file: the one
-    that holds them, where it is not a model's."""
+    """Tensors by name, read in rows. Only headers are read at first.
 
-    def __init__(self, directory: Path, called: str, file: str | None = None) -> None:
-        self.called = called
+    display_name: name in messages; file: the one that holds them, if it is not a model's.
+    """
+
+    def __init__(self, directory: Path, display_name: str, file: str | None = None) -> None:
+        self.display_name = display_name
         self._tensors: dict[str, Tensor] = {}
-        for path in _files(directory, called) if file is None else [directory / file]:
+        for path in _files(directory, display_name) if file is None else [directory / file]:
             self._tensors |= {_known_as(name): tensor for name, tensor in read_header(path).items() if _is_used(name)}
 
     def names(self) -> set[str]:
-        """All tensors."""
+        """Return the names of all tensors."""
         return set(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape."""
+        """Return a tensor's shape."""
         return self._tensors[name].shape
 
     def row_bytes(self, name: str) -> int:
-        """Bytes of one entry of the leading axis."""
+        """Return the bytes of one entry of the leading axis."""
         tensor = self._tensors[name]
         return tensor.dtype.itemsize * int(np.prod(tensor.shape[1:], dtype=np.int64))
 
     def rows(self, name: str, first: int, last: int) -> np.ndarray:
-        """The entries [first:last] of the leading axis, in the file's number format."""
+        """Return the entries [first:last] of the leading axis, in the file's number format."""
         return self._tensors[name].rows(first, last)
 
 
-def _files(directory: Path, called: str) -> list[Path]:
-    """What the index lists; else the one file with the usual name; else every safetensors file."""
+def _files(directory: Path, display_name: str) -> list[Path]:
+    """Return the index's files, else the one file with the usual name, else every safetensors file."""
     index = directory / INDEX
     if index.is_file():
         files = [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
@@ -53,9 +55,9 @@ def _files(directory: Path, called: str) -> list[Path]:
         files = sorted(directory.glob("*.safetensors"))
     absent = [file.name for file in files if not file.is_file()]
     if absent:
-        raise ConfigError(f"{called}: {INDEX} lists files that are not there: {', '.join(absent)}")
+        raise ConfigError(f"{display_name}: {INDEX} lists files that are not there: {', '.join(absent)}")
     if not files:
-        raise ConfigError(f"{called}: no *.safetensors file; accepted: weights in safetensors format")
+        raise ConfigError(f"{display_name}: no *.safetensors file; accepted: weights in safetensors format")
     return files
 
 
@@ -63,12 +65,12 @@ _IMAGES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "mo
 
 
 def _is_used(name: str) -> bool:
-    """Not what a model that also sees images needs for them, nor tables that old files stored."""
+    """Return False for weights of image inputs, and for tables that old files stored."""
     return not name.startswith(_IMAGES) and not name.endswith("rotary_emb.inv_freq")
 
 
 def _known_as(name: str) -> str:
-    """The text part of a model that also sees images has a prefix."""
+    """Return the name without the prefix of a multimodal model's text part."""
     for prefix, ours in (("model.language_model.", "model."), ("language_model.", "")):
         if name.startswith(prefix):
             return ours + name.removeprefix(prefix)

@@ -24,7 +24,7 @@ class Stored:
 
     @property
     def stacked(self) -> int:
-        """How many leading axes of ours are names there: layer, expert."""
+        """Return how many leading axes of ours are in the name there: layer, expert."""
         return ("{i}" in self.name) + ("{e}" in self.name)
 
 
@@ -32,7 +32,7 @@ Names = Mapping[Path, Stored]
 
 
 def _in_layer(weights: dict[str, str | Stored]) -> dict[Path, Stored]:
-    """Paths written `a.b`, names without the layer's prefix; plain strings are matrices, [out, in] in the file."""
+    """Return paths written `a.b` and names without the layer's prefix; plain strings are matrices, [out, in]."""
     named: dict[Path, Stored] = {}
     for path, name in weights.items():
         stored = name if isinstance(name, Stored) else Stored(name, transposed=True)
@@ -101,7 +101,7 @@ BIASED_EXPERTS = _in_layer({
 
 
 def table(config: ModelConfig) -> dict[Path, Stored]:
-    """The names of this model's weights; a tied head has none of its own."""
+    """Return the names of this model's weights; a tied head has none of its own."""
     parts: list[Names] = [ATTENTION, FOUR_NORMS if config.post_norms else NORMS]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
     parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks

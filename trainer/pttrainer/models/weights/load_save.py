@@ -40,7 +40,7 @@ SHARD_BYTES = 5 * 10**9
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight of ours: its path, where it is stored, its shape and number format (stacked), its layout."""
+    """A weight of ours: its path, where it is stored, its (stacked) shape and number format, its layout."""
 
     path: tuple[str, ...]
     stored: Stored
@@ -50,16 +50,16 @@ class Weight:
 
     @property
     def places(self) -> list[tuple[int, ...]]:
-        """One index into the stacked axes per tensor in the checkpoint."""
+        """Return one index into the stacked axes per tensor in the checkpoint."""
         return list(product(*(range(size) for size in self.shape[: self.stored.stacked])))
 
     def name(self, place: tuple[int, ...]) -> str:
-        """The tensor's name in the checkpoint."""
+        """Return the tensor's name in the checkpoint."""
         return self.stored.name.format(**dict(zip("ie", place, strict=False)))
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of each tensor in the checkpoint."""
+        """Return the shape of each tensor in the checkpoint."""
         shape = self.shape[self.stored.stacked :]
         return shape[::-1] if self.stored.transposed else shape
 
@@ -69,10 +69,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class Quantizing:
-    """How matrices are stored, and where what that changes is added up."""
+    """How matrices are quantised, and where the errors are collected."""
 
     kind: packed_matrix.Format
-    errors: quant.Errors
+    errors: quant.QuantizationErrors
 
 
 def load(
@@ -80,15 +80,15 @@ def load(
     directory: Path,
     abstract: Any,
     shardings: Any,
-    called: str = "",
+    display_name: str = "",
     quantizing: Quantizing | None = None,
 ) -> Any:
-    """The tree of `abstract`, read onto `shardings`. Raises ConfigError on files that do not fit the config.
+    """Read the tree of `abstract` onto `shardings`. Raise ConfigError on files that do not fit the config.
 
-    called: what messages call the directory, which may be a copy in a cache. quantizing: for matrices whose
-    shardings are those of parts; `abstract` is always of whole matrices.
+    display_name: the directory's name in messages, as it may be a cached copy. quantizing: for matrices whose
+    shardings are those of parts; `abstract` is always of unquantised matrices.
     """
-    checkpoint = Checkpoint(directory, called or str(directory))
+    checkpoint = Checkpoint(directory, display_name or str(directory))
     weights = _weights(table(config), abstract, shardings)
     _check(config, checkpoint, weights)
     loaded = {weight.path: _read_as(checkpoint, weight, quantizing) for weight in weights}
@@ -96,23 +96,30 @@ def load(
 
 
 def load_adapters(
-    names: Names, file: Path, abstract: Any, shardings: Any, *, called: str, unread: frozenset[str] = frozenset()
+    names: Names, file: Path, abstract: Any, shardings: Any, *, display_name: str, unread: frozenset[str] = frozenset()
 ) -> Any:
-    """As `load`, from the one file that PEFT writes. Raises ConfigError on tensors that the job's adapters have not,
-    but for those that nobody reads."""
+    """Load adapters like `load`, from the one file that PEFT writes.
+
+    Raises ConfigError on tensors that the job's adapters lack, except those in `unread`.
+    """
     if not file.is_file():
-        raise ConfigError(f"{called}: no {file.name}; accepted: PEFT's layout, with tensors in safetensors format")
-    checkpoint = Checkpoint(file.parent, called, file.name)
+        raise ConfigError(
+            f"{display_name}: no {file.name}; accepted: PEFT's layout, with tensors in safetensors format"
+        )
+    checkpoint = Checkpoint(file.parent, display_name, file.name)
     weights = _weights(names, abstract, shardings)
     problems = _problems(checkpoint, weights, "the job's adapters are", unread)
     if problems:
-        raise ConfigError(f"{called}: tensors are not those of the job's adapters: {'; '.join(problems)}")
+        raise ConfigError(f"{display_name}: tensors are not those of the job's adapters: {'; '.join(problems)}")
     return _tree(abstract, {weight.path: _read(checkpoint, weight) for weight in weights})
 
 
 def save(names: Names, params: Any, directory: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
-    """Writes weights as Hugging Face's files. `fetch` brings an array to the host; without a directory that is all
-    that happens, for processes that must take part in it but do not write."""
+    """Write weights as Hugging Face's files.
+
+    `fetch` brings an array to the host; without a directory nothing else happens, for processes that must take part
+    in fetching but do not write.
+    """
     weights = _weights(names, params)
     files = _files(weights)
     places: dict[str, str] = {}
@@ -126,13 +133,13 @@ def save(names: Names, params: Any, directory: Path | None, fetch: Callable[[Any
 
 
 def save_adapters(names: Names, params: Any, path: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
-    """As `save`, into the one file that PEFT reads."""
+    """Write adapters like `save`, into the one file that PEFT reads."""
     weights = _weights(names, params)
     _write_file(path, [(weight, place) for weight in weights for place in weight.places], params, fetch)
 
 
 def stored_shapes(config: ModelConfig, tree: Any) -> dict[str, tuple[int, ...]]:
-    """Shape of every tensor in the checkpoint of a model whose weights are shaped like `tree`."""
+    """Return the shape of every tensor in the checkpoint of a model with weights shaped like `tree`."""
     return {
         weight.name(place): weight.stored_shape for weight in _weights(table(config), tree) for place in weight.places
     }
@@ -167,7 +174,7 @@ def _read_as(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizing | No
 
 
 def _read_quantised(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizing) -> quant.Parts:
-    """Tensor by tensor: whole on its shards, then into its place as parts."""
+    """Read tensor by tensor: unquantised on its shards, then into its place as parts."""
     kind, stacked = quantizing.kind, weight.stored.stacked
     start, put = _quantising(kind, weight.shape, stacked, tuple(sorted(weight.sharding.items())))
     buffers, shape = start(), weight.shape[stacked:]
@@ -184,7 +191,7 @@ def _read_quantised(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizi
 
 @lru_cache
 def _quantising(kind: packed_matrix.Format, shape: tuple[int, ...], stacked: int, shardings: tuple[Any, ...]) -> Any:
-    """Two compiled functions: () -> empty parts, and (parts, tensor, place) -> parts with it, squares."""
+    """Return two compiled functions: () -> empty parts, and (parts, tensor, place) -> updated parts, squares."""
     where = dict(shardings)
 
     def start() -> quant.Parts:
@@ -192,7 +199,7 @@ def _quantising(kind: packed_matrix.Format, shape: tuple[int, ...], stacked: int
         return {name: jnp.zeros(part.shape, part.dtype) for name, part in shapes.items()}
 
     def put(buffers: quant.Parts, tensor: jax.Array, place: jax.Array) -> tuple[quant.Parts, quant.Squares]:
-        parts, squares = quant.measured(kind, tensor)
+        parts, squares = quant.quantise_measured(kind, tensor)
 
         def one(buffer: jax.Array, part: jax.Array) -> jax.Array:
             at = (*place, *[0] * part.ndim)
@@ -204,7 +211,7 @@ def _quantising(kind: packed_matrix.Format, shape: tuple[int, ...], stacked: int
 
 
 def _tensor_sharding(kind: packed_matrix.Format, of_codes: Any, shape: tuple[int, ...]) -> Any:
-    """Of one tensor before it is quantised: split as its codes are, where that divides it."""
+    """Return the sharding of one tensor before it is quantised: split like its codes, if that divides it."""
     if not isinstance(of_codes, NamedSharding):
         return of_codes
     codes_ndim = len(of_codes.spec)
@@ -221,7 +228,7 @@ def _mesh_axes(name: Any) -> tuple[str, ...]:
 
 
 def _read(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
-    """Piece by piece into one buffer per device."""
+    """Read piece by piece into one buffer per device."""
     parts = weight.sharding.addressable_devices_indices_map(weight.shape)
     indices = {device: _bounds(index, weight.shape) for device, index in parts.items()}
     # With the run's mesh in context, a computation on one of its devices alone is refused.
@@ -262,14 +269,14 @@ def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
 
 
 def _empty(weight: Weight) -> dict[jax.Device, jax.Array]:
-    """Zeros where the weight will be. (`jnp.zeros` with a device makes them on the first one and copies.)"""
+    """Return zeros on each device; `jnp.zeros` with a device makes them on the first one and copies."""
     whole = _zeros(weight.shape, weight.dtype, weight.sharding)()
     return {shard.device: shard.data for shard in whole.addressable_shards}
 
 
 @lru_cache
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> Callable[[], jax.Array]:
-    """Compiled once for all tensors of a shape: what is quantised is read tensor by tensor."""
+    """Compile once for all tensors of a shape: quantised weights are read tensor by tensor."""
     return jax.jit(partial(jnp.zeros, shape, dtype), out_shardings=sharding)
 
 
@@ -283,7 +290,7 @@ def _stored_order(weight: Weight, index: Bounds) -> Bounds:
 
 
 def _pieces(checkpoint: Checkpoint, name: str, rows: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows that cover what devices hold; none crosses the end of a device's part."""
+    """Yield ranges of rows that cover the devices' parts; none crosses the end of a part."""
     most = max(1, PIECE_BYTES // checkpoint.row_bytes(name))
     ends = sorted({end for bounds in rows for end in bounds})
     for low, high in pairwise(ends):
@@ -295,7 +302,7 @@ def _pieces(checkpoint: Checkpoint, name: str, rows: set[tuple[int, int]]) -> It
 
 
 def _cut(piece: np.ndarray, first: int, index: Bounds) -> tuple[np.ndarray, list[int]]:
-    """A device's part of a piece that begins at row `first`, and where it goes in the device's part."""
+    """Return a device's part of a piece that begins at row `first`, and its offset in the device's part."""
     columns = tuple(slice(low, high) for low, high in index[1:])
     return np.ascontiguousarray(piece[(slice(None), *columns)]), [first - index[0][0]] + [0] * len(columns)
 
@@ -312,11 +319,14 @@ def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -
     problems = _problems(checkpoint, weights, "config.json says", tied)
     if problems:
         listed = "; ".join(problems)
-        raise ConfigError(f"{checkpoint.called}: weights do not fit config.json: {listed}")
+        raise ConfigError(f"{checkpoint.display_name}: weights do not fit config.json: {listed}")
 
 
 def _problems(checkpoint: Checkpoint, weights: list[Weight], wanted: str, unread: frozenset[str]) -> list[str]:
-    """What is missing, extra or misshapen. wanted: words before a shape of ours; unread: what may be there."""
+    """Return missing, extra or misshapen tensors.
+
+    wanted: text before an expected shape; unread: tensors that may be present.
+    """
     expected = {weight.name(place): (weight, place) for weight in weights for place in weight.places}
     there = checkpoint.names()
     ours = {name: f"our {weight}" + "".join(f"[{at}]" for at in place) for name, (weight, place) in expected.items()}
@@ -335,7 +345,7 @@ _Tensors = list[tuple[Weight, tuple[int, ...]]]
 
 
 def _files(weights: list[Weight]) -> list[_Tensors]:
-    """Which tensors go into which file."""
+    """Assign tensors to files."""
     files: list[_Tensors] = [[]]
     size = 0
     for weight in weights:
@@ -361,7 +371,7 @@ def _write_file(path: Path | None, tensors: _Tensors, params: Any, fetch: Callab
 
 
 def _host_tensors(tensors: _Tensors, params: Any, fetch: Callable[[Any], Any]) -> Iterator[np.ndarray]:
-    """Each tensor as it is stored; a layer's experts come to the host together."""
+    """Yield each tensor in its stored form; a layer's experts come to the host together."""
     fetched: tuple[Any, np.ndarray] | None = None
     for weight, place in tensors:
         if fetched is None or fetched[0] != (weight.path, place[:1]):

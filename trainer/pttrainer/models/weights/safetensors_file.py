@@ -34,7 +34,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies: its file, number format, shape and first byte."""
+    """Location of a tensor: file, number format, shape and first byte."""
 
     file: Path
     dtype: np.dtype
@@ -42,7 +42,7 @@ class Tensor:
     start: int
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """The entries [first:last] of the leading axis."""
+        """Return the entries [first:last] of the leading axis."""
         row = self.dtype.itemsize
         for size in self.shape[1:]:
             row *= size
@@ -55,7 +55,7 @@ class Tensor:
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
-    """All tensors of a file; raises ConfigError where it is not whole or holds numbers that cannot be read."""
+    """Return all tensors of a file; raise ConfigError if it is truncated or its numbers are unsupported."""
     with file.open("rb") as opened:
         start = opened.read(8)
         if len(start) < 8:
@@ -79,12 +79,12 @@ def read_header(file: Path) -> dict[str, Tensor]:
 
 
 def truncated(file: Path) -> ConfigError:
-    """The error for a file that ends too early."""
+    """Return the error for a truncated file."""
     return ConfigError(f"{file}: is not a whole safetensors file; hint: copy it again")
 
 
 def write_header(file: BinaryIO, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]]) -> None:
-    """The header; the tensors' bytes must follow in the same order."""
+    """Write the header; the tensors' bytes must follow in the same order."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype, shape in tensors:

@@ -1,7 +1,7 @@
-"""What to change when a job does not fit, each change tried with the formula; and the smallest chips that hold it.
+"""What to change if a job does not fit, each change tried with the formula; and the smallest chips that hold it.
 
-One change at a time, in the order of what it costs: first what leaves the result as it is (smaller micro-batches,
-recomputation, another split), then what trains less of the model, then more or other chips.
+One change at a time, in order of cost: first changes that keep the result (smaller micro-batches, recomputation,
+another split), then training fewer weights, then more or other chips.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
 from pttrainer.preflight.memory import formula
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
-from pttrainer.preflight.shapes.local_devices import Here
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
+from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.tpu_topology import USABLE_GIB
 from pttrainer.preflight.verdict import Option
 
 LARGER = 3
-"""Larger slices of the same generation that are tried."""
+"""Number of larger slices of the same generation to try."""
 MOST_CHIPS = 1024
 TENSOR = (2, 4, 8)
-"""Ways to split matrices that are tried."""
+"""Splits of the matrices to try."""
 Settings = dict[str, Any]
 
 
-def options(of: Subject, factor: float = 1.0) -> list[Option]:
-    """Every change that makes sense here, those that fit first.
+def options(of: JobShapes, factor: float = 1.0) -> list[Option]:
+    """Return every sensible change, those that fit first.
 
-    factor: by how much more the job needs than the formula says, where that is known; of each change it is taken to be
-    the same."""
+    factor: actual need over the formula's estimate, if known; assumed to be the same for each change.
+    """
     tried = [_tried(of, change, settings, factor) for change, settings in _changes(of)]
     return sorted((option for option in tried if option is not None), key=lambda option: not option.fits)
 
 
-def smallest(of: Subject, factor: float = 1.0, prices: Mapping[str, float] | None = None) -> list[Option]:
-    """Of each generation the smallest slice that holds the job as it is, the cheapest first; after those that have a
-    price the ones with the fewest FLOP/s (about what they cost).
+def smallest(of: JobShapes, factor: float = 1.0, prices: Mapping[str, float] | None = None) -> list[Option]:
+    """Return each generation's smallest slice that holds the job as it is, the cheapest first.
 
-    factor: as of `options`. prices: of a chip-hour by generation."""
+    Generations without a price follow, the fewest FLOP/s first (roughly their cost). factor: as in `options`.
+    prices: of a chip-hour by generation.
+    """
     known = prices or {}
     found = []
     for generation in USABLE_GIB:
@@ -59,7 +60,7 @@ def smallest(of: Subject, factor: float = 1.0, prices: Mapping[str, float] | Non
 
 
 def changed(spec: PostTrainJobSpec, settings: Settings) -> PostTrainJobSpec:
-    """The spec with these paths set; raises SpecError where the result is no job."""
+    """Return the spec with these paths set; raise SpecError if the result is invalid."""
     body = spec.model_dump(by_alias=True, exclude_unset=True)
     for path, value in settings.items():
         *parents, last = path.split(".")
@@ -70,19 +71,19 @@ def changed(spec: PostTrainJobSpec, settings: Settings) -> PostTrainJobSpec:
     return type(spec).model_validate(body)
 
 
-def changed_subject(job: PostTrainJob, config: ModelConfig, settings: Settings) -> Subject:
-    """The changed job's shapes; raises ConfigError, SpecError or ValueError where it is no job that is accepted."""
+def changed_shapes(job: PostTrainJob, config: ModelConfig, settings: Settings) -> JobShapes:
+    """Return the changed job's shapes; raise ConfigError, SpecError or ValueError if the job is invalid."""
     spec = changed(job.spec, settings)
     body = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     parse_job({**body, "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)})
-    return subject(spec, config)
+    return shapes_of(spec, config)
 
 
-def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
+def _changes(of: JobShapes) -> Iterator[tuple[str, Settings]]:
     training, slice_ = of.spec.training, of.slice
     for micro in micro_batches(of.micro_rows // 2, training.batch_size, of.row_shards):
         yield f"micro-batches of {micro} rows", {"training.microBatchSize": micro}
-    if of.form.remat == "none":
+    if of.structure.remat == "none":
         yield "recompute activations", {"training.remat": "full"}
     for tensor in TENSOR:
         if of.axis("tensor") < tensor and of.config.heads % tensor == 0 and slice_.devices % tensor == 0:
@@ -100,18 +101,19 @@ def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
 
 
 def micro_batches(most: int, batch: int, shards: int) -> list[int]:
-    """Sizes that divide the batch and that devices share evenly, the largest first."""
+    """Return sizes that divide the batch and that devices share evenly, the largest first."""
     return [micro for micro in range(most - most % shards, 0, -shards) if batch % micro == 0]
 
 
-def _split(of: Subject, tensor: int) -> Settings:
+def _split(of: JobShapes, tensor: int) -> Settings:
     left = of.slice.devices // tensor
     return {"training.parallelism": {"data": of.slice.slices, "fsdp": left, "tensor": tensor}}
 
 
-def other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
+def other_chips(of: JobShapes) -> Iterator[tuple[str, Settings]]:
+    """Yield the same job on larger slices of its generation, and on other generations."""
     slice_ = of.slice
-    if isinstance(slice_, Here):
+    if isinstance(slice_, LocalDevices):
         return
     sizes = [name for name in usual(slice_.generation) if _slice(name).chips > slice_.chips]
     others = [
@@ -125,8 +127,8 @@ def other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
         yield _slice(name).describe(), _chips_settings(of, name, of.axis("tensor"))
 
 
-def _chips_settings(of: Subject, name: str, tensor: int) -> Settings:
-    """On other chips the batch must divide over them: it grows where it does not."""
+def _chips_settings(of: JobShapes, name: str, tensor: int) -> Settings:
+    """Return settings for other chips; the batch grows if it does not divide over them."""
     settings: Settings = {"accelerator": {"type": name, "slices": of.spec.accelerator.slices}}
     settings["training.parallelism"] = {"tensor": tensor, "sequence": of.axis("sequence")}
     devices = _slice(name).devices * of.spec.accelerator.slices
@@ -139,8 +141,8 @@ def _chips_settings(of: Subject, name: str, tensor: int) -> Settings:
     return settings
 
 
-def _on(of: Subject, name: str, factor: float) -> Iterator[Option]:
-    """The job on this slice, with its matrices split as they are, or more."""
+def _on(of: JobShapes, name: str, factor: float) -> Iterator[Option]:
+    """Yield the job on this slice, with its matrices split as they are, or more."""
     for tensor in sorted({of.axis("tensor"), *TENSOR}):
         if tensor >= of.axis("tensor") and of.config.heads % tensor == 0 and _slice(name).devices % tensor == 0:
             option = _tried(of, _slice(name).describe(), _chips_settings(of, name, tensor), factor)
@@ -149,18 +151,18 @@ def _on(of: Subject, name: str, factor: float) -> Iterator[Option]:
 
 
 def usual(generation: str) -> Iterator[str]:
-    """Slices whose chips are a power of two: others split few models evenly."""
+    """Yield slices whose chip count is a power of two: others split few models evenly."""
     for name in accelerators.names(generation):
         chips = _slice(name).chips
         if chips & (chips - 1) == 0 and chips <= MOST_CHIPS:
             yield name
 
 
-def _tried(of: Subject, change: str, settings: Settings, factor: float) -> Option | None:
-    """None where the change makes no job."""
-    here = of.slice if isinstance(of.slice, Here) and "accelerator" not in settings else None
+def _tried(of: JobShapes, change: str, settings: Settings, factor: float) -> Option | None:
+    """Return the option, or None if the change makes the job invalid."""
+    here = of.slice if isinstance(of.slice, LocalDevices) and "accelerator" not in settings else None
     try:
-        found = subject(changed(of.spec, settings), of.config, here)
+        found = shapes_of(changed(of.spec, settings), of.config, here)
     except (ConfigError, SpecError, ValueError):
         return None
     memory = formula.memory(found)

@@ -1,7 +1,7 @@
-"""What would fit, asked after a chip's memory ran out: the formula, corrected by what was really needed.
+"""Suggest what would fit after a chip's memory ran out, by the formula, corrected by the actual need.
 
-The formula said that the job fits, or nobody asked it. XLA's number, where it gives one, or else the chip's whole
-memory, says by how much it was too kind; every change and every other chip is judged with that factor.
+The formula had said that the job fits, or it was not asked. XLA's number, if any, or else the chip's whole memory gives
+the correction factor; every change and every other chip is judged with it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.report.status_summary import assignments
-from pttrainer.preflight.shapes.job_shapes import read_config, subject
+from pttrainer.preflight.shapes.job_shapes import read_config, shapes_of
 from pttrainer.preflight.verdict import Option
 
 
-def remedy(spec: PostTrainJobSpec, needed: int | None) -> str:
-    """`by the formula it fits with training.microBatchSize=4, or as it is on v6e-32 (32 chips), …`; empty where
-    nothing is found.
+def suggest(spec: PostTrainJobSpec, needed: int | None) -> str:
+    """Return `by the formula it fits with training.microBatchSize=4, or as it is on v6e-32 (32 chips), …`, or "".
 
-    needed: bytes per device, where XLA said. Raises ConfigError for what the formula does not know.
+    needed: bytes per device, if XLA reported them. Raises ConfigError for jobs that the formula does not support.
     """
-    of = subject(spec, read_config(spec))
+    of = shapes_of(spec, read_config(spec))
     memory = formula.memory(of)
     factor = max(1.0, max(needed or 0, memory.available) / memory.peak)
     change = next((each for each in changes.options(of, factor) if _is_of_the_job(each) and each.fits), None)
@@ -34,5 +33,5 @@ def remedy(spec: PostTrainJobSpec, needed: int | None) -> str:
 
 
 def _is_of_the_job(option: Option) -> bool:
-    """A change of the job, not of its chips."""
+    """Return True for a change of the job rather than of its chips."""
     return "accelerator" not in option.settings

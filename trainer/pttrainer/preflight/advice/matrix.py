@@ -1,7 +1,7 @@
 """One job on many chips with many batch sizes: what fits, with how much memory, and how fast it can be at best.
 
-By the formula, so a hundred cells take seconds; a cell that matters is for `ptctl plan`. The mesh of a cell is the
-job's own `sequence` and `expert`, its `tensor` or the next larger one that fits, the rest `fsdp` (and `data` over
+Uses the formula, so a hundred cells take seconds; check an interesting cell with `ptctl plan`. The mesh of a cell is
+the job's own `sequence` and `expert`, its `tensor` or the next larger one that fits, the rest `fsdp` (and `data` over
 slices). A micro-batch that does not divide is dropped: then a cell is one pass over its batch.
 """
 
@@ -18,11 +18,11 @@ from pttrainer.models import ModelConfig
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.advice.changes import Settings
 from pttrainer.preflight.memory import formula
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.timing.step_time import estimate
 
 FACTORS = (0.5, 1, 2, 4)
-"""Batch sizes that are shown unless others are asked for, as multiples of the job's."""
+"""Default batch sizes, as multiples of the job's."""
 GIB = 2**30
 
 
@@ -30,8 +30,8 @@ GIB = 2**30
 class Cell:
     """One accelerator with one batch size; memory per chip. tensor: over how many devices matrices are split.
 
-    why: why there is no answer, else empty.
-    seconds, tokens: of a step, at least, and per second over all chips, at most (`estimate`; network not counted).
+    why: reason for a missing answer, else empty. seconds, tokens: lower bound of a step, and upper bound per second
+    over all chips (`step_time`, without the network).
     """
 
     accelerator: str
@@ -49,19 +49,19 @@ class Cell:
 
 
 def matrix(job: PostTrainJob, names: Sequence[str] = (), batches: Sequence[int] = ()) -> list[Cell]:
-    """A cell for each accelerator and batch size, in that order. Raises ConfigError where the job is wrong in itself.
+    """Return a cell for each accelerator and batch size, in that order; raise ConfigError if the job is invalid.
 
-    names, batches: instead of the smallest slice of each generation that holds the job, and the next larger one; and
-    of half, once, twice and four times its batch.
+    names, batches: by default the smallest slice of each generation that holds the job, and the next larger one;
+    and half, once, twice and four times its batch.
     """
-    of = subject(job.spec)
+    of = shapes_of(job.spec)
     sizes = batches or [int(of.spec.training.batch_size * factor) for factor in FACTORS]
     chosen = names or _usual(of)
     return [_cell(job, of, name, batch) for name in chosen for batch in sizes if batch]
 
 
-def _usual(of: Subject) -> list[str]:
-    """The smallest slice of each generation that holds the job, and twice that."""
+def _usual(of: JobShapes) -> list[str]:
+    """Return the smallest slice of each generation that holds the job, and twice that."""
     found: list[str] = []
     for option in changes.smallest(of):
         name = option.settings["accelerator"]["type"]
@@ -71,18 +71,18 @@ def _usual(of: Subject) -> list[str]:
     return found
 
 
-def _cell(job: PostTrainJob, of: Subject, name: str, batch: int) -> Cell:
-    """The first mesh of the cell that fits, or the first that is one; else why there is none."""
+def _cell(job: PostTrainJob, of: JobShapes, name: str, batch: int) -> Cell:
+    """Return the cell with the first mesh that fits, else the first valid one; else why there is none."""
     slice_ = accelerators.resolve(name, slices=of.spec.accelerator.slices)
     empty = Cell(slice_.describe(), slice_.generation, slice_.total_chips, batch)
-    tried = [_subject(job, of.config, settings) for settings in _settings(of, name, batch)]
-    found = [_answered(empty, one) for one in tried if isinstance(one, Subject)]
+    tried = [_shapes(job, of.config, settings) for settings in _settings(of, name, batch)]
+    found = [_answered(empty, one) for one in tried if isinstance(one, JobShapes)]
     if not found:
         return replace(empty, why=str(tried[0]))
     return next((cell for cell in found if cell.fits), found[0])
 
 
-def _settings(of: Subject, name: str, batch: int) -> Iterator[Settings]:
+def _settings(of: JobShapes, name: str, batch: int) -> Iterator[Settings]:
     micro = of.spec.training.micro_batch_size
     for tensor in sorted({of.axis("tensor"), *changes.TENSOR}):
         axes = {"tensor": tensor, "sequence": of.axis("sequence"), "expert": of.axis("expert")}
@@ -96,7 +96,7 @@ def _settings(of: Subject, name: str, batch: int) -> Iterator[Settings]:
                 }
 
 
-def _answered(cell: Cell, of: Subject) -> Cell:
+def _answered(cell: Cell, of: JobShapes) -> Cell:
     memory, time = formula.memory(of), estimate(of, None)
     scale = of.slice.jax_devices_per_chip / GIB
     return replace(
@@ -111,10 +111,10 @@ def _answered(cell: Cell, of: Subject) -> Cell:
     )
 
 
-def _subject(job: PostTrainJob, config: ModelConfig, settings: Settings) -> Subject | str:
-    """The changed job's shapes, or why it is no job."""
+def _shapes(job: PostTrainJob, config: ModelConfig, settings: Settings) -> JobShapes | str:
+    """Return the changed job's shapes, or why the job is invalid."""
     try:
-        return changes.changed_subject(job, config, settings)
+        return changes.changed_shapes(job, config, settings)
     except SpecError as error:
         return "; ".join(str(finding) for finding in error.findings)
     except (ConfigError, ValueError) as error:

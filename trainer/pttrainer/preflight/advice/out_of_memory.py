@@ -1,10 +1,10 @@
-"""Chip memory that ran out while the job ran: who took it, in XLA's own words, and what would fit, by the formula.
+"""Explain chip memory that ran out during a run: the largest buffers by XLA, and what would fit by the formula.
 
-XLA's refusal is pages long and says the essential in the middle: what the program needs and has, and its largest
-buffers with the operation that makes each. Here that becomes one line for the termination message; the whole text is
-in the log. The formula (`preflight.remedy`) is corrected by what XLA says is needed, for it has just been too kind.
+XLA's error is pages long and says the essential in the middle: what the program needs and has, and its largest buffers
+with the operation that makes each. This module condenses it to one line for the termination message; the full text is
+in the log. The formula (`fitting_change`) is corrected by XLA's number.
 
-Left out: other memories of a chip (vmem, smem); those are a kernel's mistake, and no other accelerator helps.
+Left out: other memories of a chip (vmem, smem); those are a kernel's bug, and no other accelerator helps.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from ptapi.spec import PostTrainJob
 
 NAMED = 3
-"""Buffers that are named."""
-REMEDY_S = 60.0
-"""The formula is waited for this long: a pod that ends late holds chips."""
+"""Number of buffers to name."""
+SUGGESTION_TIMEOUT_S = 60.0
+"""Timeout of the formula: a pod that ends late holds chips."""
 GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _AMOUNT = r"([0-9.]+) ?([KMGT]?)(?:i?B|ytes| bytes)?\b"
@@ -37,7 +37,7 @@ _WRAPPER = re.compile(r"^(?:p?jit|jvp|vmap|transpose|remat|checkpoint)?\(.*\)$|^
 
 @dataclass(frozen=True)
 class Shortage:
-    """What XLA says, per device. needs, has: of a program; of a single buffer, `asked` and `free`. None: not said."""
+    """XLA's numbers, per device. needs, has: of a program; asked, free: of a single buffer. None: not reported."""
 
     needs: int | None = None
     has: int | None = None
@@ -47,57 +47,59 @@ class Shortage:
 
 
 def read(text: str) -> Shortage:
-    """From the text of a RESOURCE_EXHAUSTED error."""
+    """Parse the text of a RESOURCE_EXHAUSTED error."""
     largest = tuple(_largest(text))
     if used := _USED.search(text):
         return Shortage(needs=_bytes(used, 1), has=_bytes(used, 3), largest=largest)
     if free := _FREE.search(text):
         return Shortage(asked=_bytes(free, 1), free=_bytes(free, 3), largest=largest)
-    asked = _ASKED.search(text)
-    return Shortage(asked=_bytes(asked, 1) if asked else None, largest=largest)
+    match = _ASKED.search(text)
+    return Shortage(asked=_bytes(match, 1) if match else None, largest=largest)
 
 
 def explain(error: BaseException, job: PostTrainJob) -> str:
-    """One line: how much was missing, the largest buffers, and what would fit."""
-    found = read(str(error))
-    parts = [_missing(found)]
-    if found.largest:
-        parts.append(f"largest: {', '.join(found.largest)}")
+    """Return one line: how much is missing, the largest buffers, and what would fit."""
+    shortage = read(str(error))
+    parts = [_missing(shortage)]
+    if shortage.largest:
+        parts.append(f"largest: {', '.join(shortage.largest)}")
     else:
         parts.append(str(error).strip().partition("\n")[0][:400])
-    parts += _remedy(job, found)
+    parts += _suggestion(job, shortage)
     return "; ".join(parts)
 
 
-def _missing(found: Shortage) -> str:
-    if found.needs is not None and found.has is not None:
-        return f"the chip's memory ran out: the program needs {_gib(found.needs)} of {_gib(found.has)} GiB"
-    if found.asked is not None and found.free is not None:
-        return f"the chip's memory ran out: {_gib(found.asked)} GiB were asked for, {_gib(found.free)} GiB were free"
-    asked = f": {_gib(found.asked)} GiB were asked for" if found.asked is not None else ""
+def _missing(shortage: Shortage) -> str:
+    if shortage.needs is not None and shortage.has is not None:
+        return f"the chip's memory ran out: the program needs {_gib(shortage.needs)} of {_gib(shortage.has)} GiB"
+    if shortage.asked is not None and shortage.free is not None:
+        return (
+            f"the chip's memory ran out: {_gib(shortage.asked)} GiB were asked for, {_gib(shortage.free)} GiB were free"
+        )
+    asked = f": {_gib(shortage.asked)} GiB were asked for" if shortage.asked is not None else ""
     return f"the chip's memory ran out{asked}"
 
 
-def _remedy(job: PostTrainJob, found: Shortage) -> list[str]:
-    """The formula's answer. Nothing that goes wrong here may hide why the job failed."""
+def _suggestion(job: PostTrainJob, shortage: Shortage) -> list[str]:
+    """Return the formula's suggestion; its own failure must never hide why the job failed."""
     answers: list[str] = []
 
     def ask() -> None:
         try:
-            from pttrainer.preflight.advice.fitting_change import remedy
+            from pttrainer.preflight.advice.fitting_change import suggest
 
-            answers.append(remedy(job.spec, found.needs))
+            answers.append(suggest(job.spec, shortage.needs))
         except Exception as error:  # a model that cannot be read, a chip that nobody knows
             print(f"note: what would fit is not known: {type(error).__name__}: {error}", flush=True)
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(timeout=REMEDY_S)
+    asking.join(timeout=SUGGESTION_TIMEOUT_S)
     return [answer for answer in answers if answer]
 
 
 def _largest(text: str) -> Iterator[str]:
-    """`24 x 2.0 GiB f32[32,4096,4096] (self_attention/dot_general)`: equal ones counted, the largest together first."""
+    """Yield `24 x 2.0 GiB f32[32,4096,4096] (self_attention/dot_general)`: largest total first."""
     sizes: dict[tuple[str, str], int] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for block in _BLOCK.finditer(text):
@@ -116,7 +118,7 @@ def _largest(text: str) -> Iterator[str]:
 
 
 def _short(name: str) -> str:
-    """The last words of an operation's path, without JAX's wrappers."""
+    """Return the end of an operation's path, without JAX's wrappers."""
     parts = [part for part in name.split("/") if part and not _WRAPPER.match(part)]
     return "/".join(parts[-3:])[:80]
 

@@ -1,16 +1,16 @@
-"""A job that fits: the smallest change of one that does not, found by the formula, confirmed as `ptctl plan` would.
+"""Find the smallest change that makes a job fit, by the formula, confirmed by the compiler.
 
-Changes are tried in stages, from what leaves the result as it is to what costs most:
+Changes are tried in stages, from those that keep the result to the most costly:
 
     the same chips      smaller micro-batches, recomputation, another split of the mesh
-    less is trained     LoRA, then QLoRA
+    fewer weights       LoRA, then QLoRA
     other chips         larger slices of the generation, then other generations
     shorter rows        a half, a quarter: the model sees less of each example
 
-and within a stage every micro-batch, split and recomputation with it. Of those that fit, the one that splits matrices
-and rows least comes first (those splits cost network), then the one with the largest micro-batch. The job as it is is
-compiled unless it is hopeless: near the limit the formula decides nothing. Once the compiler has refused one, all that
-come after it are judged by the formula times what the compiler said over what the formula had said.
+Within a stage every micro-batch, split and recomputation is combined. Of those that fit, the one that splits matrices
+and rows least comes first (those splits cost network), then the one with the largest micro-batch. The unchanged job is
+compiled unless it is clearly too large: near the limit the formula is not decisive. Once the compiler has refused one,
+all later candidates are judged by the formula times the compiler's need over the formula's.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ from pttrainer.errors import ConfigError
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.advice.changes import Settings
 from pttrainer.preflight.memory import formula
-from pttrainer.preflight.memory.staged_check import HOPELESS, weigh
+from pttrainer.preflight.memory.staged_check import HOPELESS, check_memory
 from pttrainer.preflight.shapes import tpu_topology
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 
 Keep = Literal["method", "chips", "length"]
-"""What may not be changed: which weights are trained, the accelerator, the length of rows."""
+"""What must not change: the training method, the accelerator, the length of rows."""
 SPLITS = (1, 2, 4, 8)
 MICRO_BATCHES = 8
-"""Sizes of the micro-batch that are tried: its own, and the next smaller ones."""
+"""Number of micro-batch sizes to try: its own, and the next smaller ones."""
 REFUSED = 4
 """Candidates that the compiler may refuse before the search gives up."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A change that should fit by the formula, which the compiler may have corrected; peak: by the formula, or by the
-    compiler where it was asked. settings: paths below `spec`; empty: the job as it is."""
+    """A change that should fit by the formula, possibly corrected by the compiler.
+
+    peak: by the formula, or by the compiler if it was asked. settings: paths below `spec`; empty: the unchanged
+    job.
+    """
 
     settings: Settings
     peak: int
@@ -52,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was found: the change, or none; what the compiler refused before it; and who confirmed it."""
+    """The result: the change, or none; the candidates that the compiler refused before it; and who confirmed it."""
 
     found: Candidate | None
     refused: list[Candidate]
@@ -61,49 +64,51 @@ class Fit:
 
 
 def fit(job: PostTrainJob, keep: frozenset[Keep] = frozenset(), *, compile_first: bool = True) -> Fit:
-    """The first change of the job that fits. Raises ConfigError where the job is wrong in itself."""
-    of = subject(job.spec)
+    """Return the first change that makes the job fit; raise ConfigError if the job is invalid."""
+    of = shapes_of(job.spec)
     tpu_topology.usable_bytes(of.slice)
     search = _Search(job, of)
     refused: list[Candidate] = []
     by = "formula"
     for candidate in search.candidates(keep, is_compiled=compile_first):
-        said = weigh(search.subject_of(candidate.settings), "auto" if compile_first else "formula")
-        told = replace(candidate, peak=said.peak)
-        by = "formula" if said.is_computed else f"{said.stage} compile"
-        if said.fits:
-            return Fit(told, refused, by, search.tried)
-        if not said.is_computed:
-            refused.append(told)
-            search.factor = max(said.peak, said.available) / candidate.peak
+        check = check_memory(search.shapes_of(candidate.settings), "auto" if compile_first else "formula")
+        checked = replace(candidate, peak=check.peak)
+        by = "formula" if check.is_computed else f"{check.stage} compile"
+        if check.fits:
+            return Fit(checked, refused, by, search.tried)
+        if not check.is_computed:
+            refused.append(checked)
+            search.factor = max(check.peak, check.available) / candidate.peak
         if len(refused) == REFUSED:
             break
     return Fit(None, refused, by, search.tried)
 
 
 class _Search:
-    """What was tried so far. factor: by how much more than the formula says a job needs, as far as is known."""
+    """State of the search. factor: the job's actual need over the formula's estimate, as far as known."""
 
-    def __init__(self, job: PostTrainJob, of: Subject) -> None:
+    def __init__(self, job: PostTrainJob, of: JobShapes) -> None:
         self._job, self._of = job, of
         self.factor, self.tried = 1.0, 0
 
     def candidates(self, keep: frozenset[Keep], *, is_compiled: bool) -> Iterator[Candidate]:
-        """What fits by the formula as it is known when the next one is asked for, the smallest change first: of each
-        stage the best, and, as long as the compiler refuses, the next of the stage."""
+        """Yield candidates that fit by the current formula, the smallest change first.
+
+        The best of each stage and, as long as the compiler refuses, the next of the stage.
+        """
         as_it_is = self._candidate({}, HOPELESS if is_compiled else 1.0)
         if as_it_is is not None:
             yield as_it_is
         for base in _stages(self._of, keep):
             yield from self._of_stage(base)
 
-    def subject_of(self, settings: Settings) -> Subject:
-        """The changed job's shapes; raises ConfigError, SpecError or ValueError where it is no job that is accepted."""
-        return changes.changed_subject(self._job, self._of.config, settings)
+    def shapes_of(self, settings: Settings) -> JobShapes:
+        """Return the changed job's shapes; raise ConfigError, SpecError or ValueError if the job is invalid."""
+        return changes.changed_shapes(self._job, self._of.config, settings)
 
     def _of_stage(self, base: Settings) -> Iterator[Candidate]:
-        """The stage's layouts, in the order of what they cost."""
-        changed = self._subject(base)
+        """Yield the stage's layouts, in order of cost."""
+        changed = self._shapes(base)
         for layout in sorted(_layouts(changed), key=lambda each: each.cost) if changed is not None else ():
             settings = {**base, **layout.settings}
             found = self._candidate(settings) if settings else None  # as it is, it was asked about first
@@ -111,9 +116,9 @@ class _Search:
                 yield found
 
     def _candidate(self, settings: Settings, most: float = 1.0) -> Candidate | None:
-        """The changed job, unless it needs `most` times what there is."""
+        """Return the changed job, unless it needs more than `most` times the available memory."""
         self.tried += 1
-        found = self._subject(settings)
+        found = self._shapes(settings)
         if found is None:
             return None
         memory = formula.memory(found)
@@ -121,15 +126,15 @@ class _Search:
             return None
         return Candidate(settings, memory.peak, memory.available, found.slice.jax_devices_per_chip)
 
-    def _subject(self, settings: Settings) -> Subject | None:
+    def _shapes(self, settings: Settings) -> JobShapes | None:
         try:
-            return self.subject_of(settings)
+            return self.shapes_of(settings)
         except (ConfigError, SpecError, ValueError):
             return None
 
 
-def _stages(of: Subject, keep: frozenset[Keep]) -> Iterator[Settings]:
-    """What a stage changes before its layouts are tried; every one stands on the job as it is."""
+def _stages(of: JobShapes, keep: frozenset[Keep]) -> Iterator[Settings]:
+    """Yield the base settings of each stage; every stage starts from the unchanged job."""
     training = of.spec.training
     yield {}
     if "method" not in keep:
@@ -147,15 +152,15 @@ def _stages(of: Subject, keep: frozenset[Keep]) -> Iterator[Settings]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """One way to run on the given chips. cost: what to prefer, the least first."""
+    """One way to run on the given chips. cost: sort key, the lowest first."""
 
     settings: Settings
     cost: tuple[int, ...]
 
 
-def _layouts(of: Subject) -> Iterator[_Layout]:
+def _layouts(of: JobShapes) -> Iterator[_Layout]:
     training = of.spec.training
-    remats = ("none", "full") if of.form.remat == "none" else (of.form.remat,)
+    remats = ("none", "full") if of.structure.remat == "none" else (of.structure.remat,)
     tensors = [n for n in SPLITS if n >= of.axis("tensor") and of.config.heads % n == 0]
     sequences = [n for n in SPLITS if n >= of.axis("sequence") and training.sequence_length % n == 0]
     for tensor, sequence, remat in itertools.product(tensors, sequences, remats):
@@ -168,7 +173,7 @@ def _layouts(of: Subject) -> Iterator[_Layout]:
             fsdp = of.slice.devices // split
             mesh = {"data": of.slice.slices, "fsdp": fsdp, "tensor": tensor, "sequence": sequence}
             settings["training.parallelism"] = mesh | ({"expert": of.axis("expert")} if of.axis("expert") > 1 else {})
-        if remat != of.form.remat:
+        if remat != of.structure.remat:
             settings["training.remat"] = remat
         for micro in changes.micro_batches(of.micro_rows, training.batch_size, shards)[:MICRO_BATCHES]:
             smaller = {} if micro == of.micro_rows else {"training.microBatchSize": micro}

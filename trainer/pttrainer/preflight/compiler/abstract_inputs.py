@@ -1,6 +1,6 @@
-"""A subject as the compiler is given it: the step that training would run, and its arguments as shapes on shardings.
+"""The compiler's input: the step that training would run, and its arguments as shapes on shardings.
 
-Model, optimizer, layout and loss come from the functions that training calls, so there is no second idea of the step.
+Model, optimizer, layout and loss come from the functions that training calls, so the step is defined once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pttrainer import algorithms
 from pttrainer.batch import Batch
 from pttrainer.losses.distillation import OfflineTeacher
 from pttrainer.models import Model, Params
-from pttrainer.preflight.shapes.job_shapes import Subject, batch_arrays, is_told, self_teacher
+from pttrainer.preflight.shapes.job_shapes import JobShapes, batch_arrays, has_teacher_logprobs, self_teacher
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step import step as steps
 from pttrainer.train_step.critic import Critic
@@ -22,7 +22,7 @@ from pttrainer.train_step.objective import Objective
 from pttrainer.train_step.program import Program, program
 
 UNKNOWN_STEPS = 1000
-"""Length of a run whose data nobody has read: a number in the schedule, not in any shape."""
+"""Length of a run whose data is not read: a number in the schedule, in no shape."""
 
 
 class Inputs(NamedTuple):
@@ -34,18 +34,18 @@ class Inputs(NamedTuple):
     teacher: Params | None = None
 
 
-def model_of(of: Subject) -> Model:
-    """Return the model of a job's shapes, with what computes."""
-    return Model.of(of.form)
+def model_of(of: JobShapes) -> Model:
+    """Return the model of a job's shapes, able to compute."""
+    return Model.from_structure(of.structure)
 
 
-def program_of(of: Subject) -> Program:
+def program_of(of: JobShapes) -> Program:
     """Return the step that this job trains with."""
     return program(of.spec, model_of(of), _objective(of), of.spec.training.steps or UNKNOWN_STEPS)
 
 
-def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
-    """What the step takes, laid out on this mesh."""
+def inputs(of: JobShapes, mesh: Mesh | AbstractMesh) -> Inputs:
+    """Return the step's arguments, laid out on this mesh."""
     step, model = program_of(of), model_of(of)
     where = step.layout(mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same shardings
     state = step.abstract_state(where)
@@ -55,11 +55,11 @@ def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
     own = self_teacher(of.spec)
     if own is not None:  # a second copy of what is trained, unless it is its average or itself
         return Inputs(state, batch(of, mesh), frozen, state.params if own.weights == "initial" else {})
-    return Inputs(state, batch(of, mesh), frozen, {} if is_told(of.spec) else _teacher(of, mesh))
+    return Inputs(state, batch(of, mesh), frozen, {} if has_teacher_logprobs(of.spec) else _teacher(of, mesh))
 
 
-def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
-    """Shapes of a training batch; rows: of another size."""
+def batch(of: JobShapes, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
+    """Return the shapes of a training batch; rows: of another size."""
     made: dict[str, Any] = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
         for name, (shape, dtype) in batch_arrays(of.spec, rows).items()
@@ -68,17 +68,17 @@ def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Ba
 
 
 def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:
-    """The shape on its sharding."""
+    """Return the shape on its sharding."""
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
 
 
-def _objective(of: Subject) -> Objective:
-    """The loss."""
+def _objective(of: JobShapes) -> Objective:
+    """Return the loss."""
     distilled = of.spec.algorithm.distill
     if of.critic is not None:
         from pttrainer.algorithms import ppo  # here, as for distill below
 
-        own = None if of.critic.form is None else Model.of(of.critic.form)
+        own = None if of.critic.structure is None else Model.from_structure(of.critic.structure)
         return ppo.Loss(of.spec, Critic(of.critic.width, own))
     if distilled is None:
         return algorithms.objective(of.spec)
@@ -92,11 +92,11 @@ def _objective(of: Subject) -> Objective:
     return distill.Loss(teacher, teacher.model.abstract())
 
 
-def _teacher(of: Subject, mesh: Mesh | AbstractMesh) -> Params | None:
-    """Its weights, sharded as training shards them."""
+def _teacher(of: JobShapes, mesh: Mesh | AbstractMesh) -> Params | None:
+    """Return the teacher's weights, sharded like in training."""
     if of.teacher is None:
         return None
-    model = Model.of(of.teacher)
+    model = Model.from_structure(of.teacher)
     shapes = model.abstract()
     where = sharding.weight_shardings(mesh, shapes, model.logical_axes())  # type: ignore[arg-type]  # as for the state
     found: Params = jax.tree.map(placed, shapes, where)

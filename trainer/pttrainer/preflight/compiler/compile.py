@@ -1,7 +1,7 @@
-"""The compiler's side of `compiler`: a job's programs, compiled here and now. With it comes jax.
+"""The compiler process's work: compile a job's programs here and now. Imports jax.
 
-Nothing is allocated or run, so that the only thing that matters of a fast compile is what it says of memory and of the
-network: of a TPU's collectives it makes no machine code, which is a fifth of the time.
+Nothing is allocated or run, so all that matters of a fast compile is its memory and network use: it generates no
+machine code for a TPU's collectives, which saves a fifth of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ptapi.accelerators import compiler_flags
 from pttrainer.preflight.compiler.programs import LOWERED, shallow
 from pttrainer.preflight.compiler.result import Answer, Compiled, deeper, out_of_memory
 from pttrainer.preflight.shapes import local_devices, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.passes import ROLLOUT, TRAIN_STEP
 from pttrainer.preflight.timing.collectives import collectives
 from pttrainer.preflight.verdict import Level
@@ -25,16 +25,16 @@ from pttrainer.runtime.distributed import sharding
 
 NOTHING = Compiled(True, 0.0, 0)
 FAST = {"xla_tpu_mock_collectives": "true"}
-"""Flags of the fast compile: memory and collectives stay what they are."""
+"""Flags of the fast compile; memory and collectives stay the same."""
 
 
-def train_step(of: Subject, level: Level) -> Compiled:
-    """Compiles the step that this job trains with. Nothing is allocated or run."""
+def train_step(of: JobShapes, level: Level) -> Compiled:
+    """Compile the step that this job trains with. Nothing is allocated or run."""
     return compiled(of, TRAIN_STEP, level)[TRAIN_STEP]
 
 
-def compiled(of: Subject, name: str, level: Level) -> Answer:
-    """Compiles what a name stands for (`programs.LOWERED`), up to the first program that is refused."""
+def compiled(of: JobShapes, name: str, level: Level) -> Answer:
+    """Compile the programs of a name (`programs.LOWERED`), up to the first one that is refused."""
     pair = shallow(of) if name == ROLLOUT and level == "fast" else None
     if pair is None:
         return _compiled(of, name, level)
@@ -44,10 +44,10 @@ def compiled(of: Subject, name: str, level: Level) -> Answer:
     return {program: deeper(few[program], more[program], steps, has) for program in few if program in more}
 
 
-def _compiled(of: Subject, name: str, level: Level) -> Answer:
+def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
-    is_tpu = not isinstance(of.slice, local_devices.Here)
+    is_tpu = not isinstance(of.slice, local_devices.LocalDevices)
     flags = compiler_flags.REQUIRED_FLAGS.get(of.slice.generation, {}) | (FAST if level == "fast" else {})
     found: Answer = {}
     with jax.set_mesh(mesh), _level(level):

@@ -1,13 +1,13 @@
-"""The TPU compiler asked about the job's own programs: do they fit, and with how much memory.
+"""Ask the TPU compiler about the job's own programs: do they fit, and with how much memory.
 
-Two levels. `fast` (no optimisation) refuses what is hopeless and costs seconds; `full` is the compile that training
-uses. A step that does not fit is refused by the compiler with the memory that it would need. Whether it compiles
-decides, not the sum of its parts: the compiler spends free memory on speed, and recomputes when memory is short.
+Two levels. `fast` (no optimisation) rejects what clearly does not fit and takes seconds; `full` is the compile that
+training uses. The compiler refuses a step that does not fit, with the memory that it would need. The refusal decides,
+not the sum of the parts: the compiler spends free memory on speed, and recomputes when memory is short.
 
-A rollout's programs hold every layer by itself, so their fast compile is of two shallow models, and what the whole one
-takes follows from them.
+A rollout's programs hold every layer separately, so their fast compile uses two shallow models, and the full model's
+need is extrapolated.
 
-The compiler runs in a child (`compile`), which alone imports jax: both start at once.
+The compiler runs in a child process (`compile`), which alone imports jax: both start at once.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.models import ModelConfig
 from pttrainer.preflight.compiler.result import Answer
 from pttrainer.preflight.shapes import local_devices, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.verdict import Level
 
 HOST_BYTES = 3 * 10**9
-"""Memory of this machine that a compiler may hold: it takes 1 to 2.2 GB, the operator's pod has 3.2."""
+"""Host memory that a compiler may use: it takes 1 to 2.2 GB, the operator's pod has 3.2."""
 LOOK_S = 0.25
-"""How often that is looked at: a compiler that gets lost in a step takes a gigabyte in seconds."""
+"""Polling interval of that: a compiler stuck in a step takes a gigabyte in seconds."""
 
 
-def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = None) -> Answer | str:
-    """Programs compiled in a process of its own, because a compiler that meets a bug of its own ends its process, and
-    one that takes too much time or memory is ended. A text: why there is no answer."""
+def compile_in_child(of: JobShapes, name: str, level: Level, limit_s: float | None = None) -> Answer | str:
+    """Compile programs in a child process; return the answer, or why there is none.
+
+    A compiler bug ends its process, and one that takes too much time or memory is killed.
+    """
     import multiprocessing  # not needed by the formula, which answers in a blink
 
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
-    here_ = of.slice if isinstance(of.slice, local_devices.Here) else None
+    here_ = of.slice if isinstance(of.slice, local_devices.LocalDevices) else None
     looks_at = local_devices if here_ is not None else tpu_topology
     called = "TPU compiler" if here_ is None else "compiler"
     asked = (of.spec, of.config, here_)
@@ -64,7 +66,7 @@ def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = Non
 
 
 def _why_stopped(receiver: Any, pid: int | None, limit_s: float | None, most: int | None) -> str | None:
-    """Waits until there is something to receive; why that came to no end."""
+    """Wait until there is something to receive; return why the child was stopped."""
     until = None if limit_s is None else time.monotonic() + limit_s
     while not receiver.poll(LOOK_S if until is None else max(0.0, min(LOOK_S, until - time.monotonic()))):
         if until is not None and time.monotonic() >= until:
@@ -75,7 +77,7 @@ def _why_stopped(receiver: Any, pid: int | None, limit_s: float | None, most: in
 
 
 def _held_bytes(pid: int | None) -> int:
-    """Memory that a process of this machine alone holds, files that it reads not counted; 0 where nobody says."""
+    """Return a local process's own memory, without mapped files; 0 if unknown."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -87,18 +89,18 @@ def _held_bytes(pid: int | None) -> int:
 def _answer(
     prepare: Callable[[], None],
     sender: Any,
-    asked: tuple[PostTrainJobSpec, ModelConfig, local_devices.Here | None],
+    asked: tuple[PostTrainJobSpec, ModelConfig, local_devices.LocalDevices | None],
     name: str,
     level: Level,
 ) -> None:
-    """The child: what the compiler said, or what it raised, into the pipe."""
+    """Send the compiler's answer, or its exception, into the pipe; runs in the child."""
     prepare()
     sys.modules["IPython"] = None  # type: ignore[assignment]  # flax would import it, where it is, to ask for a notebook
     gc.disable()  # nearly all that is made here stays to the end, and looking through it takes a second
     from pttrainer.preflight.compiler import compile
 
     try:
-        of = subject(*asked)
+        of = shapes_of(*asked)
         sender.send(tpu_topology.why_unknown(of.slice) or compile.compiled(of, name, level))
     except Exception as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))

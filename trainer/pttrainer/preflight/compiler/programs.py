@@ -1,7 +1,7 @@
-"""The programs of a job: the very functions that training jits, lowered for chips that are not here.
+"""The programs of a job: the very functions that training jits, lowered for absent chips.
 
-Which a job has: `passes`; those of a rollout: `rollouts`. A scoring pass takes all rows of the batch at once, where the
-step takes micro-batches, so it can need more. What is left out: evaluation.
+`passes` lists a job's programs; `rollout_programs` has those of a rollout. A scoring pass takes all rows of the batch
+at once, where the step takes micro-batches, so it can need more. Left out: evaluation.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from jax.sharding import Mesh
 from pttrainer.preflight.compiler import rollout_programs
 from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, model_of, program_of
 from pttrainer.preflight.compiler.rollout_programs import Lowered, Programs
-from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.passes import ROLLOUT, SCORING, TRAIN_STEP, TRANSFER, scored_rows
 from pttrainer.train_step import step as steps
 
 
-def shallow(of: Subject) -> tuple[Subject, Subject] | None:
-    """The job with few layers, and with twice as many: what a rollout's programs take grows by the same with each
-    layer, and they are compiled layer by layer, which at full depth takes minutes. None where the model has few."""
+def shallow(of: JobShapes) -> tuple[JobShapes, JobShapes] | None:
+    """Return the job with few layers, and with twice as many; None if the model has few.
+
+    A rollout's programs grow linearly with the layers, and compile layer by layer, which takes minutes at full
+    depth.
+    """
     local = of.config.local_layers
     period = next(n for n in range(1, len(local) + 2) if local[n:] == local[: len(local) - n])
     few = max(period, 2)
@@ -31,29 +34,29 @@ def shallow(of: Subject) -> tuple[Subject, Subject] | None:
     return _with_layers(of, few), _with_layers(of, 2 * few)
 
 
-def _with_layers(of: Subject, layers: int) -> Subject:
+def _with_layers(of: JobShapes, layers: int) -> JobShapes:
     config = replace(of.config, layers=layers, local_layers=of.config.local_layers[:layers])
-    return replace(subject(of.spec, config, of.slice), sampler=of.sampler, whole=of)
+    return replace(shapes_of(of.spec, config, of.slice), sampler=of.sampler, whole=of)
 
 
-def _train_step(of: Subject, mesh: Mesh) -> Programs:
+def _train_step(of: JobShapes, mesh: Mesh) -> Programs:
     step = program_of(of)
     yield Lowered(TRAIN_STEP, step.train_step(step.layout(mesh)).lower(*inputs(of, mesh)))
 
 
-def _scoring(of: Subject, mesh: Mesh) -> Programs:
+def _scoring(of: JobShapes, mesh: Mesh) -> Programs:
     held = inputs(of, mesh)
     if held.state.critic is not None:
         yield Lowered(SCORING, _values(of, mesh))
         return
     step, model = program_of(of), model_of(of)
     score: Any = steps.score_step(model, step.layout(mesh).whole)
-    weights = model.whole(held.frozen, held.state.params)
+    weights = model.join_params(held.frozen, held.state.params)
     yield Lowered(SCORING, score.lower(weights, batch(of, mesh, scored_rows(of)), step.objective.temperature))
 
 
-def _values(of: Subject, mesh: Mesh) -> Any:
-    """The critic's values and the policy's log-probs in one pass, as PPO asks for them."""
+def _values(of: JobShapes, mesh: Mesh) -> Any:
+    """Lower the critic's values and the policy's log-probs in one pass, like PPO."""
     program, model = program_of(of), model_of(of)
     held, ppo, learner = inputs(of, mesh), of.spec.algorithm.ppo, program.learner
     assert ppo is not None
@@ -62,11 +65,11 @@ def _values(of: Subject, mesh: Mesh) -> Any:
     scored = ppo.updates_per_batch > 1 or ppo.kl_coefficient > 0
     whole = program.layout(mesh).whole
     step: Any = steps.value_step(model, learner.critic, whole, program.objective.temperature, scored=scored)
-    weights = model.whole(held.frozen, held.state.params)
+    weights = model.join_params(held.frozen, held.state.params)
     return step.lower(weights, held.state.critic.params, batch(of, mesh, scored_rows(of)))
 
 
-LOWERED: dict[str, Callable[[Subject, Mesh], Programs]] = {
+LOWERED: dict[str, Callable[[JobShapes, Mesh], Programs]] = {
     TRAIN_STEP: _train_step,
     SCORING: _scoring,
     TRANSFER: rollout_programs.transferred,

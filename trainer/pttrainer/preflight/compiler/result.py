@@ -1,4 +1,4 @@
-"""What the compiler says of a program, and how answers about programs and layers add up."""
+"""The compiler's answer about a program, and arithmetic on such answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HAS = re.compile(rf"(?:exceeds available HBM \(|of ){_AMOUNT}")
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler said of one program; bytes are per device. has: what it offers, where it refused."""
+    """The compiler's answer about one program; bytes are per device. has: available memory, if it refused."""
 
     fits: bool
     seconds: float
@@ -27,7 +27,7 @@ class Compiled:
     traffic: tuple[Traffic, ...] = ()
 
     def beside(self, other: Compiled, times: int) -> Compiled:
-        """With a program that runs after it so many times, and whose results stay."""
+        """Combine with a program that runs after it so many times, and whose results stay."""
         arguments, output = self.arguments + other.arguments, self.output + times * other.output
         temporaries = max(self.temporaries, other.temporaries)
         return Compiled(
@@ -47,8 +47,10 @@ Answer = dict[str, Compiled]
 
 
 def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
-    """What a model takes with `steps` times as many layers more as `more` has more than `few`. A refused one says what
-    it needs, too."""
+    """Extrapolate to a model with `steps` times the additional layers of `more` over `few`.
+
+    A refused program reports its need, too.
+    """
 
     def of(name: str) -> int:
         return int((1 - steps) * getattr(few, name) + steps * getattr(more, name))
@@ -67,7 +69,7 @@ def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
 
 
 def out_of_memory(message: str) -> tuple[int, int] | None:
-    """(needs, has) in bytes, from the compiler's refusal; None where the message is about something else."""
+    """Return (needs, has) in bytes, from the compiler's refusal; None for any other message."""
     if "RESOURCE_EXHAUSTED" not in message:
         return None
     needs, has = _NEEDS.search(message), _HAS.search(message)

@@ -1,14 +1,14 @@
 """A rollout's programs: the engine's own functions, lowered from the shapes of a whole step of the job.
 
-    rollout/weights   the trained weights into the sampler's format and layout: the transfer, where chips are shared
+rollout/weights   the trained weights in the sampler's format and layout: the transfer, on shared chips
     rollout/prefill   the prompts that are computed at once, with the cache that they leave
     rollout/decode    tokens of all rows, with the cache at its largest
 
-Each program's inputs lie where the program before it leaves them, so they are compiled one after the other. Where other
-devices sample, the weights go there a chunk at a time (`rollout.transfer`), by two programs in place of the first:
+Each program's inputs lie where the previous one leaves them, so they are compiled one after the other. If other devices
+sample, the weights go there in chunks (`rollout.disaggregated.weight_sync`), by two programs in place of the first:
 
-    transfer/cut      the largest chunk, on the devices that train
-    transfer/put      the same, on those that sample, to where decoding wants it
+transfer/cut      the largest chunk, on the devices that train
+    transfer/put      the same, on those that sample, in the layout of decoding
 
 Between the two it is copied from device to device. Left out: other engines than the native one; stop strings, which the
 host looks for; evaluation.
@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 from pttrainer.models import Model, Params
 from pttrainer.preflight.compiler.abstract_inputs import inputs, model_of, placed
 from pttrainer.preflight.shapes import tpu_topology
-from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.passes import CUT, DECODE, PREFILL, PUT, WEIGHTS
 from pttrainer.preflight.shapes.rollout_shapes import Plan, draft_of, plan_of, sampler
 from pttrainer.rollout.disaggregated import weight_sync
@@ -39,12 +39,15 @@ from pttrainer.rollout.speculative.verify import Proposer
 from pttrainer.runtime.distributed import sharding
 
 ANY_END = (0,)
-"""End tokens. Which they are is the tokenizer's to say, and is in no shape."""
+"""End tokens; the tokenizer knows the actual ones, and no shape depends on them."""
 
 
 class Lowered(NamedTuple):
-    """A program before it is compiled. Of two with one name the last counts, unless they say how many times they run:
-    then their results stay beside each other. turns: of its loops, where the program does not say."""
+    """A program before it is compiled.
+
+    Of two with one name the last counts, unless they say how many times they run: then their results stay side by
+    side. turns: of its loops, if the program does not say.
+    """
 
     name: str
     program: Any
@@ -53,11 +56,11 @@ class Lowered(NamedTuple):
 
 
 Programs = Generator[Lowered, Any, None]
-"""One after the other; each is sent back compiled before the next is asked for."""
+"""One after the other; each is sent back compiled before the next is yielded."""
 
 
-def _proposer(of: Subject, draft: Model | None) -> Proposer | None:
-    """What guesses tokens, if anything does, without the weights that it may have."""
+def _proposer(of: JobShapes, draft: Model | None) -> Proposer | None:
+    """Return the proposer of speculative tokens, if any, without its weights."""
     asked = of.spec.rollout.speculative
     if asked is None:
         return None
@@ -68,22 +71,22 @@ def _proposer(of: Subject, draft: Model | None) -> Proposer | None:
 
 
 def weights_of(model: Model, mesh: Mesh) -> Params:
-    """Weights of a model as the sampler has them, as shapes where they lie."""
+    """Return a model's weights in the sampler's layout, as shapes on shardings."""
     where = native_engine.decoding_shardings(model, mesh)
     made: Params = jax.tree.map(placed, native_engine.decoding_shapes(model), where)
     return made
 
 
-def lowered(of: Subject, mesh: Mesh) -> Programs:
-    """All three programs on these devices, with the mesh that trains in context; two where other devices sample."""
+def lowered(of: JobShapes, mesh: Mesh) -> Programs:
+    """Yield all three programs on these devices, with the training mesh in context; two if other devices sample."""
     if of.sampler is None:
         held, there = inputs(of, mesh), native_engine.reshaped(mesh, sampler(of).shape)
-        yield from _transfer(of, there, model_of(of).whole(held.frozen, held.state.params))
+        yield from _transfer(of, there, model_of(of).join_params(held.frozen, held.state.params))
     else:
         there = _other_mesh(of)
     plan = plan_of(sampler(of))
-    form = draft_of(of)
-    weights, draft = weights_of(model_of(of), there), None if form is None else Model.of(form)
+    structure = draft_of(of)
+    weights, draft = weights_of(model_of(of), there), None if structure is None else Model.from_structure(structure)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
     proposer = _proposer(of, draft)
     guessed = () if proposer is None else (None if draft is None else weights_of(draft, there),)
@@ -102,25 +105,25 @@ def lowered(of: Subject, mesh: Mesh) -> Programs:
     yield Lowered(DECODE, lower("advance", weights, rows, source, number, number, *guessed), turns=1)
 
 
-def transferred(of: Subject, mesh: Mesh) -> Programs:
-    """The largest chunk on its way to other devices; at full depth, for these programs do not grow with it."""
+def transferred(of: JobShapes, mesh: Mesh) -> Programs:
+    """Yield the transfer of the largest chunk to other devices; at full depth, as it does not grow with depth."""
     held, there = inputs(of, mesh), _other_mesh(of)
     made = weight_sync.WeightSync(model_of(of), mesh, there)
     chunk, first = made.largest, jax.ShapeDtypeStruct((), jnp.int32)
-    arrays = dict(weight_sync.named(model_of(of).whole(held.frozen, held.state.params)))
+    arrays = dict(weight_sync.named(model_of(of).join_params(held.frozen, held.state.params)))
     yield Lowered(CUT, made.cut(chunk).lower([arrays[name] for name in chunk.names], first))
     with jax.set_mesh(there):
         put = made.put(chunk).lower(made.parts(chunk))
     yield Lowered(PUT, put)
 
 
-def _other_mesh(of: Subject) -> Mesh:
-    """Of the devices that only sample."""
+def _other_mesh(of: JobShapes) -> Mesh:
+    """Return the mesh of the devices that only sample."""
     assert of.sampler is not None
     return sharding.make_mesh(of.sampler, tpu_topology.devices(of.sampling_slice))
 
 
-def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:
+def _transfer(of: JobShapes, mesh: Mesh, whole: Params) -> Programs:
     made = native_engine.DecodingWeights(model_of(of), mesh)
     layer = made.layer.lower(whole["layers"], jax.ShapeDtypeStruct((), jnp.int32))
     yield Lowered(WEIGHTS, layer, times=of.config.layers)
@@ -129,7 +132,7 @@ def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:
 
 
 def _prompts(plan: Plan, mesh: Mesh) -> prefill.PaddedPrompts:
-    """As `sharding.put` lays them out."""
+    """Return padded prompts, laid out like `sharding.put` does."""
 
     def one(shape: tuple[int, ...], dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
@@ -139,5 +142,5 @@ def _prompts(plan: Plan, mesh: Mesh) -> prefill.PaddedPrompts:
 
 
 def _made(compiled: Any) -> Any:
-    """What a compiled program returns, as shapes where it leaves them."""
+    """Return a compiled program's results, as shapes on their shardings."""
     return jax.tree.map(placed, compiled.out_info, compiled.output_shardings)

@@ -30,12 +30,12 @@ from dataclasses import dataclass
 
 from pttrainer.losses.loss_traits import by_token
 from pttrainer.models import ModelConfig
-from pttrainer.models.parameters import ITEM_BYTES, Declared
+from pttrainer.models.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes import device_bytes, tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Share
-from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.verdict import Program
 
 
@@ -60,7 +60,7 @@ class Fitted:
 
 FITTED = Fitted()
 TILE_ROWS = 8
-"""Of an array as a TPU lays it out."""
+"""Rows of a TPU's array tile."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,19 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether everything fits together."""
+        """Return True if everything fits together."""
         return self.peak <= self.available
 
 
-def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
-    """Of a job on its chips."""
-    held = of.held
+def memory(of: JobShapes, fitted: Fitted = FITTED) -> Memory:
+    """Return the memory of a job on its chips."""
+    held = of.arguments
     is_tpu = not of.slice.is_cpu
     arguments, gradients = device_bytes.total(held.all, tiled=is_tpu), device_bytes.total(held.params)
     phases = [[*phase, *_copied(of)] for phase in _phases(of, gradients, fitted)]
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)
     largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
-    buffers = resident.outside(of)
+    buffers = resident.resident_buffers(of)
     available = tpu_topology.usable_bytes(of.slice)
     peak = arguments + temporaries
     everything = max(peak + resident.resident(buffers, "train"), resident.rollout_peak(of, buffers))
@@ -97,16 +97,16 @@ def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
     return Memory(program, buffers, [*_state(of), *largest], everything, available)
 
 
-def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
-    """The moments of a step at which memory is highest, each with what is alive then."""
+def _phases(of: JobShapes, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
+    """Return the moments of a step with the highest memory, each with its live buffers."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
-    inputs = "inputs" if of.form.remat == "full" else "inputs and products"
+    inputs = "inputs" if of.structure.remat == "full" else "inputs and products"
     stream = f"{inputs} of {config.layers} layers, [{tokens}, {config.d_model}] each"
     kept = Buffer("activations kept for the backward pass", _kept(of), "train", stream)
-    if of.critic is not None and of.critic.form is not None:
+    if of.critic is not None and of.critic.structure is not None:
         # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
         kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
-    losses, stay = _frozen_head(of, kept, fitted) if of.form.adapters else ([_loss(of, kept, fitted)], [])
+    losses, stay = _frozen_head(of, kept, fitted) if of.structure.adapters else ([_loss(of, kept, fitted)], [])
     guidance = [kept, *_guidance(of, fitted)]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
@@ -120,24 +120,27 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         return phases
     stay.append(Buffer("gradients so far", gradients, "train"))
     phases = [[*phase, *stay] for phase in phases]
-    return phases if of.form.adapters else [*phases, _accumulated(of, gradients)]
+    return phases if of.structure.adapters else [*phases, _accumulated(of, gradients)]
 
 
-def _copied(of: Subject) -> list[Buffer]:
-    """Experts' matrices of which a device's part of the model's axis fills no tiles: they are stored with that axis
-    outside of tiles, and the loop over layers reads a copy of all of them in which it comes first."""
-    declared, held = of.form.weights, [*of.held.params, *of.held.frozen]
+def _copied(of: JobShapes) -> list[Buffer]:
+    """Return the copies of experts' matrices whose part of the model's axis fills no tiles.
+
+    They are stored with that axis outside of tiles, and the loop over layers reads a copy of all of them in which
+    it comes first.
+    """
+    declared, held = of.structure.weights, [*of.arguments.params, *of.arguments.frozen]
     copied = [(path, share) for path, share in held if _fills_no_tiles(declared[path], share)]
     return [Buffer("weights of experts, laid out anew", device_bytes.total(copied), "train")] if copied else []
 
 
-def _fills_no_tiles(one: Declared, share: Share) -> bool:
+def _fills_no_tiles(one: ParamSpec, share: Share) -> bool:
     is_matrix = "expert_embed" in one.axes and "mlp" in one.axes
     return is_matrix and share.shape[one.axes.index("expert_embed")] % TILE_ROWS != 0
 
 
-def _accumulated(of: Subject, gradients: int) -> list[Buffer]:
-    """The end of a micro-batch: its activations are gone, the embedding's gradient comes last."""
+def _accumulated(of: JobShapes, gradients: int) -> list[Buffer]:
+    """Return the buffers at the end of a micro-batch, after its activations, with the embedding's gradient last."""
     whole = 2 * 4 * of.config.vocab_size * of.config.d_model // of.axis("tensor")
     return [
         Buffer("gradients so far, and of a micro-batch", 2 * gradients, "train"),
@@ -145,12 +148,12 @@ def _accumulated(of: Subject, gradients: int) -> list[Buffer]:
     ]
 
 
-def _is_split(of: Subject) -> bool:
+def _is_split(of: JobShapes) -> bool:
     return of.spec.training.batch_size != of.micro_rows
 
 
-def _loss(of: Subject, kept: Buffer, fitted: Fitted) -> list[Buffer]:
-    """Of a head that is trained."""
+def _loss(of: JobShapes, kept: Buffer, fitted: Fitted) -> list[Buffer]:
+    """Return the buffers of the loss with a trained head."""
     config = of.config
     each = fitted.tied_head if config.tied_head else fitted.head
     if _is_split(of) and not config.tied_head:
@@ -165,18 +168,18 @@ def _loss(of: Subject, kept: Buffer, fitted: Fitted) -> list[Buffer]:
     ]
 
 
-def _frozen_head(of: Subject, kept: Buffer, fitted: Fitted) -> tuple[list[list[Buffer]], list[Buffer]]:
-    """Embedding and head gathered, and the loss; and what of them stays through all micro-batches."""
+def _frozen_head(of: JobShapes, kept: Buffer, fitted: Fitted) -> tuple[list[list[Buffer]], list[Buffer]]:
+    """Return the gathered embedding and head, the loss, and what stays of them through all micro-batches."""
     config, logits = of.config, _logits(of, fitted.logits)
     numbers = config.vocab_size * config.d_model // of.axis("tensor")
-    stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.form.param_dtype, of.form.compute_dtype))
+    stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.structure.param_dtype, of.structure.compute_dtype))
     # One after the other, so that there is one at a time in the format that it is stored in.
     gathered = [Buffer("embedding or head, gathered as stored", stored, "train")] if stored != computed else []
     head = Buffer("head, gathered", computed, "train")
     both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
     here, stay = ([], [both]) if _is_split(of) else ([head], [])
     if not by_token(of.spec.algorithm):
-        slopes = _logits(of, ITEM_BYTES[of.form.compute_dtype])
+        slopes = _logits(of, ITEM_BYTES[of.structure.compute_dtype])
         # Of a head that is stored as it is computed with, the compiler makes the gradient, although nothing reads it.
         unread = [] if gathered else [[kept, head, Buffer("gradient of the head", 4 * numbers, "train"), slopes]]
         return [[kept, *gathered, *here, logits], *unread], stay
@@ -184,23 +187,29 @@ def _frozen_head(of: Subject, kept: Buffer, fitted: Fitted) -> tuple[list[list[B
     return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay
 
 
-def _logits(of: Subject, each: float) -> Buffer:
+def _logits(of: JobShapes, each: float) -> Buffer:
     tokens, words = of.head_tokens_per_device, of.config.vocab_size // of.axis("tensor")
     return Buffer("logits of a chunk", int(each * tokens * words), "train", f"[{tokens}, {words}]")
 
 
-def _widths(of: Subject) -> str:
+def _widths(of: JobShapes) -> str:
     tensor, tokens = of.axis("tensor"), of.tokens_per_device
     return f"MLP [{tokens}, {_feed_forward(of.config) // tensor}], attention [{tokens}, {_width(of.config) // tensor}]"
 
 
-def _guidance(of: Subject, fitted: Fitted) -> list[Buffer]:
-    """While predictions are compared: both heads, the student's as it is stored and as it is computed with; where it is
-    trained, its gradient so far and that of a chunk, as the devices sum it and as it is added."""
+def _guidance(of: JobShapes, fitted: Fitted) -> list[Buffer]:
+    """Return the buffers while predictions are compared.
+
+    Both heads, the student's in its stored and its compute format; if it is trained, its gradient so far and that
+    of a chunk, as the devices sum it and as it is added.
+    """
     if of.teacher is None:
         return []
     teacher, words = of.teacher.config.d_model, of.config.vocab_size // of.axis("tensor")
-    each = ITEM_BYTES[of.form.param_dtype] * (1 if of.form.adapters else 4) + ITEM_BYTES[of.form.compute_dtype]
+    each = (
+        ITEM_BYTES[of.structure.param_dtype] * (1 if of.structure.adapters else 4)
+        + ITEM_BYTES[of.structure.compute_dtype]
+    )
     return [
         Buffer("teacher's hidden states and head", 2 * teacher * (of.tokens_per_device + words), "train"),
         Buffer("student's head, and its gradients", each * of.config.d_model * words, "train"),
@@ -208,18 +217,20 @@ def _guidance(of: Subject, fitted: Fitted) -> list[Buffer]:
     ]
 
 
-def _kept(of: Subject) -> int:
-    """The stream between layers; without remat, also what products of weights made."""
-    each = 2 if of.form.compute_dtype == "bfloat16" else 4
-    width = of.config.d_model + (0 if of.form.remat == "full" else _products(of))
+def _kept(of: JobShapes) -> int:
+    """Return the bytes of the stream between layers; without remat, also of the products of weights."""
+    each = 2 if of.structure.compute_dtype == "bfloat16" else 4
+    width = of.config.d_model + (0 if of.structure.remat == "full" else _products(of))
     return each * of.config.layers * of.tokens_per_device * width
 
 
-def _products(of: Subject) -> int:
-    """Numbers per token that products of a layer's weights make and its backward pass reads: those of `down` only
-    where a norm follows, and none of experts, whose grouped products are computed again. What an adapter adds is a
-    product of its own, so that both are kept, and not their sum."""
-    config, tensor, adapters = of.config, of.axis("tensor"), of.form.adapters
+def _products(of: JobShapes) -> int:
+    """Return numbers per token that products of a layer's weights make and its backward pass reads.
+
+    Those of `down` only if a norm follows, and none of experts, whose grouped products are recomputed. An adapter's
+    addition is a product of its own, so both are kept instead of their sum.
+    """
+    config, tensor, adapters = of.config, of.axis("tensor"), of.structure.adapters
     heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
     widths = {name: count * config.head_dim // tensor for name, count in heads.items()} | {"o": config.d_model}
     if config.experts is None:
@@ -233,13 +244,13 @@ def _products(of: Subject) -> int:
 
 
 def _activations(config: ModelConfig, fitted: Fitted) -> float:
-    """Bytes per token of one layer, both passes."""
+    """Return bytes per token of one layer, both passes."""
     attention = fitted.normed_attention if config.qk_norm else fitted.attention
     return fitted.mlp * _feed_forward(config) + attention * _width(config)
 
 
 def _routed(config: ModelConfig, fitted: Fitted) -> float:
-    """Bytes per token of its copies, one for each expert that it goes to."""
+    """Return bytes per token of its copies, one for each expert that it goes to."""
     return 0.0 if config.experts is None else fitted.routed * config.experts.per_token * config.d_model
 
 
@@ -251,22 +262,25 @@ def _feed_forward(config: ModelConfig) -> int:
     return config.d_ff if config.experts is None else config.experts.per_token * config.experts.d_ff
 
 
-def _gathered(of: Subject, fitted: Fitted) -> float:
-    """Bytes of a layer's weights while they are whole. Those of dense layers pass by in pieces; all experts of a device
-    are gathered at once, and so are their gradients."""
+def _gathered(of: JobShapes, fitted: Fitted) -> float:
+    """Return the bytes of a layer's weights while they are gathered.
+
+    Those of dense layers pass by in pieces; all experts of a device are gathered at once, and so are their
+    gradients.
+    """
     config = of.config
     attention = config.d_model * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
-    dense = fitted.gathered if of.form.adapters is None else fitted.gathered_frozen
+    dense = fitted.gathered if of.structure.adapters is None else fitted.gathered_frozen
     if config.experts is None:
         return dense * (attention + 3 * config.d_model * config.d_ff)
     experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
-    each = fitted.gathered_experts if of.form.adapters is None else fitted.frozen_experts
+    each = fitted.gathered_experts if of.structure.adapters is None else fitted.frozen_experts
     return dense * attention + each * experts
 
 
-def _state(of: Subject) -> list[Buffer]:
-    """What stays between steps."""
-    held = of.held
+def _state(of: JobShapes) -> list[Buffer]:
+    """Return the buffers that stay between steps."""
+    held = of.arguments
     named = {
         "trained weights": held.params,
         "optimizer state": held.optimizer,

@@ -1,12 +1,12 @@
-"""How much memory a job takes, in stages, each only as far as needed, and whether that is there.
+"""Check a job's memory in stages, each only as far as needed.
 
-    formula   always: milliseconds
-    fast      the compiler without optimisation: seconds; refuses what cannot fit, accepts what fits with room
-    full      the compile that training uses: where the fast one leaves a doubt
+formula   always: milliseconds
+    fast      the compiler without optimisation: seconds; rejects what cannot fit, accepts what fits with room
+    full      the compile that training uses: if the fast one leaves a doubt
 
-The compiler's word always wins over the formula's, and the full compile's over the fast one's. Of a rollout, the fast
-compile is of two shallow models and seldom leaves a doubt: most of what a rollout holds are its arguments. What lies
-beside a program (`outside`) counts at every stage: the compiler does not know of it.
+The compiler always overrides the formula, and the full compile the fast one. The fast compile of a rollout uses two
+shallow models and seldom leaves a doubt: most of a rollout's memory is its arguments. Memory besides a program
+(`resident`) counts at every stage: the compiler does not see it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pttrainer.preflight.compiler import compiler_process, result
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import Subject
-from pttrainer.preflight.shapes.local_devices import Here
+from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import CUT, DECODE, PREFILL, PUT, ROLLOUT, SCORING, TRAIN_STEP, WEIGHTS, others
 from pttrainer.preflight.shapes.rollout_shapes import plan_of, rows_bytes, sampler
 from pttrainer.preflight.timing.collectives import Traffic
@@ -30,20 +30,23 @@ Depth = Literal["auto", "formula", "fast", "full"]
 LEVELS: tuple[Level, ...] = ("fast", "full")
 
 ROOMY = 0.8
-"""Share of a device's memory up to which the fast compile's word on the step is enough: full optimisation takes more
-only where there is more."""
+"""Share of a device's memory up to which the fast compile of the step suffices: full optimisation uses more only if
+there is more."""
 HOPELESS = 1.15
-"""Share above which it is, too: full optimisation saved up to about a tenth where memory was short."""
+"""Share above which it suffices, too: full optimisation saved up to about a tenth when memory was short."""
 UNSURE = 0.9
-"""Share from which on, up to `HOPELESS`, the formula alone cannot tell: its error is up to a tenth."""
+"""Share from which on, up to `HOPELESS`, the formula alone is not decisive: its error is up to a tenth."""
 CLOSE = 0.03
-"""Another program's peak so near to all of a device's memory, either way, is compiled as it will run: a scoring pass
-keeps nothing for a backward pass, and most of what a rollout holds are its arguments."""
+"""Another program with a peak this close to a device's memory, either way, gets the full compile: a scoring pass keeps
+nothing for a backward pass, and most of a rollout's memory is its arguments."""
 
 
-class Weighed(NamedTuple):
-    """programs: as formula and compiler saw them, the last word on each last. peaks: bytes per device at the highest
-    moment of each phase, everything counted that is there then. traffic: of the compiled step."""
+class MemoryCheck(NamedTuple):
+    """The result of the check.
+
+    programs: as formula and compiler saw them, the decisive answer on each last. peaks: bytes per device at the
+    highest moment of each phase, everything included. traffic: of the compiled step.
+    """
 
     programs: list[Program]
     buffers: list[Buffer]
@@ -55,40 +58,40 @@ class Weighed(NamedTuple):
 
     @property
     def decisive(self) -> dict[str, Program]:
-        """The last word on each program."""
+        """Return the decisive answer on each program."""
         return {one.name: one for one in self.programs}
 
     @property
     def stage(self) -> Stage:
-        """Who has the last word on the step."""
+        """Return the stage of the decisive answer on the step."""
         return self.decisive[TRAIN_STEP].stage
 
     @property
     def during(self) -> str:
-        """The phase with the highest peak."""
+        """Return the phase with the highest peak."""
         return max(self.peaks, key=lambda name: self.peaks[name])
 
     @property
     def peak(self) -> int:
-        """Of all phases."""
+        """Return the highest peak of all phases."""
         return self.peaks[self.during]
 
     @property
     def is_computed(self) -> bool:
-        """Whether the highest peak is the formula's alone."""
+        """Return True if the highest peak is the formula's alone."""
         one = self.decisive.get(self.during)
         return one is None or one.stage == "formula"
 
     @property
     def fits(self) -> bool:
-        """Whether every program does, and everything together."""
+        """Return True if every program fits, and everything together."""
         return all(one.fits for one in self.decisive.values()) and self.peak <= self.available
 
 
-def weigh(of: Subject, depth: Depth = "auto", limit_s: float | None = None) -> Weighed:
-    """limit_s: for all compiles together; then the formula answers."""
+def check_memory(of: JobShapes, depth: Depth = "auto", limit_s: float | None = None) -> MemoryCheck:
+    """Check a job's memory. limit_s: for all compiles together; after that the formula answers."""
     computed = formula.memory(of)
-    found = Weighed([computed.program], computed.outside, computed.parts, {}, computed.available, None, [])
+    found = MemoryCheck([computed.program], computed.outside, computed.parts, {}, computed.available, None, [])
     why = None if depth == "formula" else tpu_topology.why_no_compiler(of.slice)
     if why is not None:
         found.notes.append(f"{why}; the formula answers instead")
@@ -100,9 +103,9 @@ def weigh(of: Subject, depth: Depth = "auto", limit_s: float | None = None) -> W
     return found
 
 
-def _compiled(of: Subject, found: Weighed, depth: Depth, until: float | None) -> Weighed:
-    """The train step as far as needed; if it fits, the job's other programs."""
-    is_here = isinstance(of.slice, Here)  # nothing is refused there, so nothing is refused sooner
+def _compiled(of: JobShapes, found: MemoryCheck, depth: Depth, until: float | None) -> MemoryCheck:
+    """Compile the train step as far as needed; if it fits, the job's other programs."""
+    is_here = isinstance(of.slice, LocalDevices)  # nothing is refused there, so nothing is refused sooner
     levels: tuple[Level, ...] = ("full",) if is_here or depth == "full" else LEVELS[: 1 + (depth == "auto")]
     beside = resident.resident(found.buffers, "train")
     for level in levels:
@@ -123,15 +126,15 @@ def _compiled(of: Subject, found: Weighed, depth: Depth, until: float | None) ->
     return found
 
 
-def _is_close(of: Subject, found: Weighed, names: set[str]) -> bool:
+def _is_close(of: JobShapes, found: MemoryCheck, names: set[str]) -> bool:
     peaks = _peaks(of, found.decisive, found.buffers)
     return any(abs(peaks[name] / found.available - 1) < CLOSE for name in names)
 
 
-def _ask(of: Subject, name: str, level: Level, until: float | None, found: Weighed) -> result.Answer | None:
-    """One compile, noted in `found`; None where there is no answer."""
+def _ask(of: JobShapes, name: str, level: Level, until: float | None, found: MemoryCheck) -> result.Answer | None:
+    """Run one compile and record it in `found`; return None if there is no answer."""
     left = None if until is None else max(0.0, until - time.monotonic())
-    answer = compiler_process.in_a_child(of, name, level, left)
+    answer = compiler_process.compile_in_child(of, name, level, left)
     if isinstance(answer, str):
         known = {one.name for one in found.programs if one.stage != "formula"}
         is_computed = (name == ROLLOUT and DECODE not in known) or (name == TRAIN_STEP and TRAIN_STEP not in known)
@@ -141,7 +144,7 @@ def _ask(of: Subject, name: str, level: Level, until: float | None, found: Weigh
     return answer
 
 
-def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
+def _peaks(of: JobShapes, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
     peaks = {TRAIN_STEP: decisive[TRAIN_STEP].peak + resident.resident(buffers, "train")}
     computed = resident.rollout_peak(of, buffers)
     if computed:
@@ -155,16 +158,18 @@ def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> 
         peaks[PUT] = there + decisive[PUT].peak - decisive[PUT].output
     if SCORING in decisive:
         # It takes weights alone (a critic's, too); the rest of the training state stays where it is.
-        held = of.held
+        held = of.arguments
         used = [*held.params, *held.critic, *held.frozen]
         unused = device_bytes.total([*held.state, *held.frozen]) - device_bytes.total(used)
         peaks[SCORING] = decisive[SCORING].peak + unused + resident.resident(buffers, "scoring")
     return peaks
 
 
-def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
-    """Of the programs that were compiled, with what stands beside them: training's state, a reference, and what the
-    rollout itself keeps."""
+def _rollout_peaks(of: JobShapes, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
+    """Return peaks of the compiled programs plus resident memory.
+
+    Training's state, a reference, and the rollout's own buffers.
+    """
     drafted = sum(buffer.bytes for buffer in buffers if buffer.name == resident.DRAFT)  # an argument of two of them
     beside = _beside(of, buffers, drafted)
     peaks = {name: decisive[name].peak + beside for name in (WEIGHTS, PREFILL, DECODE) if name in decisive}
@@ -177,15 +182,18 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
         growing = rows_bytes(there, plan.rows, plan.slots // 2)
         peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
         if plan.is_refilled:  # rows wait while the next prompts are computed
-            computed = rollout_shapes.weights_bytes(of.form, there.shape)
+            computed = rollout_shapes.weights_bytes(of.structure, there.shape)
             weights = decisive[WEIGHTS].output if WEIGHTS in decisive else computed
             peaks[PREFILL] += held - weights - decisive[PREFILL].output - drafted
     return peaks
 
 
-def _beside(of: Subject, buffers: list[Buffer], drafted: int) -> int:
-    """What stands beside a rollout's programs: training's state and a reference; on other devices, the versions of the
-    weights that are not sampled from, and what is under way of one that comes meanwhile."""
+def _beside(of: JobShapes, buffers: list[Buffer], drafted: int) -> int:
+    """Return the memory besides a rollout's programs.
+
+    Training's state and a reference; on other devices, versions of the weights that are not sampled from, and the
+    part of an arriving version in transfer.
+    """
     if of.sampler is None:
         return resident.state(of) + resident.resident(buffers, "scoring") - drafted
     sizes = {buffer.name: buffer.bytes for buffer in buffers}

@@ -1,7 +1,7 @@
-"""Preflight as the operator runs it: the verdict into the termination message and the run directory.
+"""Preflight run by the operator: the verdict goes into the termination message and the run directory.
 
-The formula's verdict is written first, because the compiler may take too much memory or time and be killed: then it is
-what the operator finds. A compiled verdict is remembered, and a job of the same shapes compiles nothing.
+The formula's verdict is written first, because the compiler may take too much memory or time and be killed: then the
+operator finds that one. A compiled verdict is cached, and a job of the same shapes compiles nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pttrainer.models import ModelConfig
 from pttrainer.preflight.check import judge, versions
 from pttrainer.preflight.memory.staged_check import Depth
 from pttrainer.preflight.report import table, verdict_cache
-from pttrainer.preflight.report.status_summary import brief
+from pttrainer.preflight.report.status_summary import summarize
 from pttrainer.preflight.report.verdict_cache import Document
 from pttrainer.preflight.shapes.job_shapes import read_config
 from pttrainer.preflight.shapes.tpu_topology import NotJudgedError
@@ -32,20 +32,22 @@ from pttrainer.training.run_directory import lease, run_files
 
 
 def report(path: Path, depth: Depth, limit_s: float | None) -> ExitCode:
-    """Judges the job of this file; the exit code. Only a job that is wrong in itself ends with another one than a
-    verdict's."""
+    """Judge the job of this file; return the exit code.
+
+    Only an invalid job ends with an exit code other than a verdict's.
+    """
     try:
         job = read_job(path)
         place = run_files.open_run(job)
-        found = _judged(job, place, depth, limit_s)
+        status = _judged(job, place, depth, limit_s)
     except TrainerError as error:
         termination.show(error, error.exit_code)
         termination.report(error.exit_code, termination.describe(error), Attempt())
         return error.exit_code
-    code = ExitCode.OUT_OF_MEMORY_HBM if found.outcome == "DoesNotFit" else ExitCode.OK
-    print(f"{found.outcome}: {found.line}")
+    code = ExitCode.OUT_OF_MEMORY_HBM if status.outcome == "DoesNotFit" else ExitCode.OK
+    print(f"{status.outcome}: {status.line}")
     sys.stdout.flush()
-    termination.report(code, "", Attempt(), found)
+    termination.report(code, "", Attempt(), status)
     return code
 
 
@@ -64,26 +66,26 @@ def _verdict(
     job: PostTrainJob, config: ModelConfig, place: Place, depth: Depth, limit_s: float | None
 ) -> PreflightStatus:
     key, uri = verdict_cache.key(job.spec, config, depth, versions()), job.spec.output.uri
-    known = verdict_cache.recall(uri, key)
-    if known is not None:
-        status = known[0].model_copy(update={"remembered": True})
-        _write(place, job, {**known[1], "job": job.metadata.name}, status)
+    cached = verdict_cache.load(uri, key)
+    if cached is not None:
+        status = cached[0].model_copy(update={"remembered": True})
+        _write(place, job, {**cached[1], "job": job.metadata.name}, status)
         return status
     computed = judge(job, "formula", config=config)
     if depth != "formula":
-        termination.report(ExitCode.UNKNOWN, "the compile came to no end", Attempt(), brief(computed, key))
+        termination.report(ExitCode.UNKNOWN, "the compile came to no end", Attempt(), summarize(computed, key))
     verdict = computed if depth == "formula" else judge(job, depth, config=config, limit_s=limit_s)
     print(table.text(verdict))
-    status = brief(verdict, key)
+    status = summarize(verdict, key)
     _write(place, job, verdict.document(), status)
     # The formula costs nothing and answers only until a compiler does; one that was stopped may come further next time.
     if verdict.stage != "formula" and status.outcome != "Undecided":
-        _say_problems(lambda: verdict_cache.remember(uri, key, status, verdict.document()))
+        _say_problems(lambda: verdict_cache.store(uri, key, status, verdict.document()))
     return status
 
 
 def _write(place: Place, job: PostTrainJob, verdict: Document, status: PreflightStatus) -> None:
-    """`preflight.json` in the run directory, unless a run writes there."""
+    """Write `preflight.json` in the run directory, unless a run writes there."""
     document = {**verdict, "brief": status.model_dump(mode="json", by_alias=True)}
     content = (json.dumps(document, indent=2) + "\n").encode()
 
@@ -95,7 +97,7 @@ def _write(place: Place, job: PostTrainJob, verdict: Document, status: Preflight
 
 
 def _say_problems(action: Callable[[], None]) -> None:
-    """A directory that cannot be written is the trainer's to complain about."""
+    """Report storage errors as notes: the trainer will report an unwritable directory as an error."""
     try:
         action()
     except TrainerError as error:

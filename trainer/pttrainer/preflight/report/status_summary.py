@@ -1,8 +1,7 @@
-"""The verdict as the operator reads it: `status.preflight`, small enough for a pod's termination message.
+"""The verdict for the operator: `status.preflight`, small enough for a pod's termination message.
 
-A formula that says no is not enough to fail a job unless it says so clearly, and neither is the fast compile of the
-step: between what a chip has and `HOPELESS` times that, only the compile that training uses knows, and without its word
-the job goes on.
+A negative formula fails a job only if it is clear, and so does the fast compile of the step: between a chip's memory
+and `HOPELESS` times that, only the full compile decides, and without it the job continues.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from pttrainer.preflight.timing.step_time import Estimate
 from pttrainer.preflight.verdict import Option, Stage, Verdict
 
 BYTES = 3500
-"""Kubernetes keeps 4,096 bytes of a termination message; the rest is for what stands around the verdict."""
+"""Kubernetes keeps 4,096 bytes of a termination message; the rest is for the JSON around the verdict."""
 CHANGES = 3
 BUFFERS = 6
 GIB = 2**30
 Outcome = Literal["Fits", "DoesNotFit", "Undecided"]
 
 
-def brief(of: Verdict, key: str = "", *, remembered: bool = False) -> PreflightStatus:
-    """The verdict's numbers, per chip, and the best changes where it does not fit."""
+def summarize(of: Verdict, key: str = "", *, remembered: bool = False) -> PreflightStatus:
+    """Return the verdict's numbers, per chip, and the best changes if it does not fit."""
     scale, decided = of.devices_per_chip / GIB, outcome(of)
     fitting = [] if of.fits else [option for option in of.options if option.fits][:CHANGES]
-    held = [] if of.fits else of.smallest
+    smallest = [] if of.fits else of.smallest
     status = PreflightStatus(
         outcome=decided,
         line=line(of, decided),
@@ -39,7 +38,7 @@ def brief(of: Verdict, key: str = "", *, remembered: bool = False) -> PreflightS
         programs=[PreflightProgram(name=p.name, stage=p.stage, peak_gib=_round(p.peak * scale)) for p in of.programs],
         largest=[f"{buffer.label} {buffer.bytes * scale:.1f} GiB" for buffer in of.largest[:BUFFERS]],
         changes=[_change(option) for option in fitting],
-        smallest=[option.change for option in held],
+        smallest=[option.change for option in smallest],
         notes=[note[:300] for note in of.notes[:4]],
         versions=of.versions,
         key=key,
@@ -49,7 +48,7 @@ def brief(of: Verdict, key: str = "", *, remembered: bool = False) -> PreflightS
 
 
 def outcome(of: Verdict) -> Outcome:
-    """Whether it fits, or that nobody who could tell was heard."""
+    """Return whether it fits, or Undecided without a decisive answer."""
     if of.fits:
         return "Fits"
     last: Stage = {one.name: one.stage for one in of.programs}.get(of.peak_during, "formula")
@@ -58,7 +57,7 @@ def outcome(of: Verdict) -> Outcome:
 
 
 def line(of: Verdict, decided: Outcome) -> str:
-    """`peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated`."""
+    """Return `peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated`."""
     by = " by the formula, not compiled" if of.stage == "formula" else ""
     doubt = "; so near the limit that only the full compile could tell" if decided == "Undecided" else ""
     time = "" if of.estimate is None else f"; {of.estimate.seconds:.3g} s/step estimated"
@@ -86,7 +85,7 @@ def _change(option: Option) -> PreflightChange:
 
 
 def assignments(settings: dict[str, Any]) -> list[str]:
-    """Settings as `ptctl --set` takes them: `training.microBatchSize=8`."""
+    """Return settings in the form of `ptctl --set`: `training.microBatchSize=8`."""
     return list(_assigned("", settings))
 
 
@@ -99,7 +98,7 @@ def _assigned(path: str, value: Any) -> Iterator[str]:
 
 
 def _smaller(status: PreflightStatus) -> Iterator[PreflightStatus]:
-    """The same with less and less of what can be read elsewhere."""
+    """Yield smaller and smaller versions, without details that are available elsewhere."""
     yield status
     for fields in (("notes",), ("notes", "largest"), ("notes", "largest", "smallest", "programs")):
         yield status.model_copy(update={field: [] for field in fields})

@@ -1,4 +1,4 @@
-"""The verdict for a person: what is needed and what is there, what is largest, what a step takes, what to change."""
+"""The verdict as a table: needed and available memory, largest buffers, step time, suggested changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPTIONS_SHOWN = 12
 
 
 def text(of: Verdict) -> str:
-    """Lines of text, memory in GiB per chip."""
+    """Return lines of text, memory in GiB per chip."""
     lines = [f"{of.job}: {of.line()}", "", *_facts(of), "", *_memory(of)]
     if of.estimate is not None:
         lines += ["", *_time(of.estimate)]
@@ -29,12 +29,12 @@ def text(of: Verdict) -> str:
             *map(_option, of.options[:OPTIONS_SHOWN]),
         ]
     if not of.fits:
-        held = of.smallest
-        order = "the cheapest" if any(one.hourly is not None for one in held) else "fewest FLOP/s"
+        smallest = of.smallest
+        order = "the cheapest" if any(one.hourly is not None for one in smallest) else "fewest FLOP/s"
         lines += [
             "",
-            f"smallest slices that hold it, {order} first:" if held else "no slice that was tried holds it",
-            *map(_option, held),
+            f"smallest slices that hold it, {order} first:" if smallest else "no slice that was tried holds it",
+            *map(_option, smallest),
         ]
     lines += ["", *(f"note: {note}" for note in of.notes), *(f"assumed: {line}" for line in of.assumptions)]
     return "\n".join(lines)
@@ -102,11 +102,11 @@ def _sampling(of: Generation | None) -> list[str]:
 
 
 def _option(one: Option) -> str:
-    said = "fits" if one.fits else "does not fit"
+    outcome = "fits" if one.fits else "does not fit"
     also = [f"{path.rpartition('.')[2]} {value}" for path, value in one.settings.items() if not isinstance(value, dict)]
     memory = f"{_gib(one.peak):>8} of {_gib(one.available):>6} per device"
     also += [] if one.hourly is None else [f"{one.hourly:,.2f} an hour"]
-    return f"  {one.change:<38} {memory}   {said:<12}   {', '.join(also)}".rstrip()
+    return f"  {one.change:<38} {memory}   {outcome:<12}   {', '.join(also)}".rstrip()
 
 
 def _gib(size: int) -> str:

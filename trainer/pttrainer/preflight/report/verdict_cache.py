@@ -1,9 +1,9 @@
-"""Verdicts of before, so that a job of the same shapes compiles nothing again.
+"""A cache of verdicts, so that a job of the same shapes compiles nothing again.
 
-They lie beside the runs (`<output.uri>/.preflight/<key>.json`), as the compilation cache does: who may write there runs
-jobs there anyway, and whoever submits the job again finds them. The key is a hash of everything that a verdict follows
-from: model, algorithm, training, rollout, chips, how deep to compile, versions, and the trainer's own code. Once one of
-these changes, most verdicts are never asked for again, so the oldest go.
+It lies beside the runs (`<output.uri>/.preflight/<key>.json`), like the compilation cache: whoever may write there runs
+jobs there anyway, and whoever submits the job again finds it. The key is a hash of everything that a verdict depends
+on: model, algorithm, training, rollout, chips, compile depth, versions, and the trainer's own code. Once one of these
+changes, most verdicts are never read again, so the oldest are deleted.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from pttrainer.runtime.io import storage
 _PARTS = {"algorithm", "training", "rollout", "evaluation", "accelerator"}
 Document = dict[str, Any]
 MOST, KEPT = 250, 200
-"""Verdicts that are kept: from MOST on, the newest KEPT. Their age stands in them, so that all are read then."""
+"""Cached verdicts: from MOST on, the newest KEPT stay. Their age is in the files, so all are read then."""
 
 
 def key(spec: PostTrainJobSpec, config: ModelConfig, depth: str, versions: dict[str, str]) -> str:
-    """The same for jobs with the same verdict, whatever they are called and train on."""
-    asked = spec.model_dump(mode="json", include=_PARTS)
-    known = {"spec": asked, "model": repr(config), "depth": depth, "versions": versions, "code": _code()}
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+    """Return the same key for jobs with the same verdict, whatever their name and data."""
+    settings = spec.model_dump(mode="json", include=_PARTS)
+    inputs = {"spec": settings, "model": repr(config), "depth": depth, "versions": versions, "code": _code()}
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def recall(output_uri: str, key: str) -> tuple[PreflightStatus, Document] | None:
-    """The brief and the whole verdict of before; None where there is none, or none that can be read."""
+def load(output_uri: str, key: str) -> tuple[PreflightStatus, Document] | None:
+    """Return the summary and the full verdict of an earlier job; None if there is none, or it is unreadable."""
     try:
         content = storage.place(_uri(output_uri)).read(f"{key}.json")
-        found = None if content is None else json.loads(content)
-        return None if found is None else (PreflightStatus.model_validate(found["brief"]), found["verdict"])
+        document = None if content is None else json.loads(content)
+        return None if document is None else (PreflightStatus.model_validate(document["brief"]), document["verdict"])
     except (TrainerError, OSError, ValueError, KeyError):
         return None
 
 
-def remember(output_uri: str, key: str, brief: PreflightStatus, verdict: Document) -> None:
-    """Raises StorageError, or ConfigError, where it cannot be written."""
+def store(output_uri: str, key: str, summary: PreflightStatus, verdict: Document) -> None:
+    """Store a verdict; raise StorageError or ConfigError if it cannot be written."""
     written = datetime.now(UTC).isoformat()
-    document = {"brief": brief.model_dump(mode="json", by_alias=True), "verdict": verdict, "written": written}
+    document = {"brief": summary.model_dump(mode="json", by_alias=True), "verdict": verdict, "written": written}
     place = storage.place(_uri(output_uri))
     place.write(f"{key}.json", json.dumps(document).encode())
     names = [name for name in place.names() if name.endswith(".json")]
@@ -57,7 +57,7 @@ def remember(output_uri: str, key: str, brief: PreflightStatus, verdict: Documen
 
 
 def _written(place: storage.Place, name: str) -> str:
-    """When; one that cannot be read is older than all."""
+    """Return when a verdict was written; an unreadable one is the oldest."""
     try:
         return str(json.loads(place.read(name) or b"{}").get("written", ""))
     except ValueError:
@@ -69,7 +69,7 @@ def _uri(output_uri: str) -> str:
 
 
 def _code() -> str:
-    """Of this very trainer: between two releases its version says nothing."""
+    """Return a hash of this trainer's code: between two releases its version does not change."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

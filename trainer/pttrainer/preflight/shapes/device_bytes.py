@@ -1,6 +1,6 @@
-"""What a device holds of arrays that a mesh divides: shapes, number formats and bytes, without jax.
+"""What a device holds of sharded arrays: shapes, number formats and bytes, without jax.
 
-A share has a name, so that people can be told which is large. Divisions are `division`'s, as those of real arrays are.
+Shares have names, so that messages can name the largest. Divisions come from `logical_axes`, like those of real arrays.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import NamedTuple
 
-from pttrainer.models.parameters import ITEM_BYTES, Declared
+from pttrainer.models.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.models.weights.hf_names import Path
 from pttrainer.runtime.distributed import logical_axes
 
 Sizes = Mapping[str, int]
-"""Of a mesh's axes."""
+"""Sizes of a mesh's axes."""
 
 
 class Share(NamedTuple):
@@ -26,12 +26,12 @@ class Share(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """As numbers one after the other."""
+        """Return its bytes in row-major layout."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def tiled_bytes(self) -> int:
-        """As a TPU lays it out."""
+        """Return its bytes in a TPU's layout."""
         return _in_tiles(self.shape) * ITEM_BYTES[self.dtype]
 
 
@@ -39,32 +39,32 @@ Shares = list[tuple[Path, Share]]
 
 
 def sizes(shape: logical_axes.Shape) -> Sizes:
-    """Of the mesh of this shape."""
+    """Return the axis sizes of a mesh of this shape."""
     return dict(zip(logical_axes.MESH_AXES, shape, strict=True))
 
 
-def of_weights(weights: Iterable[tuple[Path, Declared]], mesh: Sizes) -> Shares:
-    """Of weights, and of what is divided like them."""
+def of_weights(weights: Iterable[tuple[Path, ParamSpec]], mesh: Sizes) -> Shares:
+    """Return shares of weights, and of arrays sharded like them."""
     return [(path, _of_weight(one, mesh)) for path, one in weights]
 
 
 def of_batch(arrays: Mapping[str, tuple[tuple[int, ...], str]], mesh: Sizes) -> Shares:
-    """Of a batch's arrays, [B, T, …] and number format by name."""
+    """Return shares of a batch's arrays, [B, T, …] and number format by name."""
     return [((name,), Share(_divided(shape, _of_rows(shape, mesh)), dtype)) for name, (shape, dtype) in arrays.items()]
 
 
 def total(shares: Shares, *, tiled: bool = False) -> int:
-    """Bytes."""
+    """Return the total bytes."""
     return sum(share.tiled_bytes if tiled else share.bytes for _, share in shares)
 
 
-def _of_weight(one: Declared, mesh: Sizes) -> Share:
-    assert one.dtype is not None
+def _of_weight(spec: ParamSpec, mesh: Sizes) -> Share:
+    assert spec.dtype is not None
     pieces = [
         logical_axes.pieces(mesh, logical_axes.fitting(mesh, axis, size))
-        for axis, size in zip(one.axes, one.shape, strict=True)
+        for axis, size in zip(spec.axes, spec.shape, strict=True)
     ]
-    return Share(_divided(one.shape, pieces), one.dtype)
+    return Share(_divided(spec.shape, pieces), spec.dtype)
 
 
 def _of_rows(shape: tuple[int, ...], mesh: Sizes) -> list[int]:
@@ -77,7 +77,7 @@ def _divided(shape: tuple[int, ...], pieces: list[int]) -> tuple[int, ...]:
 
 
 def _in_tiles(shape: tuple[int, ...]) -> int:
-    """Elements with what fills up tiles of 8 x 128. Two axes make them, those that waste least."""
+    """Return elements including padding to tiles of 8 x 128. The two axes that waste least form the tiles."""
     layouts = permutations(range(len(shape)), 2)
     return min((_filled(shape, {rows: 8, columns: 128}) for rows, columns in layouts), default=math.prod(shape))
 

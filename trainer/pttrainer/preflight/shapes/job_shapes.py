@@ -1,8 +1,8 @@
-"""A job as shapes: everything that decides about memory and time, with nothing allocated, no data read, and no jax.
+"""A job as shapes: everything that decides memory and time; nothing allocated, no data read, no jax.
 
-Sizes, formats and layout come from the tables that training makes its model, optimizer and mesh of (`model_spec`,
-`models.parameters`, `placement`, `logical_axes`), so there is no second idea of the step. `compiler.abstract_inputs`
-makes what the compiler is given, with the functions that training calls.
+Sizes, formats and layout come from the tables that training uses for its model, optimizer and mesh (`model_spec`,
+`models.parameters`, `placement`, `logical_axes`), so the step is defined once. `compiler.abstract_inputs` makes the
+compiler's input, with the functions that training calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
 from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.loss_traits import of_tokens
-from pttrainer.models import Form, ModelConfig
+from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.loading import model_spec
 from pttrainer.models.parameters import Weights, value_head
 from pttrainer.models.weights.hf_names import Path
@@ -28,71 +28,71 @@ from pttrainer.rollout.disaggregated import placement
 from pttrainer.runtime.distributed import logical_axes
 from pttrainer.train_step.optimizer import freeze_patterns, state_shapes
 
-TOLD = 64
-"""Tokens of a teacher that offline data are taken to hold for each of the student's: nobody has read them."""
+TEACHER_TOKENS = 64
+"""Assumed teacher tokens per student token in offline data, which is not read."""
 
 
 class Critic(NamedTuple):
-    """What PPO trains beside the policy. width: of the hidden states that it reads; form: of its own model."""
+    """PPO's critic. width: of the hidden states that it reads; structure: of its own model."""
 
     width: int
-    form: Form | None
+    structure: ModelStructure | None
 
     @property
     def weights(self) -> Weights:
-        """In the order of their names."""
-        own = {} if self.form is None else self.form.trained_weights
+        """Return the weights in the order of their names."""
+        own = {} if self.structure is None else self.structure.trained_weights
         value = sorted(value_head(self.width).items())
         return {("model", *path): one for path, one in own.items()} | {("value", name): one for name, one in value}
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is judged."""
+class JobShapes:
+    """A job's shapes."""
 
     spec: PostTrainJobSpec
     slice: Slice
-    form: Form
+    structure: ModelStructure
     shape: logical_axes.Shape
-    teacher: Form | None = None
+    teacher: ModelStructure | None = None
     """Of distillation; of a student that teaches itself, the student."""
     critic: Critic | None = None
     sampler: logical_axes.Shape | None = None
     """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
     frozen: frozenset[Path] | None = None
     """Weights that `training.freeze` holds whole; None where it holds none."""
-    whole: Subject | None = None
+    whole: JobShapes | None = None
     """What this is a shallow form of, where it is one."""
 
     @property
     def config(self) -> ModelConfig:
-        """The model's sizes."""
-        return self.form.config
+        """Return the model's sizes."""
+        return self.structure.config
 
     def axis(self, name: str) -> int:
-        """Size of a mesh axis."""
+        """Return the size of a mesh axis."""
         return self.shape[logical_axes.MESH_AXES.index(name)]
 
     @property
     def row_shards(self) -> int:
-        """Over how many devices the rows of a batch are split."""
+        """Return the number of devices that split the rows of a batch."""
         return math.prod(self.axis(name) for name in logical_axes.BATCH_AXES)
 
     @property
     def micro_rows(self) -> int:
-        """Rows of one forward and backward pass, over all devices."""
+        """Return rows of one forward and backward pass, over all devices."""
         training = self.spec.training
         return training.micro_batch_size or training.batch_size
 
     @property
     def tokens_per_device(self) -> int:
-        """Of one forward and backward pass."""
+        """Return tokens of one forward and backward pass."""
         rows = self.micro_rows // self.row_shards
         return rows * self.spec.training.sequence_length // self.axis("sequence")
 
     @property
     def head_tokens_per_device(self) -> int:
-        """Of one chunk that goes through the output head."""
+        """Return tokens of one chunk that goes through the output head."""
         pieces = self.axis("sequence")
         rows, tokens = self.micro_rows * pieces, self.spec.training.sequence_length // pieces
         platform = "cpu" if self.slice.is_cpu else "tpu"
@@ -101,28 +101,28 @@ class Subject:
 
     @property
     def devices(self) -> int:
-        """That train."""
+        """Return the number of devices that train."""
         return math.prod(self.shape)
 
     @cached_property
     def training_slice(self) -> Slice:
-        """The chips that train."""
+        """Return the chips that train."""
         split = split_of(self.spec)
         return self.slice if split is None else split.trainer
 
     @cached_property
     def sampling_slice(self) -> Slice:
-        """The chips that sample."""
+        """Return the chips that sample."""
         split = split_of(self.spec)
         return self.slice if split is None else split.sampler
 
     @cached_property
-    def held(self) -> Held:
-        """What a device holds of the step's arguments."""
-        return _held(self)
+    def arguments(self) -> StepArguments:
+        """Return what a device holds of the step's arguments."""
+        return _step_arguments(self)
 
 
-class Held(NamedTuple):
+class StepArguments(NamedTuple):
     """Arguments of the train step. critic: its weights; of_critic: its optimizer's state."""
 
     params: Shares
@@ -135,40 +135,46 @@ class Held(NamedTuple):
 
     @property
     def state(self) -> Shares:
-        """What a step changes, counters included: of steps, and of those that were skipped."""
+        """Return what a step changes, including the counters of steps and of skipped ones."""
         counters: Shares = [(("step",), Share((), "int32")), (("skipped",), Share((2,), "int32"))]
         return [*self.params, *self.optimizer, *counters, *self.critic, *self.of_critic]
 
     @property
     def all(self) -> Shares:
-        """Every argument."""
+        """Return every argument."""
         return [*self.state, *self.batch, *self.frozen, *self.teacher]
 
 
-def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_: Slice | None = None) -> Subject:
-    """The job's shapes; raises ConfigError where they do not go together. config: where it is known already. slice_:
-    other devices than the spec names."""
+def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_: Slice | None = None) -> JobShapes:
+    """Return the job's shapes; raise ConfigError if they do not go together.
+
+    config: if known already. slice_: other devices than the spec names.
+    """
     named = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     slice_ = slice_ or named
     training = spec.training
     config = config or read_config(spec)
-    form = model_spec.form_of(config, training, "cpu" if slice_.is_cpu else "tpu")
-    shape, sampler = placement.shapes(spec, form, slice_.total_devices)
+    structure = model_spec.structure_of(config, training, "cpu" if slice_.is_cpu else "tpu")
+    shape, sampler = placement.shapes(spec, structure, slice_.total_devices)
     frozen = freeze_patterns.fully_frozen(training.freeze, config) if training.freeze else None
-    made = Subject(spec, slice_, form, shape, _teacher(spec, form), _critic(spec, form), sampler, frozen)
-    logical_axes.check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
-    logical_axes.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
-    return made
+    shapes = JobShapes(
+        spec, slice_, structure, shape, _teacher(spec, structure), _critic(spec, structure), sampler, frozen
+    )
+    logical_axes.check_batch(training.batch_size, training.micro_batch_size, shapes.row_shards)
+    logical_axes.check_experts(shapes.axis("expert"), None if config.experts is None else config.experts.count)
+    return shapes
 
 
 def read_config(spec: PostTrainJobSpec) -> ModelConfig:
-    """The model's sizes; raises ConfigError where they cannot be read."""
+    """Return the model's sizes; raise ConfigError if they cannot be read."""
     return model_spec.open_source(spec.model.uri, "spec.model.uri", silent, spec.model.revision, weights=False).config
 
 
 def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and number format of a training batch's arrays by name, as the job's algorithm lays it out; rows: of
-    another size."""
+    """Return shape and number format of a batch's arrays by name, as the job's algorithm lays it out.
+
+    rows: of another size.
+    """
     shape: tuple[int, ...] = (rows or spec.training.batch_size, spec.training.sequence_length)
     ids, numbers = (shape, "int32"), (shape, "float32")
     plain = dict.fromkeys(("tokens_BT", "targets_BT", "positions_BT", "segment_ids_BT"), ids)
@@ -177,46 +183,46 @@ def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, t
     if own is not None and own.privileged_context is not None:  # taken for as long as the student's rows
         read = ("teacher_tokens_BU", "teacher_positions_BU", "teacher_segment_ids_BU", "teacher_slots_BT")
         plain |= dict.fromkeys(read, ids)
-    if is_told(spec):
-        there = (*shape, TOLD)
+    if has_teacher_logprobs(spec):
+        there = (*shape, TEACHER_TOKENS)
         return {**plain, "teacher_ids_BTK": (there, "int32"), "teacher_logps_BTK": (there, "float32")}
     return plain | dict.fromkeys(of_tokens(spec.algorithm), numbers)
 
 
-def is_told(spec: PostTrainJobSpec) -> bool:
-    """Whether the data hold what a teacher said."""
+def has_teacher_logprobs(spec: PostTrainJobSpec) -> bool:
+    """Return True if the data hold a teacher's log-probs."""
     return spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
 
 
 def self_teacher(spec: PostTrainJobSpec) -> SelfTeacher | None:
-    """How a student teaches itself, where it does."""
+    """Return how a student teaches itself, if it does."""
     return None if spec.algorithm.distill is None else spec.algorithm.distill.self_teacher
 
 
 def silent(line: str) -> None:
-    """Nobody watches."""
+    """Discard the line."""
     del line
 
 
-def _held(of: Subject) -> Held:
+def _step_arguments(of: JobShapes) -> StepArguments:
     training, mesh = of.spec.training, device_bytes.sizes(of.shape)
-    trained, critic = of.form.trained_weights, {} if of.critic is None else of.critic.weights
-    kept = state_shapes.state(training.optimizer, trained, of.frozen, average=training.ema is not None)
+    trained, critic = of.structure.trained_weights, {} if of.critic is None else of.critic.weights
+    optimizer_state = state_shapes.state(training.optimizer, trained, of.frozen, average=training.ema is not None)
     of_critic = state_shapes.state(training.optimizer, critic) if critic else []
     params = device_bytes.of_weights(trained.items(), mesh)
-    return Held(
+    return StepArguments(
         params,
-        device_bytes.of_weights(kept, mesh),
+        device_bytes.of_weights(optimizer_state, mesh),
         device_bytes.of_weights(critic.items(), mesh),
         device_bytes.of_weights(of_critic, mesh),
-        device_bytes.of_weights(of.form.frozen_weights.items(), mesh),
+        device_bytes.of_weights(of.structure.frozen_weights.items(), mesh),
         _of_teacher(of, params),
         device_bytes.of_batch(batch_arrays(of.spec), mesh),
     )
 
 
-def _of_teacher(of: Subject, params: Shares) -> Shares:
-    """Weights that teach and are nobody else's."""
+def _of_teacher(of: JobShapes, params: Shares) -> Shares:
+    """Return weights that only teach."""
     own = self_teacher(of.spec)
     if own is not None:  # a second copy of what is trained, unless it is its average or itself
         return params if own.weights == "initial" else []
@@ -225,21 +231,21 @@ def _of_teacher(of: Subject, params: Shares) -> Shares:
     )
 
 
-def _teacher(spec: PostTrainJobSpec, form: Form) -> Form | None:
+def _teacher(spec: PostTrainJobSpec, structure: ModelStructure) -> ModelStructure | None:
     distilled = spec.algorithm.distill
     if distilled is None:
         return None
     if distilled.self_teacher is not None:
-        return form
-    if distilled.teacher is None or is_told(spec):
+        return structure
+    if distilled.teacher is None or has_teacher_logprobs(spec):
         return None
     uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
     source = model_spec.open_source(uri, field, silent, distilled.teacher.revision, weights=False)
-    return model_spec.beside(source.config, form)
+    return model_spec.auxiliary_structure(source.config, structure)
 
 
-def _critic(spec: PostTrainJobSpec, form: Form) -> Critic | None:
+def _critic(spec: PostTrainJobSpec, structure: ModelStructure) -> Critic | None:
     if spec.algorithm.ppo is None:
         return None
-    own, _ = model_spec.critic_of(spec.algorithm.ppo, form, silent, weights=False)
-    return Critic((own or form).config.d_model, own)
+    own, _ = model_spec.critic_of(spec.algorithm.ppo, structure, silent, weights=False)
+    return Critic((own or structure).config.d_model, own)

@@ -1,10 +1,10 @@
-"""The devices of this machine in place of the chips that a job names (`--here`): for GPUs, and for tries on a CPU.
+"""This machine's devices in place of the job's chips (`--here`): for GPUs, and for tries on a CPU.
 
-There is no compiler for GPUs without one, so only those that are visible can be judged: the job's programs are compiled
-for them as a run here would (`python -m pttrainer run` takes all devices, whatever the job names), and their
-`memory_analysis` is held against what JAX's allocator gives a program. CPU devices share the machine's memory.
+No compiler for GPUs works without one, so only visible ones can be judged: the job's programs are compiled for them
+like a local run would (`python -m pttrainer run` takes all devices, whatever the job names), and their
+`memory_analysis` is compared with what JAX's allocator gives a program. CPU devices share the machine's memory.
 
-Left out: other machines than this one; how long a step takes (nobody publishes that in one table); changes of chips.
+Left out: other machines than this one; step time (no table of rates is published); changes of chips.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from dataclasses import dataclass
 from ptapi.accelerators import Slice
 
 NOT_AHEAD = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Else JAX takes most of a GPU when it starts, and this process and the one that compiles both start it. What a program
-may use is the same either way (`XLA_PYTHON_CLIENT_MEM_FRACTION`)."""
+"""Otherwise JAX takes most of a GPU when it starts, and both this process and the compiler's start it. The memory of a
+program is the same either way (`XLA_PYTHON_CLIENT_MEM_FRACTION`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Here(Slice):
+class LocalDevices(Slice):
     """All devices that JAX sees, as if they were a slice of chips. memory: bytes of one that a program may use."""
 
     memory: int = 0
 
 
 def prepare_environment() -> None:
-    """Must run before jax is imported."""
+    """Set up the environment; must run before jax is imported."""
     os.environ |= NOT_AHEAD
 
 
-def look() -> Here:
-    """What is visible now; starts JAX's backend."""
+def detect() -> LocalDevices:
+    """Return the visible devices; starts JAX's backend."""
     import jax
 
     devices = jax.devices()
     kind, count, stats = devices[0].device_kind, len(devices), devices[0].memory_stats() or {}
     shared = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // count
-    return Here(
+    return LocalDevices(
         name=kind,
         generation=devices[0].platform,
         slices=1,

@@ -1,10 +1,10 @@
-"""What a job runs on its chips, by name, and how many rows a scoring pass has. (`programs` lowers them.)
+"""The programs that a job runs on its chips, by name, and the rows of a scoring pass. `programs` lowers them.
 
 train step       one optimizer step
 scoring pass     log-probs without gradient: of the reference model, or of the policy before its first update; with
                  a critic, its values too
-transfer         of weights to other devices, where others sample: two programs
-rollout          weights, prompts, tokens: three programs one after the other; the last two where others sample
+transfer         of weights to other devices, if others sample: two programs
+rollout          weights, prompts, tokens: three programs one after the other; the last two if others sample
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
 from pttrainer.preflight.shapes import rollout_shapes
-from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes
 
 TRAIN_STEP = "train step"
 SCORING = "scoring pass"
@@ -23,15 +23,15 @@ ROLLOUT = "rollout"
 WEIGHTS, PREFILL, DECODE = f"{ROLLOUT}/weights", f"{ROLLOUT}/prefill", f"{ROLLOUT}/decode"
 
 
-def others(of: Subject) -> list[str]:
-    """What this job runs on its chips beside its step."""
+def others(of: JobShapes) -> list[str]:
+    """Return the programs that this job runs on its chips besides its step."""
     sampled = rollout_shapes.samples_rollouts(of)
     wanted = {SCORING: scored_rows(of) > 0, TRANSFER: sampled and of.sampler is not None, ROLLOUT: sampled}
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
-def scored_rows(of: Subject) -> int:
-    """Rows of a scoring pass; 0 where the job has none."""
+def scored_rows(of: JobShapes) -> int:
+    """Return the rows of a scoring pass; 0 if the job has none."""
     algorithm = of.spec.algorithm
     if algorithm.ppo is not None:  # the critic is always asked before the first update
         return of.spec.training.batch_size

@@ -1,6 +1,6 @@
-"""How a job samples completions: how many rows at once, with which cache, on which mesh. Arithmetic, without jax.
+"""How a job samples completions: how many rows at once, with which cache, on which mesh. No jax.
 
-`rollouts` lowers the engine's programs of it. Left out: other engines than the native one; evaluation.
+`rollout_programs` lowers the engine's programs from it. Left out: other engines than the native one; evaluation.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass, replace
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.models import Form
+from pttrainer.models import ModelStructure
 from pttrainer.models.config import LANES
 from pttrainer.models.loading.model_spec import draft_of as draft_form
 from pttrainer.preflight.shapes import device_bytes, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import Subject, silent
+from pttrainer.preflight.shapes.job_shapes import JobShapes, silent
 from pttrainer.rollout.native import buckets
 from pttrainer.runtime.distributed import logical_axes
 
@@ -37,64 +37,73 @@ class Plan:
 
     @property
     def is_refilled(self) -> bool:
-        """Rows that end take over other samples."""
+        """Return True if finished rows take over other samples."""
         return self.rows < self.completions
 
     @property
     def prompts(self) -> int:
+        """Return the number of prompts of a rollout."""
         return self.completions // self.samples
 
     @property
     def slots(self) -> int:
+        """Return the slots of a completion's cache, at most."""
         return buckets.slots_for(self.new_tokens + self.ahead)
 
     @property
     def prompt_slots(self) -> int:
+        """Return the slots of a prompt's cache, at most."""
         return buckets.slots_for(self.prompt_tokens)
 
     @property
     def pieces(self) -> int:
-        """In which a prompt is computed."""
+        """Return the number of pieces in which a prompt is computed."""
         return self.prompt_slots // buckets.prefill_piece(self.pool, self.prompt_slots)
 
     @property
     def tokens(self) -> int:
-        """One after the other, in all, if every completion is as long as it may be."""
+        """Return the sequential tokens in all, if every completion has maximal length."""
         return -(-self.completions // self.rows) * self.new_tokens
 
 
-def samples_rollouts(of: Subject) -> bool:
-    """Whether this job samples completions by the model itself, on the chips that it trains on."""
+def samples_rollouts(of: JobShapes) -> bool:
+    """Return True if this job's own model samples completions on the chips that it trains on."""
     return has_rollouts(of) and of.spec.rollout.vllm is None
 
 
-def has_rollouts(of: Subject) -> bool:
-    """Whether it learns from completions of its own."""
+def has_rollouts(of: JobShapes) -> bool:
+    """Return True if it learns from completions of its own."""
     return of.spec.algorithm.is_on_policy
 
 
-def sampler(of: Subject) -> Subject:
-    """The job on the mesh that samples: that of other devices, or one of the same, which may split matrices more often
-    than the one that trains."""
+def sampler(of: JobShapes) -> JobShapes:
+    """Return the job on the mesh that samples.
+
+    It is that of other devices, or one of the same, which may split matrices further than the one that trains.
+    """
     if of.sampler is not None:
         return replace(of, shape=of.sampler)
-    form, has = _deep(of).form, tpu_topology.usable_bytes(of.slice)
-    return replace(of, shape=buckets.sampler_shape(form, form.decoding_bytes, of.shape, has))
+    structure, has = _deep(of).structure, tpu_topology.usable_bytes(of.slice)
+    return replace(of, shape=buckets.sampler_shape(structure, structure.decoding_bytes, of.shape, has))
 
 
-def _deep(of: Subject) -> Subject:
-    """What decides how many rows and shards there are, with all of its layers."""
+def _deep(of: JobShapes) -> JobShapes:
+    """Return the job with all of its layers, which decides the number of rows and shards."""
     return of.whole or of
 
 
-def plan_of(of: Subject) -> Plan:
-    """As the engine would do it: prompts fill what completions leave of a row. Here and below, of the `sampler`."""
+def plan_of(of: JobShapes) -> Plan:
+    """Return the engine's plan: prompts fill what completions leave of a row. Here and below, of the `sampler`."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
     completions = of.spec.training.batch_size
     samples = of.spec.algorithm.samples_per_prompt
     cache = int(tpu_topology.usable_bytes(of.slice) * buckets.CACHE_SHARE)
     guessed, draft = ahead(of.spec), draft_of(of)
-    each = sum(buckets.token_bytes(form, filled=_is_tpu(of)) for form in (_deep(of).form, draft) if form is not None)
+    each = sum(
+        buckets.token_bytes(structure, filled=_is_tpu(of))
+        for structure in (_deep(of).structure, draft)
+        if structure is not None
+    )
     most = rollout.slots or buckets.rows_within(each * (length + guessed), math.prod(of.shape), cache)
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
@@ -103,52 +112,57 @@ def plan_of(of: Subject) -> Plan:
 
 
 def ahead(spec: PostTrainJobSpec) -> int:
-    """Tokens that are guessed for each pass; 0 without speculation."""
-    asked = spec.rollout.speculative
-    one = None if asked is None else asked.ngram or asked.draft
+    """Return tokens that are guessed for each pass; 0 without speculation."""
+    settings = spec.rollout.speculative
+    one = None if settings is None else settings.ngram or settings.draft
     return 0 if one is None else one.tokens
 
 
-def draft_of(of: Subject) -> Form | None:
-    """The model that guesses tokens, if one does."""
-    asked = of.spec.rollout.speculative
-    if asked is None or asked.draft is None:
+def draft_of(of: JobShapes) -> ModelStructure | None:
+    """Return the model that guesses tokens, if one does."""
+    settings = of.spec.rollout.speculative
+    if settings is None or settings.draft is None:
         return None
-    return draft_form(asked.draft, of.form, silent, weights=False)[1]
+    return draft_form(settings.draft, of.structure, silent, weights=False)[1]
 
 
-def weights_bytes(form: Form, shape: logical_axes.Shape) -> int:
-    """Weights of a model as a sampler has them, on a device of this mesh."""
+def weights_bytes(structure: ModelStructure, shape: logical_axes.Shape) -> int:
+    """Return bytes of a model's weights in the sampler, on a device of this mesh."""
     mesh = device_bytes.sizes(shape)
     of_layer, tables = (
         device_bytes.total(device_bytes.of_weights(part.items(), mesh))
-        for part in (form.decoding_layer, form.decoding_tables)
+        for part in (structure.decoding_layer, structure.decoding_tables)
     )
-    return form.config.layers * of_layer + tables
+    return structure.config.layers * of_layer + tables
 
 
-def cache_bytes(of: Subject, rows: int, slots: int, *, filled: bool = False) -> int:
-    """Keys and values of a device: rows and key heads are split where all parts are equal (`Decoding`). filled: as
-    pages hold them."""
+def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -> int:
+    """Return bytes of a device's keys and values.
+
+    Rows and key heads are split if all parts are equal (`decode_loop`). filled: padded like in pages.
+    """
     here = rows // of.row_shards if rows % of.row_shards == 0 else rows
     tensor, heads = of.axis("tensor"), of.config.kv_heads
-    return here * slots * buckets.token_bytes(of.form, filled=filled) // (tensor if heads % tensor == 0 else 1)
+    return here * slots * buckets.token_bytes(of.structure, filled=filled) // (tensor if heads % tensor == 0 else 1)
 
 
-def rows_bytes(of: Subject, rows: int, slots: int) -> int:
-    """Those of rows that are sampled."""
+def rows_bytes(of: JobShapes, rows: int, slots: int) -> int:
+    """Return bytes of the rows that are sampled."""
     return cache_bytes(of, rows, slots, filled=is_paged(of, rows))
 
 
-def prompts_bytes(of: Subject, plan: Plan) -> int:
-    """What rows read of their prompts: one copy for all samples of a prompt, or, refilled, a copy for each row."""
+def prompts_bytes(of: JobShapes, plan: Plan) -> int:
+    """Return bytes of the prompts: one copy for all samples of a prompt or, if refilled, one per row."""
     rows = plan.rows if plan.is_refilled else plan.pool
     return cache_bytes(of, rows, plan.prompt_slots, filled=is_paged(of, plan.rows))
 
 
-def is_paged(of: Subject, rows: int) -> bool:
-    """Whether rows are sampled from pages, which hold heads of 64 as if they had 128; else from a dense cache, which
-    the compiler lays out without gaps. As `paged_attention.is_chosen` decides for bfloat16."""
+def is_paged(of: JobShapes, rows: int) -> bool:
+    """Return True if rows are sampled from pages, which pad heads of 64 to 128.
+
+    Otherwise from a dense cache, which the compiler lays out without gaps. Follows `paged_kernel.is_supported` for
+    bfloat16.
+    """
     config, tensor = of.config, of.axis("tensor")
     if not _is_tpu(of) or config.sinks or config.head_dim > LANES or ahead(of.spec):
         return False
@@ -157,5 +171,5 @@ def is_paged(of: Subject, rows: int) -> bool:
     return is_even and (pairs in (1, 2, 4) or pairs % 8 == 0)
 
 
-def _is_tpu(of: Subject) -> bool:
+def _is_tpu(of: JobShapes) -> bool:
     return of.slice.generation in tpu_topology.USABLE_GIB

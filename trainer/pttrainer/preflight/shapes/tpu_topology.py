@@ -1,8 +1,8 @@
-"""TPUs that are not here: what the compiler calls them, what memory it gives a program, and their devices. Or what is
-here (`here`), which knows both by itself.
+"""Absent TPUs: their name for the compiler, the memory of a program, and their devices.
 
-The TPU compiler comes with libtpu (`pip install 'posttrain[tpu-compiler]'`); it needs no TPU, no cloud and no root.
-Left out: generations that libtpu does not know; then the formula alone answers.
+Or local devices (`local_devices`), which know both themselves. The TPU compiler comes with libtpu (`pip install
+'posttrain[tpu-compiler]'`); it needs no TPU, no cloud and no root. Left out: generations that libtpu does not know;
+then the formula alone answers.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 from ptapi.accelerators import Slice
 from ptapi.accelerators.trainer_sampler_split import HOST_SHAPE
 from pttrainer.errors import ConfigError
-from pttrainer.preflight.shapes.local_devices import Here
+from pttrainer.preflight.shapes.local_devices import LocalDevices
 
 GIB = 2**30
 
 USABLE_GIB = {"v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "tpu7x": 94.75}
-"""HBM of one JAX device (a chip, half of a tpu7x) that a program may use, as the compiler's own refusals say."""
+"""HBM of one JAX device (a chip, half of a tpu7x) that a program may use, from the compiler's own refusals."""
 
 LIBTPU_OF_JAX = {"0.10": "0.0.42"}
-"""The libtpu series that `jax[tpu]` of a series pins. Another one may compile something else than training will."""
+"""The libtpu series that `jax[tpu]` of a series pins. Another one may compile differently from training."""
 
 
 class NotJudgedError(ConfigError):
-    """Nothing is wrong with the job; preflight does not know its kind."""
+    """The job is valid, but preflight does not support its kind."""
 
 
 def usable_bytes(slice_: Slice) -> int:
-    """Memory of one device that a program may use; raises ConfigError where there is no TPU to ask about."""
-    if isinstance(slice_, Here):
+    """Return the memory of one device that a program may use; raise ConfigError if there is no TPU to ask about."""
+    if isinstance(slice_, LocalDevices):
         return slice_.memory
     if slice_.generation not in USABLE_GIB:
         raise NotJudgedError(
@@ -43,12 +43,12 @@ def usable_bytes(slice_: Slice) -> int:
 
 
 def topology_name(slice_: Slice) -> str:
-    """As libtpu writes it: `v5p:4x4x4`."""
+    """Return libtpu's name: `v5p:4x4x4`."""
     return f"{slice_.generation}:{slice_.topology}"
 
 
 def topology_options(slice_: Slice) -> dict[str, Any]:
-    """What libtpu must be told beside the name."""
+    """Return libtpu's options besides the name."""
     options: dict[str, Any] = {}
     if slice_.chips < math.prod(HOST_SHAPE):
         sides = [int(side) for side in slice_.topology.split("x")]
@@ -61,8 +61,8 @@ def topology_options(slice_: Slice) -> dict[str, Any]:
 
 
 def devices(slice_: Slice) -> Any:
-    """The devices of all slices, for a mesh that programs are compiled for."""
-    if isinstance(slice_, Here):
+    """Return the devices of all slices, for a mesh to compile for."""
+    if isinstance(slice_, LocalDevices):
         import jax
 
         return jax.devices()
@@ -75,8 +75,8 @@ def devices(slice_: Slice) -> Any:
 
 
 def why_no_compiler(slice_: Slice) -> str | None:
-    """Why the formula must do; None where the compiler can be asked, which may not know these chips (`why_unknown`)."""
-    if isinstance(slice_, Here):
+    """Return why only the formula can answer; None if the compiler can be asked, which may not know these chips."""
+    if isinstance(slice_, LocalDevices):
         return None
     try:
         libtpu, jax = importlib.metadata.version("libtpu"), importlib.metadata.version("jax")
@@ -90,7 +90,7 @@ def why_no_compiler(slice_: Slice) -> str | None:
 
 
 def why_unknown(slice_: Slice) -> str | None:
-    """Why the compiler cannot answer for these chips; None where it can. Imports jax and libtpu."""
+    """Return why the compiler cannot answer for these chips; None if it can. Imports jax and libtpu."""
     try:
         devices(slice_)
     except Exception as error:  # libtpu raises several kinds; all mean that it cannot answer
@@ -100,6 +100,6 @@ def why_unknown(slice_: Slice) -> str | None:
 
 
 def prepare_environment() -> None:
-    """Must run before jax is imported: several compilers side by side, no metadata server, no TPU expected."""
+    """Set up several compilers side by side, without metadata server or TPU; must run before jax is imported."""
     os.environ |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu"}
     os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")

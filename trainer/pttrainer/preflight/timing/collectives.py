@@ -1,9 +1,10 @@
-"""What a compiled program sends between devices: its collectives by kind, counted in the compiler's own text.
+"""The collectives of a compiled program by kind, counted in the compiler's own text.
 
-A collective in a loop counts as often as the loop turns; the compiler writes the number of turns as the constant that
-the loop's condition compares with; of a loop that ends by what it computes, the caller says it. Of a conditional, the
-branch that sends more counts. Bytes are those that one device sends and receives at least: (n − 1)/n of a gathered or
-scattered array, twice that for a sum, n devices.
+A collective in a loop counts once per iteration; the number of iterations is the constant in the loop's condition; for
+a loop that ends on a computed value, the caller provides it. Of a conditional, the branch with more traffic counts.
+Bytes are the least that one device sends and receives: (n − 1)/n of a gathered or scattered array, twice that for a
+sum, n devices.
+
 Left out: arrays of less than a kilobyte.
 """
 
@@ -27,7 +28,7 @@ _CONSTANT = re.compile(r"[su]32\[\](?:\{[^}]*\})? constant\((\d+)\)")
 
 @dataclass(frozen=True)
 class Traffic:
-    """One kind: how many are run in a step, and the bytes that a device exchanges."""
+    """One kind: how many run in a step, and the bytes that a device exchanges."""
 
     kind: str
     count: int
@@ -35,7 +36,7 @@ class Traffic:
     between_slices: bool = False
 
     def times(self, count: int) -> Traffic:
-        """Of so many runs."""
+        """Return the traffic of so many runs."""
         return Traffic(self.kind, count * self.count, count * self.bytes, self.between_slices)
 
 
@@ -44,7 +45,7 @@ Sums = Counter[tuple[str, bool, str]]
 
 
 def grown(few: Sequence[Traffic], more: Sequence[Traffic], steps: float) -> tuple[Traffic, ...]:
-    """What a program sends with `steps` times as many layers more as that of `more` has more than that of `few`."""
+    """Extrapolate traffic to a program with `steps` times the additional layers of `more` over `few`."""
     sums: tuple[Sums, Sums] = (Counter(), Counter())
     for total, traffic in zip(sums, (few, more), strict=True):
         for one in traffic:
@@ -61,7 +62,10 @@ def _largest_first(sums: Mapping[tuple[str, bool, str], int]) -> list[tuple[str,
 
 
 def collectives(text: str, devices_per_slice: int, turns: int | None = None) -> list[Traffic]:
-    """The traffic of one run of the program, largest first. turns: of its loops, where they do not say."""
+    """Return the traffic of one run of the program, largest first.
+
+    turns: iterations of its loops, if they do not say.
+    """
     bodies = _computations(text)
     entry = next((name for name, (is_entry, _) in bodies.items() if is_entry), None)
 
@@ -117,13 +121,13 @@ def _one(shape: str, kind: str, line: str, devices_per_slice: int, *, is_start: 
 
 
 def _exchanged(kind: str, size: int, n: int) -> int:
-    """size: of the result."""
+    """Return the bytes exchanged; size: of the result."""
     share = {"all-gather": size, "all-reduce": 2 * size, "reduce-scatter": size * n, "all-to-all": size}[kind]
     return share * (n - 1) // n
 
 
 def _group(line: str) -> list[int]:
-    """The devices of the first group; of a permutation, the first pair."""
+    """Return the devices of the first group; of a permutation, the first pair."""
     listed = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([0-9,]+)\}", line)
     if listed is not None:
         return [int(device) for device in listed[1].split(",")]
@@ -135,7 +139,7 @@ def _group(line: str) -> list[int]:
 
 
 def _iota(groups: list[int], dims: list[int], order: list[int] | None) -> list[int]:
-    """`[groups, members]<=[dims]T(order)`: numbers 0, 1, … as `dims`, transposed, cut into groups."""
+    """Return `[groups, members]<=[dims]T(order)`: numbers 0, 1, … as `dims`, transposed, cut into groups."""
     import numpy as np
 
     ids = np.arange(math.prod(dims)).reshape(dims)
@@ -144,7 +148,7 @@ def _iota(groups: list[int], dims: list[int], order: list[int] | None) -> list[i
 
 
 def _mesh(axes: str, over: str) -> list[int]:
-    """`mesh['a'=2,'b'=8] {'b'}`: the devices that differ in `over` alone."""
+    """Return the devices of `mesh['a'=2,'b'=8] {'b'}` that differ in `over` only."""
     import numpy as np
 
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
@@ -155,7 +159,7 @@ def _mesh(axes: str, over: str) -> list[int]:
 
 
 def _turns(condition: list[str]) -> int:
-    """Turns of a loop from 0 in steps of 1."""
+    """Return the iterations of a loop from 0 in steps of 1."""
     found = [int(number) for line in condition for number in _CONSTANT.findall(line)]
     return max(found, default=1)
 
@@ -168,7 +172,7 @@ def _named(line: str, key: str) -> list[str]:
 
 
 def _computations(text: str) -> dict[str, tuple[bool, list[str]]]:
-    """Name -> (is the entry, lines)."""
+    """Return name -> (is the entry, lines)."""
     found: dict[str, tuple[bool, list[str]]] = {}
     lines: list[str] = []
     for line in text.splitlines():

@@ -1,7 +1,7 @@
-"""How long a step's completions take at best: the transfer of weights, the prompts, and every token after the other.
+"""Minimal time of a step's completions: the transfer of weights, the prompts, and every token in sequence.
 
-A token of a row costs what all rows cost: the weights are read once, the whole cache is read, whatever is in it. Every
-completion is taken to be as long as it may be; rows that end early, rewards and environments are not in it.
+Every token reads the weights once and the whole cache, whatever is in it. Every completion is assumed to have maximal
+length; rows that end early, rewards and environments are not included.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pttrainer.models import matmul_flops
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes
-from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.shapes.rollout_shapes import Plan
 from pttrainer.preflight.timing.collectives import Traffic
@@ -21,10 +21,11 @@ from pttrainer.rollout.native import buckets
 
 @dataclass(frozen=True)
 class Generation:
-    """Of one optimizer step. rows: completions that are sampled at once; tokens_per_second: sampled, of all chips.
+    """Sampling time of one optimizer step.
 
-    share: rollouts per optimizer step, of which `seconds` is that part. programs: one run of each; of decoding, one
-    token of all rows with the cache half full.
+    rows: completions that are sampled at once; tokens_per_second: sampled, of all chips. share: rollouts per
+    optimizer step, of which `seconds` is that part. programs: one run of each; of decoding, one token of all rows
+    with the cache half full.
     """
 
     rows: int
@@ -38,16 +39,16 @@ class Generation:
 
 
 Sent = Mapping[str, Sequence[Traffic]]
-"""What compiled programs send, by name."""
+"""Traffic of compiled programs, by name."""
 
 
-def generation(of: Subject, sent: Sent) -> Generation | None:
-    """None where nothing is sampled."""
+def generation(of: JobShapes, sent: Sent) -> Generation | None:
+    """Return the sampling time; None if nothing is sampled."""
     if not rollout_shapes.samples_rollouts(of):
         return None
     there = rollout_shapes.sampler(of)
     plan = rollout_shapes.plan_of(there)
-    weights = rollout_shapes.weights_bytes(of.form, there.shape)
+    weights = rollout_shapes.weights_bytes(of.structure, there.shape)
     transfer = roofline(of.sampling_slice, 0.0, _trained(of) + weights, sent.get(WEIGHTS))
     prefill = _prefill(there, plan, weights, sent.get(PREFILL))
     slots = list(_slots(plan))
@@ -67,7 +68,7 @@ def generation(of: Subject, sent: Sent) -> Generation | None:
     )
 
 
-def _share(of: Subject) -> float:
+def _share(of: JobShapes) -> float:
     algorithm = of.spec.algorithm
     rewarded = algorithm.grpo or algorithm.ppo
     if rewarded is not None:
@@ -76,12 +77,12 @@ def _share(of: Subject) -> float:
     return algorithm.distill.student_share
 
 
-def _trained(of: Subject) -> int:
-    return device_bytes.total([*of.held.params, *of.held.frozen])
+def _trained(of: JobShapes) -> int:
+    return device_bytes.total([*of.arguments.params, *of.arguments.frozen])
 
 
 def _slots(plan: Plan) -> Iterator[int]:
-    """What the cache has at each token of a completion; refilled rows keep it at its largest."""
+    """Yield the cache's slots at each token of a completion; refilled rows keep it at its largest."""
     slots = plan.slots if plan.is_refilled else min(buckets.FIRST_SLOTS, plan.slots)
     for token in range(plan.new_tokens):
         while token >= slots:
@@ -89,8 +90,8 @@ def _slots(plan: Plan) -> Iterator[int]:
         yield slots
 
 
-def _prefill(of: Subject, plan: Plan, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
-    """Of one pool. Where there are fewer prompts than places for rows, some of the chips wait."""
+def _prefill(of: JobShapes, plan: Plan, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
+    """Return the prefill of one pool. With fewer prompts than row slots, some of the chips wait."""
     config, tokens = of.config, plan.pool * plan.prompt_tokens
     pairs = plan.prompt_tokens * (plan.prompt_tokens + 1) / 2
     scores = 4.0 * config.heads * config.head_dim * config.layers * plan.pool * pairs
@@ -100,8 +101,8 @@ def _prefill(of: Subject, plan: Plan, weights: int, traffic: Sequence[Traffic] |
     return roofline(of.sampling_slice, total, hbm, traffic)
 
 
-def _token(of: Subject, plan: Plan, slots: float, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
-    """Of one token of all rows."""
+def _token(of: JobShapes, plan: Plan, slots: float, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
+    """Return the time of one token of all rows."""
     config, rows = of.config, plan.rows
     seen = plan.prompt_tokens + slots
     weighed = config.layers * matmul_flops.active_weights(config) + config.vocab_size * config.d_model

@@ -1,4 +1,4 @@
-"""How fast a program can be at best: the slowest of three limits.
+"""Minimal time of a program: the slowest of three limits.
 
 FLOPs at the chip's peak, bytes of its memory at their bandwidth, collectives at the links'. Real programs are slower,
 by what does not overlap and by how far kernels are from the peak.
@@ -15,7 +15,7 @@ from pttrainer.preflight.timing.collectives import Traffic
 
 @dataclass(frozen=True)
 class Roofline:
-    """Of one run of a program. flops: of all chips; hbm_bytes: of a device. None: not compiled, or not published."""
+    """One run of a program. flops: of all chips; hbm_bytes: of a device. None: not compiled, or not published."""
 
     flops: float
     hbm_bytes: float
@@ -28,7 +28,7 @@ class Roofline:
 
 
 def roofline(slice_: Slice, flops: float, hbm_bytes: float, traffic: Iterable[Traffic] | None) -> Roofline:
-    """flops: that the hardware does, with what is computed twice; traffic: per device."""
+    """Return the roofline. flops: executed by the hardware, including recomputation; traffic: per device."""
     per_chip = slice_.jax_devices_per_chip
     assert slice_.peak_bf16_tflops is not None
     assert slice_.hbm_gbytes_per_s is not None
@@ -43,7 +43,7 @@ def roofline(slice_: Slice, flops: float, hbm_bytes: float, traffic: Iterable[Tr
 
 
 def _network(traffic: list[Traffic] | None, slow: bool, gbytes_per_s: float | None, per_chip: int) -> float | None:
-    """Seconds: each direction of a chip's links carries half of the published number."""
+    """Return seconds: each direction of a chip's links carries half of the published number."""
     if traffic is None or gbytes_per_s is None:
         return None
     return sum(one.bytes for one in traffic if one.between_slices is slow) * per_chip / (gbytes_per_s * 1e9)

@@ -1,7 +1,7 @@
-"""How fast a step can be at best, and what the run costs: a roofline of the update, and of the rollout before it.
+"""Minimal time of a step, and the run's cost: a roofline of the update, and of the rollout before it.
 
 Real steps are slower (`roofline`), so time is "at least" and tokens per second "at most". Scoring passes, rewards and
-evaluation are not in it.
+evaluation are not included.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pttrainer.models import matmul_flops
 from pttrainer.preflight.shapes import device_bytes
-from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.rollout_time import Generation, Sent, generation
 from pttrainer.preflight.timing.roofline import roofline
@@ -21,9 +21,12 @@ RECOMPUTED = 4 / 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one optimizer step. None: nobody knows (no compiled program, no published bandwidth, no price), or nothing is
-    sampled. flops, and what follows, are those of the update; `seconds` is update and rollout, one after
-    the other, or the longer one where others sample while these train."""
+    """Time of one optimizer step.
+
+    None: unknown (no compiled program, no published bandwidth, no price), or nothing is sampled. flops and the
+    fields after it are the update's; `seconds` is update and rollout in sequence, or the longer one if other
+    devices sample meanwhile.
+    """
 
     flops: float
     bound: str
@@ -41,13 +44,16 @@ class Estimate:
 
 
 def estimate(
-    of: Subject, traffic: list[Traffic] | None, price: float | None = None, sent: Sent | None = None
+    of: JobShapes, traffic: list[Traffic] | None, price: float | None = None, sent: Sent | None = None
 ) -> Estimate:
-    """traffic: of the compiled step, per device; sent: of the rollout's programs. price: of a chip-hour."""
+    """Return the estimate.
+
+    traffic: of the compiled step, per device; sent: of the rollout's programs. price: of a chip-hour.
+    """
     slice_, training = of.slice, of.spec.training
     total = step_flops(of)
     limits = roofline(
-        of.training_slice, total * (RECOMPUTED if of.form.remat == "full" else 1.0), _hbm_bytes(of), traffic
+        of.training_slice, total * (RECOMPUTED if of.structure.remat == "full" else 1.0), _hbm_bytes(of), traffic
     )
     sampled = generation(of, sent or {})
     sampling = 0.0 if sampled is None else sampled.seconds
@@ -72,18 +78,18 @@ def estimate(
     )
 
 
-def step_flops(of: Subject) -> float:
-    """Of a batch of full rows, each one example: the most that this shape can ask for."""
+def step_flops(of: JobShapes) -> float:
+    """Return the FLOPs of a batch of full rows, each one example: the most that this shape can require."""
     tokens = of.spec.training.sequence_length
     taught = (
         0.0 if of.teacher is None else matmul_flops.of_full_row(of.teacher.config, None, tokens) / 3
     )  # forward alone
-    return of.spec.training.batch_size * (matmul_flops.of_full_row(of.config, of.form.adapters, tokens) + taught)
+    return of.spec.training.batch_size * (matmul_flops.of_full_row(of.config, of.structure.adapters, tokens) + taught)
 
 
-def _hbm_bytes(of: Subject) -> float:
-    """Per device: state read and written, weights read in each of three passes of every micro-batch."""
-    held = of.held
+def _hbm_bytes(of: JobShapes) -> float:
+    """Return bytes per device: state read and written, weights read in each of three passes of every micro-batch."""
+    held = of.arguments
     state, frozen = device_bytes.total(held.state), device_bytes.total(held.frozen)
     passes = 3 * of.spec.training.batch_size // of.micro_rows
     weights = of.config.parameters * 2 / of.axis("tensor") / of.axis("expert")

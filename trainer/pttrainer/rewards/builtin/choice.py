@@ -1,8 +1,8 @@
-"""1 when the completion's final letter is the right choice, else 0.
+"""1 if the completion's final letter is the right choice, else 0.
 
-The choice is a single letter A to J inside the last `<answer>…</answer>`, after the last `####`, or after the
-last "answer is"; failing those, a completion that is nothing but the letter. A word that begins with a letter
-is no choice, and neither are two letters.
+The choice is a single letter A to J inside the last `<answer>…</answer>`, after the last `####`, or after the last
+"answer is"; failing those, a completion that is nothing but the letter. Neither a word that begins with a letter nor
+two letters count as a choice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LETTER = re.compile(r"(?<![A-Za-z'])\(?([A-Ja-j])(?![A-Za-z'])\)?")
 
 
 def reward(prompt: str, completion: str, row: Row) -> float:
-    """1.0 or 0.0; `row["answer"]` is the gold letter."""
+    """Return 1.0 or 0.0; `row["answer"]` is the gold letter."""
     wanted = _choice(str(row["answer"]))
     return float(wanted is not None and _choice(completion) == wanted)
 

@@ -1,16 +1,16 @@
-"""1 when the completion's program passes all tests of the row, else 0.
+"""1 if the completion's program passes all tests of the row, else 0.
 
-The program is the last fenced block of the completion (```python), or the whole completion where it has none. Tests
-stand in the row under `tests`, `test_list` or `test`, in one of two forms:
+The program is the last fenced block of the completion (```python), or the whole completion if it has none. Tests come
+from the row's `tests`, `test_list` or `test` column, in one of two forms:
 
-- Python text, or a list of it (`assert add(1, 2) == 3`), run after the program in its namespace. Where the row names an
+- Python text, or a list of it (`assert add(1, 2) == 3`), run after the program in its namespace. If the row names an
   `entry_point`, a test that defines `check(candidate)` gets that function (HumanEval's form).
-- a list of `{"input": …, "output": …}`: the program is run once for each, input on stdin, and what it prints is
-  compared line by line, trailing white space aside.
+- a list of `{"input": …, "output": …}`: the program runs once for each, with the input on stdin, and its output is
+  compared line by line, ignoring trailing white space.
 
 Each run is a fresh interpreter, confined (`sandbox`), with an empty environment. A program that crashes, hangs, asks
-for too much memory or ends before the tests do is wrong: 0. Left out: other languages. In the first form program and
-tests share an interpreter, so a program may cheat (compare equal to everything); the second form cannot be fooled so.
+for too much memory or exits before its tests is wrong: 0. Left out: other languages. In the first form program and
+tests share an interpreter, so a program may cheat (compare equal to everything); the second form prevents that.
 """
 
 from __future__ import annotations
@@ -34,28 +34,31 @@ from pttrainer.sandbox.handlers import Handler, Source
 from pttrainer.sandbox.user_code import RewardCodeError
 
 LOOK_S = 0.05
-"""Between two looks at what a program has written."""
+"""Interval between two looks at what a program has written."""
 COLUMNS = ("tests", "test_list", "test")
 _FENCE = re.compile(r"```[ \t]*([A-Za-z0-9+_-]*)[^\n]*\n(.*?)```", re.DOTALL)
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
-# Runs the program, then the tests, and only then says the word that it was told on stdin.
+# Runs the program, then the tests, and only then prints the secret word from stdin.
 _CHECKED = """
 import json, os, sys
-told = json.load(sys.stdin)
+request = json.load(sys.stdin)
 names = {"__name__": "__main__"}
-exec(compile(told["program"], "program.py", "exec"), names)
-for test in told["tests"]:
+exec(compile(request["program"], "program.py", "exec"), names)
+for test in request["tests"]:
     exec(compile(test, "tests.py", "exec"), names)
-if told["entry"] and callable(names.get("check")):
-    names["check"](names[told["entry"]])
-os.write(1, told["word"].encode())
+if request["entry"] and callable(names.get("check")):
+    names["check"](names[request["entry"]])
+os.write(1, request["word"].encode())
 """
 
 
-def judging(timeout_s: float) -> Callable[[str, str, Row], float]:
-    """The reward; timeout_s: for all tests of a completion together. Raises RewardCodeError where it cannot confine."""
-    if why := confinement.missing():
+def code_reward(timeout_s: float) -> Callable[[str, str, Row], float]:
+    """Return the reward function; `timeout_s` covers all tests of a completion.
+
+    Raises RewardCodeError if this machine cannot confine programs.
+    """
+    if why := confinement.unsupported_reason():
         raise RewardCodeError(why)
 
     def judge(prompt: str, completion: str, row: Row) -> float:
@@ -70,28 +73,28 @@ def judging(timeout_s: float) -> Callable[[str, str, Row], float]:
 
 def handler(source: Source) -> Handler:
     """Return the sandbox's handler of this reward."""
-    judge = judging(source["timeout"])
+    judge = code_reward(source["timeout"])
     return Handler(lambda sample: judge(*sample))
 
 
 def program_of(completion: str) -> str:
-    """The program that a completion ends up with."""
+    """Return the program of a completion."""
     blocks = _FENCE.findall(completion)
     python = [text for language, text in blocks if language.lower() in ("", "python", "python3", "py")]
     return python[-1] if python else completion
 
 
 def tests_of(row: Row) -> Sequence[Any]:
-    """The row's tests: texts, or cases of input and output. Raises RewardCodeError."""
-    found = next((row[name] for name in COLUMNS if row.get(name)), None)
-    if found is None:
+    """Return the row's tests: texts, or cases of input and output. Raises RewardCodeError."""
+    tests = next((row[name] for name in COLUMNS if row.get(name)), None)
+    if tests is None:
         raise RewardCodeError(f"the row has no tests; accepted: a column {', '.join(COLUMNS)}")
-    if isinstance(found, str) and found.lstrip().startswith(("[", "{")):
+    if isinstance(tests, str) and tests.lstrip().startswith(("[", "{")):
         try:
-            found = json.loads(found)
+            tests = json.loads(tests)
         except ValueError:
             pass  # Python that begins with a list
-    tests = [found] if isinstance(found, str) else found
+    tests = [tests] if isinstance(tests, str) else tests
     if isinstance(tests, list) and tests:
         if all(isinstance(test, str) for test in tests):
             return tests
@@ -102,8 +105,8 @@ def tests_of(row: Row) -> Sequence[Any]:
 
 def _passes(program: str, tests: Sequence[str], entry: str, deadline: float) -> bool:
     word = secrets.token_hex(16)
-    told = json.dumps({"program": program, "tests": list(tests), "entry": entry, "word": word})
-    printed = _run(_CHECKED, told, deadline)
+    request = json.dumps({"program": program, "tests": list(tests), "entry": entry, "word": word})
+    printed = _run(_CHECKED, request, deadline)
     return printed is not None and printed.endswith(word)
 
 
@@ -117,7 +120,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _run(program: str, stdin: str, deadline: float) -> str | None:
-    """What a confined interpreter printed; None where it failed, took too long, or wrote too much."""
+    """Return what a confined interpreter printed, or None if it failed, timed out or wrote too much."""
     left = deadline - time.monotonic()
     if left <= 0:
         return None
@@ -130,7 +133,7 @@ def _run(program: str, stdin: str, deadline: float) -> str | None:
                 [sys.executable, "-I", str(source)],
                 cwd=home,
                 env={**_ENVIRONMENT, "HOME": home, "TMPDIR": home},
-                stdin=subprocess.PIPE,  # a pipe is read once: the word of `_CHECKED` cannot be read again
+                stdin=subprocess.PIPE,  # a pipe is read once: the program cannot read the word of `_CHECKED` again
                 stdout=target,
                 stderr=subprocess.DEVNULL,
                 preexec_fn=confinement.confinement(home, math.ceil(left) + 1),
@@ -143,14 +146,14 @@ def _run(program: str, stdin: str, deadline: float) -> str | None:
 
 
 def _ends(process: subprocess.Popen[bytes], stdin: bytes, home: str, deadline: float) -> bool:
-    """Whether it ends by itself. Nobody but us counts its files: the kernel limits one of them, not all."""
-    told: bytes | None = stdin
+    """Return True if the process exits by itself. The kernel limits each file's size, not the total: this counts it."""
+    pending: bytes | None = stdin
     while True:
         try:
-            process.communicate(told, timeout=max(0.0, min(LOOK_S, deadline - time.monotonic())))
+            process.communicate(pending, timeout=max(0.0, min(LOOK_S, deadline - time.monotonic())))
             return True
         except subprocess.TimeoutExpired:
-            told = None
+            pending = None
             if time.monotonic() >= deadline or confinement.holds_too_much(home):
                 process.kill()
                 process.communicate()
@@ -160,5 +163,5 @@ def _ends(process: subprocess.Popen[bytes], stdin: bytes, home: str, deadline: f
 def _remove(directory: str) -> None:
     try:
         shutil.rmtree(directory)
-    except (OSError, RecursionError):  # directories within directories, deeper than Python goes
+    except (OSError, RecursionError):  # nested deeper than Python's recursion limit
         subprocess.run(["rm", "-rf", "--", directory], stderr=subprocess.DEVNULL, check=False)

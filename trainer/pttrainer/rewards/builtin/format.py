@@ -1,8 +1,8 @@
-"""1 when the completion has the asked form, else 0.
+"""1 if the completion has the required format, else 0.
 
-Without a pattern the form is reasoning, then answer, each in its tags, each once, and nothing around them:
-`<think>…</think> <answer>…</answer>` (`<reasoning>` is as good as `<think>`). With a pattern, the completion
-must contain a match of that regular expression; `.` matches line ends, `^` and `$` the ends of the completion.
+Without a pattern the format is reasoning, then answer, each in its tags, each once, and nothing around them:
+`<think>…</think> <answer>…</answer>` (`<reasoning>` may replace `<think>`). With a pattern, the completion must contain
+a match of that regular expression; `.` matches line ends, `^` and `$` the ends of the completion.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TAGS = re.compile(r"<(?:(think|reasoning)|answer)>|</(?:think|reasoning|answer)
 
 
 def reward(prompt: str, completion: str, row: Row) -> float:
-    """1.0 where reasoning and answer stand in their tags."""
+    """Return 1.0 if reasoning and answer are in their tags, else 0.0."""
     tags = [match.group(0) for match in _TAGS.finditer(completion)]
     text = completion.strip()
     for name in ("think", "reasoning"):
@@ -26,20 +26,20 @@ def reward(prompt: str, completion: str, row: Row) -> float:
     return 0.0
 
 
-def matching(pattern: str) -> RewardFunction:
-    """The reward for a pattern of the user's; raises re.error where it is no regular expression."""
+def pattern_reward(pattern: str) -> RewardFunction:
+    """Return the reward for a user's pattern; raise re.error if it is not a regular expression."""
     compiled = re.compile(pattern, re.DOTALL)
     return lambda prompt, completion, row: float(compiled.search(completion) is not None)
 
 
 def handler(source: Source) -> Handler:
-    """Return the sandbox's handler of a pattern: a regular expression may take for ever."""
-    judge = matching(source["pattern"])
+    """Return the sandbox's handler of a pattern: a regular expression may run forever."""
+    judge = pattern_reward(source["pattern"])
     return Handler(lambda sample: judge(*sample))
 
 
 def _is_filled(text: str, open_first: str, close_first: str, open_second: str, close_second: str) -> bool:
-    """Both parts hold text, and only white space stands between them."""
+    """Return True if both parts hold text and only white space separates them."""
     first, _, rest = text.removeprefix(open_first).partition(close_first)
     between, _, second = rest.removesuffix(close_second).partition(open_second)
     return bool(first.strip()) and bool(second.strip()) and not between.strip()

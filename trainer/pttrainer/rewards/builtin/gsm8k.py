@@ -1,11 +1,11 @@
-"""1 when the completion's final number equals the gold answer's, else 0 (GSM8K, arXiv 2110.14168).
+"""1 if the completion's final number equals the gold answer's, else 0 (GSM8K, arXiv 2110.14168).
 
-The final answer is the text after the last `####`, or inside the last `<answer>…</answer>`, whichever comes
-later; without either, the last number of the text. Numbers are compared exactly, as fractions, after commas,
-currency, units, percent signs and trailing periods are taken off: `$1,080.00.` is `1080`, `1/2` is `0.5`.
+The final answer is the text after the last `####`, or inside the last `<answer>…</answer>`, whichever comes later;
+without either, the last number of the text. Numbers are compared exactly, as fractions, after removing commas,
+currency, units, percent signs and trailing periods: `$1,080.00.` is `1080`, `1/2` is `0.5`.
 
-An answer that is marked must be one number (`12 + 60 = 72` is 72): a list of guesses scores 0. A gold answer
-without a number (`yes`) is compared as text. Time is linear in the text, so that this runs in the trainer.
+A marked answer must be one number (`12 + 60 = 72` is 72): a list of guesses scores 0. A gold answer without a number
+(`yes`) is compared as text. Time is linear in the text, so this runs inside the trainer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from fractions import Fraction
 
 from pttrainer.rewards import Row
-from pttrainer.rewards.answer_extraction import marked
+from pttrainer.rewards.answer_extraction import marked_answer
 
 LONGEST_NUMBER = 64
 """Characters; a longer run of digits is no answer to a word problem, and big-number arithmetic is slow."""
@@ -33,7 +33,7 @@ _NUMBER = re.compile(
 
 
 def reward(prompt: str, completion: str, row: Row) -> float:
-    """1.0 or 0.0; `row["answer"]` is the gold answer, with or without its reasoning."""
+    """Return 1.0 or 0.0; `row["answer"]` is the gold answer, with or without its reasoning."""
     gold = str(row["answer"])
     wanted = final_number(gold)
     if wanted is None:
@@ -42,7 +42,7 @@ def reward(prompt: str, completion: str, row: Row) -> float:
 
 
 def final_number(text: str) -> Fraction | None:
-    """The number that a text ends up with, or None where it has none."""
+    """Return the final number of a text, or None if it has none."""
     answer = _marked(text)
     if answer is None:
         numbers = _numbers(text)
@@ -52,16 +52,16 @@ def final_number(text: str) -> Fraction | None:
 
 
 def _marked(text: str) -> str | None:
-    """The text that is marked as the answer; after `####` it is one line."""
-    found = marked(text)
-    if found is None or found.is_closed:
-        return found and found.text
-    return found.text.strip().partition("\n")[0]
+    """Return the text marked as the answer; after `####` it is one line."""
+    answer = marked_answer(text)
+    if answer is None or answer.is_closed:
+        return answer and answer.text
+    return answer.text.strip().partition("\n")[0]
 
 
 def _numbers(text: str) -> list[Fraction]:
-    found = (_value(match) for match in _NUMBER.finditer(text))
-    return [value for value in found if value is not None]
+    values = (_value(match) for match in _NUMBER.finditer(text))
+    return [value for value in values if value is not None]
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
@@ -75,5 +75,5 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 def _text(text: str) -> str:
-    marked = _marked(text)
-    return " ".join((text if marked is None else marked).casefold().split()).rstrip(".")
+    marked_answer = _marked(text)
+    return " ".join((text if marked_answer is None else marked_answer).casefold().split()).rstrip(".")

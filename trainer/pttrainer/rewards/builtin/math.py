@@ -1,9 +1,9 @@
-"""1 when the completion's final expression equals the gold answer's mathematically, else 0.
+r"""1 if the completion's final expression equals the gold answer's mathematically, else 0.
 
-`\\frac{1}{2}`, `0.5` and `\\boxed{\\tfrac12}` are one answer; so are sets, intervals, matrices and equations written in
-different ways. Reading and comparing is math-verify's (sympy), which can take for ever on some expressions: so this
-runs in a child process with a wall-clock limit, and its own alarms are off. A completion that holds no expression is
-wrong (0); a gold answer that holds none is an error (no reward).
+`\frac{1}{2}`, `0.5` and `\boxed{\tfrac12}` are equal; so are sets, intervals, matrices and equations written in
+different ways. math-verify (sympy) parses and compares, which may never finish on some expressions: so this runs in a
+child process with a wall-clock limit, and math-verify's own alarms are off. A completion without an expression is wrong
+(0); a gold answer without one is an error (no reward).
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from math_verify import parse, verify  # seconds: here, so that they are no part of a completion's limit
+from math_verify import (  # takes seconds: imported here, so that it does not count against a completion's limit
+    parse,
+    verify,
+)
 
 from pttrainer.rewards import Row
 from pttrainer.sandbox.user_code import RewardCodeError
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # math-verify warns that its alarms are off
 
 _MARKED = re.compile(r"\$|\\boxed|\\\(|\\\[")
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]|(?<![\\A-Za-z])[A-Za-z]{4,}")
@@ -27,27 +30,30 @@ _BOX = re.compile(r"\\boxed\s*\{")
 _BETWEEN = re.compile(r"[$,;]")
 _CLOSING = re.compile(r"\s*(?:\$+|\\\)|\\\])")
 LONGEST = 4_000
-"""Characters from the end of a completion that are read: the answer stands there."""
+"""Characters read from the end of a completion, where the answer is."""
 
 
 def reward(prompt: str, completion: str, row: Row) -> float:
-    """1.0 or 0.0; `row["answer"]` is the gold answer, in LaTeX or plain, or a solution that ends with it."""
+    """Return 1.0 or 0.0; `row["answer"]` is the gold answer, in LaTeX or plain, or a solution that ends with it."""
     gold = _expressions(_last_answer(str(row["answer"])))
     if not gold:
         raise RewardCodeError(f"no expression in the row's answer {str(row['answer'])[:60]!r}")
-    said = _expressions(_last_answer(completion[-LONGEST:]))
-    return float(bool(said) and verify(list(gold), list(said), timeout_seconds=None))
+    answer = _expressions(_last_answer(completion[-LONGEST:]))
+    return float(bool(answer) and verify(list(gold), list(answer), timeout_seconds=None))
 
 
 @lru_cache(maxsize=1024)
 def _expressions(text: str) -> tuple[Any, ...]:
-    """What the text states. A bare formula is read as LaTeX as a whole; in a sentence, what is marked or comes last."""
+    """Return the expressions of a text.
+
+    A bare formula is parsed as LaTeX as a whole; in a sentence, only what is marked or comes last.
+    """
     is_bare = not _MARKED.search(text) and not _WORDS.search(_NAMED.sub("", text))
     return tuple(parse(f"${text.strip()}$" if is_bare else text, parsing_timeout=None))
 
 
 def _last_answer(text: str) -> str:
-    """What is marked as the answer, where anything is."""
+    """Return the text marked as the answer, or the whole text."""
     if "</think>" in text:
         text = text.rpartition("</think>")[2]
     if "<answer>" in text:
@@ -56,8 +62,11 @@ def _last_answer(text: str) -> str:
 
 
 def _last_boxed(text: str) -> str:
-    """The text after all boxed answers but the last: math-verify takes several of one line for one set, and whoever
-    boxes again has changed their mind. Boxes that only `,` or `and` stands between are one answer."""
+    """Return the text after all boxed answers but the last.
+
+    math-verify reads several on one line as a set, but a model that boxes again has changed its mind. Boxes
+    separated only by `,` or `and` are one answer.
+    """
     after = end = 0
     for box in _BOX.finditer(text):
         if box.start() < end:
@@ -70,7 +79,7 @@ def _last_boxed(text: str) -> str:
 
 
 def _closed(text: str, at: int) -> int:
-    """Where the brace that was opened before `at` is closed; the end of the text where it never is."""
+    """Return the index of the brace that closes the one opened before `at`, or the end of the text."""
     depth = 1
     while at < len(text) and depth:
         depth += {"{": 1, "}": -1}.get(text[at], 0)

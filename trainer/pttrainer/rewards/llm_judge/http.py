@@ -1,4 +1,4 @@
-"""HTTP as a judge is asked: a reply is late as a whole, has an end, and no redirect carries the key elsewhere."""
+"""HTTP client of a judge: one deadline for the whole reply, a size limit, and no redirect with the key."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-LONGEST_REPLY = 4 << 20
+MAX_REPLY_BYTES = 4 << 20
 """Bytes."""
 
 
-def opener() -> urllib.request.OpenerDirector:
-    """What requests are opened with; its timeout is one of the whole reply."""
+def build_opener() -> urllib.request.OpenerDirector:
+    """Return the opener of requests; its timeout covers the whole reply."""
     return urllib.request.build_opener(_NoRedirect, _Http, _Https)
 
 
 def read(response: Any) -> bytes:
-    """All of a reply; raises ValueError where it does not end."""
-    content: bytes = response.read(LONGEST_REPLY + 1)
-    if len(content) > LONGEST_REPLY:
-        raise ValueError(f"the reply has more than {LONGEST_REPLY} bytes")
+    """Return the body of a reply; raise ValueError if it exceeds the limit."""
+    content: bytes = response.read(MAX_REPLY_BYTES + 1)
+    if len(content) > MAX_REPLY_BYTES:
+        raise ValueError(f"the reply has more than {MAX_REPLY_BYTES} bytes")
     return content
 
 
-def beginning(error: urllib.error.HTTPError) -> str:
-    """Of what came with it, or where it points to; empty where nothing comes."""
+def body_excerpt(error: urllib.error.HTTPError) -> str:
+    """Return the beginning of an error's body, or its redirect target; empty if nothing arrives."""
     if "Location" in error.headers:
-        return f"to {error.headers['Location']}, which is not followed because the key would go along"
+        return f"to {error.headers['Location']}, which is not followed: it would receive the key"
     try:
         return error.read(300).decode(errors="replace")
     except (OSError, http.client.HTTPException):
@@ -38,24 +38,26 @@ def beginning(error: urllib.error.HTTPError) -> str:
 
 
 def retry_after(error: urllib.error.HTTPError) -> float:
-    """Seconds that the service asks for; 0 where it asks for none."""
+    """Return the delay in seconds that the service asks for, or 0."""
     try:
         return max(0.0, float(error.headers.get("Retry-After") or 0.0))
     except ValueError:
-        return 0.0  # a date: our own pause is good enough
+        return 0.0  # a date: our own backoff is good enough
 
 
-class _Hasty(http.client.HTTPResponse):
-    """A reply all of which, from its first line on, must be there within the connection's timeout. As it comes, the
-    timeout would be one of each piece, and a service that sends a byte a second would never be late."""
+class _DeadlineResponse(http.client.HTTPResponse):
+    """A reply that must arrive completely within the connection's timeout.
+
+    By default the timeout applies to each read, and a service that sends a byte a second would never time out.
+    """
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Until(self.fp.detach(), sock))
+        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock))
 
 
-class _Until(io.RawIOBase):
-    """What a socket receives until its timeout, counted from here on."""
+class _DeadlineReader(io.RawIOBase):
+    """Reads from a socket until its timeout, counted from here on."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
         self._raw, self._sock = raw, sock
@@ -77,11 +79,11 @@ class _Until(io.RawIOBase):
 
 
 class _HttpConnection(http.client.HTTPConnection):
-    response_class = _Hasty
+    response_class = _DeadlineResponse
 
 
 class _HttpsConnection(http.client.HTTPSConnection):
-    response_class = _Hasty
+    response_class = _DeadlineResponse
 
 
 class _Http(urllib.request.HTTPHandler):
@@ -95,7 +97,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another host."""
+    """Refuses redirects, which would carry the key to another host."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None

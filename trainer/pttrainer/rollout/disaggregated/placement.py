@@ -15,7 +15,7 @@ from ptapi.accelerators.trainer_sampler_split import Split, split_of
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.errors import ConfigError
-from pttrainer.models.structure import Form
+from pttrainer.models.structure import ModelStructure
 from pttrainer.runtime.distributed import logical_axes
 
 WEIGHTS_SHARE = 0.5
@@ -29,7 +29,7 @@ class Shapes(NamedTuple):
     sampler: logical_axes.Shape | None
 
 
-def shapes(spec: PostTrainJobSpec, model: Form, devices: int) -> Shapes:
+def shapes(spec: PostTrainJobSpec, model: ModelStructure, devices: int) -> Shapes:
     """Return the mesh sizes for this many devices. Raises ConfigError."""
     split = _split(spec)
     parallelism, slices = spec.training.parallelism, spec.accelerator.slices
@@ -59,7 +59,7 @@ def _split(spec: PostTrainJobSpec) -> Split | None:
         raise ConfigError(str(error)) from error
 
 
-def _for_decoding(model: Form, slice_: Slice, versions: int) -> logical_axes.Shape:
+def _for_decoding(model: ModelStructure, slice_: Slice, versions: int) -> logical_axes.Shape:
     """Return a mesh with copies of the model on as few devices as hold it; no copy spans slices."""
     weights = model.decoding_bytes
     each, tensor = slice_.devices, 1

@@ -19,8 +19,8 @@ from ptapi.spec import Evaluation as EvaluationSpec
 from pttrainer.data import prompts, rows
 from pttrainer.data.prompts import Question
 from pttrainer.environments.environment import Environment
-from pttrainer.environments.python_environment import World
-from pttrainer.environments.tool_environment import Tools
+from pttrainer.environments.python_environment import UserEnvironment
+from pttrainer.environments.tool_environment import ToolEnvironment
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
@@ -161,8 +161,8 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
     if spec.python is not None:
-        return World(spec.python, spec.timeout_seconds, context.alive)
-    return Tools(spec, context.chat.source, context.alive)
+        return UserEnvironment(spec.python, spec.timeout_seconds, context.alive)
+    return ToolEnvironment(spec, context.chat.source, context.alive)
 
 
 def read_questions(context: Context, part: str, sampler: Sampler) -> list[Question]:

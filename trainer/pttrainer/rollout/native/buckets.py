@@ -5,7 +5,7 @@ Arithmetic alone, for devices that are here (`max_rows`) and for those that are 
 
 from __future__ import annotations
 
-from pttrainer.models import Form
+from pttrainer.models import ModelStructure
 from pttrainer.models.config import head_size
 from pttrainer.runtime.distributed.logical_axes import Shape
 
@@ -29,7 +29,7 @@ WEIGHTS_SHARE = 0.35
 """Most share of it for unsplit sampler weights: the training state and a cache need memory, too."""
 
 
-def sampler_shape(model: Form, weights: int, shape: Shape, memory: int | None) -> Shape:
+def sampler_shape(model: ModelStructure, weights: int, shape: Shape, memory: int | None) -> Shape:
     """Return the mesh that samples, on the devices of the training mesh.
 
     `tensor` takes from `fsdp` what it needs, so that the weights (bytes of all of them) take no more than their
@@ -64,7 +64,7 @@ def fewer_rows(rows: int, shards: int) -> int:
     return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
 
 
-def token_bytes(model: Form, *, filled: bool = False) -> int:
+def token_bytes(model: ModelStructure, *, filled: bool = False) -> int:
     """Return the bytes of one token's keys and values, all layers. filled: in TPU pages (`head_size`)."""
     config = model.config
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4

@@ -39,7 +39,7 @@ def idle(model: Model, rows: int, prompt_slots: int, slots: int, *, own_clocks: 
 def _shared_prompts(model: Model, prompts: KVCache, samples: int, slots: int, *, own_clocks: bool) -> Cache:
     """Return prompts that rows share or replace, with each row's own slots next to them."""
     if own_clocks:
-        return kv.apart(kv.share(model.config, prompts, samples, slots))
+        return kv.with_row_clocks(kv.share(model.config, prompts, samples, slots))
     if _is_paged(model, prompts, samples):
         return paged_kv_cache.share(prompts, samples, slots)
     return kv.share(model.config, prompts, samples, slots)
@@ -47,12 +47,12 @@ def _shared_prompts(model: Model, prompts: KVCache, samples: int, slots: int, *,
 
 def _is_paged(model: Model, prompts: KVCache, samples: int) -> bool:
     rows = prompts.positions_BS.shape[0] * samples
-    return paged_kernel.is_chosen(paged_kernel.problem_of(model.config, rows, model.compute_dtype))
+    return paged_kernel.is_supported(paged_kernel.problem_of(model.config, rows, model.compute_dtype))
 
 
 def capacity(cache: Cache) -> int:
     """Return the most tokens of the oldest row: its own, plus its prompt's if both share slots (`shared`)."""
-    return paged_kv_cache.room(cache) if isinstance(cache, PagedCache) else cache.positions_BS.shape[1]
+    return paged_kv_cache.capacity(cache) if isinstance(cache, PagedCache) else cache.positions_BS.shape[1]
 
 
 def grow(cache: Cache, slots: int) -> Cache:
@@ -63,13 +63,13 @@ def grow(cache: Cache, slots: int) -> Cache:
 def take_over(cache: Cache, row: Array, prompts: KVCache, which: Array) -> Cache:
     """Let row `row` read a copy of one of the prompts, and nothing that it held before."""
     if isinstance(cache, PagedCache):
-        return paged_kv_cache.take_over(cache, row, prompts, which)
-    return kv.take_over(cache, row, prompts, which)
+        return paged_kv_cache.replace_row(cache, row, prompts, which)
+    return kv.replace_row(cache, row, prompts, which)
 
 
 def select_rows(cache: Cache, rows: Array) -> Cache:
     """Return the cache of these rows alone."""
-    return paged_kv_cache.only(cache, rows) if isinstance(cache, PagedCache) else kv.only(cache, rows)
+    return paged_kv_cache.select_rows(cache, rows) if isinstance(cache, PagedCache) else kv.select_rows(cache, rows)
 
 
 def with_shardings(cache: Cache) -> Cache:

@@ -27,9 +27,9 @@ from jax.sharding import Mesh
 
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params
-from pttrainer.models.cpu_kernels.register_tile import Tile
-from pttrainer.models.cpu_kernels.weight_layout import head_in_strips, layer_in_strips, tile_of
-from pttrainer.models.parameters import Axes, whole_in_decoding
+from pttrainer.models.cpu_kernels.register_tile import RegisterTile
+from pttrainer.models.cpu_kernels.weight_layout import head_in_column_blocks, layer_in_column_blocks, tile_of
+from pttrainer.models.parameters import Axes, decoding_axes
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, cache_layout, max_rows
 from pttrainer.rollout.native.buckets import slots_for
@@ -237,13 +237,13 @@ class DecodingWeights:
 
 
 @lru_cache(maxsize=16)
-def _layer_in_strips(model: Model, tile: Tile) -> Any:
-    return jax.jit(lambda layers, i: layer_in_strips(model.layer_for_decoding(layers, i), tile))
+def _layer_in_strips(model: Model, tile: RegisterTile) -> Any:
+    return jax.jit(lambda layers, i: layer_in_column_blocks(model.layer_for_decoding(layers, i), tile))
 
 
 @lru_cache(maxsize=16)
-def _head_in_strips(model: Model, tile: Tile) -> Any:
-    return jax.jit(lambda weights: head_in_strips(model.head(weights), tile))
+def _head_in_strips(model: Model, tile: RegisterTile) -> Any:
+    return jax.jit(lambda weights: head_in_column_blocks(model.head(weights), tile))
 
 
 @lru_cache(maxsize=16)
@@ -275,7 +275,7 @@ def decoding_shardings(model: Model, mesh: Mesh) -> Any:
 
     def without_fsdp(axes: Any, *, without_layer: bool) -> Any:
         def one(of_weight: Axes) -> Axes:
-            return whole_in_decoding(of_weight[without_layer:])
+            return decoding_axes(of_weight[without_layer:])
 
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 

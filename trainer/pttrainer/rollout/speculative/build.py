@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from ptapi.spec import DraftModel
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model
-from pttrainer.models.loading.model_loader import first_params
+from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import DRAFT_URI, draft_of
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.native.native_engine import decoding_shardings
@@ -38,14 +38,14 @@ def speculation(context: Context, mesh: Mesh) -> Speculation | None:
 def _drafted(context: Context, spec: DraftModel, mesh: Mesh) -> Speculation:
     started = time.monotonic()
     source, form = draft_of(spec, context.model, context.note)
-    model = Model.of(form)
+    model = Model.from_structure(form)
     if source.config.vocab_size < context.tokenizer.size:
         raise ConfigError(
             f"{DRAFT_URI}: {spec.uri}: has {source.config.vocab_size} tokens, but the tokenizer has "
             f"{context.tokenizer.size}; accepted: a draft with the model's tokenizer"
         )
     whole = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
-    stored = first_params(source, model, whole, seed=context.spec.training.seed)
+    stored = load_params(source, model, whole, seed=context.spec.training.seed)
     weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, mesh))(stored)
     seconds = time.monotonic() - started
     context.note(f"draft: {spec.uri}, {source.config.parameters:,} weights, {seconds:.1f} s")

@@ -1,11 +1,11 @@
-"""How arrays are divided over devices, as arithmetic: logical axis names, mesh axes, and the one table between them.
+"""How arrays are sharded, as arithmetic: logical axis names, mesh axes, and the one table that maps them.
 
-The mesh has five axes. `data` copies the model, `fsdp` splits weights and optimizer state, `expert` splits the
+The mesh has five axes. `data` replicates the model, `fsdp` splits weights and optimizer state, `expert` splits the
 experts (and, like `fsdp`, all other weights); all three split the batch. `tensor` splits the matrices of a layer;
-`sequence` splits the tokens of a row. Model code speaks of logical axes only ("embed", "heads"), so the layout can
-change in one place.
+`sequence` splits the tokens of a row. Model code names logical axes only ("embed", "heads"), so the layout changes in
+one place.
 
-Nothing here imports jax: `sharding` makes meshes and shardings of it, and preflight's formula counts bytes with it.
+Nothing here imports jax: `sharding` builds meshes and shardings from it, and preflight's formula counts bytes with it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "expert_low_rank": ("tensor", "fsdp"),
     "sequence_batch": ("sequence", *BATCH_AXES),
 }
-"""`embed` of an expert's matrices has its own name: an array cannot be split twice by the same mesh axis.
-`low_rank`: the side of an adapter's matrix that is not the model's axis; there is nothing else there to split.
-`sequence_batch`: rows cut into their pieces over `sequence`, all pieces as rows of their own."""
+"""`expert_embed` is the `embed` axis of an expert's matrices: an array cannot be split twice by the same mesh axis.
+`low_rank` is the side of an adapter's matrix that is not a model axis, so any mesh axis may split it. `sequence_batch`:
+rows cut into their pieces over `sequence`, with each piece as a row of its own."""
 
 
 def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> Shape:
-    """Sizes of the mesh axes for this many devices, `auto` resolved.
+    """Return the sizes of the mesh axes for this many devices, with `auto` resolved.
 
     Raises ConfigError naming factorisations that work.
     """
@@ -68,7 +68,7 @@ def _examples(devices: int) -> str:
 
 
 def check_experts(axis: int, experts: int | None) -> None:
-    """`parallelism.expert` must divide the model's experts; raises ConfigError with sizes that do."""
+    """Check that `parallelism.expert` divides the model's experts; raise ConfigError with sizes that do."""
     if axis == 1:
         return
     if experts is None:
@@ -84,7 +84,7 @@ def check_experts(axis: int, experts: int | None) -> None:
 
 
 def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> None:
-    """Rows must divide evenly over micro-batches and devices; raises ConfigError with numbers that do."""
+    """Check that rows divide evenly over micro-batches and devices; raise ConfigError with numbers that do."""
     micro = micro_batch_size or batch_size
     if batch_size % micro:
         raise ConfigError(
@@ -100,19 +100,21 @@ def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> N
 
 
 def mesh_axes(logical: str | None) -> tuple[str, ...]:
-    """The mesh axes that split a logical axis."""
+    """Return the mesh axes that split a logical axis."""
     axes = None if logical is None else MESH_AXIS_OF[logical]
     return () if axes is None else (axes,) if isinstance(axes, str) else axes
 
 
 def pieces(sizes: Mapping[str, int], axes: tuple[str, ...]) -> int:
-    """Into how many pieces a mesh of these sizes cuts what these axes of it split."""
+    """Return the number of pieces into which a mesh of these sizes splits an array along these axes."""
     return math.prod(sizes[axis] for axis in axes)
 
 
 def fitting(sizes: Mapping[str, int], logical: str | None, size: int) -> tuple[str, ...]:
-    """The mesh axes that split a weight's axis of this size: those of its name, without the last ones where all of them
-    do not divide it."""
+    """Return the mesh axes that split a weight's axis of this size.
+
+    They are the axes of its logical name, with trailing ones dropped until the product divides the size.
+    """
     axes = mesh_axes(logical)
     while axes and size % pieces(sizes, axes):
         axes = axes[:-1]
@@ -120,6 +122,6 @@ def fitting(sizes: Mapping[str, int], logical: str | None, size: int) -> tuple[s
 
 
 def fitting_batch(sizes: Mapping[str, int], shape: tuple[int, ...]) -> tuple[str | None, ...]:
-    """Logical names of the axes of a batch's array that are split; one that does not divide evenly is kept whole."""
+    """Return logical names for the batch axes that are split; an axis that does not divide evenly is replicated."""
     named = zip(("batch", "sequence"), shape, strict=False)
     return tuple(name if size % pieces(sizes, mesh_axes(name)) == 0 else None for name, size in named)

@@ -1,21 +1,21 @@
-"""Processes and devices: what must happen before and right after jax wakes up.
+"""Processes and devices: what must happen just before and just after jax is imported.
 
-The environment is read here and nowhere else (but for GLIBC_TUNABLES, by `large_pages`, before all this):
+The environment is read here and nowhere else (except GLIBC_TUNABLES, which `large_pages` reads earlier):
 
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator for several processes
-    POSTTRAIN_SLICE_INDEX, POSTTRAIN_HOST_INDEX,                 instead of JAX_PROCESS_ID, where it is not one of
+JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator for several processes
+    POSTTRAIN_SLICE_INDEX, POSTTRAIN_HOST_INDEX,                 replace JAX_PROCESS_ID when it is not one of
     POSTTRAIN_HOSTS_PER_SLICE, POSTTRAIN_PROCESSES_PER_HOST,     Kubernetes' own indices
     POSTTRAIN_PROCESS_IN_HOST
     JAX_COMPILATION_CACHE_DIR                                    where compiled steps are kept between runs
-    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS                   what compiles sooner is not kept (0.2 s)
-    XDG_CACHE_HOME                                               else the cache is below it (~/.cache)
-    LIBTPU_INIT_ARGS                                             respected, after what a generation needs
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS                   programs that compile faster are not cached (0.2 s)
+    XDG_CACHE_HOME                                               parent of the default cache (~/.cache)
+    LIBTPU_INIT_ARGS                                             respected, after the flags that a generation needs
                                                                  (`compiler_flags`)
-    XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; a platform
+    XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; the platform
                                                                  `proxy` is Pathways: one process sees all chips
-    HOSTNAME                                                     the pod's name, for whoever finds it writing
-    POSTTRAIN_LEASE_SECONDS                                      a silent process keeps its run directory so long (30 s)
-    the one that spec.rewards[].judge.apiKeyEnv names            the key of a judge's endpoint (`secret`)
+    HOSTNAME                                                     the pod's name, shown to others that want to write
+    POSTTRAIN_LEASE_SECONDS                                      seconds that a silent process keeps its directory (30)
+    the variable that spec.rewards[].judge.apiKeyEnv names       the API key of a judge's endpoint (`secret`)
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
-LONGEST_TEXT = 4096
-_LEADER_SAYS, _DAY_MS = "posttrain/leader-says", 86_400_000
+MAX_TEXT_BYTES = 4096
+_LEADER_KEY, _DAY_MS = "posttrain/leader-says", 86_400_000
 
 
 def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Gives `cpu-N` its N virtual devices, and a TPU's compiler its flags. Must run before jax is first imported."""
+    """Create the N virtual devices of `cpu-N`, or set a TPU's compiler flags.
+
+    Must run before jax is first imported.
+    """
     virtual = re.fullmatch(r"cpu-([1-9][0-9]*)", accelerator)
     if virtual is None:
         flags = init_args(accelerator, environ.get(LIBTPU_FLAGS, ""))
@@ -50,12 +53,12 @@ def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os
 
 
 def cache_directory(environ: MutableMapping[str, str] = os.environ) -> Path:
-    """Where posttrain keeps what can be made again: compiled steps, downloaded models."""
+    """Return the directory for everything that can be recreated: compiled steps, downloaded models."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posttrain"
 
 
 def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ) -> str:
-    """The value of the variable that the job names in `field`; raises ConfigError where it is not set."""
+    """Return the value of the variable that the job names in `field`; raise ConfigError if it is not set."""
     value = environ.get(name, "").strip()
     if not value:
         raise ConfigError(
@@ -66,7 +69,7 @@ def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ
 
 
 def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
-    """How long a process that is not heard of keeps the run directory; raises ConfigError."""
+    """Return how long a silent process keeps the run directory, in seconds; raise ConfigError if invalid."""
     text = environ.get("POSTTRAIN_LEASE_SECONDS", "30")
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 1:
         raise ConfigError(f"environment: POSTTRAIN_LEASE_SECONDS: {text}: accepted: seconds, at least 1")
@@ -74,12 +77,12 @@ def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
 
 
 def pod(environ: MutableMapping[str, str] = os.environ) -> str:
-    """The name of the pod, in one."""
+    """Return the name of this pod, or of this host outside Kubernetes."""
     return environ.get("HOSTNAME") or socket.gethostname()
 
 
 def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Joins the other processes, if there are any, and turns on the cache of compiled steps."""
+    """Join the other processes, if there are any, and turn on the compilation cache."""
     if is_pathways(environ):
         _join_pathways()
         return
@@ -105,18 +108,21 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def processes(environ: MutableMapping[str, str] = os.environ) -> int:
-    """How many processes the run has, before they have joined."""
+    """Return the number of processes of the run, before they have joined."""
     return int(environ.get("JAX_NUM_PROCESSES", "1")) if environ.get("JAX_COORDINATOR_ADDRESS") else 1
 
 
 def is_pathways(environ: MutableMapping[str, str] = os.environ) -> bool:
-    """Whether Pathways' proxy stands between this process and the chips."""
+    """Return True if this process reaches its chips through Pathways' proxy."""
     return "proxy" in environ.get("JAX_PLATFORMS", "").split(",")
 
 
 def _join_pathways() -> None:
-    """Registers Pathways' backend; must run before any device is used. Programs are compiled, and kept, on its side:
-    there is no cache of compiled steps here, and there are no other processes to join."""
+    """Register Pathways' backend; must run before any device is used.
+
+    Pathways compiles and caches programs on its side: there is no compilation cache here, and no other process to
+    join.
+    """
     try:
         import pathwaysutils
     except ImportError as error:
@@ -128,7 +134,7 @@ def _join_pathways() -> None:
 
 
 def process_id(environ: MutableMapping[str, str]) -> int:
-    """The number of this process: given, or counted over slices, hosts of a slice and processes of a host."""
+    """Return this process's index: set directly, or derived from slice, host and process-in-host indices."""
     if "JAX_PROCESS_ID" in environ:
         return int(environ["JAX_PROCESS_ID"])
     host = int(environ["POSTTRAIN_SLICE_INDEX"]) * int(environ["POSTTRAIN_HOSTS_PER_SLICE"])
@@ -138,14 +144,14 @@ def process_id(environ: MutableMapping[str, str]) -> int:
 
 
 def is_leader() -> bool:
-    """One process writes the run directory."""
+    """Return True on the one process that writes the run directory."""
     import jax
 
     return bool(jax.process_index() == 0)
 
 
 def from_leader(text: str) -> str:
-    """The leader's text (its first `LONGEST_TEXT` bytes), on every process. All call it together."""
+    """Return the leader's text (its first `MAX_TEXT_BYTES` bytes) on every process. All must call it together."""
     import jax
 
     if jax.process_count() == 1:
@@ -153,14 +159,16 @@ def from_leader(text: str) -> str:
     import numpy as np
     from jax.experimental import multihost_utils
 
-    said = text.encode()[:LONGEST_TEXT].ljust(LONGEST_TEXT, b"\0")
-    told = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(said, np.uint8)))
-    return told.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="ignore")
+    sent = text.encode()[:MAX_TEXT_BYTES].ljust(MAX_TEXT_BYTES, b"\0")
+    received = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(sent, np.uint8)))
+    return received.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="ignore")
 
 
-def leader_says(word: str | None) -> str:
-    """The leader's word, on every process; word: given on the leader alone, and not empty. However long it takes: a
-    collective would give up."""
+def wait_for_leader(word: str | None) -> str:
+    """Return the leader's word on every process, however long it takes to arrive.
+
+    Only the leader passes `word`, which must not be empty. A collective would time out.
+    """
     import jax
 
     if jax.process_count() == 1:
@@ -169,13 +177,13 @@ def leader_says(word: str | None) -> str:
 
     store: Any = global_state.client
     if word is None:
-        return str(store.blocking_key_value_get(_LEADER_SAYS, _DAY_MS))
-    store.key_value_set(_LEADER_SAYS, word)
+        return str(store.blocking_key_value_get(_LEADER_KEY, _DAY_MS))
+    store.key_value_set(_LEADER_KEY, word)
     return word
 
 
 def any_process(flag: bool) -> bool:
-    """True everywhere if it is true anywhere: a signal reaches processes at different times."""
+    """Return True everywhere if `flag` is true anywhere: a signal reaches processes at different times."""
     import jax
 
     if jax.process_count() == 1:

@@ -1,4 +1,4 @@
-"""Where arrays live: meshes of devices, and shardings by the table of `logical_axes`."""
+"""Where arrays live: meshes of devices, and shardings from the table in `logical_axes`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,21 @@ from pttrainer.runtime.distributed.logical_axes import (
 
 
 def make_mesh(shape: tuple[int, ...], devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh of these devices (unset: all); trailing axes may be left out and are 1. Axis types are Auto: the
-    compiler propagates shardings from weights and constraints."""
+    """Return the mesh of these devices (None: all of them); trailing axes may be omitted and are 1.
+
+    Axis types are Auto: the compiler propagates shardings from weights and constraints.
+    """
     sizes = (*shape, *(1 for _ in MESH_AXES[len(shape) :]))
     chosen = list(jax.devices() if devices is None else devices)[: math.prod(sizes)]
     return Mesh(_arranged(sizes, chosen), MESH_AXES)
 
 
 def _arranged(sizes: tuple[int, ...], devices: Sequence[Any]) -> Any:
-    """Devices so that those of an axis are neighbours. Copies of the model (`data`) go to slices where there are as
-    many of them, or a multiple. An axis may be a part of a torus's side (fsdp 16 x tensor 4 on 8x8 chips)."""
+    """Arrange devices so that those along an axis are neighbours.
+
+    Replicas of the model (`data`) go to separate slices if their number is a multiple of the slices'. An axis may
+    be part of a torus's side (fsdp 16 x tensor 4 on 8x8 chips).
+    """
     slices = len({device.slice_index for device in devices}) if _is_multislice(devices) else 1
     if slices > 1 and sizes[0] % slices == 0:
         inner = (sizes[0] // slices, *sizes[1:])
@@ -47,39 +52,41 @@ def _is_multislice(devices: Sequence[Any]) -> bool:
 
 
 def spec_of(axes: tuple[str | None, ...]) -> PartitionSpec:
-    """The partition of an array whose axes have these logical names."""
+    """Return the PartitionSpec of an array whose axes have these logical names."""
     return PartitionSpec(*(None if axis is None else MESH_AXIS_OF[axis] for axis in axes))
 
 
 def weight_shardings(mesh: Mesh, abstract: Any, axes: Any) -> Any:
-    """A sharding per weight. An axis that the mesh axes do not divide is split by the first of them that do, or
-    kept whole, as odd sizes need."""
+    """Return a sharding for each weight.
+
+    An axis that its mesh axes do not divide is split by the leading ones that do, or replicated.
+    """
     is_axes = lambda x: isinstance(x, tuple)  # noqa: E731
 
     def one(axes: tuple[str | None, ...], array: Any) -> NamedSharding:
         split = (fitting(mesh.shape, name, size) for name, size in zip(axes, array.shape, strict=True))
-        return NamedSharding(mesh, PartitionSpec(*(found[0] if len(found) == 1 else found or None for found in split)))
+        return NamedSharding(mesh, PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in split)))
 
     return jax.tree.map(one, axes, abstract, is_leaf=is_axes)
 
 
 def fitting_batch_spec(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...]) -> PartitionSpec:
-    """Rows over data, fsdp and expert, tokens over sequence; an axis that does not divide evenly is kept whole."""
+    """Split rows over data, fsdp and expert, tokens over sequence; an axis that does not divide is replicated."""
     return spec_of(fitting_batch(mesh.shape, shape))
 
 
 def batch_sharding(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...]) -> NamedSharding:
-    """Where an array of a batch lives (`fitting_batch_spec`)."""
+    """Return the sharding of a batch's array (`fitting_batch_spec`)."""
     return NamedSharding(mesh, fitting_batch_spec(mesh, shape))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """A copy on every device."""
+    """Return the sharding that puts a copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def put(mesh: Mesh, tree: Any) -> Any:
-    """Global host arrays onto the mesh, split as `batch_sharding` says."""
+    """Put global host arrays on the mesh, split by `batch_sharding`."""
 
     def one(x: Any) -> jax.Array:
         x = np.asarray(x)
@@ -89,7 +96,7 @@ def put(mesh: Mesh, tree: Any) -> Any:
 
 
 def fetch(tree: Any) -> Any:
-    """Whole host copies of arrays, on every process."""
+    """Return full host copies of arrays, on every process."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     from jax.experimental import multihost_utils
@@ -98,7 +105,7 @@ def fetch(tree: Any) -> Any:
 
 
 def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-    """Pins an activation's layout; without a mesh in context (tests, one device) it does nothing."""
+    """Pin an activation's layout; do nothing without a mesh in context (tests, one device)."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
@@ -107,19 +114,21 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
 
 
 def constrain_fitting(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-    """As `constrain`; an axis that does not divide evenly is kept whole."""
-    kept = (None if axis is None or size % parts(axis) else axis for axis, size in zip(axes, x.shape, strict=True))
-    return constrain(x, tuple(kept))
+    """Pin an activation's layout like `constrain`, but replicate an axis that does not divide evenly."""
+    fitting_axes = (
+        None if axis is None or size % parts(axis) else axis for axis, size in zip(axes, x.shape, strict=True)
+    )
+    return constrain(x, tuple(fitting_axes))
 
 
 def devices() -> int:
-    """Devices of the mesh in context; 1 without one."""
+    """Return the number of devices of the mesh in context, or 1 without one."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else int(mesh.size)
 
 
 def chip() -> tuple[str, str]:
-    """Platform and device kind that the mesh in context is made of, which need not be this process's."""
+    """Return platform and device kind of the mesh in context, which may differ from this process's."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     if device is not None:
         return device.platform, device.device_kind
@@ -127,26 +136,28 @@ def chip() -> tuple[str, str]:
 
 
 def parts(logical: str) -> int:
-    """Into how many parts the mesh in context splits an axis of this name."""
+    """Return the number of parts into which the mesh in context splits a logical axis."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else mesh_size(mesh, logical)
 
 
-def splits(axis: str) -> bool:
-    """True where the mesh in context splits this mesh axis."""
+def is_split(axis: str) -> bool:
+    """Return True if the mesh in context splits this mesh axis."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and mesh.shape[axis] > 1
 
 
 def pieces(axis: str, size: int) -> int:
-    """Into how many pieces the mesh in context cuts an axis of this size; 1 where they would not be equal."""
-    count = int(jax.sharding.get_abstract_mesh().shape[axis]) if splits(axis) else 1
+    """Return the number of pieces into which the mesh in context splits an axis; 1 if they would be unequal."""
+    count = int(jax.sharding.get_abstract_mesh().shape[axis]) if is_split(axis) else 1
     return 1 if size % count else count
 
 
 def sequence_rows(x_BTX: jax.Array, pieces: int) -> jax.Array:
-    """[B, T, …] to [pieces · B, T / pieces, …]: what a device holds of a row becomes a row of its own; nothing moves.
-    Whatever sorts or slices the tokens of a row would otherwise gather all of it."""
+    """Reshape [B, T, …] to [pieces · B, T / pieces, …], so that each device's part of a row becomes a row.
+
+    Nothing moves between devices. Sorting or slicing a row's tokens would otherwise gather all of them.
+    """
     if pieces == 1:
         return x_BTX
     B, T, *rest = x_BTX.shape
@@ -155,7 +166,7 @@ def sequence_rows(x_BTX: jax.Array, pieces: int) -> jax.Array:
 
 
 def whole_rows(x_BTX: jax.Array, pieces: int) -> jax.Array:
-    """The inverse of `sequence_rows`."""
+    """Invert `sequence_rows`."""
     if pieces == 1:
         return x_BTX
     B, T, *rest = x_BTX.shape
@@ -164,5 +175,5 @@ def whole_rows(x_BTX: jax.Array, pieces: int) -> jax.Array:
 
 
 def mesh_size(mesh: Mesh | jax.sharding.AbstractMesh, logical: str) -> int:
-    """Into how many pieces the mesh cuts a logical axis."""
+    """Return the number of pieces into which a mesh splits a logical axis."""
     return logical_axes.pieces(mesh.shape, mesh_axes(logical))

@@ -1,6 +1,6 @@
-"""Digests of files on this machine: whole, or of samples where whole would take minutes.
+"""Digests of local files: of the full content, or of samples where reading all of it would take minutes.
 
-A file that was hashed is not hashed again while it stays as it is, so whoever needs its digest may ask.
+The digest of an unchanged file is cached, so callers may ask for it repeatedly.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from functools import lru_cache
 from pathlib import Path
 
 WHOLE_BYTES = 16 * 2**20
-"""Files up to this size are read whole."""
+"""Files up to this size are read completely."""
 SAMPLES, SAMPLE_BYTES = 256, 2**14
 
 
 def sha256(path: Path) -> str:
-    """Of the whole content; raises OSError."""
+    """Return the SHA-256 of the full content; raise OSError if the file cannot be read."""
     return _sha256(path, *_version(path))
 
 
 def weights(path: Path) -> str:
-    """Of a file that may take many gigabytes: of all of it where it is small, else of its size and many pieces all over
-    it, which other weights of the same shapes do not share. Raises OSError."""
+    """Return a digest of a file that may hold many gigabytes; raise OSError if it cannot be read.
+
+    A small file is read completely, a large one by its size and many samples: other weights of the same shapes
+    differ in them.
+    """
     if path.stat().st_size <= WHOLE_BYTES:
         return f"sha256:{sha256(path)}"
     return f"sampled:{_sampled(path, *_version(path))}"

@@ -1,7 +1,7 @@
-"""Objects of a bucket into a directory: in parallel, in ranges, checked, and only what changed.
+"""Download objects of a bucket into a directory: in parallel, in ranges, checked, and only what changed.
 
-A range of a file is a unit of work, so one large file keeps all threads busy. A file appears under its name only
-when it is whole and its CRC32C is the bucket's. Beside the files lies a list of what they are copies of.
+A range of a file is a unit of work, so one large file keeps all threads busy. A file appears under its name only once
+it is complete and its CRC32C matches the bucket's. A list beside the files records which objects they are copies of.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ THREADS = 8
 RANGE_BYTES = 16 * 2**20
 SECONDS_BETWEEN_NOTES = 10.0
 COPIED = ".copied.json"
-"""Which generation of each object the files are."""
+"""File that records the generation of each downloaded object."""
 
 
 @dataclass
 class _Progress:
-    """Says how far a download is, every few seconds."""
+    """Reports how far a download is, every few seconds."""
 
     uri: str
     total: int
@@ -47,7 +47,7 @@ class _Progress:
 
 
 def download_all(uri: str, blobs: Mapping[str, Any], directory: Path, note: Callable[[str], None]) -> None:
-    """Makes `directory` hold these objects; what it holds already is not fetched again."""
+    """Download these objects into `directory`; skip the ones that are already there."""
     directory.mkdir(parents=True, exist_ok=True)
     copied = _copied(directory)
     wanted = {name: str(blob.generation) for name, blob in blobs.items()}
@@ -83,7 +83,9 @@ def _download(uri: str, blob: Any, target: Path, threads: ThreadPoolExecutor, pr
         for _ in threads.map(fetch, range(0, blob.size, RANGE_BYTES)):
             pass
         if blob.crc32c is not None and _crc32c(_parts(file, blob.size)) != blob.crc32c:
-            raise ConfigError(f"{uri}: arrived damaged: its checksum is not the bucket's; hint: run again")
+            raise ConfigError(
+                f"{uri}: is corrupt after the download: its checksum differs from the bucket's; hint: run again"
+            )
         temporary.replace(target)
     finally:
         os.close(file)
@@ -111,7 +113,7 @@ def _parts(file: int, size: int) -> Iterable[bytes]:
 
 
 def _crc32c(parts: Iterable[bytes]) -> str:
-    """As Google Cloud Storage writes it: base64 of the big-endian number."""
+    """Return the checksum as Google Cloud Storage writes it: base64 of the big-endian number."""
     import google_crc32c
 
     value = 0

@@ -1,4 +1,4 @@
-"""Hugging Face's hub, through its own client and its shared cache; what goes wrong is told in the job's words."""
+"""Hugging Face's hub, through its own client and shared cache; its errors are translated to the job's fields."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ REACHABLE = "hint: is the hub reachable from the pod?"
 
 
 def dataset_commit(repository: str, revision: str | None) -> str:
-    """The commit that a branch or tag (None: the default branch) of a data set is now."""
+    """Return the commit that a data set's branch or tag (None: the default branch) points to now."""
     from huggingface_hub import HfApi
 
     return str(HfApi().dataset_info(repository, revision=revision).sha)
 
 
 def dataset_names(repository: str, commit: str) -> list[str]:
-    """All files of a data set."""
+    """Return the names of all files of a data set."""
     from huggingface_hub import HfApi
 
     return list(HfApi().list_repo_files(repository, repo_type="dataset", revision=commit))
 
 
 def dataset_files(repository: str, commit: str, names: Sequence[str]) -> dict[str, Path]:
-    """Where files of a data set are on this machine, after fetching what is not there."""
+    """Return local paths of a data set's files, downloading the missing ones."""
     from huggingface_hub import hf_hub_download
 
     return {name: Path(hf_hub_download(repository, name, repo_type="dataset", revision=commit)) for name in names}
 
 
 @contextmanager
-def told(where: str, kind: str, raised: type[TrainerError]) -> Iterator[None]:
-    """Turns what the client raises into errors that say what to do. kind: model or data set."""
+def hub_errors(where: str, kind: str, raised: type[TrainerError]) -> Iterator[None]:
+    """Turn the client's exceptions into errors that say what to do.
+
+    kind: "model" or "data set".
+    """
     from huggingface_hub import errors
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
@@ -48,13 +51,13 @@ def told(where: str, kind: str, raised: type[TrainerError]) -> Iterator[None]:
     try:
         yield
     except errors.HFValidationError as error:
-        raise raised(f"{where}: not a repository's name; accepted: hf://organisation/name") from error
+        raise raised(f"{where}: not a repository name; accepted: hf://organisation/name") from error
     except errors.GatedRepoError as error:
-        raise raised(
-            f"{where}: access must be granted to you; hint: ask for it on the {kind}'s page, and {token}"
-        ) from error
+        raise raised(f"{where}: you have no access; hint: request it on the {kind}'s page, and {token}") from error
     except errors.RepositoryNotFoundError as error:
-        raise raised(f"{where}: no such {kind}, or none that you may see; hint: for a private one, {token}") from error
+        raise raised(
+            f"{where}: no such {kind}, or you have no access to it; hint: for a private one, {token}"
+        ) from error
     except errors.RevisionNotFoundError as error:
         raise raised(f"{where}: no such branch, tag or commit; accepted: a revision of the {kind}") from error
     except Exception as error:
@@ -64,5 +67,5 @@ def told(where: str, kind: str, raised: type[TrainerError]) -> Iterator[None]:
 
 
 def _is_of_http(error: Exception) -> bool:
-    """The client lets its HTTP library's exceptions through; which library that is depends on its version."""
+    """Return True for an exception of the client's HTTP library; which library that is depends on its version."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests", "huggingface_hub")

@@ -1,4 +1,4 @@
-"""A user's Python file on this machine, wherever the job says it is."""
+"""A local copy of a user's Python file, wherever the job's URI points."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A model's files on this machine, wherever they come from: `hf://`, `gs://` or `file://`.
+"""Local copies of a model's files, from `hf://`, `gs://` or `file://`.
 
-What a URI names is copied into a cache once and checked against the source's own checksums; a directory of this
-machine is used as it is. Hugging Face's cache is the one that all its tools share.
+Remote files are copied into a cache once and checked against the source's own checksums; a local directory is used in
+place. Hugging Face models use the cache that all its tools share.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pttrainer.runtime.io.gcs_download import download_all
 from pttrainer.runtime.io.huggingface import HUB
 
 Note = Callable[[str], None]
-"""Takes a line for the person who watches."""
+"""Shows one line to the user."""
 
 FILES = ("*.json", "*.jinja")
 WEIGHTS = ("*.safetensors",)
 ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")
 NOT_OURS = ("*/*", "consolidated*", "adapter_*")
-"""Folders hold other formats; `consolidated` files repeat the weights under other names."""
+"""Directories may hold other formats; `consolidated` files repeat the weights under other names."""
 
 
 class Pinned(NamedTuple):
-    """Commits that a run began with."""
+    """Commits that a run started with."""
 
     model: str | None = None
     adapters: str | None = None
@@ -40,14 +40,14 @@ NOTHING_PINNED = Pinned()
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A directory in Hugging Face's layout, and the commit that it is, if it has one."""
+    """A directory in Hugging Face's layout, and its commit if it has one."""
 
     directory: Path
     commit: str | None = None
 
 
 def fetch(uri: str, field: str, note: Note, *, revision: str | None = None, weights: bool = True) -> ModelFiles:
-    """The files behind a URI; raises ConfigError, naming `field`, where they cannot be had."""
+    """Return the files behind a URI; raise ConfigError, naming `field`, if they are unavailable."""
     if uri.startswith(HUB):
         return _from_hub(uri, field, note, revision, (*FILES, *WEIGHTS) if weights else FILES)
     if revision is not None:
@@ -61,7 +61,7 @@ def fetch(uri: str, field: str, note: Note, *, revision: str | None = None, weig
 
 
 def fetch_adapters(uri: str, field: str, note: Note, *, revision: str | None = None) -> ModelFiles:
-    """As `fetch`, of adapters in PEFT's layout. A hub's repository may hold a model beside them, which stays there."""
+    """Return adapters in PEFT's layout like `fetch`; a model in the same repository is not downloaded."""
     if uri.startswith(HUB):
         return _snapshot(uri, field, note, revision, ADAPTERS, ())
     return fetch(uri, field, note)
@@ -76,7 +76,9 @@ def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
         raise ConfigError(f"{field}: {error}") from error
     blobs = {name: blob for name, blob in there.items() if name.endswith(suffixes) and "/" not in name}
     if not blobs:
-        raise ConfigError(f"{field}: {uri}: holds no model files; hint: the URI must name the directory of config.json")
+        raise ConfigError(
+            f"{field}: {uri}: holds no model files; hint: the URI must name the directory that holds config.json"
+        )
     cache = processes.cache_directory() / "models" / hashlib.sha256(uri.encode()).hexdigest()[:16]
     download_all(uri, blobs, cache, note)
     return ModelFiles(cache)
@@ -101,7 +103,7 @@ def _snapshot(
             f"{field}: {uri}: huggingface-hub is not installed; hint: pip install 'posttrain[trainer]'"
         ) from error
     note(f"fetching {uri}" + (f" at {revision}" if revision else ""))
-    with huggingface.told(_named(uri, field, revision), "model", ConfigError):
+    with huggingface.hub_errors(_named(uri, field, revision), "model", ConfigError):
         snapshot = snapshot_download(
             uri.removeprefix(HUB), revision=revision, allow_patterns=list(patterns), ignore_patterns=list(ignored)
         )

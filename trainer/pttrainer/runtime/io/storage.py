@@ -1,11 +1,11 @@
-"""Files behind URIs: `file://` directories and `gs://` buckets, read and written alike.
+"""Files behind URIs: `file://` directories and `gs://` buckets, behind one interface.
 
-A URI names a place; `Place` is what can be done there. Writes are whole files and atomic: a reader sees the
-old content or the new, never half of it (a rename on disk; on gs:// an object appears whole by nature).
-`write_if` is the one write that two machines may try at once: one of them succeeds. On gs:// the service sees to it. On
-a disk a lock does, which NFS takes to its server; where locks are local (Cloud Storage FUSE) the file is changed in
-place, and a file that another mount has changed cannot be written. Every other write asks `fence` first.
-Left out: anything that streams. Errors say which URI could not be read or written, and why.
+A URI names a place; `Place` lists the operations. Writes replace files atomically: a reader sees the old content or the
+new, never half of it (a rename on disk; on gs:// every object appears atomically). `write_if` is the one write that two
+machines may attempt at once: one of them succeeds. On gs:// the service guarantees it. On disk a lock does, which NFS
+forwards to its server; where locks are local (Cloud Storage FUSE) the file is changed in place, and a file that another
+mount has changed cannot be written. Every other write calls `fence` first. Left out: streaming. Errors say which URI
+could not be read or written, and why.
 """
 
 from __future__ import annotations
@@ -26,66 +26,68 @@ from urllib.parse import urlparse
 from pttrainer.errors import ConfigError, DataError, StorageError
 
 LOCK_S = 5.0
-"""A lock is held for the time of a read or write: one that lasts longer is that of a process that stands still."""
+"""A lock is held for one read or write: a lock held longer belongs to a stuck process."""
 
 
 CALL_S = 10.0
-"""Of a call whose answer says who may write: one that lasts longer is made anew, for half a minute."""
+"""Timeout of a call whose answer decides who may write: a slower call is retried, for half a minute."""
 
 
 class Versioned(NamedTuple):
-    """A file's content and its generation, which is another one after each write; None and 0 where there is no file."""
+    """A file's content and its generation, which changes with each write; None and 0 if the file does not exist."""
 
     content: bytes | None
     generation: int
 
 
 def no_fence() -> None:
-    """Every write may go on."""
+    """Allow every write."""
 
 
 class Place(Protocol):
-    """A directory of files; names are relative paths with `/`. fence: asked before each write; whoever may not write
-    does not return from it."""
+    """A directory of files; names are relative paths with `/`.
+
+    fence: called before each write; it does not return if this process may not write.
+    """
 
     uri: str
     fence: Callable[[], None]
 
     def read(self, name: str) -> bytes | None:
-        """The content, or None where there is no such file."""
+        """Return the content, or None if the file does not exist."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces the file atomically."""
+        """Replace the file atomically."""
         ...
 
     def append(self, name: str, content: bytes) -> None:
-        """Adds to the end of the file."""
+        """Append to the file."""
         ...
 
     def remove(self, name: str) -> None:
-        """Deletes the file if it is there."""
+        """Delete the file if it exists."""
         ...
 
     def names(self, under: str = "") -> list[str]:
-        """All files below, sorted."""
+        """Return the names of all files below, sorted."""
         ...
 
     def upload(self, name: str, path: Path) -> None:
-        """As `write`, from a file; for large ones."""
+        """Write the file from a local one; for large files."""
         ...
 
     def read_versioned(self, name: str) -> Versioned:
-        """The content, and what `write_if` compares."""
+        """Return the content and the generation that `write_if` compares."""
         ...
 
     def write_if(self, name: str, content: bytes, generation: int) -> int | None:
-        """Replaces the file if it is still of this generation (0: if there is none); the new generation, or None."""
+        """Replace the file if it still has this generation (0: does not exist); return the new generation, or None."""
         ...
 
 
 class Directory:
-    """`file://`: a directory of this machine."""
+    """`file://`: a local directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,12 +95,14 @@ class Directory:
         self.fence: Callable[[], None] = no_fence
 
     def read(self, name: str) -> bytes | None:
+        """Return the content, or None if the file does not exist."""
         try:
             return (self.path / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write(self, name: str, content: bytes) -> None:
+        """Replace the file atomically."""
         self.fence()
         target = self.path / name
         # One writer per run directory, so the process id makes the temporary name unique.
@@ -113,6 +117,7 @@ class Directory:
             raise write_error(f"{self.uri}/{name}", error) from error
 
     def append(self, name: str, content: bytes) -> None:
+        """Append to the file."""
         self.fence()
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -122,10 +127,12 @@ class Directory:
             raise write_error(f"{self.uri}/{name}", error) from error
 
     def remove(self, name: str) -> None:
+        """Delete the file if it exists."""
         self.fence()
         (self.path / name).unlink(missing_ok=True)
 
     def upload(self, name: str, path: Path) -> None:
+        """Write the file from a local one."""
         self.fence()
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -136,10 +143,12 @@ class Directory:
             raise write_error(f"{self.uri}/{name}", error) from error
 
     def names(self, under: str = "") -> list[str]:
-        found = (self.path / under).rglob("*")
-        return sorted(str(p.relative_to(self.path)) for p in found if p.is_file())
+        """Return the names of all files below, sorted."""
+        paths = (self.path / under).rglob("*")
+        return sorted(str(p.relative_to(self.path)) for p in paths if p.is_file())
 
     def read_versioned(self, name: str) -> Versioned:
+        """Return the content and its generation."""
         try:
             with (self.path / name).open("rb") as file:
                 _lock(file.fileno(), fcntl.LOCK_SH)
@@ -151,6 +160,7 @@ class Directory:
         return Versioned(content or None, _generation(content))
 
     def write_if(self, name: str, content: bytes, generation: int) -> int | None:
+        """Replace the file if it still has this generation; return the new one, or None."""
         target = self.path / name
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -179,19 +189,23 @@ class Bucket:
         self._bucket = _gcs_bucket(bucket)
 
     def read(self, name: str) -> bytes | None:
+        """Return the content, or None if the object does not exist."""
         with _service(f"{self.uri}/{name}", "read"):
             blob = self._bucket.get_blob(self._key(name))
             return None if blob is None else bytes(blob.download_as_bytes())
 
     def write(self, name: str, content: bytes) -> None:
+        """Replace the object."""
         self.fence()
         with _service(f"{self.uri}/{name}", "written"):
             self._bucket.blob(self._key(name)).upload_from_string(content)
 
     def append(self, name: str, content: bytes) -> None:
+        """Append to the object."""
         self.write(name, (self.read(name) or b"") + content)
 
     def remove(self, name: str) -> None:
+        """Delete the object if it exists."""
         self.fence()
         with _service(f"{self.uri}/{name}", "removed"):
             blob = self._bucket.get_blob(self._key(name))
@@ -199,51 +213,54 @@ class Bucket:
                 blob.delete()
 
     def names(self, under: str = "") -> list[str]:
+        """Return the names of all objects below, sorted."""
         start = len(self.prefix) + 1 if self.prefix else 0
         with _service(self.uri, "listed"):
             return sorted(blob.name[start:] for blob in self._bucket.list_blobs(prefix=self._below(under)))
 
     def blobs(self) -> dict[str, Any]:
-        """All objects below, by name."""
+        """Return all objects below, by name."""
         start = len(self.prefix) + 1 if self.prefix else 0
         with _service(self.uri, "listed"):
             return {blob.name[start:]: blob for blob in self._bucket.list_blobs(prefix=self._below(""))}
 
     def blob(self, name: str) -> Any:
-        """One object, or None where there is none."""
+        """Return one object, or None if it does not exist."""
         with _service(f"{self.uri}/{name}", "read"):
             return self._bucket.get_blob(self._key(name))
 
     def upload(self, name: str, path: Path) -> None:
-        """Copies a file into the bucket, in pieces, checked by the service."""
+        """Upload a local file in parts, checked by the service."""
         self.fence()
         with _service(f"{self.uri}/{name}", "written"):
             self._bucket.blob(self._key(name)).upload_from_filename(str(path))
 
     def read_versioned(self, name: str) -> Versioned:
+        """Return the content and its generation."""
         from google.api_core.exceptions import NotFound
 
         with _service(f"{self.uri}/{name}", "read"):
             blob = self._bucket.blob(self._key(name))
             try:
-                content = bytes(blob.download_as_bytes(timeout=CALL_S, retry=_soon()))
+                content = bytes(blob.download_as_bytes(timeout=CALL_S, retry=_retry_policy()))
             except NotFound:
                 return Versioned(None, 0)
             return Versioned(content, int(blob.generation))
 
     def write_if(self, name: str, content: bytes, generation: int) -> int | None:
+        """Replace the object if it still has this generation; return the new one, or None."""
         from google.api_core.exceptions import PreconditionFailed
 
         with _service(f"{self.uri}/{name}", "written"):
             blob = self._bucket.blob(self._key(name))
             try:
-                blob.upload_from_string(content, if_generation_match=generation, timeout=CALL_S, retry=_soon())
+                blob.upload_from_string(content, if_generation_match=generation, timeout=CALL_S, retry=_retry_policy())
             except PreconditionFailed:
                 return None
             return int(blob.generation)
 
     def _below(self, under: str) -> str:
-        """The prefix of what is in a directory: `a/` and not `a`, which `a-b/c` has too."""
+        """Return the prefix of a directory's objects: `a/` rather than `a`, which would also match `a-b/c`."""
         key = self._key(under)
         return f"{key}/" if key else ""
 
@@ -251,20 +268,23 @@ class Bucket:
         return "/".join(part for part in (self.prefix, name) if part)
 
 
-def _soon() -> Any:
-    """How often to try: a process that was cut off should soon know what happened meanwhile."""
+def _retry_policy() -> Any:
+    """Return a policy of short retry intervals: a process that was cut off should soon learn what happened."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     return DEFAULT_RETRY.with_timeout(30.0).with_delay(initial=0.5, maximum=4.0, multiplier=2.0)
 
 
 def _generation(content: bytes) -> int:
-    """Of a file on a disk: follows from its content, which no two writes have in common."""
+    """Return the generation of a file on disk: a hash of its content, which no two writes share."""
     return int.from_bytes(hashlib.sha256(content).digest()[:8]) if content else 0
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Waits for a lock on an open file; whether it is ours. A filesystem without locks has nothing to wait for."""
+    """Wait for a lock on an open file; return True if this process has it.
+
+    A filesystem without locks has nothing to wait for.
+    """
     until = time.monotonic() + LOCK_S
     while True:
         try:
@@ -281,26 +301,26 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def place(uri: str) -> Place:
-    """What can be done at a `file://` or `gs://` URI."""
+    """Return the place behind a `file://` or `gs://` URI."""
     scheme, path = split(uri)
     return Directory(Path(path)) if scheme == "file" else bucket(uri)
 
 
 def below(place_: Place, name: str) -> Place:
-    """A directory of a place, behind the same fence."""
-    found = place(f"{place_.uri}/{name}")
-    found.fence = place_.fence
-    return found
+    """Return a subdirectory of a place, behind the same fence."""
+    directory = place(f"{place_.uri}/{name}")
+    directory.fence = place_.fence
+    return directory
 
 
 def bucket(uri: str) -> Bucket:
-    """The bucket and prefix of a `gs://` URI."""
+    """Return the bucket and prefix of a `gs://` URI."""
     name, _, prefix = split(uri)[1].partition("/")
     return Bucket(name, prefix)
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Scheme and path of a URI that can be read here."""
+    """Return scheme and path of a supported URI."""
     parsed = urlparse(uri)
     if parsed.scheme == "file":
         return "file", f"{parsed.netloc}{parsed.path}" if parsed.netloc not in ("", "localhost") else parsed.path
@@ -310,7 +330,7 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def read_file(uri: str, field: str) -> bytes:
-    """The content of one file that the job names in `field`; raises DataError where it cannot be read."""
+    """Return the content of the file that the job names in `field`; raise DataError if it cannot be read."""
     directory, _, name = uri.rpartition("/")
     try:
         if split(uri)[0] == "file" and Path(split(uri)[1]).is_dir():
@@ -326,7 +346,7 @@ def read_file(uri: str, field: str) -> bytes:
 
 
 def write_error(uri: str, error: OSError) -> StorageError:
-    """What to tell the user when the run directory cannot be written."""
+    """Return the error for a run directory that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"{uri}: no space left; hint: free space or choose another spec.output.uri, then run again")
     return StorageError(f"{uri}: cannot be written: {error.strerror or error}")
@@ -337,15 +357,15 @@ _DENIED = ("Read-only file system", "Permission denied")
 
 
 def is_storage_problem(error: BaseException) -> bool:
-    """True for a full or forbidden disk, also where a library wrapped it in an exception of its own."""
+    """Return True for a full or read-only disk, even if a library wrapped the error in its own exception."""
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
     if isinstance(error, OSError) and error.errno in numbers:
         return True
-    return any(words in str(error) for words in (*_FULL, *_DENIED))
+    return any(phrase in str(error) for phrase in (*_FULL, *_DENIED))
 
 
 def is_service_problem(error: BaseException) -> bool:
-    """True for a bucket that cannot be reached or refuses, as the libraries that write checkpoints there say it."""
+    """Return True if a bucket is unreachable or refuses, as the checkpoint libraries report it."""
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
 
@@ -355,13 +375,15 @@ def is_service_problem(error: BaseException) -> bool:
 
 
 def storage_reason(error: BaseException) -> str:
-    """The reason in a few words: libraries bury it behind the name of every file they had open."""
-    return next((words for words in (*_FULL, *_DENIED) if words in str(error)), str(error).strip().split("\n")[0][:200])
+    """Return the reason in a few words: libraries bury it behind the names of all files they had open."""
+    return next(
+        (phrase for phrase in (*_FULL, *_DENIED) if phrase in str(error)), str(error).strip().split("\n")[0][:200]
+    )
 
 
 @contextmanager
 def _service(uri: str, done: str) -> Iterator[None]:
-    """Google's errors as StorageError: what could not be `done` to `uri`, and why."""
+    """Turn Google's errors into StorageError: what could not be `done` to `uri`, and why."""
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
     from google.resumable_media import InvalidResponse
@@ -370,14 +392,14 @@ def _service(uri: str, done: str) -> Iterator[None]:
     try:
         yield
     except (GoogleAPIError, GoogleAuthError, InvalidResponse, RequestException) as error:
-        raise StorageError(f"{uri}: cannot be {done}: {_words(error)}") from error
+        raise StorageError(f"{uri}: cannot be {done}: {_service_message(error)}") from error
 
 
-def _words(error: Exception) -> str:
-    """The service's own words, out of the request and the document that they came in."""
+def _service_message(error: Exception) -> str:
+    """Return the service's own message, without the request and the document around it."""
     text = str(error).strip() or type(error).__name__
-    found = re.search(r'"message": ?"([^"]+)"', text)
-    return found[1] if found else text
+    match = re.search(r'"message": ?"([^"]+)"', text)
+    return match[1] if match else text
 
 
 def _gcs_bucket(name: str) -> Any:

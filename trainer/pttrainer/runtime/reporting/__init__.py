@@ -1,1 +1,1 @@
-"""What a run says of itself: progress, metrics, heartbeats, hangs, how it ended."""
+"""What a run reports: progress, metrics, heartbeats, hangs, how it ended."""

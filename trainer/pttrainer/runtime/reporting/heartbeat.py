@@ -1,7 +1,7 @@
-"""A sign of life per process, in the run directory: who looks from outside sees which process stays behind.
+"""A heartbeat of each process in the run directory: an observer sees which process is behind.
 
-Only runs of several processes write it; for one, `progress.json` says the same. A write that hangs is not waited for,
-and no other is begun meanwhile.
+Only runs of several processes write it; for one, `progress.json` is enough. A write that hangs is not waited for, and
+no second one starts meanwhile.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ EVERY_S = 30.0
 
 
 class Heartbeats:
-    """Writes one file, again and again. `tell` never blocks and never raises."""
+    """Rewrites one file periodically. `update` never blocks and never raises."""
 
     def __init__(self, place: Place, process: int, every_s: float = EVERY_S) -> None:
         self._place, self._process, self._every_s = place, process, every_s
         self._told = float("-inf")
         self._writer: threading.Thread | None = None
 
-    def tell(self, beat: Beat) -> None:
-        """Writes what this process does, if it is time and the last write is over."""
+    def update(self, beat: Beat) -> None:
+        """Write what this process is doing, if it is time and the previous write has finished."""
         now = time.monotonic()
         if now - self._told < self._every_s or (self._writer is not None and self._writer.is_alive()):
             return

@@ -1,7 +1,7 @@
-"""Numbers of a run: `metrics.jsonl` (one object a step) and TensorBoard.
+"""Metrics of a run: `metrics.jsonl` (one object per step) and TensorBoard.
 
-A resumed run writes again the steps after its checkpoint; their old lines are dropped first, so a step is
-never there twice. A line that a kill cut in half is dropped with them.
+A resumed run repeats the steps after its checkpoint; their old lines are dropped first, so no step appears twice. A
+line that a kill cut in half is dropped with them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MetricsLog:
         place.write(run_directory.METRICS, b"".join(_lines_until(place.read(run_directory.METRICS) or b"", step)))
 
     def write(self, step: int, metrics: Mapping[str, float], time_s: float) -> None:
-        """One step: `time_s` is seconds since the epoch."""
+        """Write one step; `time_s` is seconds since the epoch."""
         # JSON has no word for them, and a reader that meets one should see a gap, not stop.
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, "time": round(time_s, 3), **finite}
@@ -37,12 +37,12 @@ class MetricsLog:
                     self._writer().add_scalar(name, value, step, walltime=time_s)
 
     def write_text(self, step: int, tag: str, text: str) -> None:
-        """Markdown for TensorBoard's text tab."""
+        """Write Markdown to TensorBoard's text tab."""
         if self._tensorboard:
             self._writer().add_text(tag, text, step)
 
     def close(self) -> None:
-        """Flushes what is still in memory."""
+        """Flush what is still in memory."""
         if self._board is not None:
             self._board.close()
 
@@ -60,11 +60,11 @@ class MetricsLog:
 
 
 def _lines_until(content: bytes, step: int) -> list[bytes]:
-    kept = []
+    lines = []
     for line in content.splitlines():
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line + b"\n")
+                lines.append(line + b"\n")
         except (json.JSONDecodeError, KeyError, TypeError):
             continue
-    return kept if step else []
+    return lines if step else []

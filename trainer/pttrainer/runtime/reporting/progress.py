@@ -1,7 +1,7 @@
-"""What the run is doing, for whoever watches: `progress.json`, a line per step, a bar on a terminal.
+"""What the run is doing: `progress.json`, a line per step, a progress bar on a terminal.
 
-`progress.json` is what the operator reads. It is replaced atomically, at once when the stage changes and
-otherwise at most every `MIN_INTERVAL_S`. Lines of steps go to stdout, everything else to stderr.
+The operator reads `progress.json`. It is replaced atomically, at once when the stage changes and otherwise at most
+every `MIN_INTERVAL_S`. Step lines go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LINE_METRICS = (
     (run_directory.LEARNING_RATE, "lr {:.2e}"),
     (run_directory.TOKENS_PER_SECOND, "{:.0f} tok/s"),
 )
-"""What a step's line shows of its metrics, in this order."""
+"""Metrics that a step's line shows, in this order."""
 
 _TIMED: dict[Stage, str] = {
     "loading": "loading",
@@ -47,8 +47,10 @@ _TIMED: dict[Stage, str] = {
 
 
 class Beat(NamedTuple):
-    """The last sign of life: since when (`time.monotonic`) nothing was heard, in which stage, after which step, what a
-    step of this attempt takes, and which attempt it is."""
+    """The last sign of life.
+
+    since: its time (`time.monotonic`); typical_s: duration of a step of this attempt.
+    """
 
     stage: Stage
     since: float
@@ -58,7 +60,7 @@ class Beat(NamedTuple):
 
 
 class Reporter:
-    """Keeps the progress document up to date. On processes that do not lead, everything is a no-op."""
+    """Keeps the progress document up to date. A no-op on processes that are not the leader."""
 
     def __init__(self, place: Place, job_uid: str, *, leader: bool) -> None:
         self._place = place
@@ -76,17 +78,17 @@ class Reporter:
 
     @property
     def step(self) -> int:
-        """The last step that was reported."""
+        """Return the last reported step."""
         return self._document.step
 
     def beat(self) -> Beat:
-        """What the watchdog looks at; every process has it, whether it leads or not."""
+        """Return the last sign of life; the watchdog of every process reads it, leader or not."""
         typical = statistics.median(self._durations) if self._durations else None
         document = self._document
         return Beat(document.stage, self._heard, document.step, typical, document.attempt)
 
     def goodput(self) -> float:
-        """Share of the time since the first attempt began that went into training steps."""
+        """Return the share of time since the first attempt began that went into training steps."""
         now = datetime.now(UTC)
         training = self._document.time.training
         if self._document.stage == "training":
@@ -97,18 +99,18 @@ class Reporter:
         return share
 
     def note(self, text: str) -> None:
-        """Tells a person something on stderr; a sign of life, too."""
+        """Show a line on stderr; also a sign of life."""
         self._heard = time.monotonic()
         if self._leader:
             self._print(text, file=sys.stderr)
 
     def alive(self) -> None:
-        """A sign of life of whoever waits for something that has a limit of its own; from any thread."""
+        """Record a sign of life of a wait that has a limit of its own; callable from any thread."""
         self._heard = time.monotonic()
         self._write(every_s=ALIVE_S)
 
     def stage(self, stage: Stage) -> None:
-        """Enters a stage; seconds of the one before are booked."""
+        """Enter a stage and book the seconds of the previous one."""
         now = time.monotonic()
         field = _TIMED.get(self._document.stage)
         split = self._document.time
@@ -119,14 +121,14 @@ class Reporter:
         self._write(every_s=0.0)
 
     def start(self, step: int, total: int) -> None:
-        """Training begins after `step` finished steps."""
-        kept = self._document.checkpoint if step else None
-        self._update(step=step, total_steps=total, checkpoint=kept)
+        """Start training after `step` finished steps."""
+        checkpoint = self._document.checkpoint if step else None
+        self._update(step=step, total_steps=total, checkpoint=checkpoint)
         if self._leader and sys.stderr.isatty():
             self._bar = _bar(step, total)
 
     def finished_step(self, step: int, metrics: Mapping[str, float], seconds: float) -> None:
-        """A step is done: its line, the bar, the document."""
+        """Report a finished step: its line, the bar, the document."""
         self._heard = time.monotonic()
         self._durations.append(seconds)
         typical = statistics.median(self._durations)
@@ -144,19 +146,19 @@ class Reporter:
                 self._bar.update(self._bar.task_ids[0], completed=step)
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation is done."""
+        """Report a finished evaluation."""
         if metrics:
             self._update(metrics={**self._document.metrics, **_finite(metrics)})
             self.note(f"eval at step {step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
     def checkpoint(self, step: int, uri: str, best: BestRef | None = None) -> None:
-        """A checkpoint is committed; `best`: the best one of the run."""
+        """Report a committed checkpoint; `best`: the best one of the run."""
         self._update(best=best)
         if self._document.checkpoint is None or self._document.checkpoint.step != step:
             self._update(checkpoint=CheckpointRef(step=step, uri=uri, time=_now()))
 
     def close(self) -> None:
-        """Takes the bar down."""
+        """Remove the progress bar."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -179,12 +181,12 @@ class Reporter:
 
 
 def _shown(name: str, form: str, value: float) -> str:
-    """A step without a reward has none, which is no number; a loss that is none must be seen."""
+    """Format a metric, or return "" for a missing reward (NaN); a NaN loss must stay visible."""
     return "no reward" if name == run_directory.REWARD and math.isnan(value) else form.format(value)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """JSON has no word for the others."""
+    """Drop values that JSON cannot express."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 

@@ -1,10 +1,10 @@
-"""Carries the stacks of a process whose Python stands still into the run directory: a small process beside it.
+"""A helper process that copies the stacks of a frozen trainer into the run directory.
 
-A thread that holds Python's lock for ever keeps the watchdog from running, and so from writing anything to a bucket;
-and the operator, which then deletes the pod, deletes what was in it. The courier hears from the watchdog every few
-seconds. When it hears nothing for `STILL_S` it sends SIGUSR1, which faulthandler answers without Python's lock, into a
-file that both have open, and writes that file's content where the watchdog would have. It ends nothing: faulthandler's
-timer does that, and the operator.
+A thread that never releases the GIL keeps the watchdog from running, and so from writing to a bucket; when the operator
+then deletes the pod, everything in it is lost. The watchdog pings this process every few seconds. After `STILL_S` of
+silence it sends SIGUSR1, which faulthandler answers without the GIL into a file that both processes have open, and
+writes that file's content where the watchdog would have. It ends nothing: faulthandler's timer does that, and the
+operator.
 
 Left out: processes that are stopped or frozen with their host. No signal reaches those.
 """
@@ -20,13 +20,13 @@ import time
 from types import FrameType
 
 STILL_S = 100.0
-"""Silence after which stacks are fetched: before the operator takes the pod away (two minutes after the limit)."""
+"""Silence after which stacks are copied: before the operator deletes the pod (two minutes after the limit)."""
 DUMP_S = 2.0
 """faulthandler writes within milliseconds; a machine that swaps takes longer."""
 
 
-class Courier:
-    """The watchdog's end. Started late, so that short runs have no second process."""
+class StackDumper:
+    """The watchdog's side. Started late, so that short runs have no second process."""
 
     def __init__(self, uri: str, stacks: int, still_s: float = STILL_S) -> None:
         command = [
@@ -42,15 +42,16 @@ class Courier:
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(stacks,), start_new_session=True
         )
 
-    def tell(self, name: str) -> None:
-        """Python runs. name: of the file for the stacks, in the run directory."""
+    def keep_alive(self, name: str) -> None:
+        """Report that Python runs; `name` is the stack file in the run directory."""
         assert self._process.stdin is not None
         try:
             os.write(self._process.stdin.fileno(), f"{name}\n".encode())
         except OSError:
-            pass  # it is gone; the run goes on without
+            pass  # the helper is gone; the run continues without it
 
     def stop(self) -> None:
+        """End the helper process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -61,22 +62,23 @@ class Courier:
 
 
 def main(arguments: list[str]) -> int:
+    """Wait for pings on stdin; copy the stacks when they stop."""
     parent, stacks, uri, still_s = int(arguments[0]), int(arguments[1]), arguments[2], float(arguments[3])
-    signal.signal(signal.SIGTERM, _stay)  # a drained pod still hangs
-    name, is_told = "", False
+    signal.signal(signal.SIGTERM, _ignore_signal)  # a drained pod still hangs
+    name, is_copied = "", False
     while True:
         ready, _, _ = select.select([0], [], [], still_s)
         if ready:
-            heard = os.read(0, 4096)
-            if not heard:
+            received = os.read(0, 4096)
+            if not received:
                 return 0
-            name, is_told = heard.decode().split("\n")[-2], False
-        elif name and not is_told:
-            is_told = True
-            _deliver(parent, stacks, uri, name, still_s)
+            name, is_copied = received.decode().split("\n")[-2], False
+        elif name and not is_copied:
+            is_copied = True
+            _copy_stacks(parent, stacks, uri, name, still_s)
 
 
-def _deliver(parent: int, stacks: int, uri: str, name: str, still_s: float) -> None:
+def _copy_stacks(parent: int, stacks: int, uri: str, name: str, still_s: float) -> None:
     size = os.fstat(stacks).st_size
     os.kill(parent, signal.SIGUSR1)
     until = time.monotonic() + DUMP_S
@@ -84,16 +86,16 @@ def _deliver(parent: int, stacks: int, uri: str, name: str, still_s: float) -> N
         time.sleep(0.05)
     time.sleep(0.2)  # the last thread's lines
     text = os.pread(stacks, os.fstat(stacks).st_size, 0)
-    said = f"error: Python has not run for {still_s:.0f} s; stacks of all threads: {uri}/{name}\n"
-    sys.stderr.write(said + text[size:].decode(errors="replace"))
+    notice = f"error: Python has not run for {still_s:.0f} s; stacks of all threads: {uri}/{name}\n"
+    sys.stderr.write(notice + text[size:].decode(errors="replace"))
     sys.stderr.flush()
-    from pttrainer.runtime.io import storage  # its cloud clients are imported when there is something to carry
+    from pttrainer.runtime.io import storage  # its cloud clients are imported when there is something to copy
 
     storage.place(uri).write(name, text)
 
 
-def _stay(number: int, frame: FrameType | None) -> None:
-    """Ends with the process it is beside."""
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
+    """Ignore the signal: this process ends with the one it watches."""
 
 
 if __name__ == "__main__":

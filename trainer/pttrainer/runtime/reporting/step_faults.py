@@ -1,7 +1,7 @@
-"""Why a step could not learn: something that it needed was missing or broken. In words, and with a class of failure.
+"""Why a step could not learn: an input was missing or broken. Each fault has a message and a failure class.
 
-Not a fault: rewards that are all equal, however few there are to learn from. Whoever finds a fault makes one (`rewards`
-and `rollout` of samples that nobody judged); what comes of many, `learning` says.
+Equal rewards are not a fault, however few samples are left to learn from. Faults are created where they are detected
+(`rewards` and `rollout`, for samples without a reward); `learning_record` decides what many of them mean.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pttrainer.errors import ConfigError, DataError, ServiceLost, TrainerError, 
 
 
 class Kind(StrEnum):
-    """What a fault is about; `ENDS` says how a run ends for it."""
+    """The cause of a fault; `ENDS` maps it to how a run ends."""
 
     REWARD = "reward"
     JUDGE = "judge"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 class End(NamedTuple):
-    """error: its class; hint: what to try."""
+    """error: exception class; hint: what to try."""
 
     error: type[TrainerError]
     hint: str
@@ -37,37 +37,39 @@ class End(NamedTuple):
 ENDS: Mapping[Kind, End] = {
     Kind.REWARD: End(
         UserCodeError,
-        "call the function in Python with completions from samples/; one that is killed may want too much memory, and "
-        "where it only takes long, raise its timeoutSeconds",
+        "call the function in Python with completions from samples/; if it is killed, it may need too much memory; "
+        "if it is only slow, raise its timeoutSeconds",
     ),
-    Kind.JUDGE: End(UserCodeError, "look at the judge's url, model and key, and whether its prompt asks for a score"),
+    Kind.JUDGE: End(UserCodeError, "check the judge's url, model and key, and that its prompt asks for a score"),
     Kind.BUDGET: End(ConfigError, "raise the judge's budget, or train fewer steps"),
-    Kind.SERVICE: End(ServiceLost, "look whether the judge's url answers from where the trainer runs, in its timeout"),
+    Kind.SERVICE: End(ServiceLost, "check that the judge's url answers within its timeout from where the trainer runs"),
     Kind.ENVIRONMENT: End(
-        UserCodeError, "try the environment in Python by itself; where it only takes long, raise its timeoutSeconds"
+        UserCodeError, "run the environment on its own in Python; if it is only slow, raise its timeoutSeconds"
     ),
     Kind.TOKENS: End(
-        DataError, "look at the completions in samples/, at training.sequenceLength, and at what ends a completion"
+        DataError, "check the completions in samples/, training.sequenceLength, and the tokens that end a completion"
     ),
     Kind.NON_FINITE: End(
         ConfigError,
-        "look for broken rows, lower training.optimizer.learningRate, or set precision.compute: float32; a model whose "
-        "own weights are not finite fails at step 1 whatever the batch",
+        "check for bad rows, lower training.optimizer.learningRate, or set precision.compute: float32; a model whose "
+        "own weights are not finite fails at step 1 with any batch",
     ),
     Kind.STILL: End(
         ConfigError,
-        "look at the model's weights (are they all 0?), and whether the data has anything new for this model",
+        "check the model's weights (are they all 0?), and whether the data holds anything new for this model",
     ),
     Kind.UNCHANGED: End(
         ConfigError,
-        "raise training.optimizer.learningRate, or set precision.params: float32, in which smaller updates count",
+        "raise training.optimizer.learningRate, or set precision.params: float32, which keeps smaller updates",
     ),
 }  # fmt: skip
 
 
 class Fault(NamedTuple):
-    """what: the part of the job; detail: the error itself; missing, of: samples without a reward, and all, where it is
-    about samples."""
+    """A fault of one step.
+
+    what: part of the job; detail: the error itself; missing, of: samples without a reward, out of how many.
+    """
 
     kind: Kind
     what: str
@@ -76,8 +78,8 @@ class Fault(NamedTuple):
     of: int = 0
 
     @property
-    def words(self) -> str:
-        """In a sentence."""
+    def message(self) -> str:
+        """Return the fault as part of a sentence."""
         if not self.of:
             return f"{self.what}: {self.detail}"
         last = f", the last: {self.detail}" if self.detail else ""
@@ -85,10 +87,10 @@ class Fault(NamedTuple):
 
 
 def to_json(fault: Fault | None) -> list[Any] | None:
-    """For a checkpoint."""
+    """Return the fault as JSON for a checkpoint."""
     return None if fault is None else list(fault)
 
 
 def from_json(document: Sequence[Any] | None) -> Fault | None:
-    """What `to_json` made."""
+    """Return the fault that `to_json` encoded."""
     return None if document is None else Fault(Kind(document[0]), *document[1:])

@@ -1,4 +1,4 @@
-"""How a run ends: signals that ask it to stop, and what it says when it does.
+"""How a run ends: stop signals, exit code, termination message.
 
 Every end becomes an exit code (`ptapi.failures`) and one line of JSON: the pod's termination message and
 `termination.json`. A traceback is shown for bugs only.
@@ -26,17 +26,17 @@ MESSAGE_BYTES = 3000
 """Kubernetes keeps 4,096 bytes of a termination message; the JSON around it needs some."""
 
 COMPILER = "compiler"
-"""Name of the thread that compiles what is needed later (`compiling`)."""
+"""Name of the thread that compiles programs ahead of time (`async_compile`)."""
 
 
 class StopRequest:
-    """Set by SIGTERM, or by the first Ctrl-C: the loop finishes its step, saves and ends. A second Ctrl-C kills."""
+    """Set by SIGTERM or the first Ctrl-C: the loop finishes its step, saves and ends. A second Ctrl-C kills."""
 
     def __init__(self) -> None:
         self.signal: str | None = None
 
     def listen(self) -> None:
-        """Installs the handlers (main thread only)."""
+        """Install the handlers (main thread only)."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
 
@@ -48,8 +48,11 @@ class StopRequest:
 
 @dataclass
 class Attempt:
-    """What is known of this attempt whenever it ends: its run directory, once that is ours alone (another writer's must
-    not get our termination message), the last finished step, and what lets go of the directory."""
+    """State of this attempt that its end needs.
+
+    place: the run directory, once this process owns it (another writer's must not get our termination message);
+    step: the last finished step; release: releases the directory.
+    """
 
     place: Place | None = None
     step: int = 0
@@ -57,7 +60,7 @@ class Attempt:
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """What an exception means to the operator."""
+    """Return the exit code for an exception."""
     if isinstance(error, TrainerError):
         return error.exit_code
     text = str(error)
@@ -71,16 +74,16 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def describe(error: BaseException) -> str:
-    """The message for a person: a foreseen end speaks for itself, a bug says that it is one."""
+    """Return the message for a person: expected errors speak for themselves, a bug is marked as one."""
     if isinstance(error, TrainerError):
         return str(error)
     return f"{type(error).__name__}: {str(error).strip() or 'no message'}"
 
 
 def report(code: ExitCode, message: str, attempt: Attempt, preflight: PreflightStatus | None = None) -> None:
-    """Writes the termination message, and `termination.json` where a run directory can be written.
+    """Write the termination message, and `termination.json` if the run directory is writable.
 
-    preflight: its verdict, where this process is one.
+    preflight: the verdict, if this process is a preflight.
     """
     kind = EXIT_CLASSES.get(code)
     short = message.encode()[:MESSAGE_BYTES].decode(errors="ignore")
@@ -102,7 +105,7 @@ def report(code: ExitCode, message: str, attempt: Attempt, preflight: PreflightS
 
 
 def quiet_background_threads() -> None:
-    """A full disk shows up in writers' threads, too; the main thread reports it, without their tracebacks."""
+    """Silence storage errors of background threads: the main thread reports them, without their tracebacks."""
     show_traceback = threading.excepthook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
@@ -113,12 +116,12 @@ def quiet_background_threads() -> None:
 
 
 def is_compiling() -> bool:
-    """Whether something is still being compiled, which a process that ends need not wait for."""
+    """Return True while something is being compiled; a process that ends need not wait for it."""
     return any(thread.name == COMPILER for thread in threading.enumerate())
 
 
 def show(error: BaseException, code: ExitCode) -> None:
-    """Tells the person at the terminal."""
+    """Show the error to the user at the terminal."""
     if code == ExitCode.UNKNOWN:
         traceback.print_exception(error, file=sys.stderr)
     else:

@@ -1,13 +1,13 @@
-"""Notices that a run stands still, writes down where, and ends it, so that it is started again from its checkpoint.
+"""Detects a hung run, records its stacks, and ends it, so that it restarts from its checkpoint.
 
-A thread of each process looks at what the reporter saw last. No finished step for too long is a hang; loading,
+A thread in each process watches the reporter's last sign of life. Too long without a finished step is a hang; loading,
 compiling, evaluating and saving have limits of their own. A process whose peer hangs waits in a collective forever,
-finishes no step either, and so ends by itself: nobody has to tell it. SIGUSR1 writes the stacks and ends nothing.
+finishes no step either, and so ends by itself without being told. SIGUSR1 writes the stacks and ends nothing.
 
-A thread that holds Python's lock for ever keeps this one from running; collectives, files, sockets and child processes
-all wait without it. For that case faulthandler's own thread, which needs no lock, is wound up again and again: when
-nobody does so any more, it writes all stacks to stderr and ends the process. Long before that, a process beside this
-one (`courier`) brings them into the run directory.
+A thread that never releases the GIL keeps this one from running; collectives, files, sockets and child processes all
+release it while they wait. For that case faulthandler's own timer, which needs no GIL, is rearmed regularly: once
+rearming stops, it writes all stacks to stderr and ends the process. Long before that, a helper process (`stack_dumper`)
+copies them into the run directory.
 """
 
 from __future__ import annotations
@@ -29,105 +29,108 @@ from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.progress import Beat
-from pttrainer.runtime.reporting.stack_dumper import Courier
+from pttrainer.runtime.reporting.stack_dumper import StackDumper
 from pttrainer.runtime.reporting.termination import Attempt
 
-LOOK_S = 1.0
+POLL_S = 1.0
 WRITE_S = 20.0
-"""The run directory may be what hangs: its stacks are waited for this long."""
+"""The run directory itself may hang: writing stacks waits no longer than this."""
 LOCKED_S = 600.0
-"""Python's lock is never held for this long by anything that goes on."""
-REWIND_S = 30.0
+"""No healthy operation holds the GIL for this long."""
+REARM_S = 30.0
 STDERR = 2
-COURIER_S = 60.0
-"""A run of this age gets a courier."""
-STAY_S = 5.0
-"""The process that the others found each other by leaves last, else they would be aborted before they wrote."""
+STACK_DUMPER_AFTER_S = 60.0
+"""A run of this age starts the helper process."""
+COORDINATOR_LINGER_S = 5.0
+"""The coordinator process leaves last; otherwise the others would be aborted before they have written."""
 
 
 class Watchdog:
-    """`beat`: what the reporter saw last; `end`: ends the process with a code, replaced by tests; `heartbeats`: tells
-    others, where there are any."""
+    """Ends a hung process.
+
+    beat: returns the last sign of life; end: ends the process with a code, replaced by tests; heartbeats: reports
+    to observers, if there are any.
+    """
 
     def __init__(
         self,
         beat: Callable[[], Beat],
         place: Place,
         process: int,
-        asked: float | None,
+        hang_timeout_s: float | None,
         end: Callable[[int], Any] = os._exit,
-        look_s: float = LOOK_S,
+        poll_s: float = POLL_S,
         heartbeats: Heartbeats | None = None,
     ) -> None:
-        self._beat, self._place, self._process, self._asked = beat, place, process, asked
-        self._end, self._look_s = end, look_s
+        self._beat, self._place, self._process, self._hang_timeout_s = beat, place, process, hang_timeout_s
+        self._end, self._poll_s = end, poll_s
         self._stopped = threading.Event()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115  written by the signal handler as long as we live
-        self._seen = 0
+        self._copied_bytes = 0
         self._heartbeats = heartbeats
-        self._wound_up = float("-inf")
-        self._born = time.monotonic()
-        self._courier: Courier | None = None
+        self._rearmed_at = float("-inf")
+        self._started_at = time.monotonic()
+        self._stack_dumper: StackDumper | None = None
         faulthandler.register(signal.SIGUSR1, file=self._stacks, all_threads=True)
         self._thread = threading.Thread(target=self._watch, name="hang watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """No more looking."""
+        """Stop watching."""
         self._stopped.set()
         self._thread.join(timeout=10)
-        if self._courier is not None:
-            self._courier.stop()
+        if self._stack_dumper is not None:
+            self._stack_dumper.stop()
         faulthandler.cancel_dump_traceback_later()
         faulthandler.unregister(signal.SIGUSR1)
         self._stacks.close()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._look_s):
+        while not self._stopped.wait(self._poll_s):
             beat = self._beat()
-            self._wind_up(beat)
+            self._rearm_timer(beat)
             if self._heartbeats is not None:
-                self._heartbeats.tell(beat)
-            still_s, limit = time.monotonic() - beat.since, limit_s(beat.stage, beat.typical_s, self._asked)
+                self._heartbeats.update(beat)
+            still_s, limit = time.monotonic() - beat.since, limit_s(beat.stage, beat.typical_s, self._hang_timeout_s)
             if still_s > limit:
-                self._give_up(beat, still_s, limit)
+                self._end_hung_run(beat, still_s, limit)
                 return
             self._keep_stacks(beat)
 
-    def _wind_up(self, beat: Beat) -> None:
+    def _rearm_timer(self, beat: Beat) -> None:
         now = time.monotonic()
-        if now - self._wound_up < REWIND_S:
+        if now - self._rearmed_at < REARM_S:
             return
-        self._wound_up = now
+        self._rearmed_at = now
         faulthandler.dump_traceback_later(LOCKED_S, exit=True, file=STDERR)
-        if self._courier is None and now - self._born >= COURIER_S:
-            self._courier = Courier(self._place.uri, self._stacks.fileno())
-        if self._courier is not None:
-            self._courier.tell(run_directory.stack_file(beat.attempt, self._process))
+        if self._stack_dumper is None and now - self._started_at >= STACK_DUMPER_AFTER_S:
+            self._stack_dumper = StackDumper(self._place.uri, self._stacks.fileno())
+        if self._stack_dumper is not None:
+            self._stack_dumper.keep_alive(run_directory.stack_file(beat.attempt, self._process))
 
     def _keep_stacks(self, beat: Beat) -> None:
-        """Moves what SIGUSR1 wrote since the last look into the run directory, and to whoever reads the log."""
+        """Append what SIGUSR1 wrote since the last poll to the run directory and to stderr."""
         size = os.fstat(self._stacks.fileno()).st_size
-        if size > self._seen:
+        if size > self._copied_bytes:
             text = os.pread(self._stacks.fileno(), size, 0)
-            sys.stderr.write(text[self._seen :].decode(errors="replace"))
-            self._seen = size
+            sys.stderr.write(text[self._copied_bytes :].decode(errors="replace"))
+            self._copied_bytes = size
             self._write(beat, text)
 
-    def _give_up(self, beat: Beat, still_s: float, limit: float) -> None:
+    def _end_hung_run(self, beat: Beat, still_s: float, limit: float) -> None:
         faulthandler.dump_traceback(file=self._stacks, all_threads=True)
         self._keep_stacks(beat)
         name = run_directory.stack_file(beat.attempt, self._process)
         message = (
             f"hang: no progress for {still_s:.0f} s after step {beat.step} while {beat.stage} (limit {limit:.0f} s); "
-            f"stacks of all threads: {self._place.uri}/{name}; hint: a step that takes longer needs "
-            "spec.runPolicy.hangTimeoutSeconds; else look at what each process waits for"
+            f"stacks of all threads: {self._place.uri}/{name}; hint: if steps take longer, raise "
+            "spec.runPolicy.hangTimeoutSeconds; otherwise check what each process is waiting for"
         )
         print(f"error: {message}", file=sys.stderr, flush=True)
         report = lambda: termination.report(ExitCode.HANG, message, Attempt(self._place, beat.step))  # noqa: E731
         _within(WRITE_S, report)
         if self._process == 0:
-            time.sleep(STAY_S)
+            time.sleep(COORDINATOR_LINGER_S)
         self._end(ExitCode.HANG)
 
     def _write(self, beat: Beat, text: bytes) -> None:
@@ -135,7 +138,7 @@ class Watchdog:
 
 
 def _within(seconds: float, action: Callable[[], object]) -> None:
-    """Does it in a thread of its own, and goes on without it after a while."""
+    """Run the action in a thread of its own; continue without it after this many seconds."""
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     thread.join(timeout=seconds)

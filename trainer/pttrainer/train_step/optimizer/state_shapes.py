@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptapi.spec import Optimizer
-from pttrainer.models.parameters import Axes, Declared, Weights
+from pttrainer.models.parameters import Axes, ParamSpec, Weights
 from pttrainer.models.weights.hf_names import Path
 
-StateEntry = tuple[Path, Declared]
+StateEntry = tuple[Path, ParamSpec]
 """An array of the state: its path (kind, then weight) and its shape."""
 STACKED = ("layer", "expert")
 """Logical axes that count matrices."""
@@ -68,7 +68,7 @@ def _moments(weights: Weights, names: tuple[str, ...], *, muon: bool = False) ->
     yield _count("count")
     yield from (((name, *path), one) for name in names for path, one in weights.items())
     if muon:
-        yield ("ns_coeffs",), Declared((COEFFICIENTS,), (None,), "float32")
+        yield ("ns_coeffs",), ParamSpec((COEFFICIENTS,), (None,), "float32")
     yield _count("count")
 
 
@@ -84,16 +84,16 @@ def _adafactor(weights: Weights, trained: Weights) -> Iterator[StateEntry]:
     yield _count("count")
 
 
-def _factor(name: str, of: Declared, stacked: int) -> Declared:
+def _factor(name: str, of: ParamSpec, stacked: int) -> ParamSpec:
     """Return the mean of squares over a matrix's longer side (`v_row`), its shorter one, or all of them (`v`)."""
     sides = sorted(range(stacked, len(of.shape)), key=lambda axis: of.shape[axis])
     is_factored = len(sides) >= 2 and of.shape[sides[-2]] >= FACTORED_FROM
     if is_factored == (name == "v"):  # a placeholder
-        return Declared((*of.shape[:stacked], 1), (None,) * (stacked + 1), of.dtype)
+        return ParamSpec((*of.shape[:stacked], 1), (None,) * (stacked + 1), of.dtype)
     if not is_factored:
         return of
     axis = sides[-1 if name == "v_row" else -2]
-    return Declared(of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :], of.dtype)
+    return ParamSpec(of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :], of.dtype)
 
 
 def _count(name: str) -> StateEntry:
@@ -101,7 +101,7 @@ def _count(name: str) -> StateEntry:
 
 
 def _whole(path: Path, shape: tuple[int, ...], dtype: str) -> StateEntry:
-    return path, Declared(shape, (None,) * len(shape), dtype)
+    return path, ParamSpec(shape, (None,) * len(shape), dtype)
 
 
 def _inside(path: Path, entries: list[StateEntry] | Iterator[StateEntry]) -> Iterator[StateEntry]:

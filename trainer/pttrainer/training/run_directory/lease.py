@@ -144,7 +144,7 @@ def take(place: Place, job: PostTrainJob, attempt: Attempt, stop: StopRequest) -
         except TrainerError as error:
             refusal = error
     verdict = f"{ExitCode.OK}:" if refusal is None else f"{refusal.exit_code}:{refusal}"
-    code, _, message = processes.leader_says(verdict if leader else None).partition(":")
+    code, _, message = processes.wait_for_leader(verdict if leader else None).partition(":")
     if int(code) != ExitCode.OK:
         raise refusal or _refused(ExitCode(int(code)), f"the leading process: {message}")
     if not leader:

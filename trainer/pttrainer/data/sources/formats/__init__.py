@@ -1,7 +1,7 @@
-"""What is inside a data file, by its suffix: one module per format, each yields records in the file's order.
+"""Data file formats by suffix: one module per format, each yields records in the file's order.
 
-A format is a function from a file's content to `Record`s. What is wrong with one row is a record too (its `value`
-is a DataError), because the job decides whether a bad row ends the run; what is wrong with the whole file is raised.
+A format is a function from a file's content to `Record`s. An error in one row is a record too (its `value` is a
+DataError), because the job decides whether a bad row ends the run; an error of the whole file is raised.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ ACCEPTED = f"{', '.join(READERS)}, each also with {', '.join(UNPACKERS)}"
 
 
 def suffix(name: str) -> str | None:
-    """The format's suffix of a file name, whatever it is compressed with; None where it is no format of ours."""
+    """Return the format's suffix of a file name, ignoring compression, or None if the format is unknown."""
     for packed in UNPACKERS:
         name = name.removesuffix(packed)
-    return next((known for known in READERS if name.lower().endswith(known)), None)
+    return next((each for each in READERS if name.lower().endswith(each)), None)
 
 
 def read(name: str, content: bytes, where: str) -> Iterator[Record]:
-    """The records of a file; raises DataError, naming `where`, for one that is broken or of no known format."""
-    known = suffix(name)
-    if known is None:
+    """Return the records of a file; raise DataError, naming `where`, if it is broken or of unknown format."""
+    format_suffix = suffix(name)
+    if format_suffix is None:
         raise DataError(f"{where}: format not recognised from its name; accepted: {ACCEPTED}")
-    return READERS[known](_unpacked(name, content, where), where)
+    return READERS[format_suffix](_unpacked(name, content, where), where)
 
 
 def _unpacked(name: str, content: bytes, where: str) -> bytes:
@@ -65,5 +65,7 @@ def _unpacked(name: str, content: bytes, where: str) -> bytes:
             try:
                 return unpack(content)
             except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-                raise DataError(f"{where}: cannot be decompressed as {packed}: {error}; hint: is it whole?") from error
+                raise DataError(
+                    f"{where}: cannot be decompressed as {packed}: {error}; hint: is the file complete?"
+                ) from error
     return content

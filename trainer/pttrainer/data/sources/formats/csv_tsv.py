@@ -1,4 +1,4 @@
-"""CSV and TSV with a header, quoted as spreadsheets do; every cell is text. A row is named by its first line."""
+"""CSV and TSV with a header, quoted as spreadsheets do; every cell is text. A row's number is its first line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pttrainer.data.sources.formats.record import Record
 from pttrainer.errors import DataError
 
 LONGEST_CELL = 2**31 - 1
-"""The module's own limit is 131,072 characters, less than one long document."""
+"""The csv module's own limit is 131,072 characters, less than one long document."""
 
 
 def read(delimiter: str, content: bytes, where: str) -> Iterator[Record]:
-    """A record per row below the header."""
+    """Yield a record per row below the header."""
     csv.field_size_limit(LONGEST_CELL)
     rows = csv.reader(io.StringIO(_text(content, where), newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -27,8 +27,8 @@ def read(delimiter: str, content: bytes, where: str) -> Iterator[Record]:
         except StopIteration:
             return
         except csv.Error as error:
-            # Where a quote is open, nobody knows where the row ends, so the rest of the file cannot be read.
-            raise DataError(f"{here}: is not valid {_name(delimiter)}: {error}; hint: a quote that is open?") from error
+            # With a quote left open the row's end is unknown, so the rest of the file cannot be read.
+            raise DataError(f"{here}: is not valid {_name(delimiter)}: {error}; hint: is a quote left open?") from error
         if not cells:
             continue
         if header is None:
@@ -46,7 +46,7 @@ read_tabs = partial(read, "\t")
 def _header(cells: list[str], here: str) -> list[str]:
     twice = [name for name in cells if cells.count(name) > 1]
     if twice:
-        raise DataError(f"{here}: the column {twice[0]!r} is there twice; accepted: a header of different names")
+        raise DataError(f"{here}: the column {twice[0]!r} appears twice; accepted: a header with distinct names")
     return cells
 
 

@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line. Blank lines are skipped; lines are counted as an editor does."""
+"""JSON Lines: one object per line. Blank lines are skipped; lines are counted as an editor does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pttrainer.data.sources.formats.record import Record, record
 from pttrainer.errors import DataError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Some editors put it before UTF-8."""
+"""Some editors write it before UTF-8."""
 
 
 def read(content: bytes, where: str) -> Iterator[Record]:
-    """A record per line that is not blank."""
+    """Yield a record per line that is not blank."""
     for number, line in enumerate(content.removeprefix(BYTE_ORDER_MARK).split(b"\n"), start=1):
         if line.strip():
             yield _line(number, line, f"{where} line {number}")

@@ -1,4 +1,4 @@
-"""JSON: a list of objects. Files that are called .json and hold JSON Lines are common, and read as what they are."""
+"""JSON: a list of objects. A .json file that holds JSON Lines is common, and read as such."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pttrainer.errors import DataError
 
 
 def read(content: bytes, where: str) -> Iterator[Record]:
-    """A record per object; a syntax error breaks the whole list."""
+    """Yield a record per object; a syntax error breaks the whole list."""
     content = content.removeprefix(json_lines.BYTE_ORDER_MARK)
     if not content.lstrip().startswith(b"["):
         yield from json_lines.read(content, where)

@@ -1,6 +1,6 @@
 """Parquet, and Arrow as `datasets.save_to_disk` writes it: batch by batch, so that a limit saves the rest.
 
-Values become what JSON can say, so that a row is the same whatever file it came from: times and decimals are text.
+Values become JSON types, so that a row is the same in every file format: times and decimals become text.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ BATCH_ROWS = 1024
 
 
 def read_parquet(content: bytes, where: str) -> Iterator[Record]:
-    """A record per row."""
+    """Yield a record per row."""
     import pyarrow
     from pyarrow import parquet
 
     try:
         yield from _records(parquet.ParquetFile(pyarrow.BufferReader(content)).iter_batches(BATCH_ROWS), where)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{where}: cannot be read as Parquet: {first_line(error)}; hint: is it whole?") from error
+        raise DataError(
+            f"{where}: cannot be read as Parquet: {first_line(error)}; hint: is the file complete?"
+        ) from error
 
 
 def read_arrow(content: bytes, where: str) -> Iterator[Record]:
-    """A record per row of a stream, or of a file with a footer."""
+    """Yield a record per row of a stream, or of a file with a footer."""
     import pyarrow
 
     buffer = pyarrow.BufferReader(content)
@@ -37,7 +39,9 @@ def read_arrow(content: bytes, where: str) -> Iterator[Record]:
         else:
             yield from _records(pyarrow.ipc.open_stream(buffer), where)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{where}: cannot be read as Arrow: {first_line(error)}; hint: is it whole?") from error
+        raise DataError(
+            f"{where}: cannot be read as Arrow: {first_line(error)}; hint: is the file complete?"
+        ) from error
 
 
 def _records(batches: Any, where: str) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""A row as a format found it."""
+"""A row as its file format yields it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pttrainer.errors import DataError
 
 
 class Record(NamedTuple):
-    """where: file and line or row. value: its columns, or what is wrong with it."""
+    """where: file and line or row. value: its columns, or its error."""
 
     number: int
     where: str
@@ -16,7 +16,7 @@ class Record(NamedTuple):
 
 
 def record(number: int, where: str, value: Any) -> Record:
-    """A JSON value as a record; anything but an object is a bad row."""
+    """Return a JSON value as a record; anything but an object is a bad row."""
     if isinstance(value, dict):
         return Record(number, where, value)
     return Record(number, where, DataError(f"{where}: is a {type(value).__name__}; accepted: a JSON object"))
