@@ -72,7 +72,7 @@ MEANINGS = {
 
 
 def reward(letter: str, completion: str) -> float:
-    """The share of the completion that is the letter: a part of the way pays, so that there is something to climb."""
+    """Return the share of the completion that is the letter; partial credit gives the first steps a slope."""
     return completion.count(letter) / max(len(completion), 1)
 
 

@@ -13,8 +13,11 @@ from typing import NamedTuple
 
 
 class Group(NamedTuple):
-    """Fields that are experimental for one reason. fields: dotted names relative to the spec, `[]` for a list's entry;
-    a map stands for all below it, and `field=value` for one of the values that a field accepts."""
+    """Fields that are experimental for one reason.
+
+    fields: dotted names relative to the spec, `[]` for a list's entry; a map stands for all below it, and `field=value`
+    for one of the values that a field accepts.
+    """
 
     why: str
     fields: str
@@ -60,7 +63,7 @@ def is_experimental(field: str) -> bool:
 
 
 def experimental_values(field: str) -> tuple[str, ...]:
-    """The accepted values of a stable field that are experimental."""
+    """Return the accepted values of a stable field that are experimental."""
     pairs = (listed.partition("=") for listed in names())
     return tuple(value for name, _, value in pairs if value and name == field)
 

@@ -61,6 +61,8 @@ _FOLLOW_SILENCE_S = 24 * 3600.0  # a quiet container is not a dead one
 
 @dataclass(frozen=True)
 class ListResult:
+    """The items of a list, and the version to watch from."""
+
     items: list[Manifest]
     resource_version: str
 
@@ -75,7 +77,7 @@ class Kube:
 
     @classmethod
     def load(cls, kubeconfig: str | None = None, context: str | None = None) -> Kube:
-        """A given file, else KUBECONFIG, else ~/.kube/config, else the pod's service account."""
+        """Return a client of the given kubeconfig, else KUBECONFIG, ~/.kube/config, or the pod's service account."""
         return cls(load_access(kubeconfig, context))
 
     def close(self) -> None:
@@ -83,10 +85,11 @@ class Kube:
         self._transport.close()
 
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
+        """Return an object; raise NotFound if it does not exist."""
         return self._json("GET", self._path(r, namespace, name), idempotent=True)
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
-        """What is served below an object, such as Kueue's `localqueues/…/pendingworkloads`."""
+        """Return a subresource of an object, such as Kueue's `localqueues/…/pendingworkloads`."""
         return self._json("GET", self._path(r, namespace, name, subresource), idempotent=True)
 
     def list(
@@ -127,10 +130,12 @@ class Kube:
         return self._json("POST", path + _query({"dryRun": _dry(dry_run)}), sent)
 
     def replace(self, r: Resource, body: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Replace an object; raise Conflict if it has changed since it was read."""
         path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"])
         return self._json("PUT", path + _query({"dryRun": _dry(dry_run)}), _typed(r, body))
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
+        """Replace the status of an object."""
         path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"], "status")
         return self._json("PUT", path, _typed(r, body))
 
@@ -189,7 +194,7 @@ class Kube:
         timeout_s: int | None = None,
         bookmarks: bool = False,
     ) -> Iterator[tuple[str, Manifest]]:
-        """(ADDED | MODIFIED | DELETED, object) until the server ends the watch, normally after minutes.
+        """Yield (ADDED | MODIFIED | DELETED, object) until the server ends the watch, normally after minutes.
 
         Raises Gone when `resource_version` is too old: list again. BOOKMARK events (an object that holds only a
         resourceVersion to resume from) come only if asked for.
@@ -267,7 +272,7 @@ class Kube:
 
 
 def _typed(r: Resource, body: Manifest) -> Manifest:
-    """The server wants every object to say what it is, also where the URL says it."""
+    """Return the body with apiVersion and kind, which the server requires although the URL names them."""
     return {"apiVersion": r.api_version, "kind": r.kind, **body}
 
 

@@ -40,6 +40,7 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
+        """Return True if credentials can be fetched anew."""
         return self._access.exec_plugin is not None or self._access.token_file is not None
 
     def forget(self) -> None:
@@ -49,6 +50,7 @@ class Credentials:
                 self._expires = 0.0
 
     def headers(self) -> dict[str, str]:
+        """Return the headers that authenticate a request."""
         headers = {}
         token = self._current()
         if token:
@@ -120,7 +122,7 @@ def exec_credential(plugin: dict[str, Any], access: Access) -> dict[str, Any]:
 
 
 def _exec_info(plugin: dict[str, Any], access: Access, *, interactive: bool) -> dict[str, Any]:
-    """The ExecCredential that a plugin is told; of the cluster only where it asks."""
+    """Return the ExecCredential for a plugin; it describes the cluster only if the plugin asks for that."""
     spec: dict[str, Any] = {"interactive": interactive}
     if plugin.get("provideClusterInfo"):
         authority = base64.b64encode(access.ca_pem.encode()).decode() if access.ca_pem else None

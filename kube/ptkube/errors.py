@@ -81,7 +81,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def from_response(status: int, body: bytes) -> ApiError:
-    """The error an HTTP answer of 400 or more stands for; understands metav1.Status and plain text."""
+    """Return the error of an HTTP response of 400 or more, from a metav1.Status or plain text."""
     reason, message = "", ""
     try:
         answer = json.loads(body)

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class EventRecorder:
+    """Records Events in the background, as one component."""
+
     def __init__(self, kube: Kube, component: str) -> None:
         self._kube = kube
         self._component = component
@@ -57,6 +59,7 @@ class EventRecorder:
 
 
 def event_for(about: Manifest, kind: str, reason: str, message: str, component: str, now: str) -> Manifest:
+    """Return the Event about an object; equal reports have equal names, so they can be counted."""
     meta = about["metadata"]
     digest = hashlib.sha256(f"{meta.get('uid')}/{kind}/{reason}/{message}".encode()).hexdigest()[:16]
     namespace = meta.get("namespace") or "default"

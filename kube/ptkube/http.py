@@ -63,7 +63,7 @@ class Transport:
         idempotent: bool = False,
         accept: str = "application/json",
     ) -> bytes:
-        """The answer's body; raises the ApiError that an answer of 400 and more stands for."""
+        """Return the body of the response; raise the ApiError of a response of 400 or more."""
         renewed = False
         throttled = 0
         while True:
@@ -254,7 +254,7 @@ def _tls_context(access: Access, credentials: Credentials) -> ssl.SSLContext:
 
 
 def _proxy_for(access: Access, scheme: str, host: str) -> tuple[tuple[str, int], dict[str, str]] | None:
-    """The kubeconfig's proxy-url, else the environment's, as (address, CONNECT headers)."""
+    """Return the proxy of the kubeconfig, else of the environment, as (address, CONNECT headers)."""
     address = access.proxy_url
     if not address and any(os.environ.get(name) for name in (f"{scheme}_proxy", f"{scheme.upper()}_PROXY")):
         from urllib.request import getproxies, proxy_bypass

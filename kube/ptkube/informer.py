@@ -24,6 +24,7 @@ _NOT_SERVED_RETRY_S = 5.0  # the kind's CRD may be installed later
 
 
 def key_of(item: Manifest) -> Key:
+    """Return namespace and name of an object."""
     meta = item["metadata"]
     return str(meta.get("namespace") or ""), str(meta["name"])
 
@@ -50,10 +51,12 @@ class Informer:
                 listener("ADDED", item)
 
     def get(self, namespace: str, name: str) -> Manifest | None:
+        """Return the object in the local copy, or None."""
         with self._lock:
             return self._items.get((namespace, name))
 
     def items(self, namespace: str | None = None) -> list[Manifest]:
+        """Return all objects in the local copy, or those of a namespace."""
         with self._lock:
             return [i for (ns, _), i in self._items.items() if namespace is None or ns == namespace]
 
@@ -75,11 +78,13 @@ class Informer:
                 }
 
     def start(self) -> threading.Thread:
+        """Run in a background thread."""
         thread = threading.Thread(target=self.run, name=f"informer-{self.resource.plural}", daemon=True)
         thread.start()
         return thread
 
     def run(self) -> None:
+        """List and watch until `stop`, with a backoff after failures."""
         failures = 0
         while not self._stop.is_set():
             try:
@@ -150,11 +155,12 @@ class Informer:
 
 
 def version_of(item: Manifest) -> int:
+    """Return the resourceVersion as a number; 0 if there is none."""
     return int(item["metadata"].get("resourceVersion") or 0)
 
 
 def controller_uid(item: Manifest) -> str | None:
-    """The uid of the owner that controls this object."""
+    """Return the uid of the owner that controls this object, or None."""
     for owner in item["metadata"].get("ownerReferences") or []:
         if owner.get("controller"):
             return str(owner["uid"])

@@ -43,7 +43,7 @@ class Access:
 
 
 def load(path: str | None = None, context: str | None = None) -> Access:
-    """An explicit file, else KUBECONFIG, else ~/.kube/config, else the pod's service account."""
+    """Return the access of an explicit file, else KUBECONFIG, ~/.kube/config, or the pod's service account."""
     if path:
         return from_files([Path(path).expanduser()], context)
     listed = [Path(p).expanduser() for p in os.environ.get("KUBECONFIG", "").split(os.pathsep) if p]
@@ -62,6 +62,7 @@ def load(path: str | None = None, context: str | None = None) -> Access:
 
 
 def in_cluster(env: Mapping[str, str], folder: Path) -> Access:
+    """Return the access of a pod's service account."""
     host, port = env["KUBERNETES_SERVICE_HOST"], env.get("KUBERNETES_SERVICE_PORT", "443")
     host = f"[{host}]" if ":" in host else host
     namespace = folder / "namespace"
@@ -164,7 +165,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _sentence(error: Exception) -> str:
-    """What is wrong, without YAML's drawing of the place or Python's number of the error."""
+    """Return the problem in one line, without YAML's drawing or Python's error number."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}: " if mark is not None else ""
     return where + str(getattr(error, "problem", None) or getattr(error, "strerror", None) or error)

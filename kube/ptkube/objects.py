@@ -28,7 +28,7 @@ def is_deleting(item: Manifest) -> bool:
 
 
 def label(item: Manifest, key: str) -> str:
-    """The value of a label; empty where it has none."""
+    """Return the value of a label, empty if it is not set."""
     return str((item["metadata"].get("labels") or {}).get(key) or "")
 
 

@@ -24,10 +24,11 @@ class Resource:
 
     @property
     def api_version(self) -> str:
+        """Return group and version as manifests write them."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path. A namespaced kind without a namespace means all namespaces (list and watch only)."""
+        """Return the URL path. A namespaced kind without a namespace means all namespaces (list and watch only)."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

@@ -9,10 +9,12 @@ _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def utc_now() -> datetime:
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 def to_text(time: datetime) -> str:
+    """Return a time as RFC 3339, to the second."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

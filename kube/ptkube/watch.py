@@ -31,7 +31,7 @@ def changes(
     until: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[str, Manifest]]:
-    """(ADDED | MODIFIED | DELETED, object), first all that exist, without end or until the clock says `until`.
+    """Yield (ADDED | MODIFIED | DELETED, object), first for all that exist; without end, or until a time.
 
     ("SYNCED", {}) follows each listing. Objects that were seen, and are gone when a listing is repeated, come as
     DELETED.

@@ -35,6 +35,7 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def add(self, key: K, after_s: float = 0.0) -> None:
+        """Add a key, due after some seconds; of two times for a key the earlier counts."""
         due = self._clock() + after_s
         with self._condition:
             if key in self._due and self._due[key] <= due:
@@ -44,7 +45,7 @@ class WorkQueue(Generic[K]):
             self._condition.notify()
 
     def get(self) -> K | None:
-        """The next key that is due, or None once the queue is closed."""
+        """Wait for the next due key; return None once the queue is closed."""
         with self._condition:
             while not self._closed:
                 if not self._heap:
@@ -64,6 +65,7 @@ class WorkQueue(Generic[K]):
             return None
 
     def close(self) -> None:
+        """Release everybody who waits in `get`."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -79,11 +81,13 @@ class Worker(Generic[K]):
         self._failures: dict[K, int] = {}
 
     def start(self) -> threading.Thread:
+        """Run in a background thread."""
         thread = threading.Thread(target=self.run, name=self.name, daemon=True)
         thread.start()
         return thread
 
     def run(self) -> None:
+        """Reconcile keys until the queue is closed."""
         while (key := self.queue.get()) is not None:
             try:
                 again_s = self._reconcile(key)

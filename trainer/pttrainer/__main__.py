@@ -12,7 +12,7 @@ from pttrainer.commands import data, export, huge_pages, logits, preflight
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parses the command line and runs; returns the exit code."""
+    """Parse the command line and run; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pttrainer", description="Post-train a model as a PostTrainJob says."
     )

@@ -26,10 +26,12 @@ class Prompts(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """mask_BT: 1 where the prediction is trained. weight_BT: its share of the loss (see `reduce`).
+    """One batch of rows, as arrays.
 
-    ref_sums_B1: the reference's log-prob of all of a row's trained tokens together. teacher_…_BTK: K
-    tokens that a teacher finds likely in the target's place, and their log-probs."""
+    mask_BT: 1 where the prediction is trained. weight_BT: its share of the loss (`data.loss_weights`). ref_sums_B1: the
+    reference's log-prob of all of a row's trained tokens together. teacher_…_BTK: the K tokens that a teacher finds
+    most likely in the target's place, and their log-probs.
+    """
 
     tokens_BT: Any
     targets_BT: Any
@@ -64,8 +66,11 @@ class Batch(NamedTuple):
         return 1 if self.prompts is None else int(self.tokens_BT.shape[0] // self.prompts.tokens_PT.shape[0])
 
     def split(self, parts: int) -> Batch:
-        """As [parts, rows / parts, …]: every parts-th row, so that each part is spread over all devices without moving
-        rows between them; rows of one prompt stay together."""
+        """Return the batch as [parts, rows / parts, …].
+
+        A part has every parts-th row, so that it is spread over all devices without moving rows between them; rows of
+        one prompt stay together.
+        """
 
         def groups(x: Any, size: int) -> Any:
             many = x.shape[0] // (parts * size)

@@ -62,5 +62,5 @@ class Preempted(TrainerError):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, without its advice; its kind where it says nothing."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -13,6 +13,7 @@ Schema = dict[str, Any]
 
 
 def apply_defaults(value: Any, schema: Schema) -> None:
+    """Fill in the defaults of a schema, in place."""
     if isinstance(value, list):
         items = schema.get("items")
         if isinstance(items, dict):

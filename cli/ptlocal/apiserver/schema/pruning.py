@@ -62,7 +62,7 @@ def _prune_map(value: dict[str, Any], schema: Schema, path: str, unknown: list[s
 
 
 def _is_known_shape(schema: Schema) -> bool:
-    """False for a schema that says nothing about its keys on purpose: int-or-string holds no object anyway."""
+    """Return False for a schema without keys, such as int-or-string: it holds no object."""
     return schema.get("type") == "object" or bool(schema.get("properties"))
 
 

@@ -30,6 +30,7 @@ _GO_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def errors(value: Any, schema: Schema, path: str = "", old: Any = MISSING) -> list[FieldError]:
+    """Return what a schema refuses in a value; unchanged parts of an update are not checked."""
     if old is not MISSING and old == value:
         return []
     found = _own_errors(value, schema, path)
@@ -55,7 +56,7 @@ def _own_errors(value: Any, schema: Schema, path: str) -> list[FieldError]:
 
 
 def parts(value: Any, schema: Schema, path: str, old: Any) -> Iterator[tuple[Any, Schema, str, Any]]:
-    """What a value is made of and the schema knows: (part, its schema, its path, the part before or MISSING)."""
+    """Yield the parts of a value that the schema describes: (part, schema, path, old part or MISSING)."""
     if isinstance(value, dict):
         properties: dict[str, Schema] = schema.get("properties") or {}
         additional = schema.get("additionalProperties")
@@ -123,7 +124,7 @@ def _bounds(value: Any, schema: Schema, path: str) -> list[FieldError]:
 
 
 def _string_errors(value: str, schema: Schema, path: str) -> list[FieldError]:
-    """The first thing wrong with it."""
+    """Return the first error of a string."""
     most, least, pattern = schema.get("maxLength"), schema.get("minLength"), schema.get("pattern")
     if most is not None and len(value) > most:
         return [FieldError(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")]
@@ -148,6 +149,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def is_date_time(text: str) -> bool:
+    """Return True for an RFC 3339 date and time."""
     try:
         datetime.fromisoformat(text)
     except ValueError:

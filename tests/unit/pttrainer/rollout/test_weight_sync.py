@@ -117,12 +117,12 @@ def test_frozen_weights_that_change_where_they_lie_are_noticed_at_the_next_sync(
     params = params_on(source, of)
     with jax.set_mesh(source):
         transfer.deliver(params)
-        key = next(key for key in transfer._stayed if key[1] == 1)
-        held = transfer._stayed[key]
-        transfer._stayed[key] = jax.device_put(np.asarray(held) + np.asarray(1, held.dtype), held.sharding)
+        key = next(key for key in transfer._static if key[1] == 1)
+        held = transfer._static[key]
+        transfer._static[key] = jax.device_put(np.asarray(held) + np.asarray(1, held.dtype), held.sharding)
         with pytest.raises(TransferError, match=f"{key[0]} of layer 1"):
             transfer.deliver(params)
-        transfer._stayed[key] = held
+        transfer._static[key] = held
 
 
 def test_no_more_than_the_bound_is_under_way_and_an_array_that_arrived_damaged_is_named() -> None:

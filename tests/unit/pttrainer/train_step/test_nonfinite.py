@@ -101,7 +101,7 @@ def test_the_end_is_a_job_that_cannot_run_as_written_and_says_what_to_try() -> N
         "the last of them step 12 (learning rate 1.00e-02)",
         "the weights are those of step 9; last good checkpoint: file:///runs/a/checkpoints/9; the batch is in",
         "file:///runs/a/non-finite/step-00000012.jsonl",
-        "hint: look at that batch",
+        "hint: check that batch",
     ):
         assert words in str(error)
 

@@ -34,6 +34,8 @@ class CelError(Exception):
 
 @dataclass(frozen=True)
 class Program:
+    """A compiled expression."""
+
     expression: Any
     reads_old: bool
     """Whether it is a transition rule: one that reads oldSelf."""
@@ -59,6 +61,7 @@ class Program:
 
 @lru_cache(maxsize=4096)
 def program(source: str) -> Program:
+    """Return the compiled program of an expression; raise CelError if it does not compile."""
     expression = _compiled(source, "self", "oldSelf")
     return Program(expression, reads_old="oldSelf" in source and not _compiles(source, "self"))
 

@@ -26,6 +26,7 @@ _ITEMS = (_STRING, _INT, cel.Type.DOUBLE, _BOOL)
 
 
 def extension() -> Any:
+    """Return Kubernetes' own functions as an extension of the evaluator."""
     return cel.CelExtension("kubernetes", [*_of_texts(), *_of_lists(), *_of_quantities()])
 
 

@@ -38,6 +38,7 @@ class RuleWalk:
         return self._has_rules[id(schema)]
 
     def errors(self, value: Any, old: Any = MISSING) -> list[FieldError]:
+        """Return what the schema's rules refuse in a value."""
         return self._errors(value, self._schema, "", old)
 
     def _errors(self, value: Any, schema: Schema, path: str, old: Any) -> list[FieldError]:
