@@ -63,7 +63,7 @@ def test_client_dry_run_is_what_kubectl_can_apply(kubeconfig: Path, ptctl: Run, 
 def test_a_job_that_exists_is_not_overwritten(ptctl: Run, job: Make) -> None:
     created(ptctl, job("a"))
     again = ptctl("workload", "create", "-f", "-", stdin=job("a"))
-    assert (again.returncode, "exists already" in again.stderr) == (1, True)
+    assert (again.returncode, "already exists" in again.stderr) == (1, True)
 
 
 def test_a_namespace_that_does_not_exist_exits_3(kubeconfig: Path, job: Make) -> None:

@@ -67,7 +67,7 @@ def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
     errors = process.communicate(timeout=900)[1]
 
     assert process.returncode == ExitCode.SERVICE_LOST, errors
-    assert "log-probs are the trainer's within" in errors
+    assert "log-probs match the trainer's within" in errors
     assert "Traceback" not in errors
     ended = json.loads((tmp_path / "runs" / "vllm" / run_directory.TERMINATION).read_text())
     assert (ended["failureClass"], ended["step"]) == ("ServiceLost", 2)
