@@ -127,3 +127,14 @@ def test_readme_of_a_bigger_room_names_every_entry_and_nothing_else(room: str) -
     }
     listed = re.findall(r"^- (`[^:]+`):", (ROOT / room / "README.md").read_text(), re.MULTILINE)
     assert sorted(name for line in listed for name in re.findall(r"`([\w./]+)`", line)) == sorted(entries)
+
+
+def test_a_folder_of_a_package_reads_like_a_table_of_contents() -> None:
+    entries: dict[str, set[str]] = {}
+    for path in tracked_files():
+        parts = path.relative_to(ROOT).parts
+        if parts[0] in ("api", "kube", "operator", "trainer", "cli"):
+            for depth in range(2, len(parts)):
+                entries.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
+    crowded = {folder: len(names - {"__init__.py", "README.md"}) for folder, names in entries.items()}
+    assert {folder: count for folder, count in crowded.items() if count > 17} == {}
