@@ -195,6 +195,15 @@ def test_every_file_named_in_a_document_exists() -> None:
     assert [(where, path) for where, path in named if not (ROOT / path).exists() and path not in ABSENT] == []
 
 
+def test_every_module_that_a_document_names_by_the_end_of_its_path_exists() -> None:
+    listing = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = tuple(f"/{name}" for name in listing.stdout.split())
+    named = {(name_of(page), path) for page in pages() for path in re.findall(r"`([\w/-]+/\w+\.py)`", present(page))}
+    assert len(named) > 20
+    missing = {(where, path) for where, path in named if not any(name.endswith(f"/{path}") for name in modules)}
+    assert sorted((where, path) for where, path in missing if path not in ABSENT) == []
+
+
 def test_every_heading_that_is_linked_to_exists() -> None:
     broken = []
     for page in pages():
