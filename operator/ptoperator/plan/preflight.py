@@ -116,9 +116,11 @@ def _waiting_message(state: Observed) -> str:
     """Return what preflight waits for."""
     for pod in state.preflight_pods:
         stuck = pod_failures.start_failure(pod, state.pull_errors)
-        words = stuck.message if stuck is not None else why_unscheduled(pod)
-        if words:
-            return f"pod {pod['metadata']['name']} waits: {words}"
+        message = stuck.message if stuck is not None else why_unscheduled(pod)
+        if message:
+            return f"pod {pod['metadata']['name']} waits: {message}"
+    if state.creation_failure is not None:
+        return state.creation_failure.message
     return "the pod runs" if any(map(is_scheduled, state.preflight_pods)) else "the pod has no node yet"
 
 
