@@ -21,6 +21,7 @@ from tests.builders.operator.job_steps import (
 )
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
+from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.kube import labels
@@ -448,6 +449,31 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator,
     world.tick(60)
     settle(operator)
     assert len(world.pods) == 1
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_a_pod_evicted_by_a_taint_is_a_host_error_although_its_peer_saved_first(
+    operator: Operator, world: World, vanishes: bool
+) -> None:
+    bring_up(operator, accelerator={"type": "cpu-1", "slices": 2})
+    evicted, peer = world.unfinished
+    condition_ = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    condition_ |= {
+        "message": "deleting due to NoExecute taint",
+        "lastTransitionTime": timestamps.to_text(world.api.now),
+    }
+    evicted["status"].setdefault("conditions", []).append(condition_)
+    world.api.put(PODS, evicted)
+    world.api.terminate(("Pod", NAMESPACE, evicted["metadata"]["name"]))
+    operator.work()
+    world.tick(5)
+    world.exit(peer, 75)
+    operator.work()
+    world.tick(5)
+    if not vanishes:  # a node that cannot be reached reports no end of its pods
+        world.exit(evicted, 75)
+    settle(operator)
+    assert status(world).restarts == {"HostError": 1}
 
 
 WEBHOOK = 'Internal error occurred: failed calling webhook "vjobset.kb.io": connection refused'
