@@ -180,10 +180,11 @@ def _disrupted(pod: Manifest, disruption: Manifest, exited: Manifest | None) -> 
 
 
 def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
-    code = int(terminated["exitCode"])
-    report = termination(terminated.get("message") or "")
+    code, text = int(terminated["exitCode"]), str(terminated.get("message") or "")
+    report = termination(text)
     if terminated.get("reason") == "OOMKilled":
-        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)", code, terminated)
+        kind, message = FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)"
+        return replace(_failure(pod, kind, message, code, terminated), log="" if report else log_tail(text))
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
