@@ -1,7 +1,5 @@
 """The command line of a table against peers: which interpreters there are, which row, how many turns."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 from collections.abc import Callable, Sequence

@@ -12,8 +12,6 @@ A side whose Python is not given is left out. The first turn of ours compiles, t
 JAX peers are given such a cache as well.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from functools import partial

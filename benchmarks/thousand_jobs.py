@@ -8,8 +8,6 @@ there.
     python benchmarks/thousand_jobs.py [JOBS]
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

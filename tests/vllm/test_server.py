@@ -1,7 +1,5 @@
 """Our client against the real `vllm serve`: log-probs, renewals, ends and cuts, and what it says when it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

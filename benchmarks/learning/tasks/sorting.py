@@ -11,8 +11,6 @@ learning, which decides how well a model can sort, has 2,000 steps since, first 
 in a hundred instead of 40.
 """
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ TRL's trainers compute losses in methods that also run models and log; they get 
 stand-in for what they log to.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 These tests start servers of their own, whatever the session's API server is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

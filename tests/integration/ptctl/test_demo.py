@@ -1,7 +1,5 @@
 """How the demo ends when it does not end well: nothing left running, and the job's own words."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

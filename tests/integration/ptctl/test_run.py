@@ -1,7 +1,5 @@
 """A job from ptctl's first word to its last: submitted, followed, suspended, failed; trained without a cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 Each steps aside where the real one is at work; a cluster with nodes of its own keeps them and gets no kubelet of ours.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Callable, Iterator

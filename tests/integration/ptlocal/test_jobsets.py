@@ -1,7 +1,5 @@
 """JobSets and Jobs from creation to end, with real processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The running operator on a pretended GKE: node pools over gRPC, their nodes and pods in the API server."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator

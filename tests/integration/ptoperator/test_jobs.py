@@ -1,7 +1,5 @@
 """Jobs on a running operator, JobSet controller and kubelet, with a trainer that starts in a moment."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """`workload create`: from flags, from files, dry and in earnest."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The demo's parts that need no cluster: its jobs, what it shows, what it reports."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Kubernetes client against a scripted HTTP server: URLs, bodies, errors, retries, streams."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Locks that die with their holder, and children that are started again with growing pauses."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

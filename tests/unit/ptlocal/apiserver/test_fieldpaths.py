@@ -1,7 +1,5 @@
 """Field sets: what is owned, what changed, FieldsV1 and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

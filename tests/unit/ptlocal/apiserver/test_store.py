@@ -1,7 +1,5 @@
 """The store and its journal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Job controller's decisions: which pods to make, count, let go and delete, and when a Job is over."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The JobSet controller's decisions, table by table: observed objects in, writes out."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What garbage collection does to one object."""
 
-from __future__ import annotations
-
 import pytest
 
 from ptkube.resources import Manifest

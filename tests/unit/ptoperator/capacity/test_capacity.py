@@ -1,7 +1,5 @@
 """A job goes through spec.capacity on a GKE that a test scripts: what it tries, says, makes and leaves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scripts of a GKE that goes wrong: what the job tries next, says and leaves; and how often GKE is called."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -9,8 +9,6 @@ than they take may ask. No pool has pods of two jobs. When the faults stop, all 
 histories.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The GKE client against a gRPC server that speaks ClusterManager: what is asked, what is understood, what is kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A job whose nodes GKE queues: the ProvisioningRequest is made, waited for, taken and given back."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.gke.provisioning import Queue
 from tests.builders.operator.cloud_site import Site, jobset

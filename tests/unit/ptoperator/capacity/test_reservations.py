@@ -1,7 +1,5 @@
 """What a reservation has left, asked of a server that answers as the Compute API does."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The life of a job, event by event, in a small cluster in memory."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.operator.job_steps import (
     NAME,

@@ -5,8 +5,6 @@ or after any single write, answers get lost, conflicts, old reads, news that arr
 faults stop, the world runs on, and the end is checked against what happened.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """What logs, nodes and kubelets say, case by case, in shapes as clusters and libraries write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """From what pods say to failure classes, case by case."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

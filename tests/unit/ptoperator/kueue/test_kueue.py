@@ -1,7 +1,5 @@
 """Waiting in a Kueue queue: what the status says, and when the operator looks again. Kueue's part is a test's."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A queue together with node pools: quota first, then chips, then pods; and both given back together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any

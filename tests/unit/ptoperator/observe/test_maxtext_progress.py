@@ -1,7 +1,5 @@
 """MaxText's log lines become progress and metrics, in the form of its metric_logger and RL hooks at e591f30."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.operator.job_steps import bring_up, condition, status
 from tests.builders.operator.world import Operator, World

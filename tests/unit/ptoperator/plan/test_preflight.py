@@ -1,7 +1,5 @@
 """Preflight in the operator: what its pod says, and what becomes of the job."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Budgets by failure class: who pays for a restart, who gets none, and how long a broken machine is waited for."""
 
-from __future__ import annotations
-
 from tests.builders.operator.job_steps import NAME, bring_up, condition, edit, phase, said, settle, start, status
 from tests.builders.operator.world import Operator, World
 

@@ -1,7 +1,5 @@
 """TensorBoard in the cluster: one for all jobs of an output, with a pod only while somebody looks."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 

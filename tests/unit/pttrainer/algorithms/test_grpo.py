@@ -1,7 +1,5 @@
 """GRPO around its loss: which tokens are trained, what is drawn when, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """PPO: its losses by hand and as TRL has them, what a rollout becomes, and the step that trains policy and critic."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from functools import cache

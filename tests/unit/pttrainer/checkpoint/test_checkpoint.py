@@ -1,7 +1,5 @@
 """Checkpoints: whole or not at all, and damage is noticed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """When checkpoints are written, which stay, and runs that begin from another run's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

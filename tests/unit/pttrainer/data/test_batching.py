@@ -1,7 +1,5 @@
 """From examples to batches: nothing lost, nothing doubled, the same every time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

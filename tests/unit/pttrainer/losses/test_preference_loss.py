@@ -1,7 +1,5 @@
 """Losses of preferences: values by hand, gradients against formulas and finite differences, degenerate cases."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

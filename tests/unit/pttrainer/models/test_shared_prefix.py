@@ -1,7 +1,5 @@
 """Samples that share their prompt in training: the losses, scores and gradients of whole rows, and fewer FLOPs."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import lru_cache
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Near the limit: who decides, with a pretended compiler that answers as told. (The real one: `make aot`.)"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

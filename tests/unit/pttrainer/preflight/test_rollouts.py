@@ -1,7 +1,5 @@
 """A rollout as programs and as time: the engine's functions from shapes, and tokens per second by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The search for a change that fits, and the matrix of chips and batches: by the formula, with a pretended compiler."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """From a job to its verdict by the formula: what is counted, what is advised, what is printed, exit codes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """Rollouts of several turns: tokens in and out, which of them are trained, and how episodes end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace

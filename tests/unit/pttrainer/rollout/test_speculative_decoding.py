@@ -1,7 +1,5 @@
 """Speculative decoding: whatever is guessed, the samples are those of sampling token by token."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from functools import lru_cache, partial

@@ -1,8 +1,6 @@
 """vLLM as the engine, against a stand-in for it: the answers are the native engine's, weights really arrive, and a
 server that fails in any way is either waited for or named."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Weights on their way to the devices that sample: all arrive, in chunks, and what did not arrive is noticed."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cache

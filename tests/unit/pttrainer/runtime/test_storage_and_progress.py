@@ -1,7 +1,5 @@
 """The run directory: whose it is, and documents that are never half written or doubled."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Which steps could learn, what becomes of a run whose steps could not, and how that survives in a checkpoint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Which edits of a job may go on with a run that has begun, and what is said of those that may not."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil
