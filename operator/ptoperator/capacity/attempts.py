@@ -14,9 +14,8 @@ from ptapi.failures import FailureClass
 from ptapi.spec import CapacityOption
 from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
 from ptkube import timestamps
-from ptkube.resources import Manifest
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.fair_queue import options_of, queue_of
+from ptoperator.capacity.fair_queue import queue_of
 from ptoperator.capacity.request import CapacityRequest, Decision
 
 USUAL_WAIT_S = 900
@@ -47,23 +46,6 @@ class Candidate:
         No pool is created, or it scales with its pods.
         """
         return self.option.type in ("existing", "flexStart")
-
-
-def uses_pools(job: Manifest) -> bool:
-    """Return True if a job may hold node pools. Reads the manifest, because an invalid spec may hold some too."""
-    return any(isinstance(option, dict) and option.get("type") != "existing" for option in options_of(job))
-
-
-def may_use_queued_provisioning(job: Manifest) -> bool:
-    """Return True if a job may have a ProvisioningRequest."""
-    return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options_of(job))
-
-
-def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
-    """Return the reservation that an attempt uses, or None."""
-    options = options_of(job)
-    option = options[attempt.entry] if attempt.entry < len(options) else {}
-    return option.get("reservation") if isinstance(option, dict) and option.get("type") == "reservation" else None
 
 
 def candidates(request: CapacityRequest) -> list[Candidate]:

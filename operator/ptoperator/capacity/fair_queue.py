@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ptapi.accelerators import Slice, resolve
-from ptapi.errors import SpecError
+from ptapi.accelerators import Slice
 from ptkube import timestamps
-from ptkube.resources import Manifest
+from ptoperator.job import JobObject
 
 STUCK_S = 60.0
 """A job whose pods have had no nodes for this long after its turn came shows that those nodes are taken."""
@@ -104,47 +103,26 @@ def queue_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) 
     return f"reservation {reservation} {zone}" if kind == "reservation" else ""
 
 
-def options_of(job: Manifest) -> list[Manifest]:
-    """Return spec.capacity of a manifest, or its default."""
-    return (job.get("spec") or {}).get("capacity") or [{"type": "existing"}]
-
-
-def accelerator_of(job: Manifest) -> Slice | None:
-    """Return the chips of a manifest; None if they do not exist, which plan reports."""
-    asked = (job.get("spec") or {}).get("accelerator") or {}
-    try:
-        return resolve(str(asked.get("type")), asked.get("topology"), int(asked.get("slices") or 1))
-    except SpecError:
+def claim_of(job: JobObject) -> Claim | None:
+    """Return the claim of a job, or None if it is in no queue."""
+    attempts, accelerator = job.status.capacity.attempts, job.accelerator
+    if not attempts or attempts[-1].ended or job.spec is None or job.spec.queue or accelerator is None:
         return None
-
-
-def claim_of(job: Manifest) -> Claim | None:
-    """Return the claim of a manifest, or None if it is in no queue."""
-    spec, status = job.get("spec") or {}, job.get("status") or {}
-    attempts = (status.get("capacity") or {}).get("attempts") or []
-    options = options_of(job)
-    if not attempts or attempts[-1].get("ended") or spec.get("queue"):
-        return None
-    attempt, entry = attempts[-1], int(attempts[-1].get("entry") or 0)
-    if entry >= len(options) or options[entry].get("type") not in ("existing", "reservation"):
-        return None
-    accelerator = accelerator_of(job)
-    if accelerator is None:
-        return None
-    option, meta = options[entry], job["metadata"]
-    queue = queue_of(option["type"], option.get("reservation"), str(attempt.get("zone") or ""), accelerator)
+    attempt = attempts[-1]
+    option = job.capacity[attempt.entry] if attempt.entry < len(job.capacity) else None
+    queue = queue_of(option.type, option.reservation, attempt.zone, accelerator) if option else ""
     if not queue:
         return None
     return Claim(
         queue=queue,
-        uid=str(meta["uid"]),
-        namespace=str(meta["namespace"]),
-        created=str(meta.get("creationTimestamp") or ""),
+        uid=job.uid,
+        namespace=job.namespace,
+        created=job.created,
         hosts=accelerator.total_vms,
-        priority=int(attempt.get("priority") or 0),
-        granted=str(attempt.get("granted") or ""),
-        first=str(attempt.get("first") or ""),
-        is_ready=bool(attempt.get("ready")),
+        priority=attempt.priority,
+        granted=attempt.granted or "",
+        first=attempt.first or "",
+        is_ready=attempt.ready is not None,
     )
 
 

@@ -106,7 +106,7 @@ def _lost_pool(state: Observed) -> str:
     cloud = state.cloud
     if cloud is None or cloud.trouble is not None:
         return ""
-    pod_states = {pool.name: pool.state for pool in cloud.of_job(state.uid)}
+    pod_states = {pool.name: pool.state for pool in cloud.of_job(state.job.uid)}
     for name in state.jobset_pools:
         pod_state = pod_states.get(name)
         is_stuck = pod_state is PoolState.RUNNING_WITH_ERROR and _wait_for_nodes_s(state) >= USUAL_WAIT_S
@@ -119,7 +119,7 @@ def _is_pool_repairing(state: Observed) -> bool:
     """Return True if a pool that was ready is not running, before the next attempt's pods exist."""
     if state.jobset is not None or state.cloud is None or state.cloud.trouble is not None:
         return False
-    return any(pool.state is not PoolState.RUNNING for pool in state.cloud.of_job(state.uid))
+    return any(pool.state is not PoolState.RUNNING for pool in state.cloud.of_job(state.job.uid))
 
 
 def _lost_nodes(context: PlanContext, candidate: Candidate | None) -> str:

@@ -88,7 +88,7 @@ def quota_reserved(context: PlanContext) -> StepResult | None:
             context, kueue, "deleting child Jobs still bound to the previous node pools", state.status.capacity
         )
         # The JobSet makes them anew from its own template, which Kueue has restored.
-        return StepResult(update, tuple(deletion(JOBS, job, state.namespace) for job in state.bound_jobs), _SOON_S)
+        return StepResult(update, tuple(deletion(JOBS, job, state.job.namespace) for job in state.bound_jobs), _SOON_S)
     decision = provide(context.capacity_request)
     if decision.failure:
         return capacity_failed(context, decision)

@@ -186,7 +186,7 @@ def start_failures(state: Observed) -> Iterator[StartFailure]:
 def is_of_earlier(state: Observed) -> bool:
     """Return True if the JobSet belongs to an earlier job of this name that is being garbage-collected."""
     owners = state.jobset["metadata"].get("ownerReferences") or [] if state.jobset else []
-    return any(owner.get("kind") == KIND and owner.get("name") == state.name for owner in owners)
+    return any(owner.get("kind") == KIND and owner.get("name") == state.job.name for owner in owners)
 
 
 def queued(layout: Layout, state: Observed) -> StatusUpdate:
@@ -250,7 +250,7 @@ def _is_training(layout: Layout, state: Observed, silent_start_s: float) -> bool
 def own_progress(state: Observed) -> Progress | None:
     """Return the progress document if the current pods wrote it, else None."""
     progress = state.progress
-    if progress is None or progress.job_uid not in ("", state.uid):
+    if progress is None or progress.job_uid not in ("", state.job.uid):
         return None
     updated = timestamps.from_text(progress.updated)
     starts = [start for start in map(timestamps.from_text, map(started_at, state.current_pods)) if start]

@@ -10,7 +10,8 @@ from tests.builders.operator.job_steps import NAME, settle
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube import timestamps
-from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
+from ptkube.errors import Forbidden
+from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.render.tensorboard import tensorboard_name
 from ptoperator.settings import Settings, SettingsError
@@ -41,6 +42,26 @@ def test_a_job_that_does_not_ask_gets_none(operator: Operator, world: World) -> 
     settle(operator)
     assert world.api.kinds("Deployment") == []
     assert world.api.kinds("Service") == []
+
+
+def test_a_refused_tensorboard_holds_up_nothing(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    made = world.api.create
+
+    def refuse(r: Resource, body: Manifest) -> Manifest:
+        if r is DEPLOYMENTS:
+            raise Forbidden(403, "Forbidden", "exceeded quota: deployments")
+        return made(r, body)
+
+    world.api.create = refuse  # type: ignore[method-assign]
+    operator.hear()
+    operator.look((NAMESPACE, NAME))
+    job = world.api.find(POSTTRAINJOBS, NAME)
+    assert job is not None
+    assert job["status"]["phase"] == "Provisioning"
+    world.api.create = made  # type: ignore[method-assign]
+    settle(operator)
+    assert len(world.api.kinds("Deployment")) == 1
 
 
 def test_jobs_of_one_output_share_one_and_it_goes_with_the_last(operator: Operator, world: World) -> None:
