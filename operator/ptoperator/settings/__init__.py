@@ -95,6 +95,8 @@ class Settings:
     """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
     leader_namespace: str = ""
     """Namespace of the Lease by which replicas elect a leader; empty: this process is the only one."""
+    http_host: str = ""
+    """Address that /healthz, /readyz and /metrics listen on; empty: all of this machine's."""
     http_port: int = 8080
     """Port of /healthz, /readyz and /metrics; 0: none."""
     log_level: str = "info"

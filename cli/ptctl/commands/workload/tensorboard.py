@@ -39,7 +39,7 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
     manifest = fetch(app.connect(target), target, name)
     job = view(manifest)
     if (manifest["spec"].get("tensorboard") or {}).get("server"):
-        from ptctl.connect.tensorboard_forward import forward
+        from ptctl.port_forwards.tensorboard_forward import forward
 
         forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
         return
