@@ -86,6 +86,8 @@ class Settings:
     """Jobs reconciled at the same time."""
     silence_seconds: float = 300.0
     """Not alive when the API server has not answered for this long."""
+    tensorboard_servers: bool = True
+    """Whether jobs with spec.tensorboard.server get one; without, no right to Deployments and Services is needed."""
     tensorboard_image: str = "tensorflow/tensorflow:2.18.0"
     """Image with TensorBoard that reads gs://, for jobs with spec.tensorboard.server."""
     tensorboard_ingress: str = ""

@@ -68,6 +68,19 @@ def test_jobs_may_be_made_read_and_deleted_and_nothing_else() -> None:
     assert found == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "create", "delete"]}]
 
 
+def test_deployments_and_services_are_the_operators_only_with_tensorboard_servers() -> None:
+    def resources(values: Values) -> set[str]:
+        return {resource for _, rule in rules(values) for resource in rule["resources"]}
+
+    assert resources({}) & {"deployments", "services"} == set()
+    assert env_of({})["POSTTRAIN_TENSORBOARD_SERVERS"] == "false"
+    served = {"tensorboard": {"servers": True}}
+    assert resources(served) >= {"deployments", "services"}
+    assert env_of(served)["POSTTRAIN_TENSORBOARD_SERVERS"] == "true"
+    with pytest.raises(Exception, match=r"tensorboard\.ingress\.domain: expected only with tensorboard\.servers=true"):
+        documents({"tensorboard": {"ingress": {"domain": "tb.example.com"}}})
+
+
 def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
     values = {"namespaces": ["team-a", "team-b"]}
     assert [role["metadata"]["namespace"] for role in of_kind(values, "Role")] == [
@@ -164,11 +177,11 @@ def test_ingresses_may_be_made_only_where_a_domain_is_named() -> None:
 
     assert not may_make({})
     assert env_of({})["POSTTRAIN_TENSORBOARD_INGRESS"] == ""
-    named = {"tensorboard": {"ingress": {"domain": "tb.example.com", "className": "nginx"}}}
+    named = {"tensorboard": {"servers": True, "ingress": {"domain": "tb.example.com", "className": "nginx"}}}
     assert may_make(named)
     assert json.loads(env_of(named)["POSTTRAIN_TENSORBOARD_INGRESS"])["domain"] == "tb.example.com"
     assert not any("httproutes" in rule["resources"] for _, rule in rules(named))
-    routed = {"tensorboard": {"ingress": {"domain": "tb.example.com", "gateway": {"name": "shared"}}}}
+    routed = {"tensorboard": {"servers": True, "ingress": {"domain": "tb.example.com", "gateway": {"name": "shared"}}}}
     assert any("httproutes" in rule["resources"] for _, rule in rules(routed))
 
 

@@ -44,6 +44,16 @@ def test_a_job_that_does_not_ask_gets_none(operator: Operator, world: World) -> 
     assert world.api.kinds("Service") == []
 
 
+def test_an_operator_without_servers_starts_none_and_links_the_run_directory(operator: Operator, world: World) -> None:
+    operator.settings = Settings(tensorboard_servers=False)
+    create(world, NAME, **SERVED)
+    settle(operator)
+    assert world.api.kinds("Deployment") == world.api.kinds("Service") == []
+    job = world.api.find(POSTTRAINJOBS, NAME)
+    assert job is not None
+    assert job["status"]["links"]["tensorboard"] == f"tensorboard --logdir gs://bucket/runs/{NAME}/tensorboard"
+
+
 def test_a_refused_tensorboard_holds_up_nothing(operator: Operator, world: World) -> None:
     create(world, NAME, **SERVED)
     made = world.api.create
