@@ -90,8 +90,8 @@ class JobObject:
         """Return the job's chips."""
         if self.spec is None:
             return None
-        asked = self.spec.accelerator
-        return resolve(asked.type, asked.topology, asked.slices)
+        requested = self.spec.accelerator
+        return resolve(requested.type, requested.topology, requested.slices)
 
 
 def read_job(manifest: Manifest, known: JobObject | None = None) -> JobObject:

@@ -53,7 +53,7 @@ class Claim:
         return not self.granted
 
     @property
-    def is_asking(self) -> bool:
+    def is_provisioning(self) -> bool:
         """Return True after the job's turn came, until its chips are there."""
         return bool(self.granted) and not self.is_ready
 
@@ -79,14 +79,14 @@ NO_COMPETITION = CompetingJobs()
 class QueuePosition:
     """A job's position.
 
-    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. is_asked: another job takes some
-    now.
+    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. is_contended: another job takes
+    some now.
     """
 
     is_now: bool
     ahead: int
     held: int
-    is_asked: bool
+    is_contended: bool
 
     @property
     def is_first(self) -> bool:
@@ -137,15 +137,15 @@ def order(claims: Iterable[Claim]) -> list[Claim]:
             held[each.namespace] += each.hosts
     heads = [(_between(row[-1], held[namespace]), row.pop()) for namespace, row in rows.items()]
     heapq.heapify(heads)
-    found: list[Claim] = []
+    ordered: list[Claim] = []
     while heads:
         _, following = heapq.heappop(heads)
-        found.append(following)
+        ordered.append(following)
         held[following.namespace] += following.hosts
         row = rows[following.namespace]
         if row:
             heapq.heappush(heads, (_between(row[-1], held[following.namespace]), row.pop()))
-    return found
+    return ordered
 
 
 def queue_position(mine: Claim, competing: Iterable[Claim], total: int | None, now: datetime) -> QueuePosition:
@@ -159,13 +159,13 @@ def queue_position(mine: Claim, competing: Iterable[Claim], total: int | None, n
     waiting = order((*others, mine))
     ahead = next(at for at, each in enumerate(waiting) if each.uid == mine.uid)
     held = sum(each.hosts for each in others if not each.is_waiting)
-    asking = [each for each in others if each.is_asking]
+    provisioning = [each for each in others if each.is_provisioning]
     is_existing = mine.queue.startswith("existing ")
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
-        fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in asking)
-    may_try = (is_existing or total is None) and not asking
-    return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(asking))
+        fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in provisioning)
+    may_try = (is_existing or total is None) and not provisioning
+    return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(provisioning))
 
 
 def ahead_message(ahead: int) -> str:

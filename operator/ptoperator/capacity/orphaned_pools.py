@@ -22,7 +22,7 @@ def find_orphans(
     """Return the pools to delete, and why. namespaces: those served; none: all."""
     by_uid = {job.uid: job for job in jobs}
     listed = {pool.name for job in jobs for pool in job.status.capacity.node_pools}
-    found: list[tuple[DeletePool, str]] = []
+    orphans: list[tuple[DeletePool, str]] = []
     for pool in pools:
         if pool.state is PoolState.STOPPING or (namespaces and pool.namespace not in namespaces):
             continue
@@ -30,8 +30,8 @@ def find_orphans(
             continue
         why = _why(pool, by_uid.get(pool.job_uid), settings, now)
         if why:
-            found.append((DeletePool(pool.name, pool.job_uid), why))
-    return found
+            orphans.append((DeletePool(pool.name, pool.job_uid), why))
+    return orphans
 
 
 def _why(pool: Pool, job: JobObject | None, settings: Settings, now: datetime) -> str:

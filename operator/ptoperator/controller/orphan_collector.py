@@ -46,17 +46,17 @@ class OrphanCollector:
 
     def collect(self) -> None:
         """Delete orphaned pools once. Lists pools before jobs: see `capacity.orphaned_pools`. Raises ApiError."""
-        cloud = self._cloud.look()
-        if cloud.trouble is not None:
+        cloud = self._cloud.snapshot()
+        if cloud.failure is not None:
             return
         jobs, unread = self._jobs() if cloud.pools else ([], frozenset())
         for job in jobs:
             if job.is_deleting:
                 self._on_leaving(job.key)
         pools = [pool for pool in cloud.pools if pool.namespace not in unread]
-        found = find_orphans(pools, jobs, self._namespaces, self._settings, self._now())
-        self._on_sweep(sum(bool(action.job_uid) for action, _ in found))  # one that waited for a job is no orphan
-        for action, why in found:
+        orphans = find_orphans(pools, jobs, self._namespaces, self._settings, self._now())
+        self._on_sweep(sum(bool(action.job_uid) for action, _ in orphans))  # one that waited for a job is no orphan
+        for action, why in orphans:
             if cloud.busy:
                 return
             logger.info("deleting node pool %s: %s", action.pool, why)

@@ -84,24 +84,24 @@ class JobCache:
         """Record a pod's registry errors, and why it failed if it is the trainer's."""
         uid = label(pod, labels.JOB_UID)
         self._note_pull(uid, pull_errors(pod))
-        found = pod_failure(pod)
-        if not uid or found is None or labels.is_of_preflight(pod):
+        failure = pod_failure(pod)
+        if not uid or failure is None or labels.is_of_preflight(pod):
             return
         with self._lock:
             if uid not in self._uids:  # a job that is gone, whose last pods end now
                 return
             known = self._failures.setdefault(uid, deque(maxlen=_FAILURES_KEPT))
-            same = [each for each in known if each.pod == found.pod]
-            if any(each.is_settled and each.exit_code == found.exit_code for each in same):
+            same = [each for each in known if each.pod == failure.pod]
+            if any(each.is_settled and each.exit_code == failure.exit_code for each in same):
                 return  # its node was asked since, and may be whole again
             for older in same:
                 known.remove(older)
-            known.append(found)
+            known.append(failure)
 
     def nodes_to_inspect(self, uid: str) -> tuple[str, ...]:
         """Return nodes that may explain pod failures of this job, those of the earliest failures first."""
-        found = sorted((each for each in self.failures(uid) if each.needs_node_check), key=lambda each: each.time)
-        return tuple(dict.fromkeys(each.node for each in found))[:_MAX_NODES_INSPECTED]
+        failures = sorted((each for each in self.failures(uid) if each.needs_node_check), key=lambda each: each.time)
+        return tuple(dict.fromkeys(each.node for each in failures))[:_MAX_NODES_INSPECTED]
 
     def note_node(self, uid: str, node: str, hint: NodeFailureHint | None) -> None:
         """Record what a node says about the pods that failed on it."""
@@ -109,11 +109,11 @@ class JobCache:
             known = self._failures.get(uid)
             if known is None:
                 return
-            told = [
+            explained = [
                 each.with_node_hint(hint) if each.node == node and each.needs_node_check else each for each in known
             ]
             known.clear()
-            known.extend(told)
+            known.extend(explained)
 
     def forget(self, key: Key) -> None:
         """Drop everything about a deleted job."""

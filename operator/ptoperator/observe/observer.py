@@ -74,9 +74,9 @@ def observe(
         state = replace(state, jobset=_get(reader, JOBSETS, jobset_name, namespace))
     if not jobset_name or (state.status.phase.is_terminal and not _needs_cloud(state)):
         return _with_cloud(reader, state, cloud)
-    found = tuple(map(_trim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
-    pods = tuple(pod for pod in found if not labels.is_of_preflight(pod))
-    for pod in found:
+    all_pods = tuple(map(_trim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    pods = tuple(pod for pod in all_pods if not labels.is_of_preflight(pod))
+    for pod in all_pods:
         cache.note_pod(pod)
     inspect_failed_nodes(reader, cache, state)
     state = replace(state, pods=pods, failures=_failures(cache, state), pull_errors=cache.pull_errors(state.job.uid))
@@ -85,7 +85,7 @@ def observe(
     state = replace(state, bound_jobs=_bound_jobs(reader, state))
     state = replace(state, config_map_missing=_is_config_map_missing(reader, state))
     if state.is_preflight_open and state.may_need_preflight:
-        ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.job.uid))
+        ours = tuple(pod for pod in all_pods if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.job.uid))
         made = _get(reader, JOBS, names.preflight(state.job.name, state.job.uid), namespace)
         state = replace(state, preflight_job=made, preflight_pods=ours)
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
@@ -111,12 +111,12 @@ def _tensorboard(reader: KubeReader, layout: Layout) -> TensorBoardObjects:
 def _with_cloud(reader: KubeReader, state: Observed, cloud: CloudProvider | None) -> Observed:
     if cloud is None or not _needs_cloud(state):
         return state
-    found = cloud.look(state.job.uid)
+    snapshot = cloud.snapshot(state.job.uid)
     attempt = open_attempt(state.status.capacity) if state.jobset is None or state.is_suspended_by_kueue else None
     reservation = _reservation(state.job, attempt) if attempt else None
     if attempt is not None and reservation:
-        found = replace(found, reservation=cloud.reservation(reservation, attempt.zone))
-    return replace(state, cloud=found, provisioning=_provisioning(reader, state))
+        snapshot = replace(snapshot, reservation=cloud.reservation(reservation, attempt.zone))
+    return replace(state, cloud=snapshot, provisioning=_provisioning(reader, state))
 
 
 def _reservation(job: JobObject, attempt: CapacityAttempt) -> str | None:
@@ -177,7 +177,9 @@ def _kueue(reader: KubeReader, state: Observed) -> KueueState | None:
     if not (state.is_suspended_by_kueue or is_unasked):
         return None
     try:
-        return workload.look(reader, state.job.namespace, state.jobset_queue, str(state.jobset["metadata"]["uid"]))
+        return workload.read_state(
+            reader, state.job.namespace, state.jobset_queue, str(state.jobset["metadata"]["uid"])
+        )
     except Forbidden as error:  # an older chart's role
         logger.debug("Kueue cannot be read: %s", error)
         return None
@@ -188,7 +190,7 @@ def _bound_jobs(reader: KubeReader, state: Observed) -> tuple[Manifest, ...]:
 
     A resumed JobSet adds to the selectors and tolerations of its existing Jobs; it removes none.
     """
-    if state.kueue is None or not state.kueue.is_asking or state.jobset is None or not state.job.uses_pools:
+    if state.kueue is None or not state.kueue.needs_answer or state.jobset is None or not state.job.uses_pools:
         return ()
     selector = f"{labels.JOBSET_NAME}={state.jobset['metadata']['name']}"
     children = reader.list(JOBS, state.job.namespace, labels=selector).items
@@ -197,17 +199,17 @@ def _bound_jobs(reader: KubeReader, state: Observed) -> tuple[Manifest, ...]:
 
 def _failures(cache: JobCache, state: Observed) -> tuple[PodFailure, ...]:
     """Return the failures under this JobSet: a recreated one counts its attempts from 0 again."""
-    made = str(state.jobset["metadata"].get("creationTimestamp") or "") if state.jobset else ""
-    return tuple(each for each in cache.failures(state.job.uid) if not each.time or each.time >= made)
+    created = str(state.jobset["metadata"].get("creationTimestamp") or "") if state.jobset else ""
+    return tuple(each for each in cache.failures(state.job.uid) if not each.time or each.time >= created)
 
 
 def _is_silent(state: Observed, progress: Progress | None) -> bool:
     """Return True if the progress is so old that the processes' heartbeats are worth reading."""
     if progress is None or state.job.spec is None:
         return False
-    asked = state.job.spec.run_policy.hang_timeout_seconds
+    timeout = state.job.spec.run_policy.hang_timeout_seconds
     age = timestamps.seconds_since(progress.updated, state.now)
-    return age is not None and age > limit_s(progress.stage, progress.seconds_per_step, asked)
+    return age is not None and age > limit_s(progress.stage, progress.seconds_per_step, timeout)
 
 
 def _is_config_map_missing(reader: KubeReader, state: Observed) -> bool:

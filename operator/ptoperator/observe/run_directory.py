@@ -43,8 +43,8 @@ def read_heartbeats(run_uri: str) -> tuple[Heartbeat, ...]:
         logger.debug("%s cannot be listed: %s", folder, error)
         return ()
     with ThreadPoolExecutor(_READERS) as readers:
-        found = readers.map(lambda name: _read(folder, name, Heartbeat), names)
-        return tuple(beat for beat in found if beat is not None)
+        documents = readers.map(lambda name: _read(folder, name, Heartbeat), names)
+        return tuple(beat for beat in documents if beat is not None)
 
 
 def _list_files(folder: str) -> list[str]:

@@ -155,11 +155,11 @@ def _deadline_exceeded(context: PlanContext) -> StepResult | None:
 
 def _start_failed(context: PlanContext) -> StepResult | None:
     """End the job if a container has been unable to start for too long."""
-    for found in running_phases.start_failures(context.state):
-        age = timestamps.seconds_since(found.since, context.state.now)
+    for failure in running_phases.start_failures(context.state):
+        age = timestamps.seconds_since(failure.since, context.state.now)
         if age is not None and age >= context.settings.start_failure_seconds:
-            failure = FailureStatus(failure_class=found.kind, message=found.message, pod=found.pod)
-            return StepResult(terminal_phases.failed_with(context.layout, failure))
+            cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod)
+            return StepResult(terminal_phases.failed_with(context.layout, cause))
     return None
 
 

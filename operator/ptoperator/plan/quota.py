@@ -81,7 +81,7 @@ def quota_reserved(context: PlanContext) -> StepResult | None:
         return StepResult(
             _provisioning(context, kueue, _starting_message(kueue), state.status.capacity), requeue_after=poll_s
         )
-    if not kueue.is_asking:
+    if not kueue.needs_answer:
         return None
     if state.bound_jobs:
         update = _provisioning(
@@ -116,7 +116,7 @@ def quota_missing(context: PlanContext) -> StepResult | None:
 def _provisioning(context: PlanContext, kueue: KueueState, message: str, capacity: CapacityStatus) -> StatusUpdate:
     update = running_phases.waiting_for_capacity(context.state, message, capacity)
     condition = ConditionUpdate(
-        True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {workload.wanted(context.layout.accelerator)}"
+        True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {workload.chips_message(context.layout.accelerator)}"
     )
     return replace(update, conditions={**update.conditions, QUOTA: condition})
 

@@ -50,7 +50,7 @@ def release_capacity(state: Observed, settings: Settings) -> CapacityRelease | N
     cloud = state.cloud
     if cloud is None:
         return CapacityRelease(mark_released(capacity, state.now, left=settings.has_gke and state.job.uses_pools))
-    if cloud.trouble is not None:
+    if cloud.failure is not None:
         return CapacityRelease(capacity)
     left = bool(cloud.of_job(state.job.uid)) or state.provisioning.exists
     actions = (*state.provisioning.deletions(), *release(state.job.uid, cloud, settings, state.now))
@@ -67,7 +67,7 @@ def deletion_actions(state: Observed, settings: Settings) -> tuple[Action | Clou
         return ()
     if state.cloud is None:  # without a cloud nobody can say whether pools are left
         return () if state.status.capacity.node_pools else (_without_finalizer(state),)
-    if state.cloud.trouble is not None:
+    if state.cloud.failure is not None:
         return ()
     if state.cloud.of_job(state.job.uid) or state.provisioning.exists:
         return (*state.provisioning.deletions(), *release(state.job.uid, state.cloud, settings, state.now))
@@ -87,8 +87,8 @@ def release_conditions(state: Observed, capacity: CapacityStatus) -> ConditionUp
     if left := _unmanaged_pools(state):
         message = f"node pool {', '.join(left)} is left without this job's labels; hint: delete that node pool"
         return {_CAPACITY: ConditionUpdate(False, Reason.NOT_RELEASED, message)}
-    said = state.status.condition(_CAPACITY)
-    was_refused = said is not None and said.reason == Reason.RELEASE_REFUSED
+    condition = state.status.condition(_CAPACITY)
+    was_refused = condition is not None and condition.reason == Reason.RELEASE_REFUSED
     if was_refused or (state.status.capacity.node_pools and state.status.phase.is_terminal):
         return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the node pools are released")}
     return {}
@@ -103,26 +103,26 @@ def _release_blocker(state: Observed, capacity: CapacityStatus) -> str:
             f"gke.location and gke.cluster of the chart, or delete that node pool and the finalizer {labels.FINALIZER}"
         )
         return message if names and state.job.is_deleting else ""
-    if cloud.trouble is not None:
+    if cloud.failure is not None:
         waiting = "the job will be deleted once GKE confirms that it has no node pools"
         what = f"node pool {names} is being released" if names else waiting
-        reason = f"GKE cannot be queried: {cloud.trouble.code}: {cloud.trouble.message}"
-        is_reported = cloud.trouble.is_definite and (bool(names) or state.job.is_deleting)
+        reason = f"GKE cannot be queried: {cloud.failure.code}: {cloud.failure.message}"
+        is_reported = cloud.failure.is_definite and (bool(names) or state.job.is_deleting)
         return f"{what}, but {reason}" if is_reported else ""
     for pool in cloud.of_job(state.job.uid):
         answer = cloud.answer(pool.name)
-        if answer is not None and answer.trouble is not None and answer.trouble.is_definite:
-            return f"node pool {pool.name} is to be deleted: {answer.trouble.code}: {answer.trouble.message}"
+        if answer is not None and answer.failure is not None and answer.failure.is_definite:
+            return f"node pool {pool.name} is to be deleted: {answer.failure.code}: {answer.failure.message}"
     return ""
 
 
 def _unmanaged_pools(state: Observed) -> list[str]:
     """Return pools of the job that nobody will delete: their labels were changed, or the cloud is no longer known."""
-    held = [each.name for each in state.status.capacity.node_pools]
+    pools = [each.name for each in state.status.capacity.node_pools]
     if state.cloud is None:
-        return held
+        return pools
     ours = {pool.name for pool in state.cloud.pools}
-    return [name for name in held if name in state.cloud.names - ours]
+    return [name for name in pools if name in state.cloud.names - ours]
 
 
 def _may_create_pods(state: Observed) -> bool:

@@ -130,8 +130,8 @@ def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
     """Return the layout of a job. Raises SpecError for an accelerator that does not exist."""
-    asked = job.spec.accelerator
-    accelerator = resolve(asked.type, asked.topology, asked.slices)
+    requested = job.spec.accelerator
+    accelerator = resolve(requested.type, requested.topology, requested.slices)
     return Layout(
         job=job,
         accelerator=accelerator,

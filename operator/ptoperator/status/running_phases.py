@@ -47,15 +47,15 @@ def with_common_conditions(layout: Layout, settings: Settings, update: StatusUpd
 def _preflight_skipped(layout: Layout, state: Observed) -> ConditionUpdate:
     if not layout.job.spec.preflight:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need no preflight")
-    said = state.status.condition(ConditionType.PREFLIGHTED)
-    if said is not None:
-        return ConditionUpdate(False, Reason(said.reason), said.message)
-    why, found = "spec.preflight is Skip", state.estimate
-    if found is None:
+    condition = state.status.condition(ConditionType.PREFLIGHTED)
+    if condition is not None:
+        return ConditionUpdate(False, Reason(condition.reason), condition.message)
+    why, estimate = "spec.preflight is Skip", state.estimate
+    if estimate is None:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, why)
-    if found.fits:
-        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; the formula estimates {found.message}")
-    message = f"the formula estimates {found.message}; {why}, so the job continues"
+    if estimate.fits:
+        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; the formula estimates {estimate.message}")
+    message = f"the formula estimates {estimate.message}; {why}, so the job continues"
     return ConditionUpdate(False, Reason.DOES_NOT_FIT, message)
 
 
@@ -191,12 +191,15 @@ def is_of_earlier(state: Observed) -> bool:
 
 def queued(layout: Layout, state: Observed) -> StatusUpdate:
     """Report that Kueue has reserved no quota, or revoked it."""
-    was_admitted = (found := state.status.condition(QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
+    before = state.status.condition(QUOTA)
+    was_admitted = before is not None and before.reason in (Reason.ADMITTED, Reason.EVICTED)
     kueue = state.kueue or KueueState(str(state.jobset_queue or layout.job.spec.queue))
     if was_admitted:
-        condition = ConditionUpdate(False, Reason.EVICTED, workload.evicted_words(kueue, layout.accelerator))
+        condition = ConditionUpdate(False, Reason.EVICTED, workload.eviction_message(kueue, layout.accelerator))
     else:
-        condition = ConditionUpdate(False, Reason.WAITING_FOR_QUOTA, workload.waiting_words(kueue, layout.accelerator))
+        condition = ConditionUpdate(
+            False, Reason.WAITING_FOR_QUOTA, workload.waiting_message(kueue, layout.accelerator)
+        )
     conditions = {
         QUOTA: condition,
         CAPACITY: ConditionUpdate(False, condition.reason, condition.message),

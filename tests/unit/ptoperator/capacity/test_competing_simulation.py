@@ -181,15 +181,15 @@ class CompetingLife(CloudLife):
         if self.is_known:
             assert sum(each.hosts for each in reserved) <= HOSTS, "more turns than the reservation has VMs"
         else:
-            assert sum(each.is_asking for each in reserved) <= 1, "two jobs ask at once"
+            assert sum(each.is_provisioning for each in reserved) <= 1, "two jobs ask at once"
         self._check_nodes([claim for claim in granted if claim.queue.startswith("existing ")])
         self._check_pools()
 
     def _check_nodes(self, there: list[Claim]) -> None:
         """Of nodes that are there; those whose pods have ended need none, although nobody has heard of it yet."""
         live = {pod["metadata"]["labels"][labels.JOB_UID] for pod in self.world.unfinished}
-        needed = sum(each.hosts for each in there if each.is_asking or each.uid in live)
-        one_too_many = max((each.hosts for each in there if each.is_asking), default=0)
+        needed = sum(each.hosts for each in there if each.is_provisioning or each.uid in live)
+        one_too_many = max((each.hosts for each in there if each.is_provisioning), default=0)
         assert needed - one_too_many <= THERE, "more than one job too many asks for nodes"
 
     def _check_pools(self) -> None:
