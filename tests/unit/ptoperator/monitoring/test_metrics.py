@@ -107,6 +107,5 @@ def test_a_restarted_job_counts_its_restarts(operator: Operator, world: World) -
     metrics = Metrics(operator.cache.numbers)
     bring_up(operator)
     world.disrupt(world.unfinished[0])
-    settle(operator)
     start(operator)
     assert samples(metrics)["posttrain_job_restarts", "team-a", "llama", "Running"] == 1
