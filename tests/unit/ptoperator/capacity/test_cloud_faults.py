@@ -117,7 +117,7 @@ def test_calls_that_are_limited_without_a_word_are_made_ever_more_seldom(site: S
     assert "GKE cannot be queried: RESOURCE_EXHAUSTED: Too many requests." in site.waits_for()
 
 
-def test_a_cluster_that_is_upgraded_is_asked_for_nothing_until_it_is_done(site: Site) -> None:
+def test_a_cluster_that_is_upgraded_is_contended_for_nothing_until_it_is_done(site: Site) -> None:
     calls = Counter[str]()
     site.gke._client._strike = lambda call, is_after: calls.update([call])
     site.model.upgrade(1200.0)
@@ -153,7 +153,7 @@ def test_a_status_that_the_client_does_not_know_is_waited_out(site: Site, monkey
 
     monkeypatch.setattr(site.gke._client, "list_node_pools", strange)
     site.run(120)
-    assert [pool.state for pool in site.gke.look().pools] == [PoolState.UNKNOWN]
+    assert [pool.state for pool in site.gke.snapshot().pools] == [PoolState.UNKNOWN]
     assert jobset(site) is None
     monkeypatch.undo()
     site.run_until(lambda: jobset(site))

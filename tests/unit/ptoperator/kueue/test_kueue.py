@@ -23,7 +23,7 @@ from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
 from ptkube.resources import JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 from ptoperator.kube import labels
-from ptoperator.kueue.workload import KueueState, waiting_words
+from ptoperator.kueue.workload import KueueState, waiting_message
 from ptoperator.render import jobset, layout_of
 from ptoperator.settings import Settings
 
@@ -89,7 +89,7 @@ def test_a_queue_that_is_not_there_is_named(operator: Operator, world: World) ->
 
 
 def test_a_cluster_without_kueue_says_so() -> None:
-    words = waiting_words(KueueState("team", has_kueue=False), resolve("v5p-128"))
+    words = waiting_message(KueueState("team", has_kueue=False), resolve("v5p-128"))
     assert words == "waiting in queue team, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
 
 
@@ -164,7 +164,7 @@ def test_the_jobset_carries_queue_and_workload_priority() -> None:
     [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")],
 )
 def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
-    assert waiting_words(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
+    assert waiting_message(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
 
 
 @pytest.mark.skipif(not PUBLIC_JOBSET_CRD.exists(), reason="the public CRDs are not beside the repository")

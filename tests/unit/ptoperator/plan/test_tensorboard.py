@@ -8,7 +8,8 @@ from tests.builders.operator.job_steps import NAME, settle
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube import timestamps
-from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
+from ptkube.errors import Forbidden
+from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.render.tensorboard import tensorboard_name
 from ptoperator.settings import Settings, SettingsError
@@ -50,6 +51,36 @@ def test_a_job_that_does_not_ask_gets_none(operator: Operator, world: World) -> 
     create(operator, NAME, output={"uri": "gs://bucket/runs"})
     assert world.api.kinds("Deployment") == []
     assert world.api.kinds("Service") == []
+
+
+def test_an_operator_without_servers_starts_none_and_links_the_run_directory(operator: Operator, world: World) -> None:
+    operator.settings = Settings(tensorboard_servers=False)
+    create(world, NAME, **SERVED)
+    settle(operator)
+    assert world.api.kinds("Deployment") == world.api.kinds("Service") == []
+    job = world.api.find(POSTTRAINJOBS, NAME)
+    assert job is not None
+    assert job["status"]["links"]["tensorboard"] == f"tensorboard --logdir gs://bucket/runs/{NAME}/tensorboard"
+
+
+def test_a_refused_tensorboard_holds_up_nothing(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    made = world.api.create
+
+    def refuse(r: Resource, body: Manifest) -> Manifest:
+        if r is DEPLOYMENTS:
+            raise Forbidden(403, "Forbidden", "exceeded quota: deployments")
+        return made(r, body)
+
+    world.api.create = refuse  # type: ignore[method-assign]
+    operator.hear()
+    operator.look((NAMESPACE, NAME))
+    job = world.api.find(POSTTRAINJOBS, NAME)
+    assert job is not None
+    assert job["status"]["phase"] == "Provisioning"
+    world.api.create = made  # type: ignore[method-assign]
+    settle(operator)
+    assert len(world.api.kinds("Deployment")) == 1
 
 
 def test_jobs_of_one_output_share_one_and_it_goes_with_the_last(operator: Operator, world: World) -> None:
