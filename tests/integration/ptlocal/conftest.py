@@ -12,17 +12,7 @@ import pytest
 from tests.builders.cluster.control_planes import with_current_context
 
 from ptkube.client import ApiError, Kube, NotFound
-from ptkube.resources import (
-    CONFIGMAPS,
-    JOBS,
-    JOBSETS,
-    NAMESPACES,
-    NODES,
-    PODS,
-    POSTTRAINJOBS,
-    Manifest,
-    Resource,
-)
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, NAMESPACES, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptlocal import cluster as local
 
 

@@ -16,10 +16,7 @@ from ptkube.client import Kube, NotFound
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS
 from ptlocal.kubelet.ports import free_port
 
-SECOND_CHOICE = [
-    {"type": "onDemand", "zones": ["us-east5-a"]},
-    {"type": "spot", "zones": ["us-east5-b"]},
-]
+SECOND_CHOICE = [{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-b"]}]
 MAX_STARTS = 120
 
 

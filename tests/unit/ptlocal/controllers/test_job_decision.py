@@ -51,10 +51,7 @@ def pod(
     if leaving:
         meta["deletionTimestamp"] = NOW
     containers = [{"name": "main", "state": state, "restartCount": restarts}]
-    return {
-        "metadata": meta,
-        "status": {"phase": phase, "conditions": conditions, "containerStatuses": containers},
-    }
+    return {"metadata": meta, "status": {"phase": phase, "conditions": conditions, "containerStatuses": containers}}
 
 
 def run(j: Manifest, *pods: Manifest) -> Decision:

@@ -42,12 +42,7 @@ def thing(
             [thing("me", uid="x", blocks=False)],
             Verdict(drop_finalizer="foregroundDeletion"),
         ),
-        (
-            thing(leaving=True, finalizers=["foregroundDeletion"]),
-            {},
-            [],
-            Verdict(drop_finalizer="foregroundDeletion"),
-        ),
+        (thing(leaving=True, finalizers=["foregroundDeletion"]), {}, [], Verdict(drop_finalizer="foregroundDeletion")),
         (
             thing(leaving=True, finalizers=["orphan"]),
             {},

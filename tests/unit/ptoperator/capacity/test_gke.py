@@ -92,13 +92,7 @@ def test_what_arrives_is_what_was_asked_for(gke: Gke, settings: Settings, model:
     assert model.pools[action.pool].manifest["placement_policy"]["tpu_topology"] == "4x4"
 
 
-@pytest.mark.parametrize(
-    "twist",
-    [
-        Twist(lose_answer=True),
-        Twist(lose_answer=True, seconds=0.2),
-    ],
-)
+@pytest.mark.parametrize("twist", [Twist(lose_answer=True), Twist(lose_answer=True, seconds=0.2)])
 def test_a_pool_whose_answer_was_lost_is_adopted(
     gke: Gke, settings: Settings, server: GkeServer, model: GkeModel, twist: Twist
 ) -> None:

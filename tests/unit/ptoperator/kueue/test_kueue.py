@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.builders.kueue import objects as made_by_kueue
-from tests.builders.operator.job_steps import (
-    NAME,
-    begin,
-    change,
-    condition,
-    phase,
-    settle,
-    start,
-    status,
-)
+from tests.builders.operator.job_steps import NAME, begin, change, condition, phase, settle, start, status
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 from tests.unit.ptoperator.render.test_render import PUBLIC_JOBSET_CRD, closed, job
 
@@ -160,8 +151,7 @@ def test_the_jobset_carries_queue_and_workload_priority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "words"),
-    [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")],
+    ("accelerator", "words"), [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")]
 )
 def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
     assert waiting_message(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"

@@ -39,8 +39,7 @@ def test_what_is_found_fits_when_it_is_made_and_is_no_larger_a_change_than_neede
 
 
 @pytest.mark.parametrize(
-    ("keep", "changed"),
-    [((), "training.lora"), (("method",), "accelerator"), (("method", "chips", "length"), None)],
+    ("keep", "changed"), [((), "training.lora"), (("method",), "accelerator"), (("method", "chips", "length"), None)]
 )
 def test_what_is_to_be_kept_is_kept(keep: Any, changed: str | None) -> None:
     found = fit(job(**LARGE), frozenset(keep), compile_first=False).found

@@ -257,10 +257,7 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
         ),
         ("mistral", '[TOOL_RESULTS] {"content": 4}[/TOOL_RESULTS]'),
         ("gpt-oss", '<|start|>functions.f to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'),
-        (
-            "gemma-3",
-            "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n",
-        ),
+        ("gemma-3", "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n"),
     ],
 )
 def test_templates_of_families_write_a_tool_s_answer_after_the_turn_s_end(family: str, written: str) -> None:
