@@ -54,7 +54,6 @@ def listening_addresses(home: Path) -> set[str]:
 @pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("loading the model", signal.SIGTERM)])
 def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str, number: signal.Signals) -> None:
     demo = start(home)
-    assert demo.stderr is not None
     while word not in (line := demo.stderr.readline()):
         assert line, "the demo ended before it was interrupted"
     if word == "loading the model":  # everything is up

@@ -43,7 +43,6 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         f"assert Lock(Path({str(path)!r})).acquire(); print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     assert lock_holder(path) == process.pid
     with file_lock(path, wait_s=0.0) as taken:

@@ -285,7 +285,6 @@ def test_a_pool_that_may_not_be_deleted_is_told(site: Site, is_deleted: bool) ->
 def test_a_foreign_pool_of_the_same_name_that_goes_away_was_no_reason_to_touch_it(site: Site) -> None:
     site.create(capacity=THEN_SPOT)
     job = site.job()
-    assert job is not None
     name = names.node_pool("llama", job["metadata"]["uid"], 0)
     foreign = PoolRecord({"name": name, "locations": [""], "config": {}}, state="PROVISIONING")
     site.model.pools[name] = foreign

@@ -155,7 +155,6 @@ class CompetingLife(CloudLife):
         name = self._any()
         if name:
             job = self.world.api.find(POSTTRAINJOBS, name)
-            assert job is not None
             suspend = not job["spec"]["runPolicy"]["suspend"]
             self.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, {"spec": {"runPolicy": {"suspend": suspend}}})
 

@@ -101,7 +101,6 @@ def test_instances_hosts_blocks_and_sub_blocks_are_counted(
 def test_a_reservation_that_nobody_uses_yet_is_all_free(reservations: Reservations, api: ComputeApi) -> None:
     api.answers[PATH] = {"specificReservation": {"count": "16"}}
     found = reservations("r1", ZONE)
-    assert found is not None
     assert found.free == 16
 
 

@@ -39,7 +39,6 @@ def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> N
     assert phase(world) == "Running"
     now = status(world)
     assert (now.progress.steps, now.progress.percent, now.metrics.loss) == ("4/10", 40, "2.1")
-    assert now.checkpoint is not None
     assert now.checkpoint.step == 3
     world.progress(10, "done")
     end(operator, 0)
@@ -120,7 +119,6 @@ def test_preemption_is_free_however_often(operator: Operator, world: World) -> N
     assert phase(world) == "Running"
     assert status(world).restarts == {"HostError": 5}
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["status"]["restartsCountTowardsMax"] == 0
 
 
@@ -202,7 +200,6 @@ def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: W
     assert phase(world) == "Running"
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     jobset["spec"]["suspend"] = True
     world.api.put(JOBSETS, jobset)
     settle(operator)
@@ -223,7 +220,6 @@ def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(op
     world.admit()
     start(operator)
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["metadata"]["annotations"][labels.RESTARTS_BEFORE] == "1"
     world.disrupt(world.unfinished[0])
     settle(operator)
@@ -237,7 +233,6 @@ def test_the_queue_may_change_while_suspended(operator: Operator, world: World) 
     settle(operator)
     change(operator, suspend=False)
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["metadata"]["labels"][labels.KUEUE_QUEUE] == "other"
     assert phase(world) == "Queued"
 

@@ -103,7 +103,6 @@ def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator:
     assert phase(world) == "Running"
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
     suspended = world.api.find(JOBSETS, NAME)
-    assert suspended is not None
     suspended["spec"]["suspend"] = True
     world.api.put(JOBSETS, suspended)
     evicted = made_by_kueue.condition(

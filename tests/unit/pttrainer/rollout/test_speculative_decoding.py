@@ -265,7 +265,6 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
         spec=job, model=Model(preset("tiny")), mesh=mesh, tokenizer=byte_tokenizer(), note=notes.append
     )
     made = build.speculation(cast(Context, context), mesh)
-    assert made is not None
     assert made.draft is not None
     assert isinstance(made.proposer, Draft)
     assert (made.proposer.tokens, made.draft.config) == (2, preset("demo"))

@@ -223,7 +223,6 @@ def test_an_edit_that_leaves_the_meaning_alone_goes_on_and_is_named(home: Path, 
     edits, lines = FREE[name]
     place = begun(job(home))
     resumed = resume_check.compare(job(home, *filled(home, edits)), place)
-    assert resumed is not None
     assert resumed.at == (8, 8)
     assert list(map(str, resumed.changes)) == filled(home, lines)
 
@@ -360,7 +359,6 @@ def test_epochs_may_become_more_and_steps_take_their_place(home: Path) -> None:
         ([("training.steps", 12)], "spec.training.steps: was 2 epochs, is 12;"),
     ):
         resumed = resume_check.compare(job(home, *edits), place)
-        assert resumed is not None
         assert str(resumed.changes[0]).startswith(line)
     for edits in ([("training.steps", None)], [("training.steps", 8)]):  # neither of both is one epoch
         with pytest.raises(ConfigError, match=r"accepted: more than (2, or spec\.training\.steps|8)"):
