@@ -9,7 +9,7 @@ import pytest
 from tests.builders.cluster.operator_process import OperatorProcess
 
 from ptkube.client import NotFound
-from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, Manifest
+from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, SERVICE_ACCOUNTS, Manifest
 
 
 def condition(status: Any, kind: str) -> tuple[str, str]:
@@ -122,6 +122,24 @@ def test_the_deadline_stops_the_pods(operator: OperatorProcess, jobs: Any) -> No
 def test_a_finished_job_goes_after_its_ttl(operator: OperatorProcess, jobs: Any) -> None:
     jobs.create("brief", {"FAKE_STEPS": "1"}, runPolicy={"ttlSecondsAfterFinished": 1})
     jobs.wait(lambda: jobs.left("brief") == [])
+
+
+def test_pods_that_are_refused_are_told_at_once_and_mended(operator: OperatorProcess, jobs: Any) -> None:
+    jobs.create("unserved", serviceAccountName="nobody")
+
+    def told() -> bool:
+        conditions = jobs.status("unserved").conditions
+        return any(
+            (each.type, each.reason) == ("CapacityReady", "CreateFailed")
+            and 'serviceaccount "nobody" not found' in each.message
+            for each in conditions
+        )
+
+    jobs.wait(told, shown=lambda: jobs.status("unserved"), timeout_s=60)
+    events = jobs.kube.list(EVENTS, jobs.namespace, fields="involvedObject.kind=PostTrainJob,reason=CreateFailed").items
+    assert ["nobody" in event["message"] for event in events] == [True]
+    jobs.kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": "nobody", "namespace": jobs.namespace}})
+    jobs.wait_phase("unserved", "Succeeded")
 
 
 def test_a_missing_secret_is_told_and_mended(operator: OperatorProcess, jobs: Any) -> None:

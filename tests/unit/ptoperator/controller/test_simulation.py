@@ -51,8 +51,10 @@ class Faults:
         self.old[r.kind] = (len(self.api.changes), copied(fresh))
         return fresh
 
-    def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
-        return self.api.list(r, namespace, labels=labels)
+    def list(
+        self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
+    ) -> ListResult:
+        return self.api.list(r, namespace, labels=labels, fields=fields)
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
         return self.api.get_subresource(r, name, subresource, namespace)

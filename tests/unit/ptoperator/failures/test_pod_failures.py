@@ -174,3 +174,9 @@ def test_the_exit_code_of_a_pathways_worker_is_not_one_of_the_trainers() -> None
     worker["metadata"]["labels"][labels.REPLICATED_JOB_NAME] = names.PATHWAYS_WORKER
     failure = pod_failure(worker)
     assert (failure.kind, failure.message) == (FailureClass.UNKNOWN, "a Pathways worker ended with exit code 65")
+
+
+def test_a_kill_for_memory_keeps_the_end_of_the_log_because_the_pod_goes() -> None:
+    failure = pod_failure(pod(137, "step 41\nloading shard 12 of 30", reason="OOMKilled"))
+    assert failure is not None
+    assert (failure.kind, failure.log) == (FailureClass.OUT_OF_MEMORY_HOST, "step 41\nloading shard 12 of 30")

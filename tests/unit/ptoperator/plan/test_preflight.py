@@ -9,7 +9,7 @@ from tests.builders.operator.world import NAMESPACE, Operator, job_manifest
 
 from ptapi.load import parse_job
 from ptapi.status import Condition, PostTrainJobStatus
-from ptkube.resources import POSTTRAINJOBS, Manifest
+from ptkube.resources import PODS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import names
 from ptoperator.observe.memory_estimate import Estimates
 from ptoperator.render import layout_of, preflight_job
@@ -62,6 +62,19 @@ def test_a_tpu_job_gets_no_jobset_before_its_verdict_and_one_after(operator: Ope
     assert len(operator.api.kinds("JobSet")) == len(operator.api.kinds("Job")) == 1
     reasons = [event["reason"] for event in operator.api.kinds("Event")]
     assert reasons.count("Fits") == reasons.count("Created") == 1
+
+
+def test_a_pod_whose_containers_are_being_created_is_not_said_to_run(operator: Operator) -> None:
+    pod = begin(operator)
+    waiting = {"name": "trainer", "image": "trainer:1", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    operator.world.schedule(pod)
+    pod["status"]["containerStatuses"] = [waiting]
+    operator.api.put(PODS, pod)
+    operator.work()
+    assert preflighted(operator).message.endswith("the pod is starting")
+    operator.world.start(pod)
+    operator.work()
+    assert preflighted(operator).message.endswith("the pod runs")
 
 
 def test_a_job_that_does_not_fit_fails_for_good_with_what_to_change(operator: Operator) -> None:
