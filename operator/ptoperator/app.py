@@ -64,7 +64,7 @@ class Application:
         self._client = client
         self.orphan_collector = self._orphan_collector(client, cloud, namespaces) if cloud else None
         self.queue = Queue(self._reconcile, settings.workers, self.metrics.on_reconcile)
-        self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
+        self.endpoints = Endpoints(settings.http_host, settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []

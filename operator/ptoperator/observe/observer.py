@@ -69,7 +69,7 @@ def observe(
     state = Observed(now=now, observed_at=now, job=job, layout=layout)
     if job.is_deleting and not job.has_finalizer:
         return state
-    if layout is not None and layout.job.spec.tensorboard.server and not job.is_deleting:
+    if layout is not None and layout.has_tensorboard_server and not job.is_deleting:
         state = replace(state, tensorboard=_tensorboard(reader, layout))
     jobset_name = state.status.job_set or (layout.jobset if layout else "")
     if jobset_name:

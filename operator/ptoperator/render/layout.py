@@ -61,6 +61,11 @@ class Layout:
         return self.job.spec.pathways.enabled is True
 
     @property
+    def has_tensorboard_server(self) -> bool:
+        """Return True if the job asks for a TensorBoard in the cluster and the operator may start one."""
+        return self.job.spec.tensorboard.server and self.settings.tensorboard_servers
+
+    @property
     def is_headless(self) -> bool:
         """Return True if Pathways' servers run alone, for a program elsewhere."""
         return self.job.spec.pathways.headless

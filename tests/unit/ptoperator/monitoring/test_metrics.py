@@ -1,7 +1,5 @@
 """What Prometheus is told."""
 
-from __future__ import annotations
-
 from prometheus_client.parser import text_string_to_metric_families
 from tests.builders.operator.job_steps import bring_up, settle, start
 from tests.builders.operator.world import OnePoolCloud, Operator, World
@@ -107,6 +105,5 @@ def test_a_restarted_job_counts_its_restarts(operator: Operator, world: World) -
     metrics = Metrics(operator.cache.numbers)
     bring_up(operator)
     world.disrupt(world.unfinished[0])
-    settle(operator)
     start(operator)
     assert samples(metrics)["posttrain_job_restarts", "team-a", "llama", "Running"] == 1

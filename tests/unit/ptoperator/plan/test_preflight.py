@@ -1,7 +1,5 @@
 """Preflight in the operator: what its pod says, and what becomes of the job."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -59,7 +57,6 @@ def test_a_tpu_job_gets_no_jobset_before_its_verdict_and_one_after(operator: Ope
     assert (said.status, said.reason) == ("True", "Fits")
     assert said.message == "peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated"
     found = status(operator)
-    assert found.preflight is not None
     assert (found.preflight.outcome, found.preflight.peak_gib) == ("Fits", 29.8)
     assert found.phase == "Provisioning"
     assert len(operator.api.kinds("JobSet")) == len(operator.api.kinds("Job")) == 1
@@ -87,7 +84,6 @@ def test_a_job_that_does_not_fit_fails_for_good_with_what_to_change(operator: Op
     operator.work()
     found = status(operator)
     assert found.phase == "Failed"
-    assert found.failure is not None
     assert (found.failure.failure_class, found.failure.exit_code) == ("OutOfMemoryHBM", 70)
     message = next(each.message for each in found.conditions if each.type == "Failed")
     assert "micro-batches of 8 rows (training.microBatchSize=8): 12.1 of 31.2 GiB" in message
@@ -117,7 +113,6 @@ def test_a_job_that_is_wrong_in_itself_fails_in_the_trainers_words(operator: Ope
     operator.work()
     found = status(operator)
     assert found.phase == "Failed"
-    assert found.failure is not None
     assert found.failure.failure_class == "ConfigError"
     assert found.failure.message == "spec.training.batchSize: 7: wrong"
 

@@ -1,7 +1,5 @@
 """GRPO around its loss: which tokens are trained, what is drawn when, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -275,7 +273,6 @@ def test_dynamic_sampling_ends_with_a_draw_that_has_no_reward_and_its_fault_surv
     grpo.next_batch(0, {})
     assert len(sampler.asked) == 1
     fault = grpo.fault
-    assert fault is not None
     assert fault.message == "reward own: 4 of 4 samples have no reward"
     resumed, _ = make(GrpoSpec(group_size=2), sampler)
     resumed.restore(json.loads(json.dumps(grpo.state())))
