@@ -28,8 +28,9 @@ from pttrainer.losses.distillation import Teacher
 from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Draw
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.sampler import Judged
+from pttrainer.rollout.rollout import Rollout
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step import step
@@ -47,12 +48,12 @@ class FakeSampler:
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
 
-    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Judged:
+    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Rollout:
         assert samples == 1
         self.asked.append(list(numbers))
         said = [[7] * (number % 3 + 1) + [EOS] for number in numbers]
         made = [Sample(t, np.zeros(len(t), np.float32), True, "", {}, 0.0) for t in said]
-        return Judged([Group(q, [s]) for q, s in zip(questions, made, strict=True)], 1.0, 0.0)
+        return Rollout(draw.step, [Group(q, [s]) for q, s in zip(questions, made, strict=True)])
 
 
 def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
@@ -169,7 +170,7 @@ TEMPLATE = "{prompt} (it is {answer})"
 
 def with_rows(asked: list[Question]) -> Batch:
     """Four rollouts, the teacher told something else in each."""
-    found = FakeSampler().sample(None, asked, range(4), 1, None, None).groups
+    found = FakeSampler().sample(None, asked, range(4), 1, None, Draw(0, 0)).groups
     laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
     batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT))
     return teachers.with_teacher_rows(batch, found, 258)

@@ -16,8 +16,9 @@ from tests.builders.peers.ppo_losses import ours
 from tests.builders.trainer.steps import single
 
 from ptapi import run_directory
-from ptapi.spec import Optimizer, PostTrainJobSpec, Rollout, Schedule
+from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from ptapi.spec import Ppo as PpoSpec
+from ptapi.spec import Rollout as RolloutSpec
 from pttrainer.algorithms import ppo
 from pttrainer.algorithms.ppo import Ppo, RolloutValues, with_returns
 from pttrainer.batch import Batch
@@ -35,7 +36,8 @@ from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
@@ -184,11 +186,15 @@ class FakeSampler:
 
     calls: int = 0
 
-    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Judged:
+    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Rollout:
         assert "critic" not in params
         self.calls += 1
         made = [[sample([7, 8, EOS], float(g), ended=bool(g % 2)) for g in range(samples)] for _ in questions]
-        return Judged([Group(q, row) for q, row in zip(questions, made, strict=True)], 1.0, 1.0)
+        return Rollout(
+            draw.step,
+            [Group(q, row) for q, row in zip(questions, made, strict=True)],
+            {"seconds/generate": 1.0, "seconds/reward": 1.0},
+        )
 
 
 class FakeContext:
@@ -221,7 +227,7 @@ class FakeContext:
 def make(algorithm: PpoSpec, staleness: int = 0, **training: Any) -> tuple[Ppo, FakeContext, FakeSampler]:
     context, sampler = FakeContext(algorithm, **training), FakeSampler()
     if staleness:
-        rollout = Rollout(max_new_tokens=8, placement="disaggregated", max_staleness=staleness)
+        rollout = RolloutSpec(max_new_tokens=8, placement="disaggregated", max_staleness=staleness)
         context.spec, context.deliver = context.spec.model_copy(update={"rollout": rollout}), lambda policy: policy
     made = Ppo(
         cast(Context, context), algorithm, (Critic(MODEL.config.d_model), None), QUESTIONS, cast(Sampler, sampler), None

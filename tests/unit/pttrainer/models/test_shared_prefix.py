@@ -14,11 +14,12 @@ import pytest
 from tests.builders.peers.models import CASES
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
-from pttrainer.algorithms import grpo
+from pttrainer.algorithms import grpo, prompt_sharing
 from pttrainer.batch import Batch
+from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Question
 from pttrainer.models import Model, flops, from_hf, matmul_flops
-from pttrainer.rollout import batch_json, groups, prompt_sharing
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.runtime.distributed import sharding
