@@ -51,7 +51,7 @@ from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.model_files import Note
 from pttrainer.train_step import critic as critics
-from pttrainer.train_step import step as steps
+from pttrainer.train_step import scoring
 from pttrainer.train_step.critic import Critic
 
 
@@ -111,7 +111,7 @@ class Ppo(Loss, OnPolicyAlgorithm):
         self._source = critic[1]
         replicated = sharding.replicated(context.mesh)
         needs_old = spec.updates_per_batch > 1 or self._reference is not None
-        self._values = steps.value_step(context.model, self.critic, replicated, self.temperature, scored=needs_old)
+        self._values = scoring.value_step(context.model, self.critic, replicated, self.temperature, scored=needs_old)
 
     def first_critic(self, shardings: Params) -> Params:
         """Return a value head that is 0 or another run's, and a critic model's initial weights.

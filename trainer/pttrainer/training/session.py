@@ -30,7 +30,7 @@ from pttrainer.train_step import nonfinite
 from pttrainer.train_step.critic import Critic, with_critic_params
 from pttrainer.train_step.objective import HasCritic, HasFault, HasTeacher
 from pttrainer.train_step.optimizer import ema
-from pttrainer.train_step.step import Layout, TrainState
+from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.training import learning_record
 from pttrainer.training.async_compile import BackgroundCompile
 from pttrainer.training.learning_record import LearningRecord, RunFailure

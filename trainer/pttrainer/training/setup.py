@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -36,10 +35,11 @@ from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.watchdog import Watchdog
-from pttrainer.train_step import step as steps
+from pttrainer.train_step import scoring
 from pttrainer.train_step.objective import HasCriticInit
 from pttrainer.train_step.program import Program, program
-from pttrainer.train_step.step import Layout, TrainState
+from pttrainer.train_step.state import Layout, TrainState
+from pttrainer.train_step.step import TrainStep, train_step
 from pttrainer.training import async_compile, learning_record, loss_spikes
 from pttrainer.training.async_compile import BackgroundCompile
 from pttrainer.training.learning_record import LearningRecord
@@ -74,8 +74,8 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
     checkpoints = Checkpoints(
         path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), checkpoint_policy, run.reporter.note, place.fence
     )
-    train_step = train_program.train_step(layout)
-    background_compile = _background_compile(train_step, train_program, layout, algorithm, frozen)
+    compiled_step = train_step(train_program, layout)
+    background_compile = _background_compile(compiled_step, train_program, layout, algorithm, frozen)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     checkpoint_policy.resumed(checkpoints.steps(), first, record.good)
@@ -89,7 +89,7 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
         chat_template=loaded.parts.chat.source,
         layout=layout,
         algorithm=algorithm,
-        train_step=train_step,
+        train_step=compiled_step,
         checkpoints=checkpoints,
         checkpoint_policy=checkpoint_policy,
         watchdog=watchdog,
@@ -130,7 +130,7 @@ def _context(
     run: ClaimedRun, loaded: PlacedModel, data: DataSpec, sample_log: SampleLog, transfer: WeightSync | None
 ) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
-    compiled_score = steps.score_step(parts.model, sharding.replicated(mesh))
+    compiled_score = scoring.score_step(parts.model, sharding.replicated(mesh))
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, sharding.put(mesh, batch), temperature))
@@ -156,7 +156,7 @@ def _context(
 
 
 def _background_compile(
-    train_step: Any, train_program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None
+    step: TrainStep, train_program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None
 ) -> BackgroundCompile | None:
     """Start to compile the step for the expected batch; return None if none is expected or it is impossible."""
     batch = algorithm.expected_batch() if async_compile.is_possible() else None
@@ -166,7 +166,7 @@ def _background_compile(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
     )
     arguments = (train_program.abstract_state(layout), shapes, *constants(algorithm, frozen))
-    return BackgroundCompile(train_step, layout.mesh, arguments)
+    return BackgroundCompile(step, layout.mesh, arguments)
 
 
 def _state(
@@ -218,7 +218,7 @@ def _check_length(least: int, total: int, what: str) -> None:
 def _first_state(params: Params, train_program: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
     """Return the state before the first step, with these weights (donated) and the critic's initial weights."""
     first: Callable[..., TrainState] = jax.jit(
-        partial(steps.new_state, optimizer=train_program.updates, learner=train_program.learner),
+        train_program.new_state,
         out_shardings=layout.state,
         donate_argnums=(0,),
         donate_argnames=("critic",),

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
@@ -35,6 +36,9 @@ from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import ema, transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.state import TrainState
+from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -136,9 +140,10 @@ def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: 
     mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
-    layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, made, updates, rate, layout, micro, made.teacher)
-    fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
+    program = Program(MODEL, made, updates, rate, micro)
+    layout = program.layout(mesh)
+    function = train_step(program, layout)
+    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
     weights = sharding.weight_shardings(mesh, MODEL.abstract(), MODEL.logical_axes())
     with jax.set_mesh(mesh):
         teacher = jax.device_put(jax.device_get(made.teacher_params), weights)
@@ -253,6 +258,8 @@ def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() ->
 def test_the_weights_that_teach_are_those_the_job_names(self_weights: Any) -> None:
     """Of one number: the first weights are 1, the average 2, those of now 3."""
     average = ema.EmaState({"w": np.float32(2.0)}, 0, ())
-    state = step.TrainState({"w": np.float32(3.0)}, average, 0, 0)
-    found = step._teacher(Teacher(MODEL, 1.0, self_weights=self_weights), MODEL, state, None, {"w": np.float32(1.0)})
-    assert float(found["w"]) == {"initial": 1.0, "average": 2.0, "current": 3.0}[self_weights]
+    state = TrainState({"w": np.float32(3.0)}, average, 0, 0)
+    objective = distill.Loss(Teacher(MODEL, 1.0, self_weights=self_weights), {})
+    program = Program(MODEL, objective, optax.identity(), lambda count: 1.0)
+    params: Any = step._teacher(program, state, None, {"w": np.float32(1.0)})
+    assert float(params["w"]) == {"initial": 1.0, "average": 2.0, "current": 3.0}[self_weights]

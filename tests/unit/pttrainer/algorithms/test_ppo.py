@@ -41,9 +41,10 @@ from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.train_step import step
 from pttrainer.train_step.critic import Critic, CriticLearner, with_critic_params
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 EOS, PAD = 257, 258
 QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {"answer": str(i)}) for i in range(8)]
@@ -341,10 +342,9 @@ def program(critic: Critic, shape: tuple[int, ...] = (1,), micro: int | None = N
     rate = transformation.schedule(Schedule(), 1.0, 10)
     learner = CriticLearner(critic, transformation.build(PROPORTIONAL, rate, critic.logical_axes()), rate)
     updates = transformation.build(PROPORTIONAL, rate, MODEL.logical_axes())
-    where = step.layout(MODEL, updates, mesh, learner)
-    train = step.train_step(
-        MODEL, ppo.Loss(spec(PpoSpec(updates_per_batch=2)), critic), updates, rate, where, micro, learner=learner
-    )
+    loss = ppo.Loss(spec(PpoSpec(updates_per_batch=2)), critic)
+    made = Program(MODEL, loss, updates, rate, micro, learner=learner)
+    where = made.layout(mesh)
 
     def fresh() -> Any:
         """From numbers on the host: nothing is compiled for it."""
@@ -352,12 +352,11 @@ def program(critic: Critic, shape: tuple[int, ...] = (1,), micro: int | None = N
         own: dict[str, Any] = {"value": {"weight": np.full(critic.width, 0.01, np.float32), "bias": np.float32(0.1)}}
         if critic.model is not None:
             own["model"] = jax.tree.map(lambda x: np.float32(1.01) * x, params)
-        shapes = step.abstract_state(MODEL, updates, where, learner)
-        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), made.abstract_state(where))
         state = state._replace(params=params, critic=state.critic._replace(params=own))
         return jax.device_put(state, where.state)
 
-    return mesh, train, fresh
+    return mesh, train_step(made, where), fresh
 
 
 def after(*of_program: Any, silent: bool = False) -> Any:
