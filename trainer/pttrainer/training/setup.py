@@ -8,7 +8,7 @@ Nothing is compiled before the whole job is known to be valid; then the step is,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
@@ -65,15 +65,10 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
     layout = train_program.layout(loaded.meshes.trainer)
     origin = _fork_source(run)
     if run.leader:
-        step = None if run.resumed is None else run.resumed.at.step
-        for change in run_files.write_lineage(
-            place, job, data, lineage(loaded, train_program.frozen_mask, origin), step
-        ):
-            run.reporter.note(f"changed since the last attempt: {change}")
+        _write_lineage(run, data, lineage(loaded, train_program.frozen_mask, origin))
     checkpoint_policy = CheckpointPolicy(job.spec.checkpoint, place, leader=run.leader)
-    checkpoints = Checkpoints(
-        path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), checkpoint_policy, run.reporter.note, place.fence
-    )
+    directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
+    checkpoints = Checkpoints(directory, checkpoint_policy, run.reporter.note, place.fence)
     compiled_step = train_step(train_program, layout)
     background_compile = _background_compile(compiled_step, train_program, layout, algorithm, frozen)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
@@ -106,6 +101,13 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
         background_compile=background_compile,
         record=record,
     )
+
+
+def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) -> None:
+    """Record what the run is made of, and log what changed since the last attempt."""
+    step = None if run.resumed is None else run.resumed.at.step
+    for change in run_files.write_lineage(run.place, run.job, data, made_of, step):
+        run.reporter.note(f"changed since the last attempt: {change}")
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:
