@@ -22,7 +22,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.check import judge
 from pttrainer.preflight.compiler import programs, result
-from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, model_of, program_of
+from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, program_of
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.report import table
 from pttrainer.preflight.shapes import passes, tpu_topology
@@ -33,7 +33,6 @@ from pttrainer.preflight.timing.step_time import estimate, step_flops
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.runtime.distributed import sharding
-from pttrainer.train_step import step as steps
 
 GIB = 2**30
 
@@ -45,8 +44,8 @@ def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
     state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), made.state)
     real = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
     assert total(of.arguments.state) == real
-    step = program_of(of)
-    assert steps.abstract_state(model_of(of), step.updates, step.layout(mesh)) == made.state
+    program = program_of(of)
+    assert program.abstract_state(program.layout(mesh)) == made.state
 
 
 def test_the_batch_has_the_shapes_of_supervised_training() -> None:
