@@ -55,7 +55,7 @@ left. A cell names the slice, `tensor` where matrices must be split, and memory 
 prompts and completions of {ROW // 2:,} tokens each, no reference model; the rollout holds the weights a second time.
 
 Larger slices of the same generation hold the job, too, with less memory per chip; a batch has at least as many rows as
-devices that share it. For your own job: `ptctl plan -f job.yaml`, `--fit`, `--matrix`.
+devices that share it. For your own job: `ptctl plan`, `ptctl plan fit`, `ptctl plan matrix`.
 """
 
 

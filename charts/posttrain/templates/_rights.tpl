@@ -22,12 +22,16 @@
 - apiGroups: [""]
   resources: [pods]   # delete: the pods of a hung run
   verbs: [list, watch, delete]
+{{- if .Values.tensorboard.servers }}
 - apiGroups: [apps]
   resources: [deployments]   # TensorBoard, if a job asks for it
   verbs: [get, create, patch]
+{{- end }}
+{{- if .Values.tensorboard.servers }}
 - apiGroups: [""]
   resources: [services]   # TensorBoard's
   verbs: [get, create, patch]
+{{- end }}
 {{- if .Values.tensorboard.ingress.domain }}
 - apiGroups: [networking.k8s.io]
   resources: [ingresses]   # TensorBoard's, if it is reached from outside

@@ -22,8 +22,8 @@ from ptctl import local_cluster
 from ptctl.demo import manifests, report
 from ptctl.demo.display import DemoDisplay
 from ptctl.demo.follow import follow
-from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.lock import exclusive
+from ptctl.demo.own_jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.paths import GRPO, NAMESPACE, SFT, DemoPaths
 from ptctl.demo.task_list import Task, TaskList
 from ptctl.errors import CliError, TimedOutError

@@ -177,6 +177,7 @@ class Supervisor:
         env = {
             **base_environment(),
             "KUBECONFIG": str(self._layout.kubeconfig),
+            "POSTTRAIN_HTTP_HOST": "127.0.0.1",
             "POSTTRAIN_HTTP_PORT": str(self._operator_port),
             "POSTTRAIN_SHARED_FILESYSTEM": "true",
             "POSTTRAIN_PROGRESS_SECONDS": os.environ.get("POSTTRAIN_PROGRESS_SECONDS", "1"),

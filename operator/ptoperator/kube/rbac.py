@@ -77,8 +77,10 @@ IN_NAMESPACES = (
     Right(JOBS, ("get", "list", "create", "delete"), "preflight; Jobs that Kueue suspended, bound to previous pools"),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(PODS, ("list", "delete"), "delete: the pods of a hung run", watched=True),
-    Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it"),
-    Right(SERVICES, ("get", "create", "patch"), "TensorBoard's"),
+    Right(
+        DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it", only_with="tensorboard.servers"
+    ),
+    Right(SERVICES, ("get", "create", "patch"), "TensorBoard's", only_with="tensorboard.servers"),
     Right(
         INGRESSES,
         ("get", "create", "patch"),

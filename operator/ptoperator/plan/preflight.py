@@ -66,7 +66,7 @@ def delete_preflight(state: Observed) -> tuple[Delete, ...]:
     job = state.preflight_job
     if job is None or is_deleting(job) or holds(job, "Complete"):
         return ()
-    return (deletion(JOBS, job, state.namespace),)
+    return (deletion(JOBS, job, state.job.namespace),)
 
 
 def _decide(context: PlanContext, result: PreflightResult) -> StepResult:

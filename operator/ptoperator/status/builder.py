@@ -65,8 +65,8 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
         restarts[newest.failure_class] = restarts.get(newest.failure_class, 0) + 1
     fields: dict[str, object] = {
         "phase": phase,
-        "observed_generation": state.generation,
-        "conditions": merge_conditions(old.conditions, update.conditions, state.generation, state.now),
+        "observed_generation": state.job.generation,
+        "conditions": merge_conditions(old.conditions, update.conditions, state.job.generation, state.now),
         "restarts": restarts,
         "failure": _redacted_failure(update.failure or newest or old.failure),
         "preflight": update.preflight or old.preflight,
@@ -135,7 +135,7 @@ def _start_time(update: StatusUpdate, now: datetime) -> str | None:
 
 def _progress_fields(state: Observed, phase: Phase, layout: Layout | None) -> dict[str, object]:
     progress = state.progress
-    if progress is None or progress.job_uid not in ("", state.uid):
+    if progress is None or progress.job_uid not in ("", state.job.uid):
         return {}
     chips = layout.accelerator.total_chips if layout else 0
     fields: dict[str, object] = {

@@ -46,21 +46,21 @@ def events_between(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[Job
 
 def manifest(state: Observed, event: JobEvent) -> Manifest:
     """Return the Event's manifest."""
-    mark = f"{state.uid}/{event.reason}/{event.mark}"
+    mark = f"{state.job.uid}/{event.reason}/{event.mark}"
     time = timestamps.to_text(state.now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{state.name}.{hashlib.sha256(mark.encode()).hexdigest()[:16]}",
-            "namespace": state.namespace,
+            "name": f"{state.job.name}.{hashlib.sha256(mark.encode()).hexdigest()[:16]}",
+            "namespace": state.job.namespace,
         },
         "involvedObject": {
             "apiVersion": f"{API_GROUP}/{API_VERSION}",
             "kind": KIND,
-            "name": state.name,
-            "namespace": state.namespace,
-            "uid": state.uid,
+            "name": state.job.name,
+            "namespace": state.job.namespace,
+            "uid": state.job.uid,
         },
         "type": "Warning" if event.is_warning else "Normal",
         "reason": event.reason,

@@ -47,15 +47,15 @@ def with_common_conditions(layout: Layout, settings: Settings, update: StatusUpd
 def _preflight_skipped(layout: Layout, state: Observed) -> ConditionUpdate:
     if not layout.job.spec.preflight:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need no preflight")
-    said = state.status.condition(ConditionType.PREFLIGHTED)
-    if said is not None:
-        return ConditionUpdate(False, Reason(said.reason), said.message)
-    why, found = "spec.preflight is Skip", state.estimate
-    if found is None:
+    condition = state.status.condition(ConditionType.PREFLIGHTED)
+    if condition is not None:
+        return ConditionUpdate(False, Reason(condition.reason), condition.message)
+    why, estimate = "spec.preflight is Skip", state.estimate
+    if estimate is None:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, why)
-    if found.fits:
-        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; the formula estimates {found.message}")
-    message = f"the formula estimates {found.message}; {why}, so the job continues"
+    if estimate.fits:
+        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; the formula estimates {estimate.message}")
+    message = f"the formula estimates {estimate.message}; {why}, so the job continues"
     return ConditionUpdate(False, Reason.DOES_NOT_FIT, message)
 
 
@@ -186,17 +186,20 @@ def start_failures(state: Observed) -> Iterator[StartFailure]:
 def is_of_earlier(state: Observed) -> bool:
     """Return True if the JobSet belongs to an earlier job of this name that is being garbage-collected."""
     owners = state.jobset["metadata"].get("ownerReferences") or [] if state.jobset else []
-    return any(owner.get("kind") == KIND and owner.get("name") == state.name for owner in owners)
+    return any(owner.get("kind") == KIND and owner.get("name") == state.job.name for owner in owners)
 
 
 def queued(layout: Layout, state: Observed) -> StatusUpdate:
     """Report that Kueue has reserved no quota, or revoked it."""
-    was_admitted = (found := state.status.condition(QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
+    before = state.status.condition(QUOTA)
+    was_admitted = before is not None and before.reason in (Reason.ADMITTED, Reason.EVICTED)
     kueue = state.kueue or KueueState(str(state.jobset_queue or layout.job.spec.queue))
     if was_admitted:
-        condition = ConditionUpdate(False, Reason.EVICTED, workload.evicted_words(kueue, layout.accelerator))
+        condition = ConditionUpdate(False, Reason.EVICTED, workload.eviction_message(kueue, layout.accelerator))
     else:
-        condition = ConditionUpdate(False, Reason.WAITING_FOR_QUOTA, workload.waiting_words(kueue, layout.accelerator))
+        condition = ConditionUpdate(
+            False, Reason.WAITING_FOR_QUOTA, workload.waiting_message(kueue, layout.accelerator)
+        )
     conditions = {
         QUOTA: condition,
         CAPACITY: ConditionUpdate(False, condition.reason, condition.message),
@@ -250,7 +253,7 @@ def _is_training(layout: Layout, state: Observed, silent_start_s: float) -> bool
 def own_progress(state: Observed) -> Progress | None:
     """Return the progress document if the current pods wrote it, else None."""
     progress = state.progress
-    if progress is None or progress.job_uid not in ("", state.uid):
+    if progress is None or progress.job_uid not in ("", state.job.uid):
         return None
     updated = timestamps.from_text(progress.updated)
     starts = [start for start in map(timestamps.from_text, map(started_at, state.current_pods)) if start]

@@ -51,6 +51,16 @@ class Site:
         manifest = job_manifest(name, accelerator=accelerator, capacity=options, **fields)
         self.world.api.create(POSTTRAINJOBS, manifest)
 
+    def provision(self, name: str = "llama", capacity: list[Manifest] | None = None, **spec: Any) -> None:
+        """Create a job, and let time pass until it has its chips."""
+        self.create(name, capacity, **spec)
+        self.run_until(lambda: jobset(self, name))
+
+    def succeed(self, name: str = "llama") -> None:
+        """Let the trainer succeed, and time pass until the operator says so."""
+        self.finish()
+        self.run_until(lambda: self.status(name).phase == "Succeeded")
+
     def run(self, seconds: float) -> None:
         """Time passes; everybody works."""
         for _ in range(int(seconds // 5)):

@@ -50,15 +50,33 @@ def settle(operator: Operator) -> None:
     operator.work()
 
 
+def begin(operator: Operator, **spec: object) -> None:
+    """Create a job and settle."""
+    create(operator.world, **spec)
+    settle(operator)
+
+
+def change(operator: Operator, **policy: object) -> None:
+    """Change the job's run policy and settle."""
+    edit(operator.world, **policy)
+    settle(operator)
+
+
+def end(operator: Operator, code: int, message: str = "") -> None:
+    """Let every pod exit and settle."""
+    exit_all(operator.world, code, message)
+    settle(operator)
+
+
 def bring_up(operator: Operator, **spec: object) -> None:
     """Create a job and let its pods run and train."""
     create(operator.world, **spec)
-    settle(operator)
     start(operator)
 
 
 def start(operator: Operator) -> None:
-    """Start the pods and let them train three steps."""
+    """Settle, start the pods and let them train three steps."""
+    settle(operator)
     operator.world.tick(1)
     for pod in operator.world.unfinished:
         operator.world.start(pod)

@@ -225,13 +225,13 @@ class Api:
 class OnePoolCloud:
     """A cloud with one pool that nobody holds."""
 
-    def look(self, uid: str = "") -> Cloud:
+    def snapshot(self, uid: str = "") -> Cloud:
         """Return a snapshot."""
         return Cloud(pools=(Pool("p", PoolState.RUNNING, "shape", NAMESPACE, "uid-gone"),))
 
     def last(self) -> Cloud | None:
         """Return the latest snapshot."""
-        return self.look()
+        return self.snapshot()
 
     def reservation(self, name: str, zone: str) -> Reservation | None:
         """Return no reservation."""

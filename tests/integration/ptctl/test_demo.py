@@ -9,9 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ptlocal import cluster as local
+from ptlocal.paths import Layout
+from ptlocal.processes import CLUSTER_MARK, with_marker
+from ptlocal.supervisor.identity import cluster_id
 
 
 @pytest.fixture
@@ -43,12 +47,20 @@ def processes_below(folder: Path) -> list[str]:
     return found
 
 
+def listening_addresses(home: Path) -> set[str]:
+    """The addresses that the cluster's API server and operator accept connections on."""
+    connections = [c for p in with_marker(CLUSTER_MARK, cluster_id(Layout(home))) for c in p.net_connections("inet")]
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
 @pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("loading the model", signal.SIGTERM)])
 def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str, number: signal.Signals) -> None:
     demo = start(home)
     assert demo.stderr is not None
     while word not in (line := demo.stderr.readline()):
         assert line, "the demo ended before it was interrupted"
+    if word == "loading the model":  # everything is up
+        assert listening_addresses(home) == {"127.0.0.1"}
     demo.send_signal(number)
     out, err = demo.communicate(timeout=900)
     assert demo.returncode == 130

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ptctl.connect import tensorboard_forward
+from ptctl.port_forwards import tensorboard_forward
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import labels
 from ptoperator.render.tensorboard import tensorboard_name

@@ -13,8 +13,8 @@ from ptapi.load import parse_job
 from ptctl.demo import manifests, report
 from ptctl.demo.display import PlainView, render
 from ptctl.demo.follow import describe, share
-from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.lock import exclusive
+from ptctl.demo.own_jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.paths import GRPO, SFT, DemoPaths
 from ptctl.demo.task_list import Task, TaskList, clock_text
 from ptctl.errors import CliError

@@ -10,7 +10,7 @@ import pytest
 from google.api_core import exceptions
 from tests.builders.gke.model import PoolRecord
 from tests.builders.operator.cloud_site import Site, jobset
-from tests.builders.operator.world import NAMESPACE, World
+from tests.builders.operator.world import NAMESPACE
 
 from ptkube.client import ListResult
 from ptkube.errors import Forbidden
@@ -25,15 +25,9 @@ DISABLED = (
 )
 
 
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
-
-
 def running(site: Site, **policy: Any) -> PoolRecord:
     """A job runs on a pool of its own."""
-    site.create(runPolicy=policy)
-    site.run_until(lambda: jobset(site))
+    site.provision(runPolicy=policy)
     site.run_with_nodes(30)
     (pool,) = site.model.pools.values()
     return pool

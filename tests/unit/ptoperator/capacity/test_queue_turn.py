@@ -16,11 +16,6 @@ EXISTING: list[Manifest] = [{"type": "existing"}]
 RESERVED: list[Manifest] = [{"type": "reservation", "reservation": "r1", "zones": ["us-east5-a"]}]
 
 
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
-
-
 def add_slices(site: Site, count: int) -> None:
     """Slices of v6e-16 that are there: four nodes each."""
     for index in range(4 * count):

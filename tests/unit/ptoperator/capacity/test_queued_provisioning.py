@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.builders.gke.provisioning import Queue
 from tests.builders.operator.cloud_site import Site, jobset
-from tests.builders.operator.world import NAMESPACE, World
+from tests.builders.operator.world import NAMESPACE
 
 from ptkube.errors import ApiError, Forbidden, NotFound
 from ptkube.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
@@ -14,11 +14,6 @@ from ptoperator.render.pod import pools_of
 
 QUEUED = {"type": "queuedProvisioning", "zones": ["us-east5-a"]}
 SPOT = {"type": "spot", "zones": ["us-east5-a"]}
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
 
 
 @pytest.fixture
@@ -94,8 +89,7 @@ def test_the_end_of_the_job_gives_back_request_template_and_pool(site: Site, que
     queue.provision(_until_asked(site, queue))
     site.run_until(lambda: jobset(site))
     assert site.outcomes()[0].startswith("queuedProvisioning in us-east5-a: ready after ")
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     site.run(120)
     assert (_objects(site), site.model.pools, site.status().capacity.node_pools) == (set(), {}, [])
 
@@ -201,8 +195,7 @@ def test_nodes_whose_time_is_over_are_asked_for_anew(site: Site, queue: Queue) -
     assert "was CapacityRevoked (NodesDeleted: 7 days are over)" in site.outcomes()[0]
     queue.provision(again)
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     site.run(120)
     assert (_objects(site), site.model.pools) == (set(), {})
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.builders.operator.job_steps import (
     NAME,
+    begin,
     bring_up,
+    change,
     condition,
     create,
     edit,
+    end,
     events,
     exit_all,
     phase,
@@ -41,8 +44,7 @@ def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> N
     assert now.checkpoint is not None
     assert now.checkpoint.step == 3
     world.progress(10, "done")
-    exit_all(world, 0)
-    settle(operator)
+    end(operator, 0)
     assert phase(world) == "Succeeded"
     assert condition(world, "Complete")[:2] == ("True", "Succeeded")
     assert status(world).progress.percent == 100
@@ -100,8 +102,7 @@ def test_reading_progress_between_events_costs_no_api_read(operator: Operator, w
 )
 def test_a_fatal_exit_code_fails_the_job_at_once(operator: Operator, world: World, code: int, kind: str) -> None:
     bring_up(operator)
-    exit_all(world, code, said(code, kind, "row 3 is no JSON"))
-    settle(operator)
+    end(operator, code, said(code, kind, "row 3 is no JSON"))
     assert phase(world) == "Failed"
     reason, message = condition(world, "Failed")[1:]
     assert reason == kind
@@ -128,8 +129,7 @@ def test_preemption_is_free_however_often(operator: Operator, world: World) -> N
 def test_a_saved_checkpoint_is_free_and_named_when_it_continues(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 0})
     world.progress(5, checkpoint=5)
-    exit_all(world, 75, said(75, "Preempted", "SIGTERM; saved step 5"))
-    settle(operator)
+    end(operator, 75, said(75, "Preempted", "SIGTERM; saved step 5"))
     assert phase(world) == "Restarting"
     assert status(world).restarts == {"Preempted": 1}
     assert "continues from step 5" in condition(world, "Running")[2]
@@ -138,12 +138,10 @@ def test_a_saved_checkpoint_is_free_and_named_when_it_continues(operator: Operat
 def test_unknown_errors_restart_until_the_budget_is_used_up(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 2})
     for _ in range(2):
-        exit_all(world, 1, "Traceback: ValueError: boom")
-        settle(operator)
+        end(operator, 1, "Traceback: ValueError: boom")
         assert phase(world) == "Restarting"
         start(operator)
-    exit_all(world, 1, "Traceback: ValueError: boom")
-    settle(operator)
+    end(operator, 1, "Traceback: ValueError: boom")
     assert phase(world) == "Failed"
     assert "runPolicy.maxRestarts (2) is exhausted" in condition(world, "Failed")[2]
     assert "boom" in condition(world, "Failed")[2]
@@ -181,8 +179,7 @@ def test_suspend_saves_stops_and_resumes(operator: Operator, world: World) -> No
     assert condition(world, "Suspended")[0] == "True"
     assert "continues from step 6" in condition(world, "Suspended")[2]
     assert world.pods == []
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     assert condition(world, "Suspended")[:2] == ("False", "Resumed")
     start(operator)
     assert phase(world) == "Running"
@@ -190,23 +187,19 @@ def test_suspend_saves_stops_and_resumes(operator: Operator, world: World) -> No
 
 
 def test_suspended_job_creates_no_pods(operator: Operator, world: World) -> None:
-    create(world, runPolicy={"suspend": True})
-    settle(operator)
+    begin(operator, runPolicy={"suspend": True})
     assert phase(world) == "Suspended"
     assert world.api.find(JOBSETS, NAME) is None
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     assert len(world.pods) == 1
 
 
 def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: World) -> None:
-    create(world, queue="team")
-    settle(operator)
+    begin(operator, queue="team")
     assert phase(world) == "Queued"
     assert condition(world, "QuotaReserved")[:2] == ("False", "WaitingForQuota")
     assert world.pods == []
     world.admit()
-    settle(operator)
     start(operator)
     assert phase(world) == "Running"
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
@@ -220,22 +213,16 @@ def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: W
 
 
 def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(operator: Operator, world: World) -> None:
-    create(world, queue="team")
-    settle(operator)
+    begin(operator, queue="team")
     world.admit()
-    settle(operator)
     start(operator)
     world.disrupt(world.unfinished[0])
-    settle(operator)
     start(operator)
-    edit(world, suspend=True)
-    settle(operator)
+    change(operator, suspend=True)
     assert phase(world) == "Suspended"
     assert world.api.find(JOBSETS, NAME) is None
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     world.admit()
-    settle(operator)
     start(operator)
     jobset = world.api.find(JOBSETS, NAME)
     assert jobset is not None
@@ -247,12 +234,10 @@ def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(op
 
 def test_the_queue_may_change_while_suspended(operator: Operator, world: World) -> None:
     bring_up(operator)
-    edit(world, suspend=True)
-    settle(operator)
+    change(operator, suspend=True)
     world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, {"spec": {"queue": "other"}})
     settle(operator)
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     jobset = world.api.find(JOBSETS, NAME)
     assert jobset is not None
     assert jobset["metadata"]["labels"][labels.KUEUE_QUEUE] == "other"
@@ -271,20 +256,17 @@ def test_the_deadline_fails_the_job_and_frees_its_chips(operator: Operator, worl
 
 def test_the_deadline_counts_anew_after_a_suspension(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"activeDeadlineSeconds": 60})
-    edit(world, suspend=True)
-    settle(operator)
+    change(operator, suspend=True)
     world.tick(500)
     settle(operator)
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     start(operator)
     assert phase(world) == "Running"
 
 
 def test_a_finished_job_is_deleted_after_its_ttl(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"ttlSecondsAfterFinished": 30})
-    exit_all(world, 0)
-    settle(operator)
+    end(operator, 0)
     world.tick(29)
     settle(operator)
     assert phase(world) == "Succeeded"
@@ -295,17 +277,14 @@ def test_a_finished_job_is_deleted_after_its_ttl(operator: Operator, world: Worl
 
 def test_a_ttl_may_be_set_after_the_end(operator: Operator, world: World) -> None:
     bring_up(operator)
-    exit_all(world, 0)
-    settle(operator)
-    edit(world, ttlSecondsAfterFinished=0)
-    settle(operator)
+    end(operator, 0)
+    change(operator, ttlSecondsAfterFinished=0)
     assert world.api.find(POSTTRAINJOBS, NAME) is None
 
 
 def test_a_finished_job_is_not_started_again_when_its_jobset_is_deleted(operator: Operator, world: World) -> None:
     bring_up(operator)
-    exit_all(world, 0)
-    settle(operator)
+    end(operator, 0)
     world.api.delete(JOBSETS, NAME, NAMESPACE)
     settle(operator)
     assert phase(world) == "Succeeded"
@@ -330,7 +309,6 @@ def test_a_deleted_jobset_comes_back_after_its_pods_are_gone(operator: Operator,
     assert world.api.find(JOBSETS, NAME) is None
     assert condition(world, "CapacityReady")[1] == "CleaningUp"
     world.reap()
-    settle(operator)
     start(operator)
     assert phase(world) == "Running"
     assert world.overlaps == []
@@ -361,8 +339,7 @@ def test_somebody_elses_jobset_of_the_same_name_is_left_alone(operator: Operator
 
 
 def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, world: World) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     (name,) = [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")]
     world.api.remove(("ConfigMap", NAMESPACE, name))
     world.tick(600)
@@ -371,8 +348,7 @@ def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, 
 
 
 def test_an_image_that_cannot_be_pulled_fails_after_a_grace_period(operator: Operator, world: World) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     world.cannot_pull(world.pods[0])
     operator.work()
     assert phase(world) == "Starting"
@@ -386,8 +362,7 @@ def test_an_image_that_cannot_be_pulled_fails_after_a_grace_period(operator: Ope
 
 
 def test_the_registrys_words_are_told_while_the_kubelet_only_waits(operator: Operator, world: World) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     world.cannot_pull(world.pods[0], "ErrImagePull", "manifest for trainer:9 not found")
     operator.hear()
     world.cannot_pull(world.pods[0], "ImagePullBackOff", 'Back-off pulling image "trainer:9"')
@@ -396,8 +371,7 @@ def test_the_registrys_words_are_told_while_the_kubelet_only_waits(operator: Ope
 
 
 def test_a_spec_that_slipped_past_the_crd_is_a_condition_and_no_crash(operator: Operator, world: World) -> None:
-    create(world, accelerator={"type": "v5p-9"})
-    settle(operator)
+    begin(operator, accelerator={"type": "v5p-9"})
     assert phase(world) == "Failed"
     status_, reason, message = condition(world, "Validated")
     assert (status_, reason) == ("False", "InvalidSpec")
@@ -452,8 +426,7 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator,
 def test_a_trainer_whose_progress_cannot_be_read_is_called_running_after_a_while(
     operator: Operator, world: World
 ) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     world.start(world.pods[0])
     operator.work()
     assert phase(world) == "Starting"

@@ -124,8 +124,7 @@ def test_an_eviction_gives_the_pools_back_and_is_charged_to_nobody(site: QueuedS
     assert all(each.ended for each in status.capacity.attempts)
     site.kueue.chips = 16
     site.run_until(site.is_running())
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     assert site.status().restarts == {}
 
 
@@ -241,8 +240,7 @@ def test_pools_that_vanish_under_waiting_pods_are_made_again(site: QueuedSite) -
     site.model.vanish(pool)
     site.run_until(lambda: len(site.model.made) == 2)
     site.run_until(site.is_running())
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
 
 
 def test_another_check_that_waits_is_named(site: QueuedSite) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.builders.operator.job_steps import bring_up, condition, status
 from tests.builders.operator.world import Operator, World
-from tests.unit.ptoperator.controller.test_job_lifecycle import bring_up, condition, status
 
 from ptoperator.observe import maxtext_log
 

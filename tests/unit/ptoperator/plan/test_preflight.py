@@ -186,7 +186,7 @@ def test_suspend_stops_it_and_resuming_begins_anew(operator: Operator) -> None:
     assert len(operator.api.kinds("JobSet")) == 1
 
 
-def test_a_verdict_is_asked_for_once_in_a_jobs_life(operator: Operator) -> None:
+def test_a_verdict_is_contended_for_once_in_a_jobs_life(operator: Operator) -> None:
     operator.world.answer(begin(operator), "Fits")
     operator.work()
     jobset = operator.api.kinds("JobSet")[0]["metadata"]["name"]

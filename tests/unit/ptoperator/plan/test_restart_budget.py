@@ -17,7 +17,6 @@ def fail_again(operator: Operator, code: int = 1, message: str = "") -> None:
     operator.world.exit(operator.world.unfinished[0], code, message)
     settle(operator)
     operator.world.tick(700)
-    settle(operator)
     start(operator)
 
 
@@ -124,7 +123,6 @@ def test_a_run_without_a_sign_of_life_is_restarted_by_the_operator(operator: Ope
     assert all("deletionTimestamp" in pod["metadata"] for pod in world.pods)
     for pod in world.unfinished:
         world.exit(pod, 137)
-    settle(operator)
     start(operator)
     assert phase(world) == "Running"
     assert status(world).restarts == {"Hang": 1}
