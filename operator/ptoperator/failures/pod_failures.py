@@ -16,6 +16,7 @@ from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
 from ptkube.objects import condition, container_statuses, label, true_condition
 from ptkube.resources import Manifest
+from ptoperator.failures import exceeded
 from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, most_relevant_line
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.kube import labels, names
@@ -179,7 +180,11 @@ def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
     code = int(terminated["exitCode"])
     said = termination(terminated.get("message") or "")
     if terminated.get("reason") == "OOMKilled":
-        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)", code, terminated)
+        message = exceeded.out_of_memory(pod, terminated["container"])
+        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, message, code, terminated)
+    over_storage = exceeded.evicted(pod)
+    if over_storage:
+        return replace(_failure(pod, FailureClass.UNKNOWN, over_storage, code, terminated), is_settled=True)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
@@ -236,5 +241,6 @@ def _name(pod: Manifest) -> str:
 
 
 def _terminated(container: Manifest) -> Manifest | None:
+    """Return how a container ended, with its name; None if it did not."""
     terminated: Manifest | None = (container.get("state") or {}).get("terminated")
-    return terminated
+    return {**terminated, "container": str(container.get("name"))} if terminated else None

@@ -91,7 +91,7 @@ def as_json_schema(schema: Schema) -> Schema:
     if "properties" in schema:
         node["properties"] = {name: as_json_schema(below) for name, below in schema["properties"].items()}
         node["additionalProperties"] = False
-    elif schema.get("type") == "object" and "additionalProperties" not in schema:
+    elif schema.get("type") == "object" and "additionalProperties" not in schema and ANY_SCALAR not in schema:
         node["additionalProperties"] = False
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
