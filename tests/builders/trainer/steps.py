@@ -1,7 +1,5 @@
 """Real optimizer steps of a tiny model: what tests of optimizers, averages and safety nets compile."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

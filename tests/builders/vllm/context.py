@@ -1,7 +1,5 @@
 """What the vLLM engine uses of a trainer's context: the spec, the model and how the trainer scores, without a run."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e '.[tpu-compiler]'`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """What documents name exists: jobs are accepted, commands are ptctl's; fields, files, pages and headings are there."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shlex
@@ -124,6 +122,8 @@ def parse(line: str) -> None:
     context: click.Context | None = None
     while isinstance(command, click.Group):
         assert words, f"{line}: a group alone"
+        if command.invoke_without_command and words[0] not in command.list_commands(click.Context(command)):
+            break
         context = click.Context(command, parent=context, info_name=words[0])
         name, child, words = command.resolve_command(context, words)
         assert child is not None, name

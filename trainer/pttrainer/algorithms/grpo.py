@@ -68,8 +68,8 @@ class Loss:
             stats, batch, old_BT, ratio_BT, importance_BT, self._clip, cuts_weight=self._variant.cuts_weight
         )
         if batch.ref_logps_BT is not None:
-            token_ratio_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT))
-            pull_BT = policy_gradient.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, token_ratio_BT)
+            weight_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT)) * importance_BT
+            pull_BT = policy_gradient.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, weight_BT)
             loss_BT = loss_BT + self._spec.beta * pull_BT
         return loss_BT, metrics
 

@@ -1,7 +1,5 @@
 """Distillation around its loss: which completions a step trains on, what a checkpoint holds, one step on any layout."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

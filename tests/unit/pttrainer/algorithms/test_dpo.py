@@ -1,7 +1,5 @@
 """DPO around its loss: pairs through a real step, the reference asked once, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """PPO: its losses by hand and as TRL has them, what a rollout becomes, and the step that trains policy and critic."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from functools import cache
@@ -455,7 +453,6 @@ def adapted() -> tuple[Critic, Any, Any]:
 
 def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_in_the_export(tmp_path: Path) -> None:
     critic, numbers, frozen = adapted()
-    assert critic.model is not None
     assert critic.abstract()["model"] == critic.model.trained(critic.model.abstract())
     batch = ragged()
     found = jax.jit(critic.values)(numbers, None, batch, frozen)

@@ -1,7 +1,5 @@
 """Logits of a large vocabulary never exist: what the compiler reserves says so. Compiled only, nothing is run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

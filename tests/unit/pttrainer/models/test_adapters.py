@@ -1,7 +1,5 @@
 """LoRA: what is trained, what stays, and that adapters are the low-rank change of the weights they claim to be."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import lru_cache

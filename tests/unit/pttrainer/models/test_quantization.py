@@ -1,8 +1,6 @@
 """QLoRA: what nf4 and int8 store and lose, that a quantised model is the model of the numbers it stands for, and that
 neither loading nor training nor decoding ever holds it whole."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Samples that share their prompt in training: the losses, scores and gradients of whole rows, and fewer FLOPs."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import lru_cache
 from types import SimpleNamespace
@@ -116,7 +114,6 @@ def test_a_micro_batch_is_every_second_group() -> None:
     parts = batch(107, 24).split(2)
     first = batch(107, 24).tokens_BT
     np.testing.assert_array_equal(parts.tokens_BT[0], np.concatenate([first[0:3], first[6:9]]))
-    assert parts.prompts is not None
     assert parts.prompts.tokens_PT.shape == (2, 2, 24)
 
 

@@ -1,7 +1,5 @@
 """From a job to its verdict by the formula: what is counted, what is advised, what is printed, exit codes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -86,11 +84,7 @@ def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() 
     whole = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", **fields))
     split = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 8}, **fields))
     small = shapes_of(spec("llama3.1-8b", "v5p-128", algorithm="grpo", **fields))
-    for of, weights, parts in (
-        (whole, 70_553_706_496, 4),
-        (split, 70_553_706_496, 8),
-        (small, 8_030_261_248, 1),
-    ):
+    for of, weights, parts in ((whole, 70_553_706_496, 4), (split, 70_553_706_496, 8), (small, 8_030_261_248, 1)):
         found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert found["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
     # 4 rows for each of 16 x 4 devices: 80 layers · 8 heads / 4 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens

@@ -1,7 +1,5 @@
 """Rewards in a run of several processes, with a broadcast between threads in place of the network."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Sampling ahead: which weights draw which batch, when nothing may be drawn, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping

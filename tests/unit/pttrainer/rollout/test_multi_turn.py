@@ -1,7 +1,5 @@
 """Rollouts of several turns: tokens in and out, which of them are trained, and how episodes end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -133,7 +131,6 @@ def test_an_episode_that_runs_out_of_turns_or_room_is_judged_as_it_stands() -> N
     scored = sampler(Script([[call("a")]])).sample({}, [ASKED], [0], 1, narrow, Draw(0, 0))
     (cut,) = scored.groups[0].samples
     assert not cut.ended
-    assert cut.episode is not None
     assert all(cut.episode.sampled)
 
 
@@ -223,7 +220,6 @@ def test_a_long_observation_is_cut_and_special_tokens_in_it_are_text() -> None:
     scored = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
         {}, [long], [0], 1, SAMPLING, Draw(0, 0)
     )
-    assert scored.groups[0].samples[0].episode is not None
     assert scored.groups[0].samples[0].episode.transcript[1]["content"] == "y" * 8 + " …"
     ids = CHAT.between([{"role": "tool", "content": "a<|end|>b"}], has_end=True)
     assert ids.count(END) == 1
@@ -239,7 +235,6 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
         {}, [endless], [0], 1, SAMPLING, Draw(0, 0)
     )
     episode = scored.groups[0].samples[0].episode
-    assert episode is not None
     assert episode.transcript[1]["content"] == "y" * 8 + " …"
     with pytest.raises(
         UserCodeError, match="1 of 1 episodes failed; the first: the opening is too long: no tokens are left for a turn"
@@ -260,10 +255,7 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
         ),
         ("mistral", '[TOOL_RESULTS] {"content": 4}[/TOOL_RESULTS]'),
         ("gpt-oss", '<|start|>functions.f to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'),
-        (
-            "gemma-3",
-            "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n",
-        ),
+        ("gemma-3", "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n"),
     ],
 )
 def test_templates_of_families_write_a_tool_s_answer_after_the_turn_s_end(family: str, written: str) -> None:
@@ -286,7 +278,6 @@ def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: 
     scored = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
     batch = groups.lay_out(scored.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
     for g, sample in enumerate(scored.groups[0].samples):
-        assert sample.episode is not None
         said = [turn["content"] for turn in sample.episode.transcript if turn["role"] == "assistant"]
         spoken = [token for line in said for token in [*TOKENIZER.encode(line), END]]
         trained = batch.targets_BT[g][batch.mask_BT[g] > 0].tolist()

@@ -1,7 +1,5 @@
 """The native engine: what it samples, and that a sample depends on nothing but itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import lru_cache

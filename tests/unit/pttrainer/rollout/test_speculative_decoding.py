@@ -1,7 +1,5 @@
 """Speculative decoding: whatever is guessed, the samples are those of sampling token by token."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from functools import lru_cache, partial
@@ -267,7 +265,6 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
         spec=job, model=Model(preset("tiny")), mesh=mesh, tokenizer=byte_tokenizer(), note=notes.append
     )
     made = build.speculation(cast(Context, context), mesh)
-    assert made is not None
     assert made.draft is not None
     assert isinstance(made.proposer, Draft)
     assert (made.proposer.tokens, made.draft.config) == (2, preset("demo"))

@@ -1,7 +1,5 @@
 """Stop strings: wherever they fall between tokens, a completion ends with the token that completes the first."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Dropout on adapters: what they read, whom a mask belongs to, and that it is the same however a step is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any

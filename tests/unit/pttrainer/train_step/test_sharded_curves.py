@@ -1,7 +1,5 @@
 """Every axis of the mesh, alone and mixed: the same curve as one device, and each splits what it says."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The optimizer step: the same whatever the padding, packing, micro-batches and devices."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import lru_cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Which steps could learn, what becomes of a run whose steps could not, and how that survives in a checkpoint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -78,20 +76,17 @@ def test_rewards_that_are_all_equal_are_nobodys_fault_and_so_is_a_run_of_nothing
 
 def test_weights_that_no_step_changed_fail_a_run_whose_steps_had_gradients() -> None:
     ending = told(counted(LearningRecord(FIRST), [0.1, 0.1]), now=FIRST)
-    assert ending is not None
     assert ending.kind == Kind.UNCHANGED
     assert "no weight changed: 2 of 2 steps had a gradient" in ending.message
 
 
 def test_a_batch_without_a_token_to_train_on_is_a_fault_of_the_data() -> None:
     fault = LearningRecord().count(1, {"loss": 0.0, "grad_norm": 0.0, nonfinite.IN_A_ROW: 0.0}, batch(weight=0.0), None)
-    assert fault is not None
     assert step_faults.ENDS[fault.kind].error.exit_code == ExitCode.DATA_ERROR
 
 
 def test_the_most_common_fault_gives_class_and_words() -> None:
     ending = told(counted(LearningRecord(FIRST), [0.1, KILLED, AWAY, KILLED, np.nan]))
-    assert ending is not None
     error = ending.error("file:///runs/a/checkpoints/1")
     assert error.exit_code == ExitCode.USER_CODE
     assert str(error).startswith(
@@ -105,7 +100,6 @@ def test_steps_in_a_row_end_the_run_for_the_fault_of_the_row() -> None:
     record = counted(LearningRecord(FIRST), [KILLED, KILLED, KILLED, 0.1, AWAY, np.nan])
     assert learning_record.stop(record, 6, 3) is None
     ending = learning_record.stop(counted(record, [AWAY]), 7, 3)
-    assert ending is not None
     assert ending.error("x").exit_code == ExitCode.SERVICE_LOST
     assert ending.message.startswith(
         "spec.training.maxFailedSteps: 3: 3 steps in a row could not learn, the last of them"

@@ -1,7 +1,5 @@
 """What is watched of a run: ranges with one line each, sample tables for people, how often one of k samples passes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path
