@@ -12,9 +12,10 @@ from collections import defaultdict
 from functools import partial
 
 from ptkube.client import ApiError, Kube, NotFound
-from ptkube.informer import Informer, Key, key_of
+from ptkube.informer import Informer
 from ptkube.objects import is_deleting
 from ptkube.resources import CRDS, Manifest, Resource
+from ptkube.watch import Key, key_of
 from ptkube.workqueue import Worker
 from ptlocal.controllers import owner_references
 from ptlocal.controllers.owner_references import FOREGROUND, OwnerState, Verdict

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ptkube.client import Conflict, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
-from ptkube.informer import Informer, Key, key_of
+from ptkube.informer import Informer
 from ptkube.resources import JOBS, PODS, Manifest
+from ptkube.watch import Key, key_of
 from ptkube.workqueue import Worker
 from ptlocal.controllers.job.job_decision import Decision, decide
 from ptlocal.controllers.job.job_pods import build_pod, is_tracked, without_finalizer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
-from ptkube.informer import Informer, Key, key_of
+from ptkube.informer import Informer
 from ptkube.resources import JOBS, JOBSETS, Manifest, Resource
+from ptkube.watch import Key, key_of
 from ptkube.workqueue import Worker
 from ptlocal import jobset_names
 from ptlocal.controllers.jobset.jobset_decision import Decision, decide
