@@ -1,7 +1,8 @@
-"""The one Kubernetes client: raw manifests in, raw manifests out, for the operator, the controllers and ptctl.
+"""Verbs of the API server on raw manifests, over the official client's connections.
 
 Synchronous and safe to share between threads (asyncio callers use a thread). It knows URLs, patches, watches and
-errors, nothing about any kind. Left out: discovery, typed models, caching (see ptlocal's informers).
+errors, nothing about any kind. Left out: discovery, typed models (they refuse fields newer than themselves), caching
+(see `informer`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
+from ptkube import kubeconfig as kubeconfigs
 from ptkube.errors import (
     AlreadyExists,
     ApiError,
@@ -27,7 +29,6 @@ from ptkube.errors import (
 )
 from ptkube.http import READ_TIMEOUT_S, Transport
 from ptkube.kubeconfig import Access
-from ptkube.kubeconfig import load as load_access
 from ptkube.resources import PODS, Manifest, Resource
 
 __all__ = [
@@ -71,14 +72,18 @@ class Kube:
     """Verbs on one API server. `namespace` is the context's, for callers that were not told one."""
 
     def __init__(self, access: Access) -> None:
-        self.access = access
         self.namespace = access.namespace
         self._transport = Transport(access)
 
     @classmethod
     def load(cls, kubeconfig: str | None = None, context: str | None = None) -> Kube:
         """Return a client of the given kubeconfig, else KUBECONFIG, ~/.kube/config, or the pod's service account."""
-        return cls(load_access(kubeconfig, context))
+        return cls(kubeconfigs.load(kubeconfig, context))
+
+    @property
+    def access(self) -> Access:
+        """Return where the API server is and who asks, with the newest credentials."""
+        return self._transport.access
 
     def close(self) -> None:
         """Cut running watches and log streams (from any thread); later calls raise Unreachable."""
