@@ -66,6 +66,11 @@ class Layout:
         return self.job.spec.pathways.enabled is True
 
     @property
+    def has_tensorboard_server(self) -> bool:
+        """Return True if the job asks for a TensorBoard in the cluster and the operator may start one."""
+        return self.job.spec.tensorboard.server and self.settings.tensorboard_servers
+
+    @property
     def is_headless(self) -> bool:
         """Return True if Pathways' servers run alone, for a program elsewhere."""
         return self.job.spec.pathways.headless
@@ -130,8 +135,8 @@ def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
     """Return the layout of a job. Raises SpecError for an accelerator that does not exist."""
-    asked = job.spec.accelerator
-    accelerator = resolve(asked.type, asked.topology, asked.slices)
+    requested = job.spec.accelerator
+    accelerator = resolve(requested.type, requested.topology, requested.slices)
     return Layout(
         job=job,
         accelerator=accelerator,

@@ -90,6 +90,8 @@ class Settings:
     """Jobs reconciled at the same time."""
     silence_seconds: float = 300.0
     """Not alive when the API server has not answered for this long."""
+    tensorboard_servers: bool = True
+    """Whether jobs with spec.tensorboard.server get one; without, no right to Deployments and Services is needed."""
     tensorboard_image: str = "tensorflow/tensorflow:2.18.0"
     """Image with TensorBoard that reads gs://, for jobs with spec.tensorboard.server."""
     tensorboard_ingress: str = ""
@@ -99,6 +101,8 @@ class Settings:
     """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
     leader_namespace: str = ""
     """Namespace of the Lease by which replicas elect a leader; empty: this process is the only one."""
+    http_host: str = ""
+    """Address that /healthz, /readyz and /metrics listen on; empty: all of this machine's."""
     http_port: int = 8080
     """Port of /healthz, /readyz and /metrics; 0: none."""
     log_level: str = "info"

@@ -1,14 +1,14 @@
 """spec → YAML → spec is the identity, for jobs drawn at random from the schema."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ptapi.errors import SpecError
 from ptapi.load import dump_job, load_job, manifest, parse_job
 from ptapi.spec import PostTrainJob
 from ptapi.spec.openapi_schema import Schema, child, structural
@@ -199,8 +199,18 @@ def test_yaml_that_is_written_is_read_back(value: Any) -> None:
 
 
 def test_numbers_are_kubectls() -> None:
-    text = "a: 1e-6\nb: 1E3\nc: 6.0e-5\nd: .5\ne: 1_000\nf: 0x10\ng: 1:30\nh: 2026-01-01\ni: 1.\nj: -3\n"
+    text = "a: 1e-6\nb: 1E3\nc: 6.0e-5\nd: .5\ne: 1_000\nf: 0x10\ng: 1:30\nh: 2026-01-01\ni: 1.\nj: -3\nk: 0o17\n"
     assert kubectl_yaml.read(text) == {
         "a": 1e-6, "b": 1000.0, "c": 6e-5, "d": 0.5, "e": 1000, "f": 16, "g": "1:30", "h": "2026-01-01", "i": 1.0,
-        "j": -3,
+        "j": -3, "k": 15,
     }  # fmt: skip
+
+
+def test_file_modes_are_octal_and_no_other_number_begins_with_a_zero() -> None:
+    assert kubectl_yaml.read("defaultMode: 0644\nitems: [{mode: 0400}]") == {
+        "defaultMode": 420,
+        "items": [{"mode": 256}],
+    }
+    for text in ("steps: 010", "steps: 09", "steps: -0_7", "010: steps"):
+        with pytest.raises(SpecError, match=r'is an octal number to some.*"-?0'):
+            kubectl_yaml.read(text)

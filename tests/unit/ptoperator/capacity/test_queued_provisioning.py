@@ -1,11 +1,9 @@
 """A job whose nodes GKE queues: the ProvisioningRequest is made, waited for, taken and given back."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.gke.provisioning import Queue
 from tests.builders.operator.cloud_site import Site, jobset
-from tests.builders.operator.world import NAMESPACE, World
+from tests.builders.operator.world import NAMESPACE
 
 from ptkube.errors import ApiError, Forbidden, NotFound
 from ptkube.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
@@ -15,11 +13,6 @@ from ptoperator.render.pod import pools_of
 
 QUEUED = {"type": "queuedProvisioning", "zones": ["us-east5-a"]}
 SPOT = {"type": "spot", "zones": ["us-east5-a"]}
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
 
 
 @pytest.fixture
@@ -54,7 +47,6 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
         "parameters": {"maxRunDurationSeconds": "604800"},
     }
     asked = site.world.api.find(POD_TEMPLATES, name)
-    assert asked is not None
     (container,) = asked["template"]["spec"]["containers"]
     assert container["resources"] == {
         "limits": {"google.com/tpu": 4, "memory": "684G"},
@@ -99,8 +91,7 @@ def test_the_end_of_the_job_gives_back_request_template_and_pool(site: Site, que
     queue.provision(_until_asked(site, queue))
     site.run_until(lambda: jobset(site))
     assert site.outcomes()[0].startswith("queuedProvisioning in us-east5-a: ready after ")
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     site.run(120)
     assert (_objects(site), site.model.pools, site.status().capacity.node_pools) == (set(), {}, [])
 
@@ -182,7 +173,6 @@ def test_a_request_that_the_api_server_refuses_ends_the_job_with_its_words(site:
     site.create(capacity=[QUEUED])
     site.run_until(lambda: site.status().phase == "Failed")
     failure = site.status().failure
-    assert failure is not None
     assert failure.failure_class == "ConfigError"
     assert error.message in failure.message
     assert ("1.32.2-gke.1652000" in failure.message) is isinstance(error, NotFound)
@@ -206,8 +196,7 @@ def test_nodes_whose_time_is_over_are_asked_for_anew(site: Site, queue: Queue) -
     assert "was CapacityRevoked (NodesDeleted: 7 days are over)" in site.outcomes()[0]
     queue.provision(again)
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     site.run(120)
     assert (_objects(site), site.model.pools) == (set(), {})
 
