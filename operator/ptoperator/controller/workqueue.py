@@ -18,7 +18,7 @@ from ptoperator.observe.cache import Key
 
 logger = logging.getLogger(__name__)
 
-# A look follows the one before by at least this: a burst of pod events is one look.
+# A reconcile follows the one before by at least this: a burst of pod events is one reconcile.
 SETTLE_S = 0.1
 _BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _CONFLICT_S = 0.2
@@ -35,11 +35,11 @@ class _Entry:
 
 @dataclass
 class Queue:
-    """Calls look(key, is_news) in a thread; it returns the seconds until the next call, or None."""
+    """Calls reconcile(key, is_news) in a thread; it returns the seconds until the next call, or None."""
 
-    look: Callable[[Key, bool], float | None]
+    reconcile: Callable[[Key, bool], float | None]
     workers: int
-    on_look: Callable[[float, Exception | None], None] = lambda seconds, error: None
+    on_reconcile: Callable[[float, Exception | None], None] = lambda seconds, error: None
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _slots: asyncio.Semaphore | None = None
@@ -89,7 +89,7 @@ class Queue:
             self._slots = asyncio.Semaphore(self.workers)
         async with self._slots:
             is_news, entry.is_news = entry.is_news, False
-            again, error = await self._look(key, is_news)
+            again, error = await self._call(key, is_news)
         entry.is_running, entry.finished = False, time.monotonic()
         if error is not None:
             entry.is_news, entry.failures = True, entry.failures + 1
@@ -103,14 +103,14 @@ class Queue:
             else:
                 self._entries.pop(key, None)
 
-    async def _look(self, key: Key, is_news: bool) -> tuple[float | None, Exception | None]:
+    async def _call(self, key: Key, is_news: bool) -> tuple[float | None, Exception | None]:
         began = time.monotonic()
         error: Exception | None = None
         again: float | None = None
         try:
-            again = await asyncio.to_thread(self.look, key, is_news)
+            again = await asyncio.to_thread(self.reconcile, key, is_news)
         except Conflict as conflict:
-            error = conflict  # somebody else was faster; look again
+            error = conflict  # somebody else was faster; reconcile again
         except ApiError as refused:
             error = refused
             level = logging.DEBUG if isinstance(refused, Unreachable) else logging.WARNING
@@ -118,7 +118,7 @@ class Queue:
         except Exception as bug:
             error = bug
             logger.exception("%s/%s: reconcile failed", *key)
-        self.on_look(time.monotonic() - began, error)
+        self.on_reconcile(time.monotonic() - began, error)
         return again, error
 
 

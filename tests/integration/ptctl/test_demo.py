@@ -1,7 +1,5 @@
 """How the demo ends when it does not end well: nothing left running, and the job's own words."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -57,7 +55,6 @@ def listening_addresses(home: Path) -> set[str]:
 @pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("Data:", signal.SIGTERM)])
 def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str, number: signal.Signals) -> None:
     demo = start(home)
-    assert demo.stderr is not None
     while word not in (line := demo.stderr.readline()):
         assert line, "the demo ended before it was interrupted"
     if word == "Data:":  # everything is up

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ptctl.ui.app import App, Target, pass_app
@@ -39,7 +41,7 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
 
     manifest = local_run.find(app, target, name)
     job = view(manifest)
-    if (manifest["spec"].get("tensorboard") or {}).get("server") and not local_run.is_directory(name):
+    if not local_run.is_directory(name) and _has_server(manifest, app):
         from ptctl.port_forwards.tensorboard_forward import forward
 
         forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
@@ -54,3 +56,14 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
     code = interrupts.call(command)
     if code:
         raise CliError(f"tensorboard exited with code {code}")
+
+
+def _has_server(manifest: dict[str, Any], app: App) -> bool:
+    """Return True if the job has a TensorBoard server; say so if it asks for one that the operator does not start."""
+    if not (manifest["spec"].get("tensorboard") or {}).get("server"):
+        return False
+    link = ((manifest.get("status") or {}).get("links") or {}).get("tensorboard", "")
+    if not link.startswith("tensorboard "):
+        return True
+    app.console.say("this operator starts no TensorBoard servers (tensorboard.servers in its chart's values)")
+    return False

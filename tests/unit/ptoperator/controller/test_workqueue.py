@@ -1,7 +1,5 @@
 """The work queue: coalescing, order, repetition, timers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable
@@ -103,7 +101,7 @@ async def test_an_event_comes_before_a_timer() -> None:
 async def test_a_look_that_fails_is_repeated_as_news(error: Exception) -> None:
     looks = Looks(error, error, error, None)
     told: list[Exception | None] = []
-    queue = Queue(looks, workers=1, on_look=lambda seconds, error: told.append(error))
+    queue = Queue(looks, workers=1, on_reconcile=lambda seconds, error: told.append(error))
     queue.add(KEY)
     await until(lambda: len(queue) == 0)
     assert looks.seen == [(KEY, True)] * 4
