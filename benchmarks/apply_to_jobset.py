@@ -4,8 +4,6 @@ Jobs are created suspended, so no pod competes for the processor. Prints median 
 the idle operator takes: memory, and processor over ten seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

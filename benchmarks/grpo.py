@@ -12,8 +12,6 @@ A row whose Python is not given is left out; with `--ours` our side of it is mea
 compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 XPK 1.16 takes 1.28 CPU-seconds for `--help` (measured on such a machine; it has no wheel that installs beside us).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

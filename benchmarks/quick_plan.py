@@ -6,8 +6,6 @@ The median of the runs, after one that is not counted (disk cache, bytecode). A 
 CPU seconds hardly.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

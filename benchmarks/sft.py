@@ -11,8 +11,6 @@ A row whose Python is not given is left out; with `--ours` our side of it is mea
 compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

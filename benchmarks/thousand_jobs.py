@@ -8,8 +8,6 @@ there.
     python benchmarks/thousand_jobs.py [--jobs 1000]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

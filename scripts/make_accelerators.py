@@ -6,8 +6,6 @@ The survey has one row per slice with much that follows from its shape; the tabl
 the usual shape of every size. `ptapi.accelerators` computes the rest.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ A test compares, so the pages describe the present. The one idea: a page is a ta
 schema and the same words that refuse a wrong job.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Iterable, Iterator

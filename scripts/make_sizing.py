@@ -6,8 +6,6 @@ Every cell is the formula's verdict on a whole job (`pttrainer.preflight`); what
 demonstrations stands below (`benchmarks/verdicts`). Nothing is compiled here; 20 seconds of CPU.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -15,8 +15,6 @@ The seeds shown are drawn by a rule that was written down before any of them was
 While the task was made it had seeds 0 to 5, with which GRPO came to 80.3% ± 5.5.
 """
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from pathlib import Path

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ptapi.status import PostTrainJobStatus
 from ptkube import timestamps
-from ptkube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from ptkube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
 from ptoperator.kube import actions
@@ -19,7 +19,7 @@ from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims, without_claims
 from ptoperator.observe.observer import observe, observe_progress
 from ptoperator.observe.state import Estimate, Observed
-from ptoperator.plan import Plan, plan
+from ptoperator.plan import Plan, plan, with_failed_write
 from ptoperator.settings import Settings
 from ptoperator.status import events
 
@@ -66,8 +66,7 @@ class Reconciler:
 
     def _carry_out(self, key: Key, state: Observed, planned: Plan) -> float | None:
         planned = self._apply(state, planned)
-        if planned.status is not None:
-            state = self._report(state, planned.status)
+        state = self._report(state, planned.status)
         self.cache.remember(key, without_claims(state) if planned.progress_only else None)
         for action in planned.optional:
             self._apply_action(state, action)
@@ -86,7 +85,10 @@ class Reconciler:
         return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
 
     def _apply(self, state: Observed, planned: Plan) -> Plan:
-        """Carry out the actions. If the API server rejects a create, plan again with its message."""
+        """Carry out the actions. If the API server rejects a create, plan again with its message.
+
+        Any other failed write is reported and raised, to be tried again after a pause.
+        """
         answers: list[Answer] = []
         for action in planned.actions:
             if isinstance(action, CloudAction):
@@ -95,10 +97,14 @@ class Reconciler:
                 continue
             try:
                 self._apply_action(state, action)
-            except (Invalid, Forbidden, NotFound) as error:
-                if not isinstance(action, Create):
-                    raise
-                return plan(replace(state, rejection=_rejection(action, error)), self.settings)
+            except Conflict:
+                raise
+            except ApiError as error:
+                message = _rejection(action, error)
+                if isinstance(action, Create) and isinstance(error, Invalid | Forbidden | NotFound):
+                    return plan(replace(state, rejection=message), self.settings)
+                self._report(state, with_failed_write(state, message))
+                raise
         return self._replan(state, planned, answers) if answers else planned
 
     def _apply_action(self, state: Observed, action: Action) -> None:
@@ -113,8 +119,10 @@ class Reconciler:
             return replace(planned, status=None, requeue_after=_SOON_S)
         return again
 
-    def _report(self, state: Observed, status: PostTrainJobStatus) -> Observed:
+    def _report(self, state: Observed, status: PostTrainJobStatus | None) -> Observed:
         """Write events, then status: if the status is lost, the retry writes the same events under the same names."""
+        if status is None:
+            return state
         for event in events.events_between(state.status, status):
             self._create_event(events.manifest(state, event))
         if status.phase is not state.status.phase:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
-from ptkube.objects import condition, container_statuses, label, true_condition
+from ptkube.objects import condition, container_statuses, is_deleting, label, true_condition
 from ptkube.resources import Manifest
 from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, most_relevant_line
 from ptoperator.failures.node_failures import NodeFailureHint
@@ -97,11 +97,12 @@ class StartFailure:
 
 
 def pod_failure(pod: Manifest) -> PodFailure | None:
-    """Return why this pod failed, or None."""
+    """Return why this pod failed, or None. An evicted one may vanish before its node reports the end."""
     status = pod.get("status") or {}
     disruption = true_condition(pod, "DisruptionTarget")
     failed = [each for each in map(_terminated, container_statuses(pod)) if each and each["exitCode"] != 0]
-    if status.get("phase") != "Failed" and not failed:
+    is_evicted = disruption is not None and is_deleting(pod) and status.get("phase") != "Succeeded"
+    if status.get("phase") != "Failed" and not failed and not is_evicted:
         return None
     first = min(failed, key=lambda each: each.get("finishedAt") or "", default=None)
     if disruption is not None:
@@ -172,14 +173,18 @@ def _disrupted(pod: Manifest, disruption: Manifest, exited: Manifest | None) -> 
         kind = FailureClass.OUT_OF_MEMORY_HOST
     code = exited["exitCode"] if exited else None
     failure = _failure(pod, kind, f"{reason}: {message}" if message else reason, code, exited)
-    return replace(failure, is_settled=reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST)
+    # The disruption comes first; peers that save and exit meanwhile only follow it.
+    time = str(disruption.get("lastTransitionTime") or failure.time)
+    is_settled = reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST
+    return replace(failure, time=time, is_settled=is_settled)
 
 
 def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
-    code = int(terminated["exitCode"])
-    report = termination(terminated.get("message") or "")
+    code, text = int(terminated["exitCode"]), str(terminated.get("message") or "")
+    report = termination(text)
     if terminated.get("reason") == "OOMKilled":
-        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)", code, terminated)
+        kind, message = FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)"
+        return replace(_failure(pod, kind, message, code, terminated), log="" if report else log_tail(text))
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)

@@ -1,7 +1,8 @@
 """Observe one job: the only reads of a reconcile.
 
 A full observation costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods
-start, of the nodes on which pods failed, and of preflight's Job until that is decided. Between two of them, while no
+start, of the nodes on which pods failed, and of preflight's Job until that is decided. While pods are missing, two
+LISTs find out why (`missing_pods`). Between two of them, while no
 event of the job arrives, only its progress (a document, or MaxText's log) is read again. The cloud is read only for a
 job that obtains node pools, waits for their nodes, or releases them; so is the ProvisioningRequest.
 """
@@ -44,6 +45,7 @@ from ptoperator.observe import run_directory
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
 from ptoperator.observe.maxtext_progress import with_log
+from ptoperator.observe.missing_pods import why_pods_are_missing
 from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.pod import pools_of
@@ -86,8 +88,9 @@ def observe(
     state = replace(state, config_map_missing=_is_config_map_missing(reader, state))
     if state.is_preflight_open and state.may_need_preflight:
         ours = tuple(pod for pod in all_pods if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.job.uid))
-        made = _get(reader, JOBS, names.preflight(state.job.name, state.job.uid), namespace)
-        state = replace(state, preflight_job=made, preflight_pods=ours)
+        preflight_job = _get(reader, JOBS, names.preflight(job.name, job.uid), namespace)
+        state = replace(state, preflight_job=preflight_job, preflight_pods=ours)
+    state = replace(state, creation_failure=why_pods_are_missing(reader, state))
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
 
 

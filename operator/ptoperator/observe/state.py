@@ -14,13 +14,14 @@ from functools import cached_property
 from ptapi.conditions import ConditionType, Reason
 from ptapi.run_directory import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
+from ptkube import timestamps
 from ptkube.objects import condition, is_deleting, label, pod_phase, true_condition
 from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
 from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
-from ptoperator.failures.pod_failures import PodFailure
+from ptoperator.failures.pod_failures import PodFailure, StartFailure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels
 from ptoperator.kueue.workload import KueueState
@@ -28,6 +29,8 @@ from ptoperator.render import Layout
 from ptoperator.render.pod import pools_of
 
 _ENDED = ("Succeeded", "Failed")
+USUAL_CREATION_S = 2.0
+"""Controllers usually create a JobSet's pods within this time."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Observed:
     pods: every trainer pod with the job's name, also of earlier attempts and of an earlier job of that name.
     preflight_job, preflight_pods: what compiles the job before it has chips, until that is decided. failures: why pods
     failed, also of deleted pods, as long as the operator saw them. pull_errors: the registries' errors by image.
+    creation_failure: why missing pods are not created.
     observed_at: when the API was last read; `now` is later if only progress was read since. progress_since: when this
     operator first saw that progress.
 
@@ -81,6 +85,7 @@ class Observed:
     preflight_pods: tuple[Manifest, ...] = ()
     failures: tuple[PodFailure, ...] = ()
     pull_errors: Mapping[str, str] = field(default_factory=dict)
+    creation_failure: StartFailure | None = None
     progress: Progress | None = None
     progress_since: datetime | None = None
     termination: Termination | None = None
@@ -169,6 +174,20 @@ class Observed:
     def restarts(self) -> int:
         """Return the restarts under all JobSets, including those that status has not counted yet."""
         return self.restarts_before + self.jobset_restarts
+
+    @property
+    def has_missing_pods(self) -> bool:
+        """Return True if the JobSet should have created more pods than there are."""
+        if not self.is_jobset_ours or self.is_jobset_deleting or self.is_jobset_suspended or self.layout is None:
+            return False
+        is_over = self.jobset_condition("Completed") or self.jobset_condition("Failed")
+        return not is_over and len(self.current_pods) < self.layout.pods
+
+    @property
+    def is_jobset_young(self) -> bool:
+        """Return True while the JobSet's pods may still be missing without a reason."""
+        created = str(self.jobset["metadata"].get("creationTimestamp") or "") if self.jobset else ""
+        return (timestamps.seconds_since(created, self.now) or 0.0) < USUAL_CREATION_S
 
     def jobset_condition(self, kind: str) -> Manifest | None:
         """Return a condition of the JobSet if it is True, else None."""

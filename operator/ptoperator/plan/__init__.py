@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ptapi.conditions import ConditionType, Phase
+from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.errors import SpecError
 from ptapi.status import CapacityStatus, FailureStatus, PostTrainJobStatus
 from ptkube import timestamps
@@ -23,7 +23,7 @@ from ptoperator.capacity import Decision, open_attempt, provide
 from ptoperator.capacity.attempts import mark_ready, record_pools
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube.actions import Action, Create, Delete, Patch
-from ptoperator.observe.state import Observed
+from ptoperator.observe.state import USUAL_CREATION_S, Observed
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.preflight import delete_preflight, preflight_pending
 from ptoperator.plan.provisioning import capacity_pending, nodes_missing, stale_jobset
@@ -41,7 +41,7 @@ from ptoperator.plan.tensorboard import plan_tensorboard
 from ptoperator.render import Layout, config_map, jobset
 from ptoperator.settings import Settings
 from ptoperator.status import running_phases, terminal_phases
-from ptoperator.status.builder import StatusUpdate, build, differs, is_only_progress, merge_conditions
+from ptoperator.status.builder import ConditionUpdate, StatusUpdate, build, differs, is_only_progress, merge_conditions
 from ptoperator.status.restart_counts import charged_restarts
 from ptoperator.status.running_phases import with_common_conditions
 
@@ -208,7 +208,7 @@ def _follow_jobset(context: PlanContext) -> StepResult:
     update = running_phases.jobset_active(context.layout, state, context.settings.silent_start_seconds)
     capacity = record_pools(state.status.capacity, state.jobset_pools)
     update = replace(update, capacity=mark_ready(capacity, state.now) if context.has_nodes else capacity)
-    only_progress = not actions and update.phase is not Phase.QUEUED
+    only_progress = not actions and update.phase is not Phase.QUEUED and not state.has_missing_pods
     return StepResult(update, tuple(actions), _requeue_after_s(context, update), only_progress)
 
 
@@ -217,6 +217,16 @@ _STEPS: tuple[Callable[[PlanContext], StepResult | None], ...] = (
     admission_check_missing, provisioning_round_failed, stale_jobset, nodes_missing, _cleanup_pending,
     preflight_pending, backing_off, capacity_pending, _create_jobset, quota_reserved, quota_missing, _follow_jobset,
 )  # fmt: skip
+
+
+def with_failed_write(state: Observed, message: str) -> PostTrainJobStatus | None:
+    """Return the status with a write that failed, or None if it says so already. message: which one, and why."""
+    old = state.status
+    kind = ConditionType.CAPACITY_READY if state.jobset is None or old.phase.is_terminal else ConditionType.RUNNING
+    update = ConditionUpdate(False, Reason.WRITE_FAILED, f"the API server fails a request: {message}")
+    conditions = merge_conditions(old.conditions, {kind: update}, state.job.generation, state.now)
+    new = old.model_copy(update={"conditions": conditions})
+    return new if differs(old, new) else None
 
 
 def _plan_finished(state: Observed, settings: Settings) -> Plan:
@@ -281,6 +291,8 @@ def _requeue_after_s(context: PlanContext, update: StatusUpdate) -> float:
         delays.append(max(1.0, left))
     if open_attempt(context.state.status.capacity) and not context.has_nodes:
         delays.append(context.settings.cloud_poll_seconds)
+    if context.state.has_missing_pods:  # nobody sends an event of what is not created
+        delays.append(USUAL_CREATION_S if context.state.is_jobset_young else context.settings.progress_seconds)
     if any(running_phases.start_failures(context.state)):
         delays.append(context.settings.start_failure_seconds / 10)
     return min(delays)

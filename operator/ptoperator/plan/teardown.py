@@ -88,6 +88,8 @@ def release_conditions(state: Observed, capacity: CapacityStatus) -> ConditionUp
         message = f"node pool {', '.join(left)} is left without this job's labels; hint: delete that node pool"
         return {_CAPACITY: ConditionUpdate(False, Reason.NOT_RELEASED, message)}
     condition = state.status.condition(_CAPACITY)
+    if condition is not None and condition.reason == Reason.WRITE_FAILED:
+        return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the job's objects are deleted")}
     was_refused = condition is not None and condition.reason == Reason.RELEASE_REFUSED
     if was_refused or (state.status.capacity.node_pools and state.status.phase.is_terminal):
         return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the node pools are released")}

@@ -45,7 +45,8 @@ ConditionUpdates = dict[ConditionType, ConditionUpdate]
 class StatusUpdate:
     """The phase, the conditions that changed, and the failure that ended the job.
 
-    restarted: a failure after which the operator restarts the job, which no JobSet counts.
+    restarted: a failure after which the operator restarts the job, which no JobSet counts. has_jobset: the JobSet is
+    created with this update.
     """
 
     phase: Phase
@@ -54,6 +55,7 @@ class StatusUpdate:
     capacity: CapacityStatus | None = None
     restarted: FailureStatus | None = None
     preflight: PreflightStatus | None = None
+    has_jobset: bool = False
 
 
 def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostTrainJobStatus:
@@ -80,7 +82,7 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
         fields |= {
             "algorithm": layout.job.spec.algorithm.label,
             "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
-            "job_set": old.job_set if phase is Phase.PREFLIGHT or update.preflight else layout.jobset,
+            "job_set": layout.jobset if update.has_jobset or state.is_jobset_ours else old.job_set,
             "links": links(layout),
         }
     return old.model_copy(update=fields)

@@ -24,8 +24,8 @@ _QUIET = (
     Reason.PODS_STARTING, Reason.NO_QUEUE, Reason.PREFLIGHT_SKIPPED, Reason.PREFLIGHT_RUNNING, Reason.SUCCEEDED,
 )  # fmt: skip
 _WARNINGS = (
-    Reason.CREATE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT, Reason.DOES_NOT_FIT,
-    Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
+    Reason.CREATE_FAILED, Reason.WRITE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT,
+    Reason.DOES_NOT_FIT, Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
 )  # fmt: skip
 
 
@@ -116,9 +116,7 @@ def _is_notable(condition: Condition) -> bool:
     Running and CapacityReady only when they hold; of a finished job only Complete and Failed.
     """
     if condition.reason in _WARNINGS or condition.type in (ConditionType.COMPLETE, ConditionType.FAILED):
-        return condition.type is not ConditionType.RUNNING and condition.reason not in _REPORTED_ELSEWHERE.get(
-            condition.type, ()
-        )
+        return condition.reason not in _REPORTED_ELSEWHERE.get(condition.type, ())
     if condition.type in (ConditionType.RUNNING, ConditionType.CAPACITY_READY):
         return condition.status == "True"
     if condition.type is ConditionType.QUOTA_RESERVED:
@@ -126,7 +124,10 @@ def _is_notable(condition: Condition) -> bool:
     return condition.reason not in _QUIET
 
 
-_REPORTED_ELSEWHERE: dict[ConditionType, tuple[str, ...]] = {ConditionType.CAPACITY_READY: (Reason.EVICTED,)}
+_REPORTED_ELSEWHERE: dict[ConditionType, set[Reason]] = {
+    ConditionType.CAPACITY_READY: {Reason.EVICTED},
+    ConditionType.RUNNING: {*_WARNINGS} - {Reason.WRITE_FAILED},
+}
 """The same thing said by two conditions is told once."""
 
 

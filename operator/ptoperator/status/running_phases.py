@@ -142,13 +142,10 @@ def waiting_in_queue(state: Observed, message: str, capacity: CapacityStatus) ->
 def jobset_created(layout: Layout, state: Observed) -> StatusUpdate:
     """Report a new JobSet whose pods are not observed yet."""
     if layout.job.spec.queue:
-        return queued(layout, state)
-    conditions = {
-        CAPACITY: ConditionUpdate(
-            False, Reason.WAITING_FOR_NODES, f"JobSet {layout.jobset} is created; waiting for its pods"
-        )
-    }
-    return StatusUpdate(_before_pods(state), {**conditions, **_resumed(state)})
+        return replace(queued(layout, state), has_jobset=True)
+    message = f"JobSet {layout.jobset} is created; waiting for its pods"
+    conditions = {CAPACITY: ConditionUpdate(False, Reason.WAITING_FOR_NODES, message), **_resumed(state)}
+    return StatusUpdate(_before_pods(state), conditions, has_jobset=True)
 
 
 def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> StatusUpdate:
@@ -161,8 +158,11 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
     pods, wanted = state.current_pods, layout.pods - missing * layout.hosts
     waiting = [pod for pod in pods if not is_scheduled(pod)]
     if len(pods) < wanted or waiting:
-        conditions[CAPACITY] = ConditionUpdate(
-            False, Reason.WAITING_FOR_NODES, _unscheduled_message(pods, waiting, wanted)
+        refused, message = state.creation_failure, _unscheduled_message(pods, waiting, wanted)
+        conditions[CAPACITY] = (
+            ConditionUpdate(False, Reason.CREATE_FAILED, f"{message}; {refused.message}")
+            if refused
+            else ConditionUpdate(False, Reason.WAITING_FOR_NODES, message)
         )
         conditions[RUNNING] = _not_running(state, "no pods yet" if not pods else "pods wait for nodes")
         return StatusUpdate(_before_pods(state), conditions)
@@ -178,9 +178,11 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
 
 
 def start_failures(state: Observed) -> Iterator[StartFailure]:
-    """Return the containers that cannot start."""
-    found = (pod_failures.start_failure(pod, state.pull_errors) for pod in state.current_pods)
-    return (each for each in found if each is not None)
+    """Return why pods are not created, and the containers that cannot start."""
+    if state.creation_failure is not None:
+        yield state.creation_failure
+    failures = (pod_failures.start_failure(pod, state.pull_errors) for pod in state.current_pods)
+    yield from (failure for failure in failures if failure is not None)
 
 
 def is_of_earlier(state: Observed) -> bool:

@@ -3,10 +3,8 @@
 A pod that is bound to such a node starts at once and ends well after `pod_seconds`; there is no process behind it.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import Any
+from typing import Any, Self
 
 from tests.builders.gke.model import PoolRecord
 
@@ -32,7 +30,7 @@ class GkeNodes:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> GkeNodes:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

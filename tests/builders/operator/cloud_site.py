@@ -1,7 +1,5 @@
 """A cluster, its pretended GKE and the operator, in memory: what tests of capacity do and see."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

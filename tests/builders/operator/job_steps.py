@@ -1,7 +1,5 @@
 """What tests of a job's life do to it and see of it, in the small cluster in memory."""
 
-from __future__ import annotations
-
 import json
 
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest

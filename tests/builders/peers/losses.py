@@ -4,8 +4,6 @@ Letters: B rows, T tokens, P pairs, D model, V vocabulary. Every case is a loss 
 log-probs (policy and preference losses) or to hidden states and head (divergences).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple

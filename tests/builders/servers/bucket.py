@@ -4,8 +4,6 @@ Objects live in memory. Left out: access control, metadata, versions (the newest
 and preconditions on them are checked in the moment of the write, as the service does).
 """
 
-from __future__ import annotations
-
 import base64
 import email.parser
 import email.policy

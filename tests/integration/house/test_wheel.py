@@ -1,7 +1,5 @@
 """The wheel as a user and the images install it, built from the files that the Dockerfile copies, and no others."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import venv

@@ -3,8 +3,6 @@
 The wrong manifests are those of tests/unit/ptapi, so that a mistake is added once.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

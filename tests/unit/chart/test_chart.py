@@ -1,7 +1,5 @@
 """The chart, rendered and linted by Helm itself (its Go SDK, from a wheel)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

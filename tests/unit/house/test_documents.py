@@ -1,7 +1,5 @@
 """What documents name exists: jobs are accepted, commands are ptctl's; fields, files, pages and headings are there."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shlex

@@ -3,8 +3,6 @@
 What a server makes of every wrong manifest and every example: tests/integration/ptapi.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every field of the spec says what its change means to a run that goes on."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

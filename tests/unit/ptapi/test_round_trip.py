@@ -1,7 +1,5 @@
 """spec → YAML → spec is the identity, for jobs drawn at random from the schema."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

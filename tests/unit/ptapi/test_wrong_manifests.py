@@ -5,8 +5,6 @@ what is accepted. `at_server` says who can refuse it at `kubectl apply`: the sch
 The integration tests apply the same table to an API server.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`ptctl workload tensorboard` of a job whose TensorBoard runs in the cluster."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """`workload create`: from flags, from files, dry and in earnest."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -142,10 +140,7 @@ def test_a_path_becomes_a_file_uri(invoke: Invoke, tmp_path: Path, monkeypatch: 
     job = dry(invoke, *FLAGS, "--data", "./train.jsonl", "--output", f"{tmp_path}/runs", "--reward", "my/r.py")
     assert job["spec"]["data"]["train"]["uri"] == f"file://{tmp_path.resolve()}/train.jsonl"
     assert job["spec"]["output"]["uri"] == f"file://{tmp_path.resolve()}/runs"
-    assert job["spec"]["rewards"] == [
-        {"builtin": "gsm8k"},
-        {"python": {"uri": f"file://{tmp_path.resolve()}/my/r.py"}},
-    ]
+    assert job["spec"]["rewards"] == [{"builtin": "gsm8k"}, {"python": {"uri": f"file://{tmp_path.resolve()}/my/r.py"}}]
 
 
 def test_flags_change_the_file_and_set_has_the_last_word(invoke: Invoke, job_file: Path) -> None:

@@ -1,7 +1,5 @@
 """The demo's parts that need no cluster: its jobs, what it shows, what it reports."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
@@ -49,7 +47,6 @@ def test_the_jobs_are_valid_and_point_at_the_demos_files(tmp_path: Path) -> None
         assert job.metadata.name == name
         assert job.metadata.labels["posttrain.dev/demo"] == "true"
         assert job.spec.data.train.uri == f"file://{tmp_path}/data/train.jsonl"
-        assert job.spec.data.eval is not None
         assert job.spec.data.eval.uri == f"file://{tmp_path}/data/eval.jsonl"
         assert job.spec.output.uri == f"file://{tmp_path}/runs"
         assert job.spec.training.seed == 7

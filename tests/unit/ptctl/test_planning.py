@@ -1,7 +1,5 @@
 """`ptctl plan fit` and `plan matrix`: what becomes of the trainer's answer, and the user's prices."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`metrics`, `samples`, `tensorboard`: what the trainer left in the run directory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Kubernetes client against a scripted HTTP server: URLs, bodies, errors, retries, streams."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -407,11 +405,7 @@ def test_bearer_token_is_sent_and_a_401_makes_an_exec_plugin_run_again(script: S
     kube = script.kube(exec_plugin=plugin)
     kube.get(PODS, "a", "ns")
     kube.get(PODS, "a", "ns")
-    assert [s.headers["Authorization"] for s in script.seen] == [
-        "Bearer token-1",
-        "Bearer token-1",
-        "Bearer token-2",
-    ]
+    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
 
 
 def test_importing_the_client_stays_cheap() -> None:

@@ -1,7 +1,5 @@
 """Kubeconfig files and in-cluster configuration become one `Access`."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

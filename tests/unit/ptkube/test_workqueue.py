@@ -1,7 +1,5 @@
 """The queue and its worker: each key once, in time, and again after errors."""
 
-from __future__ import annotations
-
 import threading
 
 from ptkube.workqueue import Worker, WorkQueue

@@ -1,7 +1,5 @@
 """Lets the tests of this folder share `operator_world`, a small cluster in memory, and gives them one."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.operator.cloud_site import Site
 from tests.builders.operator.world import Api, Operator, World

@@ -32,11 +32,11 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
     spec.tensorboard.server, starts the TensorBoard in the cluster, forwards its port and opens the browser.
     """
     import shutil
-    import subprocess
 
     from ptctl.errors import CliError
     from ptctl.jobs.lookup import fetch
     from ptctl.jobs.view import view
+    from ptctl.ui import interrupts
 
     manifest = fetch(app.connect(target), target, name)
     job = view(manifest)
@@ -52,7 +52,7 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
         return
     if shutil.which("tensorboard") is None:
         raise CliError("TensorBoard is not installed", "pip install tensorboard")
-    code = subprocess.call(command)
+    code = interrupts.call(command)
     if code:
         raise CliError(f"tensorboard exited with code {code}")
 

@@ -1,7 +1,5 @@
 """Walks over schemas: unknown fields, nulls, defaults, validation; and the shipped schemas themselves."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

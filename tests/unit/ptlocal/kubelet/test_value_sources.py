@@ -1,7 +1,5 @@
 """Environment and volumes of a container, from literals, downward API, ConfigMaps and Secrets."""
 
-from __future__ import annotations
-
 import base64
 import os
 from decimal import Decimal

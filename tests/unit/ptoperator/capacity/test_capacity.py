@@ -1,7 +1,5 @@
 """A job goes through spec.capacity on a GKE that a test scripts: what it tries, says, makes and leaves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +30,6 @@ def test_a_pool_is_made_before_the_pods_and_deleted_after_them(site: Site) -> No
 def test_pods_run_on_their_own_pools_only(site: Site) -> None:
     site.provision(accelerator={"type": "v6e-16", "slices": 2})
     made = jobset(site)
-    assert made is not None
     spec = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert terms[0]["matchExpressions"][0]["values"] == sorted(site.model.pools)
@@ -100,7 +97,6 @@ def test_a_job_fails_after_the_rounds_that_are_allowed(world: World) -> None:
     site.create()
     site.run_until(lambda: site.status().phase == "Failed")
     status = site.status()
-    assert status.failure is not None
     assert status.failure.failure_class == "Stockout"
     assert "tried 2 times without chips" in status.failure.message
     site.run_until(lambda: not site.model.pools)
@@ -112,7 +108,6 @@ def test_a_missing_role_ends_the_job_and_is_named(site: Site) -> None:
     site.create()
     site.run_until(lambda: site.status().phase == "Failed")
     status = site.status()
-    assert status.failure is not None
     assert status.failure.failure_class == "ConfigError"
     assert "roles/container.clusterAdmin" in status.failure.message
 
@@ -125,7 +120,6 @@ def test_an_operator_without_gke_says_what_to_set(world: World) -> None:
         operator.work()
         world.tick(11)
     job = world.api.find(POSTTRAINJOBS, "llama")
-    assert job is not None
     assert job["status"]["phase"] == "Failed"
     assert "gke.cluster" in job["status"]["failure"]["message"]
     assert "finalizers" not in job["metadata"]
@@ -154,7 +148,6 @@ def test_a_pool_of_before_an_operators_crash_is_taken_up(site: Site) -> None:
     site.run(10)
     assert len(site.model.pools) == 1
     job = site.job()
-    assert job is not None
     job["status"]["capacity"]["nodePools"] = []  # the status write was lost
     site.operator.restart()
     site.run_until(lambda: jobset(site))
@@ -171,7 +164,6 @@ def test_somebody_elses_pool_of_that_name_is_left_alone(site: Site) -> None:
     site.model.pools[name] = PoolRecord({"name": name, "locations": [""], "config": {}}, state="RUNNING")
     site.run_until(lambda: site.status().phase == "Failed")
     status = site.status()
-    assert status.failure is not None
     assert "belongs to another owner" in status.failure.message
     assert list(site.model.pools) == [name]
 
@@ -311,7 +303,6 @@ def test_nodes_that_are_there_get_their_time_before_chips_are_bought(site: Site)
     assert site.outcomes()[0] == "existing: NOT_READY after 1m5s, trying spot in us-east5-a"
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
     made = jobset(site)
-    assert made is not None
     assert "affinity" in made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 
 

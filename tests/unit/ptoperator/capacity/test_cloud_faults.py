@@ -1,7 +1,5 @@
 """Scripts of a GKE that goes wrong: what the job tries next, says and leaves; and how often GKE is called."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -287,7 +285,6 @@ def test_a_pool_that_may_not_be_deleted_is_told(site: Site, is_deleted: bool) ->
 def test_a_foreign_pool_of_the_same_name_that_goes_away_was_no_reason_to_touch_it(site: Site) -> None:
     site.create(capacity=THEN_SPOT)
     job = site.job()
-    assert job is not None
     name = names.node_pool("llama", job["metadata"]["uid"], 0)
     foreign = PoolRecord({"name": name, "locations": [""], "config": {}}, state="PROVISIONING")
     site.model.pools[name] = foreign

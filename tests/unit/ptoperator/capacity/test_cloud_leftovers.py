@@ -1,8 +1,6 @@
 """Node pools when others interfere: labels that a user edits, a GKE that may not be asked any more, an operator that
 was away. No pool that is paid for goes untold, and none goes under a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -9,8 +9,6 @@ than they take may ask. No pool has pods of two jobs. When the faults stop, all 
 histories.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -157,7 +155,6 @@ class CompetingLife(CloudLife):
         name = self._any()
         if name:
             job = self.world.api.find(POSTTRAINJOBS, name)
-            assert job is not None
             suspend = not job["spec"]["runPolicy"]["suspend"]
             self.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, {"spec": {"runPolicy": {"suspend": suspend}}})
 

@@ -1,7 +1,5 @@
 """Who comes next where several jobs want the same chips."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The GKE client against a gRPC server that speaks ClusterManager: what is asked, what is understood, what is kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,7 +71,6 @@ def test_a_pool_is_created_seen_and_deleted(gke: Gke, settings: Settings, model:
     assert (pool.name, pool.job_uid, pool.slice, pool.state) == (action.pool, "u1", 0, PoolState.RUNNING)
     assert pool.shape == labels_of(action)["posttrain-shape"]
     operation = seen.operation(answer.operation)
-    assert operation is not None
     assert (operation.pool, operation.is_done, operation.failures) == (action.pool, True, ())
     gke.carry_out(DeletePool(action.pool, "u1"))
     assert gke.snapshot().pools == ()
@@ -94,13 +91,7 @@ def test_what_arrives_is_what_was_asked_for(gke: Gke, settings: Settings, model:
     assert model.pools[action.pool].manifest["placement_policy"]["tpu_topology"] == "4x4"
 
 
-@pytest.mark.parametrize(
-    "twist",
-    [
-        Twist(lose_answer=True),
-        Twist(lose_answer=True, seconds=0.2),
-    ],
-)
+@pytest.mark.parametrize("twist", [Twist(lose_answer=True), Twist(lose_answer=True, seconds=0.2)])
 def test_a_pool_whose_answer_was_lost_is_adopted(
     gke: Gke, settings: Settings, server: GkeServer, model: GkeModel, twist: Twist
 ) -> None:
@@ -115,7 +106,6 @@ def test_a_call_that_takes_too_long_passes_by_itself(settings: Settings, server:
         Twist(seconds=1.0, refuse=("INTERNAL", "x")) if call == "CreateNodePool" else None
     )
     answer = Gke(replace(settings, cloud_timeout_seconds=0.2)).carry_out(create(settings))
-    assert answer.failure is not None
     assert (answer.failure.code, answer.failure.is_definite) == ("DEADLINE_EXCEEDED", False)
 
 
@@ -138,7 +128,6 @@ def test_refusals_have_a_class(
 ) -> None:
     server.script = lambda call, pool: Twist(refuse=refuse) if call == "CreateNodePool" else None
     failure = gke.carry_out(create(settings)).failure
-    assert failure is not None
     assert failure.kind == kind
 
 
@@ -152,7 +141,6 @@ def test_a_stockout_is_read_from_the_operation_and_from_the_pool(
     answer = gke.carry_out(create(settings))
     seen = gke.snapshot()
     operation = seen.operation(answer.operation)
-    assert operation is not None
     assert {failure.kind for failure in operation.failures} == {"Stockout"}
     assert operation.failures[0].code == "ZONE_RESOURCE_POOL_EXHAUSTED"
     states = [(pool.state, {failure.kind for failure in pool.failures}) for pool in seen.pools]
@@ -178,7 +166,6 @@ def test_only_one_of_two_takes_a_pool_over(gke: Gke, settings: Settings, model: 
     first, second = (ClaimPool(pool.name, pool.etag, labels_of(create(settings, uid))) for uid in ("u2", "u3"))
     assert gke.carry_out(first).failure is None
     lost = gke.carry_out(second).failure
-    assert lost is not None
     assert not lost.is_definite
     assert [each.job_uid for each in gke.snapshot().pools] == ["u2"]
 
@@ -211,7 +198,6 @@ def test_a_pool_that_cannot_be_labelled_is_deleted_instead(
 
 def test_a_cluster_that_is_not_there_is_said(settings: Settings) -> None:
     failure = Gke(replace(settings, gke_cluster="other")).snapshot().failure
-    assert failure is not None
     assert failure.code == "NOT_FOUND"
     assert "clusters/other" in failure.message
 

@@ -1,7 +1,5 @@
 """Jobs that want the same chips take turns: what they do, and what they say while they wait."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.operator.cloud_site import SETTINGS, Site
 from tests.builders.operator.world import NAMESPACE, Operator, World

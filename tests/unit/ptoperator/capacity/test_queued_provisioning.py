@@ -1,7 +1,5 @@
 """A job whose nodes GKE queues: the ProvisioningRequest is made, waited for, taken and given back."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.gke.provisioning import Queue
 from tests.builders.operator.cloud_site import Site, jobset
@@ -48,7 +46,6 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
         "parameters": {"maxRunDurationSeconds": "604800"},
     }
     asked = site.world.api.find(POD_TEMPLATES, name)
-    assert asked is not None
     (container,) = asked["template"]["spec"]["containers"]
     assert container["resources"] == {"limits": {"google.com/tpu": 4}, "requests": {"google.com/tpu": 4}}
     assert pools_of(asked["template"]["spec"]) == (pool.name,)
@@ -171,7 +168,6 @@ def test_a_request_that_the_api_server_refuses_ends_the_job_with_its_words(site:
     site.create(capacity=[QUEUED])
     site.run_until(lambda: site.status().phase == "Failed")
     failure = site.status().failure
-    assert failure is not None
     assert failure.failure_class == "ConfigError"
     assert error.message in failure.message
     assert ("1.32.2-gke.1652000" in failure.message) is isinstance(error, NotFound)

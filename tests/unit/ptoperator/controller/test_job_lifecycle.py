@@ -1,6 +1,6 @@
 """The life of a job, event by event, in a small cluster in memory."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import pytest
 from tests.builders.operator.job_steps import (
@@ -22,7 +22,9 @@ from tests.builders.operator.job_steps import (
 )
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
-from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
+from ptkube import timestamps
+from ptkube.errors import ApiError, Invalid
+from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.kube import labels
 
 
@@ -41,7 +43,6 @@ def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> N
     assert phase(world) == "Running"
     now = status(world)
     assert (now.progress.steps, now.progress.percent, now.metrics.loss) == ("4/10", 40, "2.1")
-    assert now.checkpoint is not None
     assert now.checkpoint.step == 3
     world.progress(10, "done")
     end(operator, 0)
@@ -122,7 +123,6 @@ def test_preemption_is_free_however_often(operator: Operator, world: World) -> N
     assert phase(world) == "Running"
     assert status(world).restarts == {"HostError": 5}
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["status"]["restartsCountTowardsMax"] == 0
 
 
@@ -204,7 +204,6 @@ def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: W
     assert phase(world) == "Running"
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     jobset["spec"]["suspend"] = True
     world.api.put(JOBSETS, jobset)
     settle(operator)
@@ -225,7 +224,6 @@ def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(op
     world.admit()
     start(operator)
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["metadata"]["annotations"][labels.RESTARTS_BEFORE] == "1"
     world.disrupt(world.unfinished[0])
     settle(operator)
@@ -239,7 +237,6 @@ def test_the_queue_may_change_while_suspended(operator: Operator, world: World) 
     settle(operator)
     change(operator, suspend=False)
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["metadata"]["labels"][labels.KUEUE_QUEUE] == "other"
     assert phase(world) == "Queued"
 
@@ -398,8 +395,6 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
 
 
 def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator, world: World) -> None:
-    from ptkube.errors import Invalid
-
     create(world)
     made = world.api.create
 
@@ -421,6 +416,112 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator,
     world.tick(60)
     settle(operator)
     assert len(world.pods) == 1
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_a_pod_evicted_by_a_taint_is_a_host_error_although_its_peer_saved_first(
+    operator: Operator, world: World, vanishes: bool
+) -> None:
+    bring_up(operator, accelerator={"type": "cpu-1", "slices": 2})
+    evicted, peer = world.unfinished
+    condition_ = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    condition_ |= {
+        "message": "deleting due to NoExecute taint",
+        "lastTransitionTime": timestamps.to_text(world.api.now),
+    }
+    evicted["status"].setdefault("conditions", []).append(condition_)
+    world.api.put(PODS, evicted)
+    world.api.terminate(("Pod", NAMESPACE, evicted["metadata"]["name"]))
+    operator.work()
+    world.tick(5)
+    world.exit(peer, 75)
+    operator.work()
+    world.tick(5)
+    if not vanishes:  # a node that cannot be reached reports no end of its pods
+        world.exit(evicted, 75)
+    settle(operator)
+    assert status(world).restarts == {"HostError": 1}
+
+
+WEBHOOK = 'Internal error occurred: failed calling webhook "vjobset.kb.io": connection refused'
+
+
+def fail_writes(world: World, verb: str, kind: Resource) -> Callable[[], None]:
+    """Let the API server answer 500 to a verb on a kind; call the result to mend it."""
+    made = getattr(world.api, verb)
+
+    def fail(r: Resource, *rest: object, **more: object) -> object:
+        if r is kind:
+            raise ApiError(500, "InternalError", WEBHOOK)
+        return made(r, *rest, **more)
+
+    setattr(world.api, verb, fail)
+    return lambda: setattr(world.api, verb, made)
+
+
+def test_a_webhook_that_is_down_is_told_at_the_first_try(operator: Operator, world: World) -> None:
+    create(world)
+    mend = fail_writes(world, "create", JOBSETS)
+    operator.hear()
+    for _ in range(3):
+        operator.look((NAMESPACE, NAME))
+    status_, reason, message = condition(world, "CapacityReady")
+    assert (status_, reason) == ("False", "WriteFailed")
+    assert message == f"the API server fails a request: create JobSet llama: {WEBHOOK}"
+    assert events(world) == [("Warning", "WriteFailed")]
+    mend()
+    settle(operator)
+    assert condition(world, "CapacityReady")[1] == "WaitingForNodes"
+    assert sorted(reason for _, reason in events(world)) == ["Accepted", "Created", "WriteFailed"]
+
+
+def test_a_running_job_that_cannot_be_suspended_says_why(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    mend = fail_writes(world, "patch", JOBSETS)
+    edit(world, suspend=True)
+    operator.hear()
+    operator.look((NAMESPACE, NAME))
+    assert condition(world, "Running")[:2] == ("False", "WriteFailed")
+    assert "patch JobSet llama" in condition(world, "Running")[2]
+    assert events(world)[-1] == ("Warning", "WriteFailed")
+    mend()
+    settle(operator)
+    for pod in world.unfinished:
+        world.exit(pod, 75)
+    settle(operator)
+    assert phase(world) == "Suspended"
+
+
+def test_a_finished_job_whose_pods_cannot_be_stopped_says_why_until_they_are(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"activeDeadlineSeconds": 60})
+    mend = fail_writes(world, "delete", JOBSETS)
+    world.tick(61)
+    for _ in range(3):
+        operator.hear()
+        operator.look((NAMESPACE, NAME))
+    ended = status(world).completion_time
+    assert phase(world) == "Failed"
+    assert condition(world, "CapacityReady")[:2] == ("False", "WriteFailed")
+    mend()
+    world.tick(5)
+    settle(operator)
+    assert condition(world, "CapacityReady")[:2] == ("False", "Released")
+    assert status(world).completion_time == ended
+
+
+def test_a_jobset_that_was_refused_is_not_called_created(operator: Operator, world: World) -> None:
+    create(world)
+    made = world.api.create
+
+    def refuse(r: Resource, body: Manifest) -> Manifest:
+        if r is JOBSETS:
+            raise Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
+        return made(r, body)
+
+    world.api.create = refuse  # type: ignore[method-assign]
+    operator.work()
+    assert ("Normal", "Created") not in events(world)
+    assert status(world).job_set == ""
 
 
 def test_a_trainer_whose_progress_cannot_be_read_is_called_running_after_a_while(

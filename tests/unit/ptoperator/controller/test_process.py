@@ -1,7 +1,5 @@
 """The process around the reconciler: settings, command line, endpoints, liveness."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

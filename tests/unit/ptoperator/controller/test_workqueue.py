@@ -1,7 +1,5 @@
 """The work queue: coalescing, order, repetition, timers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """RBAC follows from the calls: nothing is missing, nothing is granted that nothing uses."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.kueue import objects as made_by_kueue
 from tests.builders.operator import world as operator_world

@@ -1,23 +1,12 @@
 """Waiting in a Kueue queue: what the status says, and when the operator looks again. Kueue's part is a test's."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
 import pytest
 import yaml
 from tests.builders.kueue import objects as made_by_kueue
-from tests.builders.operator.job_steps import (
-    NAME,
-    begin,
-    change,
-    condition,
-    phase,
-    settle,
-    start,
-    status,
-)
+from tests.builders.operator.job_steps import NAME, begin, change, condition, phase, settle, start, status
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 from tests.unit.ptoperator.render.test_render import PUBLIC_JOBSET_CRD, closed, job
 
@@ -114,7 +103,6 @@ def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator:
     assert phase(world) == "Running"
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
     suspended = world.api.find(JOBSETS, NAME)
-    assert suspended is not None
     suspended["spec"]["suspend"] = True
     world.api.put(JOBSETS, suspended)
     evicted = made_by_kueue.condition(
@@ -162,8 +150,7 @@ def test_the_jobset_carries_queue_and_workload_priority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "words"),
-    [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")],
+    ("accelerator", "words"), [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")]
 )
 def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
     assert waiting_message(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"

@@ -1,7 +1,5 @@
 """A queue together with node pools: quota first, then chips, then pods; and both given back together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -298,7 +296,6 @@ def test_a_cluster_queue_that_never_asks_for_pools_fails_the_job_and_says_what_i
     site.create()
     site.run_until(lambda: site.status().phase == "Failed", 120)
     failure = site.status().failure
-    assert failure is not None
     assert failure.failure_class == "ConfigError"
     assert failure.message.startswith(
         "cluster-queue admits jobs without an admission check for their node pools; hint: add"
@@ -311,7 +308,6 @@ def test_a_job_on_nodes_that_are_there_is_answered_at_once(site: QueuedSite) -> 
     site.create(capacity=[{"type": "existing"}])
     site.run_until(site.is_running(), 60)
     workload = site.kueue.of("llama")
-    assert workload is not None
     (check,) = workload["status"]["admissionChecks"]
     assert (check["message"], check["podSetUpdates"]) == ("nodes are ready", [])
 
@@ -328,7 +324,6 @@ def test_the_check_is_marked_active_once_and_only_ours(site: QueuedSite) -> None
     api = site.world.api
     mark_active(api, api.now)
     marked = api.find(ADMISSION_CHECKS, CHECK)
-    assert marked is not None
     (said,) = marked["status"]["conditions"]
     assert (said["type"], said["status"], said["reason"]) == ("Active", "True", "Active")
     assert "status" not in api.get(ADMISSION_CHECKS, "budget")

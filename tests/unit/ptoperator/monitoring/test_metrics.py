@@ -1,7 +1,5 @@
 """What Prometheus is told."""
 
-from __future__ import annotations
-
 from prometheus_client.parser import text_string_to_metric_families
 from tests.builders.operator.job_steps import bring_up, settle, start
 from tests.builders.operator.world import OnePoolCloud, Operator, World

@@ -1,7 +1,5 @@
 """Headless servers and elastic slices: what is rendered, and what the status says when a slice is lost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TensorBoard in the cluster: one for all jobs of an output, with a pod only while somebody looks."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 
@@ -57,16 +55,14 @@ def test_a_job_that_does_not_ask_gets_none(operator: Operator, world: World) -> 
 
 def test_an_operator_without_servers_starts_none_and_links_the_run_directory(operator: Operator, world: World) -> None:
     operator.settings = Settings(tensorboard_servers=False)
-    create(world, NAME, **SERVED)
-    settle(operator)
+    create(operator)
     assert world.api.kinds("Deployment") == world.api.kinds("Service") == []
     job = world.api.find(POSTTRAINJOBS, NAME)
-    assert job is not None
     assert job["status"]["links"]["tensorboard"] == f"tensorboard --logdir gs://bucket/runs/{NAME}/tensorboard"
 
 
 def test_a_refused_tensorboard_holds_up_nothing(operator: Operator, world: World) -> None:
-    create(world, NAME, **SERVED)
+    world.api.create(POSTTRAINJOBS, job_manifest(NAME, **SERVED))
     made = world.api.create
 
     def refuse(r: Resource, body: Manifest) -> Manifest:
@@ -78,7 +74,6 @@ def test_a_refused_tensorboard_holds_up_nothing(operator: Operator, world: World
     operator.hear()
     operator.look((NAMESPACE, NAME))
     job = world.api.find(POSTTRAINJOBS, NAME)
-    assert job is not None
     assert job["status"]["phase"] == "Provisioning"
     world.api.create = made  # type: ignore[method-assign]
     settle(operator)
@@ -139,7 +134,6 @@ def test_its_pod_reads_the_whole_output_without_any_right(operator: Operator, wo
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     service = world.api.find(SERVICES, TENSORBOARD)
-    assert service is not None
     assert service["spec"]["selector"] == deployment(world)["spec"]["selector"]["matchLabels"]
 
 
@@ -165,7 +159,6 @@ def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(oper
     assert made["metadata"]["annotations"] == {"a/b": "c"}
     assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
     job = world.api.find(POSTTRAINJOBS, "first")
-    assert job is not None
     assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while it is in use: ptctl workload")
     for name in ("first", "second"):
         world.api.delete(POSTTRAINJOBS, name)
@@ -179,7 +172,6 @@ def test_with_a_gateway_a_route_leads_to_it_in_place_of_an_ingress(operator: Ope
     create(operator, "first")
     create(operator, "second")
     made = world.api.find(HTTP_ROUTES, TENSORBOARD)
-    assert made is not None
     assert made["spec"] == {
         "parentRefs": [{"name": "shared", "namespace": "infra", "sectionName": "https"}],
         "hostnames": [f"{TENSORBOARD}.{NAMESPACE}.tb.example.com"],

@@ -4,8 +4,6 @@ Told from kubernetes-sigs/jobset v0.12 (pkg/webhooks/jobset_webhook.go), Kuberne
 Security Standards. Checked over every example and every kind of job that has a golden file.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

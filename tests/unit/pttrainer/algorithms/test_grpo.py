@@ -1,7 +1,5 @@
 """GRPO around its loss: which tokens are trained, what is drawn when, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,20 +13,23 @@ from jax import Array
 
 from ptapi import run_directory
 from ptapi.spec import Evaluation as EvaluationSpec
-from ptapi.spec import PostTrainJobSpec, Rollout
+from ptapi.spec import PostTrainJobSpec
+from ptapi.spec import Rollout as RolloutSpec
 from ptapi.spec.algorithm import DynamicSampling, Overlong
 from ptapi.spec.algorithm import Grpo as GrpoSpec
 from pttrainer.algorithms.grpo import Grpo
 from pttrainer.batch import Batch
+from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Order, Question
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import TokenStats
-from pttrainer.rollout import batch_json, groups
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.sampler import Sampler
 
 EOS = 257
 QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {"answer": str(i)}) for i in range(6)]
@@ -55,7 +56,7 @@ class FakeSampler:
         samples: int,
         sampling: Sampling,
         draw: Any,
-    ) -> Judged:
+    ) -> Rollout:
         call = len(self.asked)
         self.asked.append(list(numbers))
         made = [
@@ -65,7 +66,7 @@ class FakeSampler:
             )
             for p, q in enumerate(questions)
         ]
-        return Judged(made, 1.0, 1.0)
+        return Rollout(draw.step, made, {"seconds/generate": 1.0, "seconds/reward": 1.0})
 
 
 class FakeContext:
@@ -275,7 +276,7 @@ def test_saved_arrays_keep_every_bit() -> None:
 def test_the_old_policy_of_stale_samples_is_that_of_their_first_update() -> None:
     grpo_spec, sampler = GrpoSpec(group_size=2, updates_per_batch=2), FakeSampler(half_right)
     context = FakeContext(grpo_spec)
-    rollout = Rollout(max_new_tokens=8, placement="disaggregated", max_staleness=2)
+    rollout = RolloutSpec(max_new_tokens=8, placement="disaggregated", max_staleness=2)
     context.spec = context.spec.model_copy(update={"rollout": rollout})
     context.deliver = lambda params: params
     grpo = Grpo(cast(Context, context), grpo_spec, QUESTIONS, cast(Sampler, sampler), None)
@@ -304,7 +305,6 @@ def test_dynamic_sampling_ends_with_a_draw_that_has_no_reward_and_its_fault_surv
     grpo.next_batch(0, {})
     assert len(sampler.asked) == 1
     fault = grpo.fault
-    assert fault is not None
     assert fault.message == "reward own: 4 of 4 samples have no reward"
     resumed, _ = make(GrpoSpec(group_size=2), sampler)
     resumed.restore(json.loads(json.dumps(grpo.state())))
@@ -334,12 +334,12 @@ def test_z_scored_rewards_are_compared_and_the_plain_sum_is_shown() -> None:
     """Of two rewards that disagree, the one that is a thousand times the other decides a sum and no z-scores."""
 
     class TwoRewards(FakeSampler):
-        def sample(self, *asked: Any) -> Judged:
-            judged = super().sample(*asked)
+        def sample(self, *asked: Any) -> Rollout:
+            scored = super().sample(*asked)
             parts = [{"right": float(g % 2), "short": 1000.0 * (g == 0)} for g in range(3)]
-            of_parts = zip(judged.groups[0].samples, parts, strict=True)
+            of_parts = zip(scored.groups[0].samples, parts, strict=True)
             made = [one._replace(rewards=p, reward=sum(p.values())) for one, p in of_parts]
-            return replace(judged, groups=[judged.groups[0]._replace(samples=made)])
+            return replace(scored, groups=[scored.groups[0]._replace(samples=made)])
 
     sampler = TwoRewards(half_right, length=lambda call, p, g: 8 if g == 2 else 2)
     rewards = [{"builtin": "gsm8k", "name": "right"}, {"builtin": "format", "name": "short", "weight": 0.5}]

@@ -1,7 +1,5 @@
 """What is said about a job's data before it is trained on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

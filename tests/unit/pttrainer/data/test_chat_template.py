@@ -1,7 +1,5 @@
 """Chat templates and masks, token by token."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Data files: the same rows whatever they are written in, which files are chosen, errors for broken ones."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Divergence from a teacher: values by hand, gradients against full logits, top-k, nothing as large as all logits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Policy losses: values computed by hand, gradients against formulas, degenerate and extreme cases."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,12 +1,10 @@
 """Machine code for sampling on a CPU: products and attention, how XLA calls them, and what a sampler gives them."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import importlib.util
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +95,7 @@ class Cached(NamedTuple):
         call = jit.target(cached_attention.NAME, tile)
         return np.asarray(jax.jit(lambda q, own, prompt: cached_attention.attend(q, own, prompt, call))(*self))
 
-    def rows(self, which: slice) -> Cached:
+    def rows(self, which: slice) -> Self:
         """These rows alone; each has a prompt of its own."""
         return Cached(self.q[which], *(tuple(x[which] for x in part) for part in self[1:]))
 

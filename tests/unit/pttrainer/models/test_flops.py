@@ -1,7 +1,5 @@
 """FLOPs of a step, against hand-counted ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

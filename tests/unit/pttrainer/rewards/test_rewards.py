@@ -1,7 +1,5 @@
 """Rewards as functions: what they accept as right and what not."""
 
-from __future__ import annotations
-
 import json
 import time
 from fractions import Fraction
