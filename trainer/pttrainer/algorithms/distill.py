@@ -2,7 +2,7 @@
 
     loss = Σ_t m_t · D_β(teacher(· | x_<t), student(· | x_<t)) / Σ m        sums over the whole optimizer step
 
-D_β is the generalised Jensen-Shannon divergence (`losses.distillation`), m is 1 on completion tokens. The source of x:
+D_β is the generalised Jensen-Shannon divergence (`losses.divergence`), m is 1 on completion tokens. The source of x:
 
     offline     the data's completions, with the teacher's most likely tokens and their log-probs in the data
     online      the data's completions: supervised distillation
@@ -40,7 +40,7 @@ from pttrainer.data import loss_weights
 from pttrainer.data.batching import Batches, PackedRows, in_order
 from pttrainer.data.loss_weights import Mean, Metric, perplexity
 from pttrainer.data.prompts import Question
-from pttrainer.losses.distillation import DistillationStats, OfflineTeacher, Teacher
+from pttrainer.losses.divergence import DistillationStats, OfflineTeacher, Teacher
 from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
 from pttrainer.rollout import groups
