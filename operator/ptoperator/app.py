@@ -67,15 +67,15 @@ class Application:
         self._client = client
         self.orphan_collector = self._orphan_collector(client, cloud, namespaces) if cloud else None
         self.queue = WorkQueue[Key](
-            "reconcile", self._look, workers=settings.workers, pace=_PACE, on_done=self.metrics.on_look
+            "reconcile", self._reconcile, workers=settings.workers, pace=_PACE, on_done=self.metrics.on_reconcile
         )
-        self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
+        self.endpoints = Endpoints(settings.http_host, settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
 
     def _orphan_collector(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> OrphanCollector:
-        told = self.metrics.on_sweep
-        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._add)
+        on_sweep = self.metrics.on_sweep
+        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=on_sweep, on_leaving=self._add)
 
     async def start(self) -> None:
         """Start the endpoints, the leader election and the periodic tasks."""
@@ -170,7 +170,7 @@ class Application:
         """Return the jobs' numbers on the leader only: two replicas would count every job twice."""
         return self.cache.numbers() if self.leads else []
 
-    def _look(self, key: Key, is_news: bool) -> float | None:
+    def _reconcile(self, key: Key, is_news: bool) -> float | None:
         if not self.leads:
             return None
         began = time.thread_time()

@@ -44,6 +44,8 @@ class Slice:
     vms: int
     chips_per_vm: int
     machine_type: str = ""
+    host_vcpus: int | None = None
+    host_memory_gb: int | None = None
     gke_accelerator: str = ""
     pathways_instance_type: str | None = None
     multi_host: bool = False
@@ -225,6 +227,8 @@ def _slice(generation: str, topology: str, slices: int) -> Slice:
         vms=vms,
         chips_per_vm=machine["chips"],
         machine_type=machine["type"],
+        host_vcpus=machine["vcpus"],
+        host_memory_gb=machine["memoryGb"],
         gke_accelerator=facts["gkeAccelerator"],
         pathways_instance_type=f"{machine['pathways']}:{topology}" if machine["pathways"] else None,
         multi_host=vms > 1,

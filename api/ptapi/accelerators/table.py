@@ -13,11 +13,17 @@ from typing import TypedDict
 
 
 class Machine(TypedDict):
-    """A machine type, its chips, and Pathways' name for it (None: not supported by Pathways)."""
+    """A machine type, its chips, and Pathways' name for it (None: not supported by Pathways).
+
+    vcpus, memoryGb: of the whole machine, as hostSource says; None: no source was found.
+    """
 
     type: str
     chips: int
     pathways: str | None
+    vcpus: int | None
+    memoryGb: int | None
+    hostSource: str | None
 
 
 class Generation(TypedDict):

@@ -15,7 +15,7 @@ from ptctl.demo.paths import NAMESPACE
 from ptctl.demo.task_list import TaskList
 from ptctl.errors import CliError
 from ptctl.jobs.view import JobView, view
-from ptctl.runs import files
+from ptctl.runs import directory
 from ptctl.ui.duration import short
 from ptkube.errors import NotFound
 from ptkube.resources import POSTTRAINJOBS
@@ -46,7 +46,7 @@ def follow(kube: Kube, name: str, run: Path, task_list: TaskList, series: str) -
                 f"job {name} failed: {job.failure or failed_message(job)}",
                 f"its results so far are in {run}",
             )
-        rows = files.metrics(run)
+        rows = directory.metrics(run)
         progress = read_progress(run)
         task_list.update(
             name,

@@ -38,7 +38,7 @@ class SectionOption(click.Option):
 
 
 class Verb(Examples):
-    """A leaf command. `replacements` maps a flag of XPK or gcluster to what to use here."""
+    """A command with examples. `replacements` maps a flag of XPK or gcluster to what to use here."""
 
     def __init__(self, *args: Any, replacements: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("no_args_is_help", False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ptctl.ui.command import TEXT_WIDTH, Examples
+from ptctl.ui.command import TEXT_WIDTH, Verb
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Lazy:
     heading: str = "Commands"
 
 
-class LazyGroup(Examples, click.Group):
+class LazyGroup(Verb, click.Group):
     """A group of commands by name. `moved` maps another tool's command to what to use here."""
 
     def __init__(self, *args: Any, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
@@ -61,6 +61,11 @@ class LazyGroup(Examples, click.Group):
         similar = get_close_matches(name, self.table, 2, 0.5)
         names = " or ".join(similar) if similar else ", ".join(self.table)
         return f"No such command '{name}'.\nhint: {'did you mean' if similar else 'accepted:'} {names}"
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, then the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings, from the table alone."""

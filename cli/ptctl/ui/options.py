@@ -98,6 +98,16 @@ def assignments(function: Function) -> Function:
     )(function)
 
 
+def prices_file(function: Function) -> Function:
+    """Add --prices: the user's table of prices per chip-hour."""
+    return click.option(
+        "--prices",
+        metavar="FILE",
+        envvar="PTCTL_PRICES",
+        help="YAML file of chip-hour prices by generation [PTCTL_PRICES].",
+    )(function)
+
+
 def selector(function: Function) -> Function:
     """Add -l."""
     return click.option("-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.")(function)

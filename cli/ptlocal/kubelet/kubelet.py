@@ -2,7 +2,7 @@
 
 One worker thread does everything, because processes die with the thread that started them (see exec_shim.py).
 Left out, and reported in an Event of a pod that uses it: probes, lifecycle hooks, host ports. Images are not read;
-memory and CPU limits are counted by the scheduler and not enforced.
+CPU limits are counted by the scheduler and not enforced.
 """
 
 from __future__ import annotations

@@ -31,8 +31,10 @@ class KubeReader(Protocol):
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None, /) -> Manifest:
         """Return a subresource of one object."""
 
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
-        """Return the objects that match a label selector, as `items`."""
+    def list(
+        self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None, fields: str | None = None
+    ) -> Any:
+        """Return the objects that match a label and a field selector, as `items`."""
 
     def pod_logs(
         self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
@@ -95,9 +97,11 @@ class Client:
 
         return self._call("get", PODS, read, "log")
 
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
-        """Return the objects that match a label selector."""
-        return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels))
+    def list(
+        self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None, fields: str | None = None
+    ) -> Any:
+        """Return the objects that match a label and a field selector."""
+        return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels, fields=fields))
 
     def create(self, r: Resource, body: Manifest, /) -> Manifest:
         """Create an object. Raises AlreadyExists."""

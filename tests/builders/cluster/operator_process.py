@@ -4,8 +4,6 @@ The proxy stands between operator and API server. It lets reads and watches thro
 write: before it is sent, and after it was carried out but not yet answered.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -16,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 from urllib.request import urlopen
 
 import aiohttp
@@ -107,7 +106,7 @@ class WriteProxy:
         self._open: dict[int, web.Request] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> WriteProxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(120)
         return self

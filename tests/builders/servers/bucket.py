@@ -4,8 +4,6 @@ Objects live in memory. Left out: access control, metadata, versions (the newest
 and preconditions on them are checked in the moment of the write, as the service does).
 """
 
-from __future__ import annotations
-
 import base64
 import email.parser
 import email.policy
@@ -38,7 +36,9 @@ class StaleError(Exception):
 @dataclass
 class Buckets:
     """All objects, by (bucket, name), and where they are served. `full` makes every write fail; of so many uploads as
-    `unanswered` says the answer is lost: they are done, and the client hears of a fault."""
+    `unanswered` says the answer is lost: they are done, and the client hears of a fault. `downloads` names every object
+    whose content was asked for; so many of these answers as `cut` says break off halfway, and `corrupt` changes a byte.
+    """
 
     objects: dict[tuple[str, str], tuple[int, bytes]] = field(default_factory=dict)
     uploads: dict[str, tuple[str, str, str | None, bytearray]] = field(default_factory=dict)
@@ -46,6 +46,9 @@ class Buckets:
     generation: int = 0
     full: bool = False
     unanswered: int = 0
+    downloads: list[str] = field(default_factory=list)
+    cut: int = 0
+    corrupt: bool = False
     url: str = ""
 
     def put(self, bucket: str, name: str, content: bytes, match: str | None = None) -> dict[str, Any]:
@@ -138,6 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             if (bucket, name) not in self.buckets.objects:
                 return self._error(404, f"No such object: {bucket}/{name}")
             if query.get("alt") == "media":
+                self.buckets.check(bucket, name, query.get("ifGenerationMatch"))
                 return self._media(bucket, name)
             return self._json(200, self.buckets.resource(bucket, name))
         if found := OBJECTS.search(path):
@@ -239,6 +243,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _media(self, bucket: str, name: str) -> None:
         resource, content = self.buckets.resource(bucket, name), self.buckets.content(bucket, name)
+        self.buckets.downloads.append(name)
+        if self.buckets.corrupt:
+            content = content[:-1] + bytes([content[-1] ^ 1])
         headers = {
             "X-Goog-Generation": resource["generation"],
             "X-Goog-Hash": f"crc32c={resource['crc32c']}",
@@ -283,4 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
         if code != 204:
             self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        if code in (200, 206) and "X-Goog-Hash" in headers and self.buckets.cut:
+            self.buckets.cut -= 1
+            content, self.close_connection = content[: len(content) // 2], True
         self.wfile.write(content)

@@ -1,7 +1,5 @@
 """The official Python client, typed and dynamic, and kopf."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

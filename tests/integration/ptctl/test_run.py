@@ -1,7 +1,5 @@
 """A job from ptctl's first word to its last: submitted, followed, suspended, failed; trained without a cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -166,7 +164,6 @@ def test_train_that_is_ended_leaves_no_trainer_behind(job: Make, tmp_path: Path,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    assert child.stdout is not None
     while "step 1/" not in (line := child.stdout.readline()):
         assert line, "the trainer ended before its first step"
     if number is signal.SIGINT:

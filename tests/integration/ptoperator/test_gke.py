@@ -1,7 +1,5 @@
 """The running operator on a pretended GKE: node pools over gRPC, their nodes and pods in the API server."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,10 +16,7 @@ from ptkube.client import Kube, NotFound
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS
 from ptlocal.kubelet.ports import free_port
 
-SECOND_CHOICE = [
-    {"type": "onDemand", "zones": ["us-east5-a"]},
-    {"type": "spot", "zones": ["us-east5-b"]},
-]
+SECOND_CHOICE = [{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-b"]}]
 MAX_STARTS = 120
 
 

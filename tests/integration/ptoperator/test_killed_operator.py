@@ -1,7 +1,5 @@
 """kill -9 of the operator at every write of a job's life: before it is sent, and after it is done but not answered."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

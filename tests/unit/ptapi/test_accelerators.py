@@ -1,7 +1,5 @@
 """The accelerators table: names, chips, machines, and the traps that other tools fall into."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What `--help` says, and what it costs."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """`ptctl plan --quick`, whole: exit codes, where its lines go, what it costs, and what it never imports."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """`metrics`, `samples`, `tensorboard`: what the trainer left in the run directory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +111,17 @@ def test_rare_metrics_are_shown_with_o_wide_only(invoke: Invoke, run: Path) -> N
 
 def test_tensorboard_prints_the_command(invoke: Invoke, run: Path) -> None:
     assert invoke("workload", "tensorboard", "a").out == f"tensorboard --logdir {run}/tensorboard --port 6006\n"
+
+
+def test_tensorboard_reads_the_run_directory_where_the_operator_starts_no_servers(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any]
+) -> None:
+    spec = {"output": {"uri": "gs://b/runs"}, "tensorboard": {"server": True}}
+    command = "tensorboard --logdir gs://b/runs/a/tensorboard"
+    kube.put(POSTTRAINJOBS, make_job("a", spec=spec, links={"tensorboard": command}))
+    result = invoke("workload", "tensorboard", "a")
+    assert (result.code, result.out) == (0, f"{command} --port 6006\n")
+    assert "tensorboard.servers" in result.err
 
 
 def test_a_run_in_a_bucket_names_the_command_that_reads_it(

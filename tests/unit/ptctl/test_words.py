@@ -1,7 +1,5 @@
 """Foreign words, small functions, and the shell."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The Kubernetes client against a scripted HTTP server: URLs, bodies, errors, retries, streams, credentials."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys
@@ -424,11 +422,7 @@ def test_a_401_makes_an_exec_plugin_run_again(script: Script, tmp_path: Path) ->
     kube = script.kube(exec=plugin(tmp_path))
     kube.get(PODS, "a", "ns")
     kube.get(PODS, "a", "ns")
-    assert [s.headers["Authorization"] for s in script.seen] == [
-        "Bearer token-1",
-        "Bearer token-1",
-        "Bearer token-2",
-    ]
+    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
 
 
 def test_an_exec_plugin_runs_again_only_when_its_token_expires(script: Script, tmp_path: Path) -> None:

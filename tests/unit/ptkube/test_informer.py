@@ -1,7 +1,5 @@
 """The local copy of a kind: list, watch, resume, and writes of our own."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterator

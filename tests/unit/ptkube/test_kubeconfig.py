@@ -1,7 +1,5 @@
 """Which server and credentials kubeconfig files and a pod's service account come to, and what is said of wrong ones."""
 
-from __future__ import annotations
-
 import base64
 import os
 import tempfile

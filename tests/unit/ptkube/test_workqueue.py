@@ -1,7 +1,5 @@
 """The work queue: coalescing, order, repetition, timers, and several threads that never take one key at once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -27,6 +27,7 @@ from ptapi import run_directory
 from ptapi.spec import Dpo as DpoSpec
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
+from pttrainer.checkpoint import batch_json
 from pttrainer.data import preference_pairs, rows
 from pttrainer.data.loss_weights import Metric, RowMean
 from pttrainer.data.preference_pairs import Pair, Pairs
@@ -36,7 +37,6 @@ from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import BY_TOKEN, WITHOUT_REFERENCE
 from pttrainer.losses.preference import Coefficients, Side
 from pttrainer.models import Params
-from pttrainer.rollout import batch_json
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.evaluation.evaluator import Evaluation, evaluation, job_sampler
 from pttrainer.train_step.optimizer.total_steps import total_steps

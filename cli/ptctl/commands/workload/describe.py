@@ -27,7 +27,7 @@ def describe(app: App, target: Target, name: str) -> None:
     from ptctl.jobs.lookup import fetch
     from ptctl.jobs.view import view
     from ptctl.runs.description import describe_job
-    from ptctl.runs.files import newest_sample
+    from ptctl.runs.directory import newest_sample
     from ptkube.resources import EVENTS, PODS
     from ptoperator.kube import labels
 

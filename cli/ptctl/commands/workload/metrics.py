@@ -35,10 +35,10 @@ def metrics(app: App, target: Target, name: str, last: int, plot: str | None, fo
     from ptctl.errors import MissingError
     from ptctl.jobs.lookup import fetch
     from ptctl.jobs.view import view
-    from ptctl.runs import files, metric_table
+    from ptctl.runs import directory, metric_table
 
     job = view(fetch(app.connect(target), target, name))
-    rows = files.metrics(files.local_path(job.run_uri, "metrics.jsonl"))
+    rows = directory.metrics(directory.local_path(job.run_uri, "metrics.jsonl"))
     if not rows:
         raise MissingError(f"job {name!r} has no metrics yet (phase {job.phase})")
     if form == "json":

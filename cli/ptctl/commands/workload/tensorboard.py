@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ptctl.ui.app import App, Target, pass_app
@@ -30,16 +32,16 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
     spec.tensorboard.server, starts the TensorBoard in the cluster, forwards its port and opens the browser.
     """
     import shutil
-    import subprocess
 
     from ptctl.errors import CliError
     from ptctl.jobs.lookup import fetch
     from ptctl.jobs.view import view
+    from ptctl.ui import interrupts
 
     manifest = fetch(app.connect(target), target, name)
     job = view(manifest)
-    if (manifest["spec"].get("tensorboard") or {}).get("server"):
-        from ptctl.connect.tensorboard_forward import forward
+    if (manifest["spec"].get("tensorboard") or {}).get("server") and _has_server(manifest, app):
+        from ptctl.port_forwards.tensorboard_forward import forward
 
         forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
         return
@@ -50,6 +52,15 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
         return
     if shutil.which("tensorboard") is None:
         raise CliError("TensorBoard is not installed", "pip install tensorboard")
-    code = subprocess.call(command)
+    code = interrupts.call(command)
     if code:
         raise CliError(f"tensorboard exited with code {code}")
+
+
+def _has_server(manifest: dict[str, Any], app: App) -> bool:
+    """Return False, and say so, if the operator links the run's directory in place of a server."""
+    link = ((manifest.get("status") or {}).get("links") or {}).get("tensorboard", "")
+    if not link.startswith("tensorboard "):
+        return True
+    app.console.say("this operator starts no TensorBoard servers (tensorboard.servers in its chart's values)")
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptkube.client import Conflict, Kube, NotFound
+from ptkube.client import ApiError, Conflict, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
 from ptkube.informer import Informer
 from ptkube.resources import JOBS, PODS, Manifest
@@ -46,13 +46,20 @@ class JobController:
         for pod in decision.delete:
             self._delete_pod(job, pod)
         for index in decision.create:
-            pod = self._kube.create(PODS, build_pod(job, index))
-            self._pods.record(pod)
-            self._events.record(job, "Normal", "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
+            self._create_pod(job, index)
         for kind, reason, message in decision.events:
             self._events.record(job, kind, reason, message)
         if decision.delete_job:
             self._delete_job(job)
+
+    def _create_pod(self, job: Manifest, index: int | None) -> None:
+        try:
+            pod = self._kube.create(PODS, build_pod(job, index))
+        except ApiError as error:
+            self._events.record(job, "Warning", "FailedCreate", f"Error creating: {error.message}")
+            raise
+        self._pods.record(pod)
+        self._events.record(job, "Normal", "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
 
     def _release(self, pod: Manifest) -> None:
         meta = pod["metadata"]

@@ -6,8 +6,6 @@ that are answered well, badly or not. When the faults stop, the job ends right a
 is left. At no time has a slice two pools.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ and has other admission checks. At no time is a pool asked for without quota, or
 run on another job's pool. When the faults stop all jobs end right, and no pool and no quota is left.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """DPO around its loss: pairs through a real step, the reference asked once, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import lru_cache, partial
@@ -22,8 +20,9 @@ from pttrainer.models import Model, preset
 from pttrainer.rollout.context import Context
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -123,13 +122,10 @@ def trained(shape: tuple[int, int, int, int], micro: int | None, dpo: Dpo) -> An
     mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
-    layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, dpo, updates, rate, layout, micro)
-    return (
-        mesh,
-        function,
-        jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state),
-    )
+    program = Program(MODEL, dpo, updates, rate, micro)
+    layout = program.layout(mesh)
+    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
+    return mesh, train_step(program, layout), fresh
 
 
 def after(dpo: Dpo, batch: Batch, shape: tuple[int, int, int, int] = (1, 1, 1, 1), micro: int | None = None) -> Any:

@@ -1,14 +1,13 @@
 """Chat templates and masks, token by token."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 
+from pttrainer.data.tokenization import jinja_sandbox
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
-from pttrainer.errors import DataError
+from pttrainer.errors import ConfigError, DataError
 
 TOKENIZER = byte_tokenizer()
 CHATML = (
@@ -99,6 +98,34 @@ def test_generation_markers_of_newer_templates_are_understood() -> None:
 def test_templates_that_cannot_be_trusted_are_refused(template: str, message: str) -> None:
     with pytest.raises(DataError, match=f"chat template: .*({message})"):
         Chat(TOKENIZER, template).tokens(TURNS[:2])
+
+
+THROUGH = "{% for a in range(99999) %}"
+ENDLESS = {
+    "loops": THROUGH * 3 + "{% set x = a %}" + "{% endfor %}" * 3,
+    "a macro that calls itself twice": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(60) }}",
+    "a recursive loop": "{% for a in [messages] recursive %}{% if loop.depth < 60 %}{{ loop([a]) }}{{ loop([a]) }}"
+    "{% endif %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_template_that_does_not_end_is_ended(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jinja_sandbox, "LIMIT_S", 0.2)
+    message = r"spec\.model\.chatTemplate: needs more than 0\.2 s for 2 messages; accepted: a template that ends"
+    with pytest.raises(ConfigError, match=message):
+        Chat(TOKENIZER, ENDLESS[name]).tokens(TURNS[:2])
+
+
+@pytest.mark.parametrize("number", ["9 ** 999999999", "'a' * 10 ** 12", "[0] * 1000000000000"])
+def test_a_template_cannot_compute_what_does_not_fit_into_memory(number: str) -> None:
+    with pytest.raises(DataError, match=r"chat template: .*larger than"):
+        Chat(TOKENIZER, f"{{{{ {number} }}}}").tokens(TURNS[:2])
+
+
+def test_a_template_may_multiply() -> None:
+    assert Chat(TOKENIZER, "{{ '-' * 3 }}{{ 2 * 3 ** 2 }}").render(TURNS, generate=False) == "---18"
 
 
 def test_several_turns_need_a_template() -> None:

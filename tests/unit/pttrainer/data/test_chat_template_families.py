@@ -1,7 +1,5 @@
 """What is learned of a conversation, for the templates of all families; their ids are compared in tests/parity."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,13 +1,12 @@
 """Data files: the same rows whatever they are written in, which files are chosen, what is said about broken ones."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip
 import io
 import json
 import lzma
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ptapi.spec import Columns, DataSource
 from pttrainer.data import rows
 from pttrainer.data.sources import files, selection
 from pttrainer.errors import DataError
+from pttrainer.runtime.io import storage
 
 ROWS = [{"question": f"{i} + 1, “how” many?\nSay.", "answer": str(i + 1)} for i in range(5)]
 
@@ -304,6 +304,18 @@ def test_columns_are_named_in_every_format(tmp_path: Path) -> None:
         (tmp_path / f"a{suffix}").write_bytes(write([{"ask": "1+1?", "say": "2"}]))
         found = load(tmp_path / f"a{suffix}", columns=Columns(prompt="ask", completion="say"))
         assert found.format == "prompt-completion"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "a.jsonl")
+    accepted = "is not a regular file; accepted: a file, a pattern or a directory"
+    with pytest.raises(DataError, match=f"spec.data.train.uri: file://{tmp_path}/a.jsonl: {accepted}"):
+        load(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match=r"field: file://.*a\.jsonl: is not a regular file; accepted: the URI of"):
+        storage.read_file(f"file://{tmp_path}/a.jsonl", "field")
+    with pytest.raises(DataError, match="no file matches the pattern"):
+        load(tmp_path / "*.jsonl")
 
 
 def test_the_lineage_knows_every_file(tmp_path: Path) -> None:

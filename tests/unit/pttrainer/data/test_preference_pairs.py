@@ -1,7 +1,5 @@
 """From preference rows to pairs of examples: every form of row, one prompt, cut from the left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows: what is recognised, and what is said about rows that are wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

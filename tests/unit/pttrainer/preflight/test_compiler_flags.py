@@ -1,7 +1,5 @@
 """What a TPU's compiler is told before it is loaded."""
 
-from __future__ import annotations
-
 import pytest
 
 from pttrainer.runtime.distributed.processes import prepare_environment

@@ -1,7 +1,5 @@
 """Near the limit: who decides, with a pretended compiler that answers as told. (The real one: `make aot`.)"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -140,7 +138,6 @@ def test_a_job_that_fits_by_a_hair_needs_no_change_although_the_formula_refuses_
     asked = near(1.0, HIGH)
     told(monkeypatch, {(TRAIN_STEP, "fast"): -1.01, (TRAIN_STEP, "full"): 0.999})
     found = fit(asked)
-    assert found.found is not None
     assert (found.found.settings, found.refused, found.confirmed_by) == ({}, [], "full compile")
     assert found.found.peak == int(0.999 * found.found.available)
 
@@ -161,7 +158,6 @@ def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     found = fit(asked)
     assert [each.settings for each in found.refused] == [{}]
-    assert found.found is not None
     assert list(found.found.settings) == ["training.microBatchSize"]
     assert found.found.peak <= found.found.available
 

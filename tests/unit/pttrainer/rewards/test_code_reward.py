@@ -1,7 +1,5 @@
 """`code` and `math`: right, wrong, and what a policy may find instead of an answer."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

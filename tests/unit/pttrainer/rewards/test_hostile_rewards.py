@@ -1,7 +1,5 @@
 """Rewards that cling, fork, flood and lie: each costs its own sample, for a bounded time, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A judge behind an endpoint that fails in every way, on a server of this machine."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Rewards in a run of several processes, with a broadcast between threads in place of the network."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from types import SimpleNamespace
@@ -48,7 +46,7 @@ def test_all_processes_get_the_leader_s_scores_and_stay_alive_while_it_waits(mon
 
     def judge(leader: bool) -> None:
         context = SimpleNamespace(leader=leader, alive=lambda: signs[leader].append(1))
-        found[leader] = reward_scoring.judge(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES)
+        found[leader] = reward_scoring.score(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES)
 
     other = threading.Thread(target=judge, args=(False,), daemon=True)
     other.start()

@@ -1,8 +1,6 @@
 """vLLM as the engine, against a stand-in for it: the answers are the native engine's, weights really arrive, and a
 server that fails in any way is either waited for or named."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from functools import lru_cache
@@ -100,12 +98,7 @@ def assert_equal(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampling",
-    [
-        SAMPLING,
-        dataclasses.replace(SAMPLING, stop=("e", "\x10")),
-    ],
-    ids=["plain", "stop strings"],
+    "sampling", [SAMPLING, dataclasses.replace(SAMPLING, stop=("e", "\x10"))], ids=["plain", "stop strings"]
 )
 def test_a_rollout_through_the_server_is_the_native_one(fake: FakeServer, tmp_path: Path, sampling: Sampling) -> None:
     model, params = base()

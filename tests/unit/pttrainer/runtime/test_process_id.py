@@ -1,7 +1,5 @@
 """Which process of the run this is, from what the operator says."""
 
-from __future__ import annotations
-
 import pytest
 
 from pttrainer.runtime.distributed.processes import process_id

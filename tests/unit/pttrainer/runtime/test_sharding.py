@@ -1,7 +1,5 @@
 """The mesh: `auto`, and what is refused."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The run directory: whose it is, and documents that are never half written or doubled."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -233,7 +231,6 @@ def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFi
     assert (found.seconds_per_step, found.eta_seconds, found.metrics["loss"]) == (2.0, 4.0, 0.5)
     assert found.metrics["eval/loss"] == 0.25
     assert "eval/reward" not in found.metrics
-    assert found.checkpoint is not None
     assert found.checkpoint.step == 2
     assert found.updated.endswith("Z")
     assert capsys.readouterr().out.splitlines() == [

@@ -1,7 +1,5 @@
 """The hang watchdog: how long is too long, and what is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

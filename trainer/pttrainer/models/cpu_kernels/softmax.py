@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 
+from pttrainer.models.attention.dot_product import MASKED_SCORE
+
 LANES = 16
-MASKED_SCORE = -1e30
-"""Score of a masked slot: finite, so that a row without any visible slot is not NaN."""
 
 
 def code() -> str:

@@ -13,9 +13,9 @@ import webbrowser
 from datetime import timedelta
 from typing import Any
 
-from ptctl.connect import port_forward
 from ptctl.errors import CliError
 from ptctl.jobs.view import JobView
+from ptctl.port_forwards import port_forward
 from ptctl.ui.app import App, Target
 from ptkube import timestamps
 from ptkube.client import Kube, NotFound

@@ -33,8 +33,6 @@ def verdict(
     app: App, job: PostTrainJob, depth: str, price: float | None, prices: Prices | None, form: str, *, here: bool
 ) -> int:
     """Check whether the job fits and return the exit code."""
-    if form not in ("text", "json"):
-        raise click.UsageError(f"-o {form}: accepted: text, json; with --matrix csv or a file, with --fit a file.")
     quick = ["--quick"] if depth == "formula" else ["--depth", depth]
     chip_price = price if price is not None or prices is None else prices.chip_hour.get(_generation(job))
     args = ["--output", form, *quick, *([] if chip_price is None else ["--price", str(chip_price)])]
