@@ -11,6 +11,7 @@ import contextlib
 import gc
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
+    InsecureRequestWarning,
     NameResolutionError,
     ProxyError,
     ReadTimeoutError,
@@ -52,6 +54,7 @@ class Transport:
 
     def __init__(self, access: Access) -> None:
         self._lock = threading.Lock()
+        self._renewing = threading.Lock()  # of its own: a login in a browser must not hold up `close`
         self._streams: set[BaseHTTPResponse] = set()
         self._closed = False
         self._connect(access)
@@ -104,6 +107,8 @@ class Transport:
         self.access = access
         configuration = access.configuration
         configuration.connection_pool_maxsize = _POOL_SIZE
+        if not configuration.verify_ssl:  # the kubeconfig says so: nothing new for the user
+            warnings.simplefilter("ignore", InsecureRequestWarning)
         try:
             self._api = ApiClient(configuration)
             pools = self._api.rest_client.pool_manager
@@ -182,7 +187,7 @@ class Transport:
 
     def _renew(self, before: Access) -> bool:
         """Read the credentials of this context anew; return False if they are what they were."""
-        with self._lock:
+        with self._renewing:
             if self.access is not before:
                 return True  # by another thread
             after = kubeconfig.reload(before)

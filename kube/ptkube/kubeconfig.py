@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, incluster_config
 from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
@@ -27,8 +27,6 @@ from urllib3.util import make_headers, parse_url
 from ptkube.errors import ConfigError
 
 _EXPIRY_MARGIN_S = 30.0
-_UNREADABLE = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError)
-"""What `kubernetes.config` raises for a file that is no kubeconfig."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def from_files(paths: list[Path], context: str | None = None) -> Access:
         contexts = [str(entry["name"]) for entry in merger.config.value["contexts"]]
         # the library takes the last file's
         named = [each["current-context"] for each in merger.config_files.values() if each.get("current-context")]
-    except _UNREADABLE as error:
+    except Exception as error:  # AttributeError, YAMLError: the library checks nothing
         raise ConfigError(f"cannot read kubeconfig {source}: {_sentence(error)}") from error
     chosen = _chosen_context(context or next(iter(named), ""), contexts, source)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as folder, _library_log() as logged:
@@ -99,7 +97,7 @@ def from_files(paths: list[Path], context: str | None = None) -> Access:
             loader = KubeConfigLoader(merger.config, chosen, config_base_path=None, temp_file_path=folder)
             configuration = Configuration(host="")
             loader.load_and_set(configuration)
-        except _UNREADABLE as error:
+        except Exception as error:  # also what google.auth and oauthlib raise, for an auth-provider
             raise ConfigError(f"{source}: context '{chosen}': {_sentence(error)}") from error
         user = _user_of(merger, loader.current_context["context"])
         _check(configuration, user, f"{source}: context '{chosen}'", logged)
@@ -128,7 +126,7 @@ def _in_cluster() -> Access:
     folder = Path(incluster_config.SERVICE_TOKEN_FILENAME).parent
     try:
         incluster_config.load_incluster_config(client_configuration=configuration)
-    except _UNREADABLE as error:
+    except (ConfigException, OSError) as error:
         raise ConfigError(f"cannot use the service account in {folder}: {_sentence(error)}") from error
     namespace = folder / "namespace"
     return _with_certificates(
@@ -228,7 +226,7 @@ def _library_log() -> Iterator[list[str]]:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the problem in one line, without YAML's drawing."""
+    """Return the problem in one line, without YAML's drawing and the entries, with secrets, that the library quotes."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}: " if mark is not None else ""
-    return where + str(getattr(error, "problem", None) or error)
+    return where + re.sub(r"\{.*\}", "…", str(getattr(error, "problem", None) or error), flags=re.DOTALL)

@@ -66,13 +66,15 @@ def test_certificates_come_from_data_or_files_and_none_is_left_behind(
         ({**config(), "current-context": "nope"}, "context 'nope' does not exist; contexts: one"),
         ({**config(), "clusters": []}, "context 'one': .*Expected object with name one in .*clusters"),
         ({**config(), "clusters": [{"name": "one", "cluster": {"server": "one:6443"}}]}, "not an http"),
+        (config(**{"auth-provider": {"name": "oidc", "config": {"refresh-token": "secret"}}}), "Expected key id-token"),
         (config(**{"auth-provider": {"name": "azure"}}), "auth-provider 'azure' gave no credentials"),
         (config(**{"client-certificate": "gone.pem"}), "File does not exist: .*gone.pem"),
     ],
 )
 def test_a_broken_kubeconfig_is_explained(tmp_path: Path, content: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         from_files([write(tmp_path / "c", content)])
+    assert "secret" not in str(caught.value)
 
 
 def test_no_configuration_at_all_says_how_to_get_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """kopf watches the cluster that our calls go to, as the same user."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
