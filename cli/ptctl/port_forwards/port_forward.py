@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-
 from ptctl.errors import CliError
+from ptctl.ui import interrupts
 from ptctl.ui.app import Target
 
 
@@ -17,6 +16,6 @@ def command(target: Target, namespace: str, resource: str, local_port: int, remo
 
 def run(args: list[str]) -> None:
     """Run the port-forward until Ctrl-C. Raises CliError if kubectl fails."""
-    code = subprocess.call(args)
+    code = interrupts.call(args)
     if code:
         raise CliError(f"kubectl port-forward exited with code {code}")

@@ -18,7 +18,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.train_step import step
+from pttrainer.train_step import scoring
 
 
 def moved(params: Params, by: float) -> Params:
@@ -28,7 +28,7 @@ def moved(params: Params, by: float) -> Params:
 
 @lru_cache
 def scorer(model: Model) -> Any:
-    return step.score_step(model, NamedSharding(mesh(), PartitionSpec()))
+    return scoring.score_step(model, NamedSharding(mesh(), PartitionSpec()))
 
 
 @lru_cache

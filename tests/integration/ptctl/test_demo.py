@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,12 +52,12 @@ def listening_addresses(home: Path) -> set[str]:
     return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("loading the model", signal.SIGTERM)])
+@pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("Data:", signal.SIGTERM)])
 def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str, number: signal.Signals) -> None:
     demo = start(home)
     while word not in (line := demo.stderr.readline()):
         assert line, "the demo ended before it was interrupted"
-    if word == "loading the model":  # everything is up
+    if word == "Data:":  # everything is up
         assert listening_addresses(home) == {"127.0.0.1"}
     demo.send_signal(number)
     out, err = demo.communicate(timeout=900)
@@ -64,6 +65,32 @@ def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str
     assert "nothing is left running" in err
     assert "Traceback" not in err
     assert out == ""
+    assert local.status(home).phase == "stopped"
+    assert processes_below(home) == []
+
+
+def test_a_demo_that_is_interrupted_twice_leaves_nothing_running(home: Path) -> None:
+    demo = start(home)
+    assert demo.stderr is not None
+    for word in ("Cluster:", "Interrupted."):
+        while word not in (line := demo.stderr.readline()):
+            assert line, "the demo ended before it was interrupted"
+        demo.send_signal(signal.SIGINT)
+    _, err = demo.communicate(timeout=900)
+    assert (demo.returncode, "Traceback" in err) == (130, False)
+    deadline = time.monotonic() + 60
+    while processes_below(home) and time.monotonic() < deadline:  # the second ends the demo before its cleanup
+        time.sleep(0.1)
+    assert processes_below(home) == []
+
+
+def test_a_demo_that_is_killed_leaves_nothing_running(home: Path) -> None:
+    demo = start(home)
+    assert demo.stderr is not None
+    while "loading the model" not in (line := demo.stderr.readline()):
+        assert line, "the demo ended before it was killed"
+    demo.kill()
+    demo.communicate(timeout=900)  # until the end of all that writes to its pipes
     assert local.status(home).phase == "stopped"
     assert processes_below(home) == []
 

@@ -12,7 +12,7 @@ import pytest
 
 from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import Preempted, StorageError
-from pttrainer.train_step.step import TrainState
+from pttrainer.train_step.state import TrainState
 from pttrainer.training import loop
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.session import Session

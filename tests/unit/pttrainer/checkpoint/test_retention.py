@@ -16,7 +16,7 @@ from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.train_step.step import TrainState
+from pttrainer.train_step.state import TrainState
 
 BEST = {"everySteps": 100, "keep": 1, "best": {"keep": 2}}
 

@@ -23,7 +23,7 @@ from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
-from pttrainer.rollout.sampler import Judged
+from pttrainer.rollout.rollout import Rollout
 from pttrainer.rollout.speculative import build
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
@@ -251,7 +251,7 @@ def test_figures_are_of_all_passes_and_stay_so_when_draws_are_added() -> None:
     assert facts["speculation/accepted_share"] == pytest.approx(1 / 3)
     assert facts["speculation/tokens_per_pass"] == pytest.approx(5 / 3)
     none = {"speculation/passes": 5, "speculation/proposed": 10, "speculation/accepted": 0}
-    both = Judged([], 0.0, 0.0, facts).with_more([], Judged([], 0.0, 0.0, with_rates(none))).facts
+    both = Rollout(0, [], facts).with_more([], Rollout(0, [], with_rates(none))).facts
     assert both["speculation/accepted_share"] == pytest.approx(2 / 16)
     assert both["speculation/tokens_per_pass"] == pytest.approx(10 / 8)
     assert with_rates({"seconds/reward": 1.0}) == {"seconds/reward": 1.0}

@@ -11,9 +11,8 @@ from ptapi.failures import ExitCode
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.rewards import Verdict
-from pttrainer.rollout import missing_rewards
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.sampler import Judged
+from pttrainer.rollout.rollout import Rollout, missing_rewards
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.train_step import nonfinite
@@ -114,13 +113,13 @@ def test_a_record_in_a_checkpoint_is_the_same_and_an_older_checkpoint_begins_a_n
     assert learning_record.from_json({}) == LearningRecord()
 
 
-def judged(rewards_PG: Sequence[Sequence[float]], error: str = "") -> Judged:
+def rollout(rewards_PG: Sequence[Sequence[float]], error: str = "") -> Rollout:
     episode = EpisodeInfo([1], [True], [], 1, 0, 0, error) if error else None
     question = Question([1], "q", {})
-    made = [
+    groups = [
         Group(question, [Sample([1], np.zeros(1), True, "", {"own": r}, r, episode) for r in row]) for row in rewards_PG
     ]
-    return Judged(made, 1.0, 1.0, failures={"own": Verdict(None, "late", stopped=True, kind=Kind.SERVICE)})
+    return Rollout(0, groups, failures={"own": Verdict(None, "late", stopped=True, kind=Kind.SERVICE)})
 
 
 NONE = float("nan")
@@ -137,12 +136,12 @@ NONE = float("nan")
 def test_a_group_needs_two_samples_with_a_reward_and_ppo_one(
     rewards: list[list[float]], of_groups: bool, of_samples: bool
 ) -> None:
-    found = judged(rewards)
-    assert (missing_rewards.fault(found, 2) is not None) == of_groups
-    assert (missing_rewards.fault(found, 1) is not None) == of_samples
+    scored = rollout(rewards)
+    assert (missing_rewards(scored, 2) is not None) == of_groups
+    assert (missing_rewards(scored, 1) is not None) == of_samples
 
 
 def test_the_fault_is_that_of_the_reward_or_of_the_environment_that_failed() -> None:
-    assert missing_rewards.fault(judged([[NONE, NONE]]), 2) == Fault(Kind.SERVICE, "reward own", "late", 2, 2)
-    lost = missing_rewards.fault(judged([[NONE, NONE]], "no world"), 2)
+    assert missing_rewards(rollout([[NONE, NONE]]), 2) == Fault(Kind.SERVICE, "reward own", "late", 2, 2)
+    lost = missing_rewards(rollout([[NONE, NONE]], "no world"), 2)
     assert lost == Fault(Kind.ENVIRONMENT, "environment", "no world", 2, 2)

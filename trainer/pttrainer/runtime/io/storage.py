@@ -328,8 +328,9 @@ def read_file(uri: str, field: str) -> bytes:
     """Return the content of the file that the job names in `field`; raise DataError if it cannot be read."""
     directory, _, name = uri.rpartition("/")
     try:
-        if split(uri)[0] == "file" and Path(split(uri)[1]).is_dir():
-            raise DataError(f"{field}: {uri}: is a directory; accepted: the URI of one file")
+        scheme, path = split(uri)
+        if scheme == "file" and Path(path).exists() and not Path(path).is_file():
+            raise DataError(f"{field}: {uri}: is not a regular file; accepted: the URI of one file")
         content = place(directory).read(name)
     except OSError as error:
         raise DataError(f"{field}: {uri}: cannot be read: {error.strerror or error}") from error

@@ -5,8 +5,8 @@ Everything comes from the code that training uses; bad rows are always collected
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -107,20 +107,14 @@ def _examples(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: 
     )
     length = spec.training.sequence_length + 1
 
-    def visible_tokens(row: Row) -> Tokens:
+    def visible(row: Row) -> dict[str, Tokens]:
         tokens = sft_examples.row_tokens(row, chat)
         assistant_mask = [False, *[True] * (len(tokens.ids) - 1)] if learn_prompt else tokens.assistant_mask
-        return Tokens(tokens.ids[:length], assistant_mask[:length])
+        return {row.where: Tokens(tokens.ids[:length], assistant_mask[:length])}
 
     trainable = sum(int(example.learned.sum()) for example in result.examples)
     counts = (result.rows, result.lengths, result.cut, result.dropped, result.without_target, trainable)
-    return _report(
-        part,
-        read,
-        counts,
-        result.bad,
-        [_shown(row, visible_tokens(row), chat) for row in _good(read, result.bad, shown)],
-    )
+    return _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
 
 
 def _prompts(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
@@ -128,18 +122,12 @@ def _prompts(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: i
     length, field = spec.training.sequence_length, f"spec.data.{part}"
     result = prompts.questions(read, chat, length, field, with_answer=needs_answer)
 
-    def visible_tokens(row: Row) -> Tokens:
+    def visible(row: Row) -> dict[str, Tokens]:
         ids = chat.prompt_ids(row.prompt, row.tools)
-        return Tokens(ids, [False] * len(ids))
+        return {row.where: Tokens(ids, [False] * len(ids))}
 
     counts = (len(result.lengths), result.lengths, 0, result.too_long, 0, None)
-    return _report(
-        part,
-        read,
-        counts,
-        result.bad,
-        [_shown(row, visible_tokens(row), chat) for row in _good(read, result.bad, shown)],
-    )
+    return _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
 
 
 def _pairs(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
@@ -147,12 +135,12 @@ def _pairs(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int
     result = preference_pairs.make(read, chat, spec.training.sequence_length)
     trainable = sum(int(example.learned.sum()) for pair in result.pairs for example in (pair.chosen, pair.rejected))
     counts = (len(result.pairs), result.lengths, result.cut, 0, 0, trainable)
-    rows = [
-        _shown(replace(row, where=f"{row.where}, {side}"), tokens, chat)
-        for row in _good(read, result.bad, shown)
-        for side, tokens in zip(("chosen", "rejected"), preference_pairs.pair_tokens(row, chat), strict=True)
-    ]
-    return _report(part, read, counts, result.bad, rows)
+
+    def visible(row: Row) -> dict[str, Tokens]:
+        chosen, rejected = preference_pairs.pair_tokens(row, chat)
+        return {f"{row.where}, chosen": chosen, f"{row.where}, rejected": rejected}
+
+    return _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
 
 
 def _report(
@@ -174,9 +162,16 @@ def _good(read: Rows, bad: Sequence[DataError], count: int) -> list[Row]:
     ]
 
 
-def _shown(row: Row, tokens: Tokens, chat: Chat) -> Shown:
+def _shown(
+    read: Rows, bad: Sequence[DataError], count: int, chat: Chat, visible: Callable[[Row], dict[str, Tokens]]
+) -> list[Shown]:
+    return [
+        Shown(where, _pieces(tokens, chat)) for row in _good(read, bad, count) for where, tokens in visible(row).items()
+    ]
+
+
+def _pieces(tokens: Tokens, chat: Chat) -> list[Piece]:
     runs = groupby(zip(tokens.ids, tokens.assistant_mask, strict=True), key=lambda pair: pair[1])
-    decode = chat.tokenizer.decode
-    return Shown(
-        row.where, [Piece(decode([token for token, _ in run], skip_special=False), learned) for learned, run in runs]
-    )
+    return [
+        Piece(chat.tokenizer.decode([token for token, _ in run], skip_special=False), learned) for learned, run in runs
+    ]

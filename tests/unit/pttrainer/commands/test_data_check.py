@@ -9,7 +9,7 @@ import yaml
 
 from ptapi.failures import ExitCode
 from pttrainer.__main__ import main
-from pttrainer.data import report
+from pttrainer.data import data_check
 
 GOOD = [{"question": "1+1?", "answer": "2"}, {"question": "What is two plus two?", "answer": "4"}]
 
@@ -85,13 +85,13 @@ def test_a_part_that_the_job_does_not_have_is_refused(tmp_path: Path, capsys: py
 def test_a_terminal_gets_colour_on_every_line_and_no_control_characters(tmp_path: Path) -> None:
     from pttrainer.commands.data import text
 
-    pieces = [report.Piece("ask\x1b[2J", False), report.Piece("one\ntwo", True)]
-    found = report.Report("train", "file:///a", ["file:///a"], "text", {}, 1, [3], 0, 0, 0, 2, [], [
-        report.Shown("file:///a line 1", pieces)
+    pieces = [data_check.Piece("ask\x1b[2J", False), data_check.Piece("one\ntwo", True)]
+    found = data_check.Report("train", "file:///a", ["file:///a"], "text", {}, 1, [3], 0, 0, 0, 2, [], [
+        data_check.Shown("file:///a line 1", pieces)
     ])  # fmt: skip
     assert text(found, 64, colour=True).endswith("ask\\x1b[2J\x1b[32mone\x1b[0m\n    \x1b[32mtwo\x1b[0m")
     assert text(found, 64, colour=False).endswith("ask\\x1b[2J[[one]]\n    [[two]]")
 
 
 def test_statistics_are_of_rows_that_exist() -> None:
-    assert report.statistics([4, 1, 3, 2]) == {"min": 1, "median": 2, "p95": 4, "max": 4, "total": 10}
+    assert data_check.statistics([4, 1, 3, 2]) == {"min": 1, "median": 2, "p95": 4, "max": 4, "total": 10}
