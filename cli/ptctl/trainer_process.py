@@ -46,7 +46,7 @@ def trainer_code(job: PostTrainJob, verb: str, *options: str, forked: bool = Fal
 
 
 def _trainer_environment(job: PostTrainJob) -> dict[str, str]:
-    """Return the environment that the operator's pod would have: on a laptop, `cpu-8` is eight device_env devices."""
+    """Return the environment that the operator's pod would have: on a laptop, `cpu-8` is eight virtual devices."""
     spec = job.spec
     accelerator = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     user_env = {entry.name: entry.value for entry in spec.env if entry.value is not None}

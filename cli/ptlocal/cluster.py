@@ -180,7 +180,7 @@ def _spawn(layout: Layout, options: list[str]) -> None:
 
 
 def _copy_kubeconfig(source: Path, target: Path) -> None:
-    """Copy the kubeconfig with absolute file names: relative ones are relative to its source_roots directory."""
+    """Copy the kubeconfig with absolute file names: relative ones are relative to its directory."""
     import yaml
 
     config = yaml.safe_load(source.read_text())
