@@ -98,7 +98,7 @@ def up(
             _spawn(layout, [*options, *(f"--without={part}" for part in without)])
             return _wait_until_ready(layout, say, started=True)
         except KeyboardInterrupt:
-            say("interrupted: stopping the cluster")
+            say("stopping the cluster")
             _signal(layout, signal.SIGINT)
             _wait_for_end(layout, say)
             raise

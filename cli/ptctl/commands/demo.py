@@ -29,7 +29,7 @@ ptctl demo 2>&1 | tee demo.log   # plain lines instead of the live view
     show_default=True,
     help="Directory for data, runs and picture.",
 )
-@click.option("--down", is_flag=True, help="Stop the cluster at the end instead of keeping it for a look around.")
+@click.option("--down", is_flag=True, help="Stop the cluster at the end instead of keeping it.")
 @pass_app
 def demo(app: App, seed: int, folder: Path, down: bool) -> None:
     """Teach a small model to add, and watch it learn.
