@@ -96,9 +96,9 @@ def test_data_are_looked_at_without_training(job: Make, tmp_path: Path) -> None:
         timeout=900,
     )
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["data"]
-    assert found["tokens"]["trainable"] > 0
-    assert len(found["examples"]) == 1
+    (report,) = json.loads(done.stdout)["data"]
+    assert report["tokens"]["trainable"] > 0
+    assert len(report["examples"]) == 1
     assert not (tmp_path / "runs" / "look").exists()
 
 
@@ -131,11 +131,11 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stdout
     run = tmp_path / "runs" / "solo"
-    said = done.stderr.splitlines()
-    assert said[:2] == [f"solo: sft of random://tiny on cpu-1 (1 virtual device), in {run}", "starting the trainer"]
-    assert "loading the model ..." in said
-    assert said[-1] == f"  ptctl workload tensorboard {run} --open"
-    assert f"model: {run}/export" in said
+    lines = done.stderr.splitlines()
+    assert lines[:2] == [f"solo: sft of random://tiny on cpu-1 (1 virtual device), in {run}", "starting the trainer"]
+    assert "loading the model ..." in lines
+    assert lines[-1] == f"  ptctl workload tensorboard {run} --open"
+    assert f"model: {run}/export" in lines
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
     shorter = train("--set", "training.steps=1")
     assert shorter.returncode == 1

@@ -53,21 +53,21 @@ Eventually = Callable[..., Manifest]
 
 @pytest.fixture
 def eventually(kube: Kube) -> Eventually:
-    """Wait until an object is as told: eventually(PODS, name, namespace, lambda pod: ...). None stands for gone."""
+    """Wait until a condition holds: eventually(PODS, name, namespace, lambda pod: ...). None stands for gone."""
 
     def wait(
         resource: Resource, name: str, namespace: str, is_so: Callable[[Manifest | None], Any], timeout_s: float = 600.0
     ) -> Manifest | None:
         deadline = time.monotonic() + timeout_s
-        found: Manifest | None = None
+        current: Manifest | None = None
         while time.monotonic() < deadline:
             try:
-                found = kube.get(resource, name, namespace)
+                current = kube.get(resource, name, namespace)
             except NotFound:
-                found = None
-            if is_so(found):
-                return found
+                current = None
+            if is_so(current):
+                return current
             time.sleep(0.05)
-        raise AssertionError(f"{resource.kind} {namespace}/{name} did not get there in {timeout_s} s: {found}")
+        raise AssertionError(f"{resource.kind} {namespace}/{name} did not get there in {timeout_s} s: {current}")
 
     return wait  # type: ignore[return-value]

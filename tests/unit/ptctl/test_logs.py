@@ -238,5 +238,5 @@ def test_a_link_leads_to_the_logs_of_all_ranks_or_of_one(invoke: Invoke, kube: A
 
 def test_a_job_outside_google_cloud_has_no_link(invoke: Invoke, kube: Any, make_job: Make) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
-    told = invoke("workload", "logs", "a", "--link")
-    assert (told.code, "job 'a' has no link to Cloud Logging" in told.err) == (1, True)
+    result = invoke("workload", "logs", "a", "--link")
+    assert (result.code, "job 'a' has no link to Cloud Logging" in result.err) == (1, True)
