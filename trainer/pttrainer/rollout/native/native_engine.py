@@ -34,8 +34,7 @@ from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer
 from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitted
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows
-from pttrainer.rollout.native.prefill import PaddedPrompts
-from pttrainer.rollout.native.prompt_queue import PromptBatch, prompt_batches
+from pttrainer.rollout.native.prefill import PaddedPrompts, PromptBatch, prompt_batches
 from pttrainer.rollout.speculative.verify import Proposer, Speculation, add_counts, count_proposals
 from pttrainer.runtime.distributed import logical_axes, sharding
 
