@@ -4,9 +4,9 @@ Letters: P prompts, G samples per prompt, B rows, N = P·G completions.
 
 Two ways through the same compiled functions (`decode_loop`):
 
-- All at once, if there are as many rows as completions: a prompt is computed once and its G samples read one copy. -
-Refilled, if there are fewer: a row that ends takes over the next sample at once, with a copy of its prompt, which is
-computed once for all G samples.
+- All at once, if there are as many rows as completions: a prompt is computed once and its G samples read one copy.
+- Refilled, if there are fewer: a row that ends takes over the next sample at once, with a copy of its prompt, which is
+  computed once for all G samples.
 
 The cache begins small and grows with the oldest row, because a token costs what is allocated. A row's random numbers
 come from its own key, so a sample is the same in any batch, either way, and after a restart. With speculation rows
