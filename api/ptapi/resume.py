@@ -135,9 +135,10 @@ GROUPS = (
     Group(
         Change.FREE,
         "chips and layout: results equal up to rounding",
-        "accelerator.type accelerator.slices accelerator.topology training.microBatchSize training.remat "
-        "training.parallelism.data training.parallelism.fsdp training.parallelism.tensor training.parallelism.sequence "
-        "training.parallelism.expert rollout.placement rollout.samplerShare evaluation.batchSize",
+        "accelerator.type accelerator.slices accelerator.topology accelerator.xlaFlags training.microBatchSize "
+        "training.remat training.parallelism.data training.parallelism.fsdp training.parallelism.tensor "
+        "training.parallelism.sequence training.parallelism.expert rollout.placement rollout.samplerShare "
+        "evaluation.batchSize",
     ),
     Group(
         Change.FREE,
