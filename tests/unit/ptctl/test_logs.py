@@ -214,6 +214,16 @@ def test_describe_of_a_fresh_job_has_no_empty_sections(invoke: Invoke, kube: Any
     assert "\n\n\n" not in out
 
 
+def test_describe_of_a_job_that_no_operator_has_seen_says_so(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    job = make_job("a")
+    del job["status"]
+    kube.put(POSTTRAINJOBS, job)
+    said = "Operator:        none has seen the job yet; hint: does one run, and serve namespace default?\n"
+    assert said in invoke("workload", "describe", "a").out
+    kube.put(POSTTRAINJOBS, {**job, "status": {"phase": "Pending"}})
+    assert "none has seen" not in invoke("workload", "describe", "a").out
+
+
 @pytest.mark.parametrize("verb", ["logs", "describe", "metrics", "samples", "tensorboard", "suspend", "resume", "wait"])
 def test_verbs_on_one_job_want_a_name_and_refuse_xpks_flag(invoke: Invoke, verb: str) -> None:
     assert invoke("workload", verb).code == 2
