@@ -77,8 +77,9 @@ def follow(
         except NotFound:
             raise
         except ApiError as error:
-            lost_at = lost_at if failures else time.monotonic()
-            if not endures(error, time.monotonic() - lost_at):
+            now = time.monotonic()
+            lost_at = lost_at if failures else now
+            if not endures(error, now - lost_at):
                 raise
             failures, version = failures + 1, None
             wait(pause_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
