@@ -67,6 +67,20 @@ def table() -> dict[str, Generation]:
 
 
 @cache
+def single_host_types() -> tuple[str, ...]:
+    """Return the names of slices that fit on one machine, aliases and shapes included: `v5p-8`, `v6e-2x2`, …."""
+    return tuple(
+        f"{family}-{size}"
+        for facts in table().values()
+        for chips in (machine["chips"] for machine in facts["machines"])
+        for topology in facts["topologies"]
+        if chip_count(topology) == chips
+        for family in facts["names"]
+        for size in (chips * facts["coresPerChip"], topology)
+    )
+
+
+@cache
 def families() -> dict[str, str]:
     """Return the generation of every family name, aliases included."""
     return {name: generation for generation, facts in table().items() for name in facts["names"]}

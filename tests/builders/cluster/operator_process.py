@@ -103,6 +103,8 @@ class WriteProxy:
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._is_down = False
+        self.late = ""
+        """What is read at a path that ends so arrives a second late."""
         self._open: dict[int, web.Request] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -184,6 +186,8 @@ class WriteProxy:
             try:
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():
+                    if self.late and request.path.endswith(self.late):
+                        await asyncio.sleep(1)
                     await response.write(chunk)
             except ConnectionResetError:
                 pass  # the operator was killed
