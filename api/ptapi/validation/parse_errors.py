@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ptapi.accelerators import TYPE_FIELD, near_name
 from ptapi.errors import Finding
 from ptapi.spec.openapi_schema import INT_OR_STRING, Schema, child, structural
 from ptapi.text.messages import accepted, shown
@@ -85,6 +86,8 @@ def _wrong(schema: Schema, path: Path, value: Any) -> Finding:
     elif node is not None and isinstance(value, str):
         close = difflib.get_close_matches(value, [str(choice) for choice in node.get("enum", [])], n=1)
         hint = f"did you mean {close[0]}?" if close else ""
+    if dotted(path) == TYPE_FIELD and isinstance(value, str) and (nearest := near_name(value)):
+        hint = f"did you mean {nearest}?"
     return Finding(dotted(path), text, _accepted(schema, path), hint)
 
 

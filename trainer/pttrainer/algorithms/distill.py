@@ -117,7 +117,7 @@ class Distill(Loss):
         """Return the shape of batches from the data; the length of the student's completions is unknown."""
         return None if self._data_batches is None or self._is_on_policy(0) else self._data_batches.foreseen()
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return divergence and perplexity on held-out completions, and rewards of greedy ones if requested."""
         divergence, nll, count = 0.0, 0.0, 0.0
         for batch in self._held_out:
@@ -185,14 +185,14 @@ def build(context: Context) -> Distill:
     if on_policy and sampler is not None:
         questions = evaluator.read_questions(context, "train", sampler)
         prompts = (teachers.with_privileged_context(context, spec.self_teacher, questions), sampler)
-    judged = evaluator.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
+    evaluation = evaluator.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = (
         None
         if spec.self_teacher
         else sft.read_rows(context, "eval", learn_prompt=False, pack=True, with_teacher_logps=with_teacher_logps)
     )
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
-    return Distill(context, spec, teacher, data_rows, prompts, batches, judged)
+    return Distill(context, spec, teacher, data_rows, prompts, batches, evaluation)
 
 
 def _compare(

@@ -89,7 +89,7 @@ def attention(config: ModelConfig, pairs: Pairs) -> float:
 def visible(tokens: int, window: int | None) -> int:
     """Return Σ_t min(t, window), t from 1: the pairs that a causal mask and a window leave of an example."""
     window_tokens = tokens if window is None else min(tokens, window)
-    # 1 + 2 + … + seen, and `seen` for each query after that.
+    # 1 + 2 + … + window, and a whole window for each query after that.
     return window_tokens * (window_tokens + 1) // 2 + (tokens - window_tokens) * window_tokens
 
 
