@@ -16,6 +16,18 @@ from ptctl.jobs.set_field import assign
 from ptkube.resources import Manifest
 
 STDIN = "-"
+_SERVER_METADATA = (
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generation",
+    "managedFields",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
 _MOST_BYTES = 3 * 2**20
 """The API server accepts no larger request."""
 
@@ -45,6 +57,17 @@ def read_with_changes(path: str, assignments: Sequence[str]) -> Manifest:
     for assignment in assignments:
         assign(job, assignment)
     return job
+
+
+def without_server_fields(job: Manifest) -> tuple[Manifest, list[str]]:
+    """Return the job without what only the server sets (as in `get -o yaml`), and the names of these fields."""
+    metadata = job.get("metadata")
+    names = [name for name in _SERVER_METADATA if isinstance(metadata, dict) and name in metadata]
+    dropped = [*(f"metadata.{name}" for name in names), *(["status"] if "status" in job else [])]
+    if not dropped:
+        return job, []
+    kept = {name: value for name, value in (metadata or {}).items() if name not in names}
+    return {**{name: value for name, value in job.items() if name != "status"}, "metadata": kept}, dropped
 
 
 def check(job: Manifest, where: str) -> PostTrainJob:

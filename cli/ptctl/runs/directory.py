@@ -14,6 +14,15 @@ from typing import Any
 from ptctl.errors import CliError, MissingError
 
 Row = dict[str, Any]
+STAGES = {
+    "loading": "loading the model",
+    "compiling": "compiling",
+    "restoring": "restoring a checkpoint",
+    "evaluating": "measuring on held-out data",
+    "saving": "saving a checkpoint",
+    "exporting": "exporting the model",
+}
+"""The trainer's stages but training, for people."""
 
 
 def local_path(run_uri: str, file_name: str) -> Path:
@@ -36,6 +45,16 @@ def rows(path: Path) -> Iterator[Row]:
             continue
         if isinstance(row, dict):
             yield row
+
+
+def progress(run: Path, since: float = 0.0) -> Row:
+    """Return the progress document; empty before there is one that was written `since`, in seconds of the epoch."""
+    path = run / "progress.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_mtime >= since else {}
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def metrics(run: Path) -> list[Row]:

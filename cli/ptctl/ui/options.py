@@ -67,6 +67,11 @@ def all_namespaces(function: Function) -> Function:
     return click.option("-A", "--all-namespaces", is_flag=True, help="Jobs in all namespaces.")(function)
 
 
+def job_or_directory(function: Function) -> Function:
+    """Add the argument of verbs that read runs: a job in the cluster, or a run directory on this machine."""
+    return click.argument("name", metavar="NAME|DIRECTORY", shell_complete=complete_names)(function)
+
+
 def job_file(*, required: bool = True) -> Callable[[Function], Function]:
     """Add -f: one job file."""
     return click.option(

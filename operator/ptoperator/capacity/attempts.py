@@ -14,6 +14,7 @@ from ptapi.failures import FailureClass
 from ptapi.spec import CapacityOption
 from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
 from ptkube import timestamps
+from ptkube.backoff import pause_s
 from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.capacity.fair_queue import queue_of
 from ptoperator.capacity.request import CapacityRequest, Decision
@@ -126,7 +127,7 @@ def fail_attempt(request: CapacityRequest, cause: CloudFailure) -> Decision:
     else:
         kinds = _kinds_of_round(capacity, cause)
         failure = _round_failure(request, kinds, cause, attempt)
-        pause = min(_MAX_BACKOFF_S, request.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, capacity.round))
+        pause = pause_s(capacity.round + 1, request.layout.settings.capacity_backoff_seconds, _MAX_BACKOFF_S)
         following = "no option is left" if failure else f"starting over in {timestamps.duration(pause)}"
         updates = {
             "round": capacity.round + 1,

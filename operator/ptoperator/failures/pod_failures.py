@@ -16,6 +16,7 @@ from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
 from ptkube.objects import condition, container_statuses, is_deleting, label, true_condition
 from ptkube.resources import Manifest
+from ptoperator.failures import exceeded
 from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, most_relevant_line
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.kube import labels, names
@@ -183,8 +184,12 @@ def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
     code, text = int(terminated["exitCode"]), str(terminated.get("message") or "")
     report = termination(text)
     if terminated.get("reason") == "OOMKilled":
-        kind, message = FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)"
-        return replace(_failure(pod, kind, message, code, terminated), log="" if report else log_tail(text))
+        message = exceeded.out_of_memory(pod, terminated["container"])
+        failure = _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, message, code, terminated)
+        return replace(failure, log="" if report else log_tail(text))
+    over_storage = exceeded.evicted(pod)
+    if over_storage:
+        return replace(_failure(pod, FailureClass.UNKNOWN, over_storage, code, terminated), is_settled=True)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
@@ -241,5 +246,6 @@ def _name(pod: Manifest) -> str:
 
 
 def _terminated(container: Manifest) -> Manifest | None:
+    """Return how a container ended, with its name; None if it did not."""
     terminated: Manifest | None = (container.get("state") or {}).get("terminated")
-    return terminated
+    return {**terminated, "container": str(container.get("name"))} if terminated else None

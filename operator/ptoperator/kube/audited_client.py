@@ -42,8 +42,8 @@ class KubeReader(Protocol):
         """Return the last lines of a container's log."""
 
 
-class KubeWriter(Protocol):
-    """The writes of `ptkube.client.Kube` that the operator uses."""
+class KubeClient(KubeReader, Protocol):
+    """Its writes, too."""
 
     def create(self, r: Resource, body: Manifest, /) -> Manifest:
         """Create an object. Raises AlreadyExists."""
@@ -59,10 +59,6 @@ class KubeWriter(Protocol):
 
     def replace_status(self, r: Resource, body: Manifest, /) -> Manifest:
         """Replace the status of an object. Raises Conflict if the object changed since it was read."""
-
-
-class KubeClient(KubeReader, KubeWriter, Protocol):
-    """Reads and writes."""
 
 
 class Client:

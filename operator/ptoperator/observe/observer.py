@@ -226,7 +226,11 @@ def _trim(pod: Manifest) -> Manifest:
     """Return the parts of a pod that are used: a slice may have thousands, and the last observation is kept."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     kept = {key: meta[key] for key in ("name", "uid", "labels", "deletionTimestamp") if key in meta}
-    return {"metadata": kept, "spec": {"nodeName": spec.get("nodeName")}, "status": pod.get("status") or {}}
+    amounts = {
+        kind: [{"name": each["name"], "resources": each.get("resources")} for each in spec.get(kind) or []]
+        for kind in ("initContainers", "containers")
+    }
+    return {"metadata": kept, "spec": {"nodeName": spec.get("nodeName"), **amounts}, "status": pod.get("status") or {}}
 
 
 def _get(reader: KubeReader, resource: Resource, name: str, namespace: str) -> Manifest | None:

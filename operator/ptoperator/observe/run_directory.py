@@ -14,7 +14,17 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ptapi.run_directory import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination
+from ptapi.run_directory import (
+    HEARTBEATS,
+    LEASE,
+    PROGRESS,
+    TERMINATION,
+    Document,
+    Heartbeat,
+    Lease,
+    Progress,
+    Termination,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +42,11 @@ def read_progress(run_uri: str) -> Progress | None:
 def read_termination(run_uri: str) -> Termination | None:
     """Return the trainer's report of why the last attempt ended."""
     return _read(run_uri, TERMINATION, Termination)
+
+
+def read_lease(run_uri: str) -> Lease | None:
+    """Return which process writes in the directory, or wrote there last."""
+    return _read(run_uri, LEASE, Lease)
 
 
 def read_heartbeats(run_uri: str) -> tuple[Heartbeat, ...]:

@@ -46,6 +46,11 @@ class Layout:
         return self.job.metadata.uid or ""
 
     @property
+    def trainer_image(self) -> str:
+        """Return the image with the trainer."""
+        return self.job.spec.image or self.settings.trainer_image
+
+    @property
     def slices(self) -> int:
         """Return the number of slices."""
         return self.accelerator.slices

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ptoperator.settings import ingress, prices
+from ptoperator.settings import ingress, pod_defaults, prices
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 PREFIX = "POSTTRAIN_"
@@ -28,6 +28,10 @@ class Settings:
     """Image of jobs that name none."""
     trainer_service_account: str = "default"
     """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
+    trainer_pod: str = ""
+    """Default of `spec.pod` for every job, as JSON."""
+    trainer_resources: str = ""
+    """Default of `spec.resources` for every job, as JSON."""
     pathways_head_nodes: str = "cpu-np"
     """Node pool for Pathways' heads: 48 CPUs and 232 GB each. XPK calls it cpu-np, and so do its clusters."""
     pathways_head_machine: str = "n2-standard-64"
@@ -120,14 +124,11 @@ class Settings:
         if given.get("log_level", LOG_LEVELS[0]) not in LOG_LEVELS:
             raise SettingsError(f"{PREFIX}LOG_LEVEL: '{given['log_level']}' is not one of {', '.join(LOG_LEVELS)}")
         settings = replace(cls(), **given)
-        try:
-            prices.parse(settings.prices)
-        except prices.PriceError as error:
-            raise SettingsError(f"{PREFIX}PRICES: {error}") from None
-        try:
-            ingress.parse(settings.tensorboard_ingress)
-        except ingress.IngressError as error:
-            raise SettingsError(f"{PREFIX}TENSORBOARD_INGRESS: {error}") from None
+        for name, check in _CHECKS.items():
+            try:
+                check(getattr(settings, name))
+            except ValueError as error:
+                raise SettingsError(f"{PREFIX}{name.upper()}: {error}") from None
         return settings
 
 
@@ -146,6 +147,12 @@ def _number(text: str) -> float:
     return value
 
 
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "prices": prices.parse,
+    "tensorboard_ingress": ingress.parse,
+    "trainer_pod": pod_defaults.pod,
+    "trainer_resources": pod_defaults.resources,
+}
 _KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
     str: (str, "text"),
     float: (_number, "a number of seconds"),

@@ -15,7 +15,7 @@ from jax import Array
 
 from pttrainer.batch import Batch
 from pttrainer.losses import policy_gradient, preference
-from pttrainer.losses.distillation import Teacher
+from pttrainer.losses.divergence import Teacher
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
 from pttrainer.losses.policy_gradient import Clip
 from pttrainer.losses.preference import Coefficients, Side

@@ -105,6 +105,12 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
     done = alone("train", "--set", "training.steps=2", stdin=job("solo"))
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stdout
+    run = tmp_path / "runs" / "solo"
+    said = done.stderr.splitlines()
+    assert said[:2] == [f"solo: sft of random://tiny on cpu-1 (1 virtual device), in {run}", "starting the trainer"]
+    assert "loading the model ..." in said
+    assert said[-1] == f"  ptctl workload tensorboard {run} --open"
+    assert f"model: {run}/export" in said
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
     shorter = alone("train", "--set", "training.steps=1", stdin=job("solo"))
     assert shorter.returncode == 1

@@ -54,8 +54,8 @@ def out_of_stock_on_demand(pool: PoolRecord) -> Fault | None:
 
 
 def tpu_job(jobs: Any, name: str, capacity: list[dict[str, Any]], **spec: Any) -> None:
-    spec = {"preflight": "Skip", **spec}
-    jobs.create(name, accelerator={"type": "v6e-4", "slices": 2}, capacity=capacity, **spec)
+    spec = {"preflight": "Skip", "training": {"steps": 3, "batchSize": 16}, **spec}
+    jobs.create(name, accelerator={"type": "v6e-8", "slices": 2}, capacity=capacity, **spec)
 
 
 def test_a_job_gets_its_pools_runs_on_them_and_leaves_nothing(

@@ -229,6 +229,43 @@ def test_any_command_runs_as_a_job_and_its_exit_code_counts(operator: OperatorPr
     assert "column prompt is missing" in status.failure.message
 
 
+def test_a_trainer_over_its_memory_limit_is_told_the_limit_and_where_to_raise_it(
+    operator: OperatorProcess, jobs: Any
+) -> None:
+    script = "import time; held = b'x' * (200 << 20); time.sleep(600)"
+    jobs.create(
+        "hungry",
+        image="mine:1",
+        runtime={"container": {"command": ["python", "-c", script]}},
+        resources={"trainer": {"limits": {"memory": "100Mi"}}},
+        runPolicy={"maxRestarts": 0},
+    )
+    status = jobs.wait_phase("hungry", "Failed")
+    assert condition(status, "Failed") == ("True", "OutOfMemoryHost")
+    assert status.failure.exit_code == 137
+    limit = "more than its memory limit of 100Mi (spec.resources.trainer.limits.memory; OOMKilled)"
+    assert limit in status.failure.message
+
+
+def test_an_init_container_fills_a_volume_before_the_program_starts(operator: OperatorProcess, jobs: Any) -> None:
+    jobs.create(
+        "fetched",
+        image="mine:1",
+        runtime={"container": {"command": ["test", "-f", "/corpus/rows"]}},
+        volumes=[{"name": "corpus", "mountPath": "/corpus", "emptyDir": {}}],
+        pod={
+            "labels": {"team": "a"},
+            "initContainers": [
+                {"name": "fetch", "command": ["touch", "/work/rows"],
+                 "volumeMounts": [{"name": "corpus", "mountPath": "/work"}]},
+            ],
+        },
+    )  # fmt: skip
+    jobs.wait_phase("fetched", "Succeeded")
+    (pod,) = jobs.pods("fetched")
+    assert pod["metadata"]["labels"]["team"] == "a"
+
+
 def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: Any) -> None:
     runtime = {"maxtext": {"modelName": "llama3.1-8b"}}
     jobs.create("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://nowhere/m/0/items"})

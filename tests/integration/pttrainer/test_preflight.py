@@ -34,10 +34,12 @@ def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, 
     file.write_text(dump_job(job(**fields)))
     done = subprocess.run(
         [sys.executable, "-m", "pttrainer", "preflight", str(file), "-o", "json", *words],
-        stdout=subprocess.PIPE,
+        capture_output=True,
+        text=True,
         env=os.environ,
         timeout=900,
     )
+    assert done.stderr == ""  # not even libtpu's complaints that there is no TPU
     return done.returncode, json.loads(done.stdout)
 
 

@@ -37,6 +37,7 @@ GEMMA = replace(
     post_norms=True, attention_softcap=50.0,
 )  # fmt: skip
 MULTI_QUERY = replace(LLAMA, kv_heads=1, head_dim=128)
+WIDE = replace(LLAMA, d_model=1024, d_ff=8192, head_dim=128)
 PROMPTS, PROMPT_SLOTS, SAMPLES, ROWS = 4, 128, 4, 8
 
 
@@ -45,7 +46,8 @@ PROMPTS, PROMPT_SLOTS, SAMPLES, ROWS = 4, 128, 4, 8
     "model", [Model(LLAMA, "bfloat16"), Model(GEMMA, "bfloat16"), Model(MULTI_QUERY)], ids=["llama", "gemma-2", "f32"]
 )
 def test_decoding_compiles_with_the_kernel(model: Model, chip: str) -> None:
-    text, cache = decoding(model, chip, (1,))
+    program, cache = decoding(model, chip, (1,))
+    text = program.as_text()
     assert KERNEL in text
     assert "tpu_custom_call" in text
     assert isinstance(cache, PagedCache)
@@ -54,7 +56,8 @@ def test_decoding_compiles_with_the_kernel(model: Model, chip: str) -> None:
 
 @pytest.mark.parametrize(("shape", "refilled"), [((1, 4), False), ((1, 2, 2), True), ((1, 4), True)])
 def test_so_it_does_on_a_mesh_where_no_page_leaves_its_device(shape: tuple[int, ...], refilled: bool) -> None:
-    text, cache = decoding(Model(LLAMA, "bfloat16"), "v5e-4", shape, refilled)
+    program, cache = decoding(Model(LLAMA, "bfloat16"), "v5e-4", shape, refilled)
+    text = program.as_text()
     assert KERNEL in text
     assert not copies_of_pages(text, cache)
     gathered = re.findall(r"= (\w+\[[\d,]*\])\S* all-gather\(", text)
@@ -63,12 +66,20 @@ def test_so_it_does_on_a_mesh_where_no_page_leaves_its_device(shape: tuple[int, 
 
 @pytest.mark.parametrize("config", [replace(LLAMA, sinks=True), replace(LLAMA, head_dim=256)], ids=["sinks", "wide"])
 def test_sinks_and_wide_heads_take_the_plain_computation(config: ModelConfig) -> None:
-    text, cache = decoding(Model(config, "bfloat16"), "v5e-1", (1,))
-    assert KERNEL not in text
+    program, cache = decoding(Model(config, "bfloat16"), "v5e-1", (1,))
+    assert KERNEL not in program.as_text()
     assert not isinstance(cache, PagedCache)
 
 
-def decoding(model: Model, chip: str, shape: tuple[int, ...], refilled: bool = False) -> tuple[str, Any]:
+@pytest.mark.parametrize(("chip", "shape"), [("tpu7x-2", (1, 2)), ("v5p-8", (1, 4))])
+def test_no_weights_are_copied_before_the_loop_over_tokens(chip: str, shape: tuple[int, ...]) -> None:
+    """Every weight of a layer is read in the order and the tiles that it is stored in."""
+    program, _ = decoding(Model(WIDE, "bfloat16"), chip, shape)
+    smallest_copy = 2 * WIDE.layers * WIDE.d_model * WIDE.heads * WIDE.head_dim  # of all queries' weights
+    assert program.memory_analysis().temp_size_in_bytes < smallest_copy
+
+
+def decoding(model: Model, chip: str, shape: tuple[int, ...], refilled: bool = False) -> tuple[Any, Any]:
     """The program of a dispatch, and the cache that it goes on with."""
     mesh = sharding.make_mesh(shape, tpu_topology.devices(accelerators.resolve(chip)))
     with jax.set_mesh(mesh):
@@ -84,7 +95,7 @@ def decoding(model: Model, chip: str, shape: tuple[int, ...], refilled: bool = F
         else:
             rows = _made(functions["spread"].lower(SAMPLES, 256, pool))
         program = functions["advance"].lower(weights, rows, pool if refilled else None, number, number)
-        return program.compile().as_text(), rows.cache
+        return program.compile(), rows.cache
 
 
 def _array(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

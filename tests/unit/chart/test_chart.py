@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
+from ptapi.spec import Pod, Resources
 from ptoperator.monitoring.metrics import Metrics
-from ptoperator.settings import Settings
+from ptoperator.settings import Settings, pod_defaults
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
 
@@ -197,6 +199,22 @@ def test_prices_go_to_the_operator_as_one_setting() -> None:
     assert env_of({})["POSTTRAIN_PRICES"] == ""
     prices = env_of({"prices": {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}})
     assert json.loads(prices["POSTTRAIN_PRICES"]) == {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}
+
+
+def test_defaults_of_the_pods_reach_the_operator_in_the_words_of_a_job() -> None:
+    assert not {"POSTTRAIN_TRAINER_POD", "POSTTRAIN_TRAINER_RESOURCES"} & env_of({}).keys()
+    pod = {"securityContext": {"runAsUser": 0}, "containerSecurityContext": {"privileged": True}, "hostNetwork": True}
+    trainer = {"pod": pod, "resources": {"trainer": {"limits": {"memory": "64Gi"}}}}
+    settings = Settings.from_env(env_of({"trainer": trainer}))
+    assert pod_defaults.pod(settings.trainer_pod) == Pod.model_validate(pod)
+    assert pod_defaults.resources(settings.trainer_resources) == Resources.model_validate(trainer["resources"])
+
+
+@pytest.mark.parametrize(("name", "model"), [("pod", Pod), ("resources", Resources)])
+def test_the_schema_of_values_knows_every_field_of_the_pods_defaults(name: str, model: type[BaseModel]) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    known = schema["properties"]["trainer"]["properties"][name]["propertyNames"]["enum"]
+    assert known == [field.alias for field in model.model_fields.values()]
 
 
 def test_digest_wins_over_tag() -> None:

@@ -99,6 +99,19 @@ def test_every_yaml_in_a_document_is_accepted(where: str, document: Manifest, tm
         parse_job(whole(document.get("spec", document)))
 
 
+def test_what_install_applies_needs_nothing_that_it_does_not_create() -> None:
+    text = (ROOT / "docs/guides/install.md").read_text()
+    applied = re.findall(r"^kubectl apply -f (\S+)$", text, re.MULTILINE)
+    assert applied
+    for path in applied:
+        spec = parse_job(yaml.safe_load((ROOT / path).read_text())).spec
+        uris = [spec.model.uri, spec.data.train.uri if spec.data.train else "", spec.output.uri]
+        assert [uri for uri in uris if "my-bucket" in uri or "meta-llama" in uri] == []
+        assert spec.volumes == []
+        assert [reward for reward in spec.rewards if reward.python] == []
+        assert spec.accelerator.type.startswith("cpu-")
+
+
 def commands() -> Iterator[tuple[str, str]]:
     """(where, command line) of ptctl, from fenced blocks and from the examples of every help."""
     for where, text in [block for language in ("bash", "") for block in blocks(language)]:

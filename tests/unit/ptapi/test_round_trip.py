@@ -21,7 +21,7 @@ TIED = {
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
-    "speculative", "vllm", "clipLow", "dualClip",
+    "speculative", "vllm", "clipLow", "dualClip", "resources", "pod",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
@@ -99,6 +99,15 @@ ENVIRONMENT = st.sampled_from(
 )  # fmt: skip
 
 
+POD = st.sampled_from(
+    [None, {"labels": {"team": "a"}, "hostNetwork": True, "affinity": {"podAntiAffinity": {}}},
+     {"tolerations": [{"key": "a", "operator": "Exists"}], "containerSecurityContext": {"capabilities": {}},
+      "initContainers": [{"name": "fetch", "command": ["fetch"], "restartPolicy": "Always"}]}]
+)  # fmt: skip
+AMOUNTS = {"cpu": "500m", "memory": 1073741824, "ephemeral-storage": "1e3"}
+RESOURCES = st.sampled_from([None, {"trainer": {"requests": AMOUNTS, "limits": {"cpu": 1}}, "preflight": {}}])
+
+
 @cache
 def _document() -> st.SearchStrategy[Any]:
     return values(structural(PostTrainJob))
@@ -127,10 +136,11 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     else:
         spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
-    environment = draw(ENVIRONMENT)
-    spec.pop("environment", None)
-    if environment is not None:
-        spec["environment"] = environment
+    for name, drawn in (("environment", ENVIRONMENT), ("pod", POD), ("resources", RESOURCES)):
+        spec.pop(name, None)
+        value = draw(drawn)
+        if value is not None:
+            spec[name] = value
     spec["checkpoint"] = draw(below("checkpoint")) | {"everySteps": draw(st.integers(1, 1000))}
     if "eval" in spec["data"]:
         spec["checkpoint"] |= draw(st.sampled_from([{}, {"best": {"metric": "eval/loss", "keep": 2}}]))

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from ptctl.jobs.from_flags import apply_flags, empty_job
+from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 
@@ -318,6 +319,38 @@ def test_a_wrong_file_exits_2_and_names_itself(invoke: Invoke, tmp_path: Path, t
         assert said in result.err
         assert str(path) in result.err
         assert "Traceback" not in result.err
+
+
+def test_a_job_from_get_is_created_without_what_the_server_sets(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    kube.put(POSTTRAINJOBS, {**make_job("a", spec={"rewards": [{"builtin": "gsm8k"}]})})
+    path = tmp_path / "job.yaml"
+    path.write_text(invoke("workload", "get", "a", "-o", "yaml").out)
+    result = invoke("workload", "create", "-f", str(path), "--workload", "b")
+    assert result.code == 0, result.err
+    ((_, (sent, _)),) = (call for call in kube.calls if call[0] == "create")
+    assert sorted(sent) == ["apiVersion", "kind", "metadata", "spec"]
+    assert sent["metadata"] == {"name": "b", "namespace": "default"}
+    assert "left out, because the server sets them: metadata.creationTimestamp, metadata.resourceVersion" in result.err
+    assert "status" in result.err
+
+
+def test_relative_paths_need_no_dot(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = dry(invoke, *FLAGS, "--data", "d/train.jsonl", "--eval-data", "eval.jsonl", "--output", "runs")
+    assert job["spec"]["data"]["train"]["uri"] == f"file://{tmp_path}/d/train.jsonl"
+    assert job["spec"]["data"]["eval"]["uri"] == f"file://{tmp_path}/eval.jsonl"
+    assert job["spec"]["output"]["uri"] == f"file://{tmp_path}/runs"
+    wrong = invoke("workload", "create", *FLAGS, "--data", "gs:/my-bucket/train.jsonl", "--dry-run=client")
+    assert (wrong.code, "spec.data.train.uri: gs:/my-bucket" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["V5P-128", "v5p_128", "v5p128", "tpu-v5p-128", "TPU_v5p-128"])
+def test_a_misspelt_accelerator_is_answered_with_the_one_that_was_meant(invoke: Invoke, name: str) -> None:
+    result = invoke("workload", "create", *FLAGS, "--tpu-type", name, "--dry-run=client")
+    assert (result.code, f"spec.accelerator.type: {name}: " in result.err) == (2, True)
+    assert "hint: did you mean v5p-128?" in result.err
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "endless device", "endless standard input"])

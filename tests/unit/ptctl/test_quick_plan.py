@@ -62,7 +62,10 @@ def test_one_that_does_not_fit_ends_with_1_and_says_what_would(file: Path) -> No
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [("training.batchSize=65", "spec.training.batchSize: 65"), ("model.uri=random://nothing", "no such preset")],
+    [
+        ("training.batchSize=65", "spec.training.batchSize: 65"),
+        ("model.uri=random://tinny", "did you mean random://tiny?"),
+    ],
 )
 def test_one_that_is_wrong_ends_with_2_and_names_the_field(file: Path, change: str, message: str) -> None:
     done, _ = plan(file, "--set", change)

@@ -2,7 +2,7 @@
 
     loss = Σ_t m_t · D_β(teacher(· | x_<t), student(· | x_<t)) / Σ m        sums over the whole optimizer step
 
-D_β is the generalised Jensen-Shannon divergence (`losses.distillation`), m is 1 on completion tokens. The source of x:
+D_β is the generalised Jensen-Shannon divergence (`losses.divergence`), m is 1 on completion tokens. The source of x:
 
     offline     the data's completions, with the teacher's most likely tokens and their log-probs in the data
     online      the data's completions: supervised distillation
@@ -40,7 +40,7 @@ from pttrainer.data import loss_weights
 from pttrainer.data.batching import Batches, PackedRows, in_order
 from pttrainer.data.loss_weights import Mean, Metric, perplexity
 from pttrainer.data.prompts import Question
-from pttrainer.losses.distillation import DistillationStats, OfflineTeacher, Teacher
+from pttrainer.losses.divergence import DistillationStats, OfflineTeacher, Teacher
 from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
 from pttrainer.rollout import groups
@@ -117,7 +117,7 @@ class Distill(Loss):
         """Return the shape of batches from the data; the length of the student's completions is unknown."""
         return None if self._data_batches is None or self._is_on_policy(0) else self._data_batches.foreseen()
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return divergence and perplexity on held-out completions, and rewards of greedy ones if requested."""
         divergence, nll, count = 0.0, 0.0, 0.0
         for batch in self._held_out:
@@ -185,14 +185,14 @@ def build(context: Context) -> Distill:
     if on_policy and sampler is not None:
         questions = evaluator.read_questions(context, "train", sampler)
         prompts = (teachers.with_privileged_context(context, spec.self_teacher, questions), sampler)
-    judged = evaluator.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
+    evaluation = evaluator.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = (
         None
         if spec.self_teacher
         else sft.read_rows(context, "eval", learn_prompt=False, pack=True, with_teacher_logps=with_teacher_logps)
     )
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
-    return Distill(context, spec, teacher, data_rows, prompts, batches, judged)
+    return Distill(context, spec, teacher, data_rows, prompts, batches, evaluation)
 
 
 def _compare(

@@ -111,7 +111,7 @@ class Dpo(Loss):
         unknown_B1 = np.zeros((2 * self._pairs, 1), np.float32)
         return batch._replace(ref_sums_B1=unknown_B1) if self._needs_reference else batch
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return loss, margins and accuracy on held-out pairs, and rewards of greedy answers if requested."""
         if self._held_out is None:
             return {}

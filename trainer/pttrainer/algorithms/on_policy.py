@@ -101,7 +101,7 @@ class OnPolicyAlgorithm(ABC):
         }
         return batch._replace(**placeholders)
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return the rewards of greedy completions."""
         return {} if self._evaluation is None else self._evaluation.run(self._pipeline.when_idle(params))
 

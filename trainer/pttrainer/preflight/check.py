@@ -63,7 +63,7 @@ def judge(
         available=memory.available,
         peak_during=memory.during,
         programs=memory.programs,
-        outside=memory.buffers,
+        phases=memory.phases,
         largest=_largest(memory.parts, memory.buffers),
         arrays=_arrays(of),
         collectives=memory.traffic,

@@ -56,7 +56,8 @@ class Option:
 class Verdict:
     """The findings about a job.
 
-    arrays: the largest of training's state, by name. estimate: None for devices without published rates. factor:
+    phases: what is on a device at the highest moment of each; the highest sum is the peak. arrays: the largest of
+    training's state, by name. estimate: None for devices without published rates. factor:
     the compiler's correction of the formula for options.
     """
 
@@ -75,7 +76,7 @@ class Verdict:
     available: int
     peak_during: str
     programs: list[Program]
-    outside: list[Buffer]
+    phases: dict[str, list[Buffer]]
     largest: list[Buffer]
     arrays: list[Buffer]
     collectives: list[Traffic] | None

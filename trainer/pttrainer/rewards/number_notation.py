@@ -27,8 +27,8 @@ _SUPERSCRIPTS = re.compile(r"(?<=\d)([⁺⁻]?[⁰¹²³⁴-⁹]+)")
 _CHARACTERS = str.maketrans("‐‑‒–−⁄∕٫٬", "-----//.,")
 
 _POWERS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_LETTERS = {"k": 3, "K": 3, "M": 6, "mn": 6, "mln": 6, "B": 9, "bn": 9}
-_LETTERS_OF_MONEY = {**_LETTERS, "m": 6, "mil": 6, "b": 9}
+_LETTERS = {"k": 3, "K": 3, "M": 6, "mn": 6, "mln": 6, "b": 9, "B": 9, "bn": 9}
+_LETTERS_OF_MONEY = {**_LETTERS, "m": 6, "mil": 6}
 _QUANTITY = re.compile(
     rf"""(?:(?P<currency>[$€£¥₹]\s?)|(?<![A-Za-z_\d])(?<!\d[.,/]))
     (?:(?P<whole>\d+)\s+(?P<and>and\s+)?(?=\d+/\d))?
@@ -36,7 +36,7 @@ _QUANTITY = re.compile(
     (?:[eE](?P<exponent>[+-]?\d+)(?!\w)
       |\s*(?:×|\\times|\\cdot|[*x·])\s*10\s*(?:\^|\*\*)\s*(?:\{{\s*(?P<braced>[+-]?\d+)\s*\}}|(?P<power>[+-]?\d+)))?
     (?:(?P<between>(?:[\s~(-]|\\[,;: ]|\\(?:text|mathrm|mbox)\s*\{{)*)
-       (?:(?P<word>(?i:{"|".join(_POWERS)}))s?|(?P<letter>{"|".join(_LETTERS_OF_MONEY)}))(?![A-Za-z]))?""",
+       (?:(?P<word>(?i:{"|".join(_POWERS)}))s?|(?P<letter>{"|".join(_LETTERS_OF_MONEY)}))(?![A-Za-z&]))?""",
     re.VERBOSE,
 )
 

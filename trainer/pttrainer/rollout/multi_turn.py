@@ -1,4 +1,4 @@
-"""Rollouts of several turns: the model speaks, the environment answers, all episodes side by side.
+"""Rollouts of several turns: model and environment take turns, all episodes side by side.
 
     prompt · sampled · observed · sampled · … · sampled          one row of tokens; only sampled ones are trained
 

@@ -1,6 +1,6 @@
 """Loss and metrics of one micro-batch: the function that a step differentiates.
 
-    tokens → hidden states ┬→ head, in chunks → Σ weight · loss of a token      with a teacher both (`distillation`)
+    tokens → hidden states ┬→ head, in chunks → Σ weight · loss of a token      with a teacher both (`divergence`)
                            ├→ the critic's values → Σ weight · their loss       if the algorithm has one (`critic`)
                            └→ how evenly experts are used → their balance loss  if the model has any
 

@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.losses.distillation import OfflineTeacher, Teacher
+from pttrainer.losses.divergence import OfflineTeacher, Teacher
 from pttrainer.models import Model, Params
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step.critic import CriticLearner, CriticState

@@ -18,7 +18,7 @@ from jax import Array
 from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
-from pttrainer.losses.distillation import Teacher
+from pttrainer.losses.divergence import Teacher
 from pttrainer.models import Params
 from pttrainer.train_step import microbatch, neftune, nonfinite
 from pttrainer.train_step.critic import CriticLearner, CriticState

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ptkube.backoff import pause_s
 from ptoperator.capacity.cloud_errors import CloudFailure
 
 MAX_BACKOFF_S = 60.0
@@ -30,8 +31,8 @@ class Backoff:
 
     def refused(self, why: CloudFailure, asked_s: float | None = None) -> None:
         """Record a rejection. asked_s: the retry delay that the API names."""
-        doubled = min(MAX_BACKOFF_S, self._first_s * 2.0 ** min(self._refusals, 10))
         self._refusals += 1
+        doubled = pause_s(self._refusals, self._first_s, MAX_BACKOFF_S)
         self._until = self._seconds() + max(doubled, asked_s or 0.0)
         self._why = why
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptkube import quantity
+from ptapi import quantity
 from ptlocal.apiserver import jobset_crd
 from ptlocal.apiserver.kinds import builtin_schemas
 from ptlocal.apiserver.rules import rules_of

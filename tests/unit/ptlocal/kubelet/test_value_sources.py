@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ptkube.quantity import parse_quantity
+from ptapi.quantity import parse_quantity
 from ptkube.resources import Manifest
 from ptlocal.kubelet.container.value_sources import NotReady, References, environment, field_value
 from ptlocal.kubelet.container.volumes import mounts_of, prepare

@@ -29,10 +29,10 @@ from ptoperator.observe.cache import JobCache
 HISTORIES = int(os.environ.get("SIMULATIONS", "48"))
 BATCHES = 4
 NAMES = ("one", "two", "three", "four")
-HOSTS = 3
-"""Of the reservation."""
-THERE = 3
-"""Nodes that are there."""
+HOSTS = 6
+"""Of the reservation: three slices."""
+THERE = 6
+"""Nodes that are there: three slices."""
 ENDS = ("Succeeded", "Failed", "Suspended")
 KINDS = ("reservation", "existing", "spot", "mixed")
 
@@ -72,12 +72,12 @@ class CompetingLife(CloudLife):
         self.world.api.put(PRIORITY_CLASSES, high)
 
     def _add_nodes(self) -> None:
-        """v6e-4, each a slice."""
-        marks = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
+        """v6e-8, two of them a slice."""
+        marks = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x4"}
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         for index in range(THERE):
             meta = {"name": f"n{index}", "namespace": "", "uid": f"n{index}"}
-            pool = {"cloud.google.com/gke-nodepool": f"there-{index}"}
+            pool = {"cloud.google.com/gke-nodepool": f"there-{index // 2}"}
             self.world.api.put(NODES, {"metadata": {**meta, "labels": {**marks, **pool}}, "status": ready})
 
     def _moves(self) -> list[tuple[Callable[[], None], int]]:
@@ -106,10 +106,10 @@ class CompetingLife(CloudLife):
         capacity = self._capacity()
         spec: Manifest = {
             "runPolicy": {"maxRestarts": self.rng.choice((0, 3)), "suspend": self.rng.random() < 0.1},
-            "accelerator": {"type": "v6e-4", "slices": self.rng.choice((1, 1, 2, 3))},
+            "accelerator": {"type": "v6e-8", "slices": self.rng.choice((1, 1, 2, 3))},
             "capacity": capacity,
             "preflight": "Skip",
-            "training": {"steps": 10, "batchSize": 24},
+            "training": {"steps": 10, "batchSize": 48},
         }
         if self.rng.random() < 0.2:
             spec["priorityClassName"] = "high"

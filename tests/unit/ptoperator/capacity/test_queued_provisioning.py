@@ -8,6 +8,7 @@ from tests.builders.operator.world import NAMESPACE
 from ptkube.errors import ApiError, Forbidden, NotFound
 from ptkube.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.capacity.gke.client import Gke
+from ptoperator.render.overrides import SAFE_TO_EVICT
 from ptoperator.render.pod import pools_of
 
 QUEUED = {"type": "queuedProvisioning", "zones": ["us-east5-a"]}
@@ -47,7 +48,10 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
     }
     asked = site.world.api.find(POD_TEMPLATES, name)
     (container,) = asked["template"]["spec"]["containers"]
-    assert container["resources"] == {"limits": {"google.com/tpu": 4}, "requests": {"google.com/tpu": 4}}
+    assert container["resources"] == {
+        "limits": {"google.com/tpu": 4, "memory": "684G"},
+        "requests": {"google.com/tpu": 4, "cpu": "153", "memory": "612G"},
+    }
     assert pools_of(asked["template"]["spec"]) == (pool.name,)
     owners = [each["metadata"]["ownerReferences"][0]["name"] for each in (asked, request)]
     assert owners == ["llama", "llama"]
@@ -57,6 +61,7 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
     assert made is not None
     template = _pod_template(made)
     assert template["metadata"]["annotations"] == {
+        SAFE_TO_EVICT: "false",
         "autoscaling.x-k8s.io/consume-provisioning-request": name,
         "autoscaling.x-k8s.io/provisioning-class-name": "queued-provisioning.gke.io",
     }
@@ -117,7 +122,7 @@ def test_a_request_that_brings_no_nodes_gives_way_to_the_next_option(
     assert pool.manifest["config"]["spot"] is True
     made = jobset(site)
     assert made is not None
-    assert "annotations" not in _pod_template(made)["metadata"]
+    assert list(_pod_template(made)["metadata"]["annotations"]) == [SAFE_TO_EVICT]
 
 
 def test_a_request_that_is_not_answered_in_time_gives_way_to_the_next_option(site: Site, queue: Queue) -> None:
@@ -226,7 +231,7 @@ def test_only_pathways_workers_are_asked_for(site: Site, queue: Queue) -> None:
     made = jobset(site)
     assert made is not None
     head, workers = (_pod_template(made, role)["metadata"] for role in (0, 1))
-    assert "annotations" not in head
+    assert list(head["annotations"]) == [SAFE_TO_EVICT]
     assert workers["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
 
 

@@ -95,11 +95,13 @@ async def test_endpoints_tell_health_and_metrics(unused_tcp_port: int) -> None:
 
 
 def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubernetes.client import Configuration
+
     from ptkube.client import Kube
     from ptkube.kubeconfig import Access
     from ptoperator.app import Application
 
-    app = Application(Kube(Access(server="http://127.0.0.1:1")), Settings(silence_seconds=60))
+    app = Application(Kube(Access(Configuration("http://127.0.0.1:1"), "nowhere")), Settings(silence_seconds=60))
     assert app.why_not_alive() == ""
     later = time.monotonic() + 61
     monkeypatch.setattr(time, "monotonic", lambda: later)

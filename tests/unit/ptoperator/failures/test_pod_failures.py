@@ -108,6 +108,44 @@ def test_every_exit_code_of_the_trainer_has_its_class(code: int) -> None:
     assert (found.kind, found.exit_code) == (EXIT_CLASSES[code], code)
 
 
+def over_memory(container: str, resources: Manifest, field: str = "containerStatuses") -> Manifest:
+    killed = pod(137, reason="OOMKilled")
+    (status,) = killed["status"].pop("containerStatuses")
+    killed["status"] |= {field: [{**status, "name": container}]}
+    kind = "initContainers" if field.startswith("init") else "containers"
+    return {**killed, "spec": {"containers": [], kind: [{"name": container, "resources": resources}]}}
+
+
+@pytest.mark.parametrize(
+    ("container", "resources", "field", "words"),
+    [
+        ("trainer", {"limits": {"memory": "64Gi"}}, "containerStatuses", "limit of 64Gi (spec.resources.trainer."),
+        ("trainer-1", {"limits": {"memory": "64Gi"}}, "containerStatuses", "(spec.resources.trainer.limits.memory;"),
+        ("trainer", {"requests": {"memory": "1Gi"}}, "containerStatuses",
+         "has no limit, spec.resources.trainer.requests.memory is 1Gi (OOMKilled)"),
+        ("preflight", {"limits": {"memory": "6Gi"}}, "containerStatuses", "(spec.resources.preflight.limits.memory;"),
+        ("pathways-proxy", {"limits": {"memory": "9G"}}, "initContainerStatuses", "(spec.resources.pathwaysProxy."),
+        ("fetch", {"limits": {"memory": "1G"}}, "initContainerStatuses", "resources of fetch in spec.pod.init"),
+    ],
+)  # fmt: skip
+def test_a_container_out_of_memory_names_its_limit_and_where_to_raise_it(
+    container: str, resources: Manifest, field: str, words: str
+) -> None:
+    found = pod_failure(over_memory(container, resources, field))
+    assert found is not None
+    assert found.kind is FailureClass.OUT_OF_MEMORY_HOST
+    assert words in found.message
+
+
+def test_a_pod_over_its_storage_limit_names_the_field() -> None:
+    full = pod(137) | {"spec": {"containers": [{"name": "trainer"}]}}
+    words = 'Container trainer exceeded its local ephemeral storage limit "1Gi". '
+    full["status"] |= {"reason": "Evicted", "message": words}
+    found = pod_failure(full)
+    assert found is not None
+    assert found.message == f"Evicted: {words[:-2]} (spec.resources.trainer.limits.ephemeral-storage)"
+
+
 def test_a_running_pod_did_not_fail() -> None:
     assert pod_failure({"metadata": {"name": "p"}, "status": {"phase": "Running"}}) is None
     assert pod_failure({"metadata": {"name": "p"}}) is None

@@ -86,7 +86,7 @@ def test_quota_comes_first_then_the_pools_then_the_pods(site: QueuedSite) -> Non
 
 
 def test_pods_are_bound_to_their_pools_by_what_kueue_lets_a_check_add(site: QueuedSite) -> None:
-    site.create(accelerator={"type": "v6e-4", "slices": 2})
+    site.create(accelerator={"type": "v6e-8", "slices": 2})
     site.run_until(site.is_running())
     spec = pod_spec(site.jobset())
     assert spec["nodeSelector"]["posttrain.dev/node-pool"] == "true"
@@ -313,8 +313,8 @@ def test_a_job_on_nodes_that_are_there_is_answered_at_once(site: QueuedSite) -> 
 
 
 def test_more_pools_than_a_check_can_name_are_refused() -> None:
-    accelerator = {"type": "v6e-4", "slices": 9}
-    spec = {"accelerator": accelerator, "capacity": SPOT, "training": {"batchSize": 36}}
+    accelerator = {"type": "v6e-8", "slices": 9}
+    spec = {"accelerator": accelerator, "capacity": SPOT, "training": {"batchSize": 72}}
     parse_job(job_manifest(**spec))
     with pytest.raises(SpecError, match=r"spec.accelerator.slices: 9.*at most 8 with queue"):
         parse_job(job_manifest(**spec, queue="team"))

@@ -23,7 +23,7 @@ from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError, DataError
-from pttrainer.losses.distillation import Teacher
+from pttrainer.losses.divergence import Teacher
 from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context

@@ -77,7 +77,7 @@ def test_losses_without_a_reference_never_ask_one(tmp_path: Path, loss: str) -> 
 
 def test_a_batch_carries_what_the_first_weights_said(tmp_path: Path) -> None:
     dpo, _ = algorithm(tmp_path, {})
-    dpo.evaluate(0, cast(Any, 0.5))
+    dpo.evaluate(cast(Any, 0.5))
     for number in range(3):
         batch, _ = dpo.next_batch(number, cast(Any, 9.0))
         np.testing.assert_allclose(batch.ref_sums_B1[:, 0], -0.5 * batch.mask_BT.sum(axis=1))
@@ -105,10 +105,10 @@ def test_a_resumed_run_has_the_references_of_the_first_weights(tmp_path: Path) -
 def test_held_out_figures_by_hand_whatever_the_batches(tmp_path: Path) -> None:
     """The policy says −2 per token, the reference −1: h is tokens of the rejected less tokens of the chosen answer."""
     dpo, _ = algorithm(tmp_path, {"beta": 0.3})
-    dpo.evaluate(0, cast(Any, 1.0))
+    dpo.evaluate(cast(Any, 1.0))
     chosen, rejected = np.arange(8) + 2.0, 3.0 + np.arange(8) % 3
     h = rejected - chosen
-    found = dpo.evaluate(1, cast(Any, 2.0))
+    found = dpo.evaluate(cast(Any, 2.0))
     assert found["eval/loss"] == pytest.approx(np.mean(np.log1p(np.exp(-0.3 * h))), rel=1e-6)
     assert found["eval/rewards/accuracies"] == np.mean(h > 0)
     assert found["eval/rewards/margins"] == pytest.approx(0.3 * h.mean(), rel=1e-6)

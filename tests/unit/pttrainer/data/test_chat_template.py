@@ -22,7 +22,7 @@ TURNS = [
 ]
 
 
-def said(chat: Chat, messages: list[dict[str, str]]) -> str:
+def learned_text(chat: Chat, messages: list[dict[str, str]]) -> str:
     tokens = chat.tokens(messages)
     learned = [i for i, learn in zip(tokens.ids, tokens.assistant_mask, strict=True) if learn]
     return chat.tokenizer.decode(learned, skip_special=False)
@@ -37,7 +37,7 @@ def test_the_built_in_template_writes_each_turn_between_its_markers() -> None:
 
 @pytest.mark.parametrize("template", [TOKENIZER.template, CHATML])
 def test_the_assistant_is_learned_with_its_end_token_in_every_turn(template: str) -> None:
-    assert said(Chat(TOKENIZER, template), TURNS) == "2<|end|>yes<|end|>"
+    assert learned_text(Chat(TOKENIZER, template), TURNS) == "2<|end|>yes<|end|>"
 
 
 @pytest.mark.parametrize("template", [TOKENIZER.template, CHATML, None])
@@ -56,13 +56,13 @@ def test_there_is_exactly_one_beginning_token() -> None:
 
 def test_text_in_many_bytes_is_learned_whole() -> None:
     messages = [{"role": "user", "content": "日本?"}, {"role": "assistant", "content": "はい é 🙂"}]
-    assert said(Chat(TOKENIZER, TOKENIZER.template), messages) == "はい é 🙂<|end|>"
+    assert learned_text(Chat(TOKENIZER, TOKENIZER.template), messages) == "はい é 🙂<|end|>"
 
 
 def test_a_base_model_gets_plain_text_and_an_end_token() -> None:
     chat = Chat(TOKENIZER, None)
     assert TOKENIZER.decode(chat.tokens(TURNS[:2]).ids, skip_special=False) == "<|bos|>1+1?2<|end|>"
-    assert said(chat, TURNS[:2]) == "2<|end|>"
+    assert learned_text(chat, TURNS[:2]) == "2<|end|>"
 
 
 def test_plain_text_is_learned_but_for_its_beginning_token() -> None:
@@ -81,7 +81,7 @@ def test_generation_markers_of_newer_templates_are_understood() -> None:
         "{% endgeneration %}{% else %}<|user|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
-    assert said(Chat(TOKENIZER, template), TURNS) == "2<|end|>yes<|end|>"
+    assert learned_text(Chat(TOKENIZER, template), TURNS) == "2<|end|>yes<|end|>"
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_several_turns_need_a_template() -> None:
 
 def test_all_end_tokens_of_a_model_end_a_turn() -> None:
     tokenizer: Tokenizer = dataclasses.replace(TOKENIZER, eos_ids=(258, 257))
-    assert said(Chat(tokenizer, CHATML), TURNS[:2]) == "2<|end|>"
+    assert learned_text(Chat(tokenizer, CHATML), TURNS[:2]) == "2<|end|>"

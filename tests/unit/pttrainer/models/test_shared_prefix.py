@@ -16,7 +16,7 @@ from pttrainer.algorithms import grpo, prompt_sharing
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Question
-from pttrainer.models import Model, flops, from_hf, matmul_flops
+from pttrainer.models import Model, flops, from_hf
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group, Sample
@@ -135,7 +135,7 @@ def test_prompts_are_counted_once() -> None:
     assert flops.tokens_of(whole) == SAMPLES * prompts + own
     pairs = sum(n * (n - 1) // 2 for n, _ in LENGTHS)  # of a prompt with itself
     of_whole, of_shared = (
-        matmul_flops.attention(config, lambda window, each=each: flops.pairs(each, window)) for each in (whole, shared)
+        flops.attention(config, lambda window, each=each: flops.pairs(each, window)) for each in (whole, shared)
     )
     difference = of_whole - of_shared
     assert difference == 4 * config.heads * config.head_dim * (SAMPLES - 1) * pairs

@@ -51,3 +51,33 @@ def test_a_program_without_any_sends_nothing() -> None:
         collectives("HloModule x\n\nENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n", 1)
         == []
     )
+
+
+UNROLLED = """HloModule step
+
+%cond (p: (f32[8], s32[])) -> pred[] {
+  %p = (f32[8]{0}, s32[]{:T(128)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=1
+  %limit = s32[]{:T(128)} constant(16)
+  ROOT %compare = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+
+%body (p: (f32[8], s32[])) -> (f32[8], s32[]) {
+  %p.1 = (f32[8]{0}, s32[]{:T(128)}) parameter(0)
+  %x = f32[1024]{0:T(1024)} get-tuple-element(%p.1), index=0
+  %i.1 = s32[]{:T(128)} get-tuple-element(%p.1), index=1
+  %two = s32[]{:T(128)} constant(2)
+  %next = s32[]{:T(128)} add(%i.1, %two)
+  %sent = f32[1024]{0:T(1024)} collective-permute(%x), channel_id=3, source_target_pairs={{0,1},{1,0}}
+  %kept = s32[]{:T(128)} copy(%next)
+  ROOT %out = (f32[1024]{0:T(1024)}, s32[]{:T(128)}) tuple(%sent, %kept)
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  ROOT %w = (f32[8]{0}, s32[]) while(%t), condition=%cond, body=%body
+}
+"""
+
+
+def test_a_loop_that_the_compiler_unrolled_by_two_counts_half_its_limit() -> None:
+    assert collectives(UNROLLED, devices_per_slice=4) == [Traffic("collective-permute", 8, 8 * 4096)]

@@ -121,12 +121,12 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
         found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
         embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
-        assert found["weights under way"] == embedding / 4 + embedding / tensor
+        assert found["weights in transfer"] == embedding / 4 + embedding / tensor
         # 64 rows on 4 copies, or on 2 of two halves: 32 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, 2,048
         # tokens each; and of the 8 prompts, which their samples share.
         assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048
         assert found["cache of prompts"] == 2 * 32 * 8 * 128 * 2 * 2 * 2048
-        assert resident.rollout_peak(of, resident.resident_buffers(of)) == sum(found.values())
+        assert resident.total(resident.rollout_buffers(of, resident.resident_buffers(of))) == sum(found.values())
 
 
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
@@ -292,6 +292,19 @@ def test_exit_codes_and_documents(tmp_path: Path, capsys: pytest.CaptureFixture[
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(fits.read_text().replace("v6e-8", "v6e-9"))
     assert main(["preflight", str(wrong), "--quick"]) == 64
+
+
+def test_the_rows_of_each_phase_add_up_to_its_peak_and_the_highest_is_the_verdict() -> None:
+    said = judge(job("llama3.1-70b", "tpu7x-128", algorithm="grpo", batchSize=256, sequenceLength=4096), "formula")
+    rows = [line.split() for line in table.text(said).splitlines() if " = " in line]
+    peaks = {row[0]: float(row[row.index("=") - 1]) for row in rows}
+    for row in rows:
+        parts = " ".join(row[row.index("=") + 1 :]).split(" + ")
+        assert sum(float(part.rpartition(" ")[2]) for part in parts) == pytest.approx(
+            peaks[row[0]], abs=0.005 * len(parts)
+        )
+    assert list(peaks) == ["train", "rollout"]
+    assert f"peak {max(peaks.values()):.1f} of 189.5 GiB per chip" in said.line()
 
 
 def test_the_table_shows_what_is_largest_and_what_to_change() -> None:

@@ -137,7 +137,7 @@ def test_expressions_are_compared_as_mathematics() -> None:
     ]
     runner = Runner([Reward(builtin="math", timeout_seconds=30.0)])
     try:
-        samples = [Sample("", said, {"answer": gold}) for gold, said, _ in pairs]
+        samples = [Sample("", completion, {"answer": gold}) for gold, completion, _ in pairs]
         scores = runner.score([*samples, Sample("", "7", {"answer": "no idea"})])
     finally:
         runner.close()

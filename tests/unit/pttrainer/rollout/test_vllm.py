@@ -213,7 +213,7 @@ def test_an_adapter_that_a_restarted_server_lost_is_given_again(fake: FakeServer
     [
         ({"dev_mode": False}, {}, "VLLM_SERVER_DEV_MODE=1"),
         ({"key": "sesame"}, {}, "401.*apiKeyEnv"),
-        ({"max_model_len": 32}, {}, "takes rows of 32 tokens; accepted: 64 or more"),
+        ({"max_model_len": 32}, {}, "accepts 32 tokens a request; accepted: 64 or more"),
         ({}, {"model": "other"}, r"spec.rollout.vllm.model: 'other': not served; accepted: tiny"),
     ],
 )

@@ -48,7 +48,7 @@ def attend(
 def code(tile: RegisterTile) -> str:
     """Return the code of `@attention(frame)`."""
     job = (
-        *(("ptr", name) for name in ("q", "k", "v", "seen", "pk", "pv", "pseen", "out", "scores")),
+        *(("ptr", name) for name in ("q", "k", "v", "visible", "pk", "pv", "pvisible", "out", "scores")),
         *(("i64", name) for name in ("K", "R", "H", "S", "X", "G")),
     )
     unit = f"""
@@ -77,10 +77,10 @@ entry:
   %prompt.offset = mul i64 %prompt, %XH
   %pku = getelementptr float, ptr %pk, i64 %prompt.offset
   %pvu = getelementptr float, ptr %pv, i64 %prompt.offset
-  %seen.offset = mul i64 %b, %S
-  %seen.u = getelementptr i8, ptr %seen, i64 %seen.offset
-  %pseen.offset = mul i64 %b, %X
-  %pseen.u = getelementptr i8, ptr %pseen, i64 %pseen.offset
+  %visible.offset = mul i64 %b, %S
+  %visible.u = getelementptr i8, ptr %visible, i64 %visible.offset
+  %pvisible.offset = mul i64 %b, %X
+  %pvisible.u = getelementptr i8, ptr %pvisible, i64 %pvisible.offset
   %has.prompt = icmp sgt i64 %X, 0
   call void @panels(ptr %qu, i64 %H, ptr %pku, i64 %X, ptr %su, i64 %all, i64 %R, i64 %H, i64 %X, i1 true)
   call void @panels(ptr %qu, i64 %H, ptr %ku, i64 %S, ptr %so, i64 %all, i64 %R, i64 %H, i64 %S, i1 true)
@@ -90,8 +90,8 @@ row:
   %row.offset = mul i64 %r, %all
   %sr = getelementptr float, ptr %su, i64 %row.offset
   %sro = getelementptr float, ptr %sr, i64 %X
-  %low = call <16 x float> @hidden(ptr %sr, ptr %pseen.u, i64 %X, <16 x float> splat (float 0xFFF0000000000000))
-  %high = call <16 x float> @hidden(ptr %sro, ptr %seen.u, i64 %S, <16 x float> %low)
+  %low = call <16 x float> @hidden(ptr %sr, ptr %pvisible.u, i64 %X, <16 x float> splat (float 0xFFF0000000000000))
+  %high = call <16 x float> @hidden(ptr %sro, ptr %visible.u, i64 %S, <16 x float> %low)
   %highest = call float @llvm.vector.reduce.fmax.v16f32(<16 x float> %high)
   %sum = call float @weights(ptr %sr, i64 %all, float %highest)
   call void @divided(ptr %sr, i64 %all, float %sum)
@@ -129,7 +129,7 @@ own:
             f"    i64 {MIN_TERMS_PER_THREAD})",
         )
     )
-    inputs = ("q", "k", "v", "seen", "pk", "pv", "pseen")
+    inputs = ("q", "k", "v", "visible", "pk", "pv", "pvisible")
     return (
         softmax.code()
         + _PANELS.replace("$WIDTH", str(tile.width))

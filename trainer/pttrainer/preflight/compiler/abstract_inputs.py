@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from pttrainer import algorithms
 from pttrainer.batch import Batch
-from pttrainer.losses.distillation import OfflineTeacher
+from pttrainer.losses.divergence import OfflineTeacher
 from pttrainer.models import Model, Params
 from pttrainer.preflight.shapes.job_shapes import JobShapes, batch_arrays, has_teacher_logprobs, self_teacher
 from pttrainer.runtime.distributed import sharding

@@ -13,8 +13,10 @@ The compiler runs in a child process (`compile`), which alone imports jax: both 
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,9 @@ HOST_BYTES = 3 * 10**9
 """Host memory that a compiler may use: it takes 1 to 2.2 GB, the operator's pod has 3.2."""
 LOOK_S = 0.25
 """Polling interval of that: a compiler stuck in a step takes a gigabyte in seconds."""
+STDERR = 2
+Asked = tuple[PostTrainJobSpec, ModelConfig, local_devices.LocalDevices | None]
+"""The job, its model, and the local devices that replace the job's."""
 
 
 def compile_in_child(of: JobShapes, name: str, level: Level, limit_s: float | None = None) -> Answer | str:
@@ -38,31 +43,38 @@ def compile_in_child(of: JobShapes, name: str, level: Level, limit_s: float | No
 
     A compiler bug ends its process, and one that takes too much time or memory is killed.
     """
+    here_ = of.slice if isinstance(of.slice, local_devices.LocalDevices) else None
+    looks_at = local_devices if here_ is not None else tpu_topology
+    called = "TPU compiler" if here_ is None else "compiler"
+    with tempfile.NamedTemporaryFile(prefix="posttrain-compiler-") as log:
+        child, receiver = _start(looks_at.prepare_environment, (of.spec, of.config, here_), name, level, log.name)
+        try:
+            # Another compiler than that for TPUs brings its devices' own libraries, and has what this machine has.
+            why = _why_stopped(receiver, child.pid, limit_s, HOST_BYTES if here_ is None else None)
+            if why is not None:
+                return f"the {called} was stopped {why}"
+            found: Answer | Exception = receiver.recv()
+        except EOFError:
+            failed = re.search(r"Check failed: .*", Path(log.name).read_text(errors="replace"))
+            return f"the {called} ended abruptly ({failed[0] if failed else 'a bug of its own, or host memory'})"
+        finally:
+            child.kill()
+            child.join()
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _start(prepare: Callable[[], None], asked: Asked, name: str, level: Level, log: str) -> tuple[Any, Any]:
+    """Start the compiler's process; return it, and the end of the pipe that receives its answer."""
     import multiprocessing  # not needed by the formula, which answers in a blink
 
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
-    here_ = of.slice if isinstance(of.slice, local_devices.LocalDevices) else None
-    looks_at = local_devices if here_ is not None else tpu_topology
-    called = "TPU compiler" if here_ is None else "compiler"
-    asked = (of.spec, of.config, here_)
-    child = spawn.Process(target=_answer, args=(looks_at.prepare_environment, sender, asked, name, level), daemon=True)
+    child = spawn.Process(target=_answer, args=(prepare, sender, asked, name, level, log), daemon=True)
     child.start()
     sender.close()  # so that the child's end is the pipe's end
-    try:
-        # Another compiler than that for TPUs brings its devices' own libraries, and has what this machine has.
-        why = _why_stopped(receiver, child.pid, limit_s, HOST_BYTES if here_ is None else None)
-        if why is not None:
-            return f"the {called} was stopped {why}"
-        found: Answer | Exception = receiver.recv()
-    except EOFError:
-        return f"the {called} ended abruptly (a bug of its own, or host memory)"
-    finally:
-        child.kill()
-        child.join()
-    if isinstance(found, Exception):
-        raise found
-    return found
+    return child, receiver
 
 
 def _why_stopped(receiver: Any, pid: int | None, limit_s: float | None, most: int | None) -> str | None:
@@ -89,11 +101,16 @@ def _held_bytes(pid: int | None) -> int:
 def _answer(
     prepare: Callable[[], None],
     sender: Any,
-    asked: tuple[PostTrainJobSpec, ModelConfig, local_devices.LocalDevices | None],
+    asked: Asked,
     name: str,
     level: Level,
+    log: str,
 ) -> None:
-    """Send the compiler's answer, or its exception, into the pipe; runs in the child."""
+    """Send the compiler's answer, or its exception, into the pipe; runs in the child.
+
+    log: a file for what libraries print, such as libtpu about the TPU that is not here.
+    """
+    os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), STDERR)
     prepare()
     sys.modules["IPython"] = None  # type: ignore[assignment]  # flax would import it, where it is, to ask for a notebook
     gc.disable()  # nearly all that is made here stays to the end, and looking through it takes a second

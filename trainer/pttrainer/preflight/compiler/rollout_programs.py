@@ -90,7 +90,8 @@ def lowered(of: JobShapes, mesh: Mesh) -> Programs:
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
     proposer = _proposer(of, draft)
     guessed = () if proposer is None else (None if draft is None else weights_of(draft, there),)
-    functions = decode_loop.jitted(decode_loop.Decoding(model_of(of), ANY_END, how, proposer))
+    decoding = decode_loop.Decoding(model_of(of), ANY_END, how, proposer)
+    functions = decode_loop.jitted(decoding, there.devices.flat[0].device_kind)
     number, key = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.uint32)
 
     def lower(name: str, *inputs: Any) -> Any:

@@ -90,7 +90,9 @@ def memory(of: JobShapes, fitted: Fitted = FITTED) -> Memory:
     buffers = resident.resident_buffers(of)
     available = tpu_topology.usable_bytes(of.slice)
     peak = arguments + temporaries
-    everything = max(peak + resident.resident(buffers, "train"), resident.rollout_peak(of, buffers))
+    everything = max(
+        peak + resident.total(resident.during(buffers, "train")), resident.total(resident.rollout_buffers(of, buffers))
+    )
     program = Program(
         "train step", "formula", peak <= available, peak, arguments, temporaries, device_bytes.total(held.state)
     )

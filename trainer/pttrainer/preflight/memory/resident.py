@@ -10,6 +10,7 @@ compiled, the compiler's numbers count, and only the memory outside them is adde
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ptapi.spec import Vllm
@@ -20,7 +21,8 @@ from pttrainer.preflight.shapes.rollout_shapes import Plan
 from pttrainer.rollout.disaggregated import placement
 from pttrainer.rollout.native import buckets
 
-DRAFT, UNDER_WAY = "draft weights", "weights under way"
+ROLLOUT_WEIGHTS, DRAFT, UNDER_WAY = "rollout weights", "draft weights", "weights in transfer"
+GROWING = "the smaller cache while it grows"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
     plan = rollout_shapes.plan_of(there)
     weights = rollout_shapes.weights_bytes(of.structure, there.shape)
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
-    held = Buffer("rollout weights", placement.copies(of.spec) * weights, "rollout", split)
+    held = Buffer(ROLLOUT_WEIGHTS, placement.copies(of.spec) * weights, "rollout", split)
     found = [*_reference(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
     draft = rollout_shapes.draft_of(of)
     if draft is not None:
@@ -62,23 +64,26 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
     return sorted(found, key=lambda buffer: -buffer.bytes)
 
 
-def resident(buffers: list[Buffer], phase: str) -> int:
-    """Return bytes besides the program in this phase."""
-    return sum(buffer.bytes for buffer in buffers if buffer.during in (phase, "always"))
+def total(buffers: Iterable[Buffer]) -> int:
+    """Return the bytes of buffers together."""
+    return sum(buffer.bytes for buffer in buffers)
 
 
-def state(of: JobShapes) -> int:
-    """Return bytes of training's state that stay while completions are sampled."""
-    return device_bytes.total([*of.arguments.state, *of.arguments.frozen, *of.arguments.teacher])
+def during(buffers: Iterable[Buffer], phase: str) -> list[Buffer]:
+    """Return the buffers that are there besides the program in this phase."""
+    return [buffer for buffer in buffers if buffer.during in (phase, "always")]
 
 
-def rollout_peak(of: JobShapes, buffers: list[Buffer]) -> int:
-    """Return computed bytes per device while completions are sampled; 0 if none are."""
-    if not any(buffer.during == "rollout" for buffer in buffers):
-        return 0
-    if of.sampler is not None:
-        return sum(buffer.bytes for buffer in buffers if buffer.during == "rollout")
-    return state(of) + resident(buffers, "rollout")
+def training_state(of: JobShapes) -> Buffer:
+    """Return training's state that stays while completions are sampled."""
+    held = [*of.arguments.state, *of.arguments.frozen, *of.arguments.teacher]
+    return Buffer("training state", device_bytes.total(held), "always")
+
+
+def rollout_buffers(of: JobShapes, buffers: list[Buffer]) -> list[Buffer]:
+    """Return the buffers of a device while completions are sampled, by the formula; none if none are."""
+    sampled = [buffer for buffer in buffers if buffer.during == "rollout"]
+    return [training_state(of), *during(buffers, "rollout")] if sampled and of.sampler is None else sampled
 
 
 def _under_way(of: JobShapes) -> list[Buffer]:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from pttrainer.preflight.compiler import compiler_process, result
 from pttrainer.preflight.memory import formula, resident
-from pttrainer.preflight.memory.resident import Buffer
+from pttrainer.preflight.memory.resident import DRAFT, GROWING, ROLLOUT_WEIGHTS, UNDER_WAY, Buffer
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.local_devices import LocalDevices
@@ -44,14 +44,14 @@ nothing for a backward pass, and most of a rollout's memory is its arguments."""
 class MemoryCheck(NamedTuple):
     """The result of the check.
 
-    programs: as formula and compiler saw them, the decisive answer on each last. peaks: bytes per device at the
+    programs: as formula and compiler saw them, the decisive answer on each last. phases: what is on a device at the
     highest moment of each phase, everything included. traffic: of the compiled step.
     """
 
     programs: list[Program]
     buffers: list[Buffer]
     parts: list[Buffer]
-    peaks: dict[str, int]
+    phases: dict[str, list[Buffer]]
     available: int
     traffic: list[Traffic] | None
     notes: list[str]
@@ -69,12 +69,12 @@ class MemoryCheck(NamedTuple):
     @property
     def during(self) -> str:
         """Return the phase with the highest peak."""
-        return max(self.peaks, key=lambda name: self.peaks[name])
+        return max(self.phases, key=lambda name: resident.total(self.phases[name]))
 
     @property
     def peak(self) -> int:
         """Return the highest peak of all phases."""
-        return self.peaks[self.during]
+        return resident.total(self.phases[self.during])
 
     @property
     def is_computed(self) -> bool:
@@ -97,7 +97,7 @@ def check_memory(of: JobShapes, depth: Depth = "auto", limit_s: float | None = N
         found.notes.append(f"{why}; the formula answers instead")
     elif depth != "formula":
         found = _compiled(of, found, depth, None if limit_s is None else time.monotonic() + limit_s)
-    found = found._replace(peaks=_peaks(of, found.decisive, found.buffers))
+    found = found._replace(phases=_phases(of, found.decisive, found.buffers))
     if found.is_computed and UNSURE < found.peak / found.available <= HOPELESS:
         found.notes.append("within the formula's error of what a chip has: only the compiler can tell")
     return found
@@ -107,7 +107,7 @@ def _compiled(of: JobShapes, found: MemoryCheck, depth: Depth, until: float | No
     """Compile the train step as far as needed; if it fits, the job's other programs."""
     is_here = isinstance(of.slice, LocalDevices)  # nothing is refused there, so nothing is refused sooner
     levels: tuple[Level, ...] = ("full",) if is_here or depth == "full" else LEVELS[: 1 + (depth == "auto")]
-    beside = resident.resident(found.buffers, "train")
+    beside = resident.total(resident.during(found.buffers, "train"))
     for level in levels:
         answer = _ask(of, TRAIN_STEP, level, until, found)
         if answer is None:
@@ -127,8 +127,8 @@ def _compiled(of: JobShapes, found: MemoryCheck, depth: Depth, until: float | No
 
 
 def _is_close(of: JobShapes, found: MemoryCheck, names: set[str]) -> bool:
-    peaks = _peaks(of, found.decisive, found.buffers)
-    return any(abs(peaks[name] / found.available - 1) < CLOSE for name in names)
+    phases = _phases(of, found.decisive, found.buffers)
+    return any(abs(resident.total(phases[name]) / found.available - 1) < CLOSE for name in names)
 
 
 def _ask(of: JobShapes, name: str, level: Level, until: float | None, found: MemoryCheck) -> result.Answer | None:
@@ -144,61 +144,73 @@ def _ask(of: JobShapes, name: str, level: Level, until: float | None, found: Mem
     return answer
 
 
-def _peaks(of: JobShapes, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
-    peaks = {TRAIN_STEP: decisive[TRAIN_STEP].peak + resident.resident(buffers, "train")}
-    computed = resident.rollout_peak(of, buffers)
+def _phases(of: JobShapes, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, list[Buffer]]:
+    """Return what is on a device in each phase: the program's peak, and the memory besides it."""
+    always = resident.during(buffers, "always")
+    phases = {TRAIN_STEP: [_peak(decisive[TRAIN_STEP]), *resident.during(buffers, "train")]}
+    computed = resident.rollout_buffers(of, buffers)
     if computed:
-        peaks |= _rollout_peaks(of, decisive, buffers) or {ROLLOUT: computed}
+        phases |= _rollout_phases(of, decisive, buffers) or {ROLLOUT: computed}
     if CUT in decisive:  # its arguments are the state's
-        of_state = resident.state(of) + resident.resident(buffers, "scoring")
-        peaks[CUT] = of_state + decisive[CUT].peak - decisive[CUT].arguments
+        phases[CUT] = [_without(decisive[CUT], "arguments"), resident.training_state(of), *always]
     if PUT in decisive:
-        sizes = {buffer.name: buffer.bytes for buffer in buffers}
-        there = sizes["rollout weights"] + sizes.get(resident.DRAFT, 0)
-        peaks[PUT] = there + decisive[PUT].peak - decisive[PUT].output
+        stay = [buffer for buffer in buffers if buffer.name in (ROLLOUT_WEIGHTS, DRAFT)]
+        phases[PUT] = [_without(decisive[PUT], "output"), *stay]
     if SCORING in decisive:
         # It takes weights alone (a critic's, too); the rest of the training state stays where it is.
         held = of.arguments
         used = [*held.params, *held.critic, *held.frozen]
         unused = device_bytes.total([*held.state, *held.frozen]) - device_bytes.total(used)
-        peaks[SCORING] = decisive[SCORING].peak + unused + resident.resident(buffers, "scoring")
-    return peaks
+        state = Buffer("training state besides weights", unused, "always")
+        phases[SCORING] = [_peak(decisive[SCORING]), state, *always]
+    return phases
 
 
-def _rollout_peaks(of: JobShapes, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
-    """Return peaks of the compiled programs plus resident memory.
-
-    Training's state, a reference, and the rollout's own buffers.
-    """
-    drafted = sum(buffer.bytes for buffer in buffers if buffer.name == resident.DRAFT)  # an argument of two of them
-    beside = _beside(of, buffers, drafted)
-    peaks = {name: decisive[name].peak + beside for name in (WEIGHTS, PREFILL, DECODE) if name in decisive}
-    if WEIGHTS in peaks:
-        peaks[WEIGHTS] += drafted - decisive[WEIGHTS].arguments  # are the state's
-    if DECODE in peaks and decisive[DECODE].fits:
-        # While the cache is made larger, the old half of it is there too.
+def _rollout_phases(of: JobShapes, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, list[Buffer]]:
+    """Return the compiled programs' peaks, each with training's state, a reference, and the rollout's own buffers."""
+    draft = [buffer for buffer in buffers if buffer.name == DRAFT]  # an argument of two of the programs
+    beside = _beside(of, buffers)
+    phases = {name: [_peak(decisive[name]), *beside] for name in (WEIGHTS, PREFILL, DECODE) if name in decisive}
+    if WEIGHTS in phases:  # its arguments are the state's
+        phases[WEIGHTS] = [_without(decisive[WEIGHTS], "arguments"), *beside, *draft]
+    if DECODE in phases and decisive[DECODE].fits:
         there, held = sampler(of), decisive[DECODE].arguments
         plan = plan_of(there)
-        growing = rows_bytes(there, plan.rows, plan.slots // 2)
-        peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
+        growing = Buffer(GROWING, rows_bytes(there, plan.rows, plan.slots // 2), "rollout")
+        if held + growing.bytes > decisive[DECODE].peak:
+            phases[DECODE] = [Buffer(f"arguments of {DECODE}", held, "rollout"), growing, *beside]
         if plan.is_refilled:  # rows wait while the next prompts are computed
             computed = rollout_shapes.weights_bytes(of.structure, there.shape)
             weights = decisive[WEIGHTS].output if WEIGHTS in decisive else computed
-            peaks[PREFILL] += held - weights - decisive[PREFILL].output - drafted
-    return peaks
+            waiting = held - weights - decisive[PREFILL].output - resident.total(draft)
+            phases[PREFILL].append(Buffer("rows that wait for prompts", waiting, "rollout"))
+    return phases
 
 
-def _beside(of: JobShapes, buffers: list[Buffer], drafted: int) -> int:
+def _beside(of: JobShapes, buffers: list[Buffer]) -> list[Buffer]:
     """Return the memory besides a rollout's programs.
 
     Training's state and a reference; on other devices, versions of the weights that are not sampled from, and the
     part of an arriving version in transfer.
     """
     if of.sampler is None:
-        return resident.state(of) + resident.resident(buffers, "scoring") - drafted
-    sizes = {buffer.name: buffer.bytes for buffer in buffers}
+        always = resident.during(buffers, "always")
+        return [resident.training_state(of), *(buffer for buffer in always if buffer.name != DRAFT)]
     copies = placement.copies(of.spec)
-    return sizes["rollout weights"] * (copies - 1) // copies + (sizes[resident.UNDER_WAY] if copies > 1 else 0)
+    if copies == 1:
+        return []
+    weights = next(buffer.bytes for buffer in buffers if buffer.name == ROLLOUT_WEIGHTS)
+    arriving = [buffer for buffer in buffers if buffer.name == UNDER_WAY]
+    return [Buffer("other versions of the rollout weights", weights * (copies - 1) // copies, "rollout"), *arriving]
+
+
+def _peak(program: Program) -> Buffer:
+    return Buffer(program.name, program.peak, "always")
+
+
+def _without(program: Program, part: Literal["arguments", "output"]) -> Buffer:
+    """Return a program's peak without what other buffers hold already."""
+    return Buffer(f"{program.name} besides its {part}", program.peak - getattr(program, part), "always")
 
 
 def _program(name: str, stage: Stage, one: result.Compiled) -> Program:

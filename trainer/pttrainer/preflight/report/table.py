@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pttrainer.preflight.memory.resident import Buffer, total
 from pttrainer.preflight.shapes.passes import DECODE
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.rollout_time import Generation
@@ -57,14 +58,20 @@ def _memory(of: Verdict) -> list[str]:
         parts = (_gib(one.arguments * scale), _gib(one.temporaries * scale)) if one.fits else ("", "")
         refused = "" if one.fits else ", refused"
         rows.append(f"  {one.name:<34} {parts[0]:>10} {parts[1]:>12} {_gib(one.peak * scale):>8}   {how}{refused}")
-    for buffer in of.outside:
-        rows.append(f"  {buffer.name:<34} {_gib(buffer.bytes * scale):>10} {'':>12} {'':>8}   during: {buffer.during}")
-    rows.append(f"  {'peak, in the ' + of.peak_during:<34} {'':>10} {'':>12} {_gib(of.peak * scale):>8}")
+    if any(one.stage != "formula" and one.fits for one in of.programs):
+        rows.append("  peak: of a program's fullest moment, when not all of its temporaries and results exist")
+    rows += ["", f"  {'in use at once, GiB per chip':<34} {'':>10} {'':>12} {'peak':>8}"]
+    rows += [_phase(name, buffers, scale) for name, buffers in of.phases.items()]
     rows.append(f"  {'available':<34} {'':>10} {'':>12} {_gib(of.available * scale):>8}")
     for title, buffers in (("largest", of.largest), ("largest arrays", [] if of.fits else of.arrays)):
         if buffers:
             rows.append(f"  {title}: " + "; ".join(f"{one.label} {_gib(one.bytes * scale)}" for one in buffers))
     return rows
+
+
+def _phase(name: str, buffers: list[Buffer], scale: int) -> str:
+    sizes = " + ".join(f"{one.name} {_gib(one.bytes * scale)}" for one in buffers if one.bytes)
+    return f"  {name:<34} {'':>10} {'':>12} {_gib(total(buffers) * scale):>8} = {sizes}"
 
 
 def _time(e: Estimate) -> list[str]:

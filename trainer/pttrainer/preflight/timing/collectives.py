@@ -1,7 +1,8 @@
 """The collectives of a compiled program by kind, counted in the compiler's own text.
 
-A collective in a loop counts once per iteration; the number of iterations is the constant in the loop's condition; for
-a loop that ends on a computed value, the caller provides it. Of a conditional, the branch with more traffic counts.
+A collective in a loop counts once per iteration; the number of iterations is the constant in the loop's condition over
+the step of its counter (the compiler unrolls some loops by two); for a loop that ends on a computed value, the caller
+provides it. Of a conditional, the branch with more traffic counts.
 Bytes are the least that one device sends and receives: (n − 1)/n of a gathered or scattered array, twice that for a
 sum, n devices.
 
@@ -23,6 +24,7 @@ _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, 
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _SHAPE = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]m[0-9]\w*)?)\[([0-9,]*)\]")
 _OPERATION = re.compile(r"= (.*?) ([a-z][a-z\-]*)\(")
+_NAME = re.compile(r"^  (?:ROOT )?%?([\w.\-]+) = ")
 _CONSTANT = re.compile(r"[su]32\[\](?:\{[^}]*\})? constant\((\d+)\)")
 
 
@@ -66,7 +68,7 @@ def collectives(text: str, devices_per_slice: int, turns: int | None = None) -> 
 
     turns: iterations of its loops, if they do not say.
     """
-    bodies = _computations(text)
+    bodies = computations(text)
     entry = next((name for name, (is_entry, _) in bodies.items() if is_entry), None)
 
     @cache
@@ -82,16 +84,17 @@ def collectives(text: str, devices_per_slice: int, turns: int | None = None) -> 
             return Counter()
         shape, name = operation[1], operation[2].removesuffix("-start")
         if name in KINDS:
-            return _one(shape, name, line, devices_per_slice, is_start=operation[2].endswith("-start"))
+            moved, slow = exchanged(shape, name, line, devices_per_slice, is_start=operation[2].endswith("-start"))
+            return Counter({(name, slow, "count"): 1, (name, slow, "bytes"): moved} if moved >= SMALL else {})
         if name == "while":
-            condition, body = (_named(line, key)[0] for key in ("condition", "body"))
-            count = turns or _turns(bodies.get(condition, (False, []))[1])
+            condition, body = (named(line, key)[0] for key in ("condition", "body"))
+            count = turns or iterations(*(bodies.get(name, (False, []))[1] for name in (condition, body)))
             return Counter({key: count * value for key, value in of(body).items()})
         if name == "conditional":
-            branches = [of(branch) for key in _BRANCHES for branch in _named(line, key)]
+            branches = [of(branch) for key in BRANCHES for branch in named(line, key)]
             return max(branches, key=lambda sums: sum(v for k, v in sums.items() if k[2] == "bytes"), default=Counter())
         total: Sums = Counter()
-        for called in [*_named(line, "calls"), *_named(line, "called_computations")]:
+        for called in [*named(line, "calls"), *named(line, "called_computations")]:
             total += of(called)
         return total
 
@@ -101,26 +104,22 @@ def collectives(text: str, devices_per_slice: int, turns: int | None = None) -> 
     ]
 
 
-_BRANCHES = ("branch_computations", "true_computation", "false_computation")
+BRANCHES = ("branch_computations", "true_computation", "false_computation")
 
 
-def _one(shape: str, kind: str, line: str, devices_per_slice: int, *, is_start: bool) -> Sums:
+def exchanged(shape: str, kind: str, line: str, devices_per_slice: int, *, is_start: bool) -> tuple[int, bool]:
+    """Return the bytes that a device exchanges in a collective, and whether it spans slices."""
     group = _group(line)
     sizes = [_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(shape)]
-    if kind == "collective-permute":
-        n, moved = 2, (max(sizes, default=0) if is_start else sum(sizes))
-    else:
-        n = len(group) or 1
-        # The start of a gather holds its operand and its result; of a sum, only the result.
-        size = max(sizes, default=0) if is_start and kind == "all-gather" else sum(sizes)
-        moved = _exchanged(kind, size, n)
-    if n <= 1 or moved < SMALL:
-        return Counter()
     slow = len({device // devices_per_slice for device in group}) > 1
-    return Counter({(kind, slow, "count"): 1, (kind, slow, "bytes"): moved})
+    if kind == "collective-permute":
+        return (max(sizes, default=0) if is_start else sum(sizes)), slow
+    # The start of a gather holds its operand and its result; of a sum, only the result.
+    size = max(sizes, default=0) if is_start and kind == "all-gather" else sum(sizes)
+    return _share(kind, size, len(group) or 1), slow
 
 
-def _exchanged(kind: str, size: int, n: int) -> int:
+def _share(kind: str, size: int, n: int) -> int:
     """Return the bytes exchanged; size: of the result."""
     share = {"all-gather": size, "all-reduce": 2 * size, "reduce-scatter": size * n, "all-to-all": size}[kind]
     return share * (n - 1) // n
@@ -158,20 +157,45 @@ def _mesh(axes: str, over: str) -> list[int]:
     return [int(x) for x in ids[index].ravel()]
 
 
-def _turns(condition: list[str]) -> int:
-    """Return the iterations of a loop from 0 in steps of 1."""
-    found = [int(number) for line in condition for number in _CONSTANT.findall(line)]
-    return max(found, default=1)
+def iterations(condition: list[str], body: list[str]) -> int:
+    """Return the iterations of a loop from 0: its limit over the step of its counter."""
+    limit = max((int(number) for line in condition for number in _CONSTANT.findall(line)), default=1)
+    return -(-limit // _step(condition, body))
 
 
-def _named(line: str, key: str) -> list[str]:
+def _step(condition: list[str], body: list[str]) -> int:
+    """Return what the loop's counter grows by in an iteration; 1 if the text does not say."""
+    at = {found[1]: line for line in body if (found := _NAME.match(line))}
+    index = [int(number) for line in condition for number in re.findall(r" get-tuple-element\(.*index=(\d+)", line)]
+    results = next((_operands(line) for line in body if line.startswith("  ROOT ") and " tuple(" in line), [])
+    if len(index) != 1 or index[0] >= len(results):
+        return 1
+    counter = _origin(results[index[0]], at)
+    added = [_CONSTANT.search(at.get(_origin(name, at), "")) for name in _operands(at.get(counter, ""))]
+    return next((int(number[1]) for number in added if number is not None and " add(" in at[counter]), 1)
+
+
+def _origin(name: str, at: Mapping[str, str]) -> str:
+    """Return the instruction that a name stands for, behind copies."""
+    while name in at and re.search(r" (?:copy|bitcast)\(", at[name]):
+        name = _operands(at[name])[0]
+    return name
+
+
+def _operands(line: str) -> list[str]:
+    """Return the names between an instruction's parentheses."""
+    return re.findall(r"%([\w.\-]+)", re.sub(r"^.*? = .*? [a-z][a-z\-]*\(", "", line).split("), ")[0])
+
+
+def named(line: str, key: str) -> list[str]:
+    """Return the computations that an instruction names under a key."""
     found = re.search(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", line)
     if found is None:
         return [""] if key in ("condition", "body") else []
     return [name.strip().lstrip("%") for name in (found[1] or found[2]).split(",")]
 
 
-def _computations(text: str) -> dict[str, tuple[bool, list[str]]]:
+def computations(text: str) -> dict[str, tuple[bool, list[str]]]:
     """Return name -> (is the entry, lines)."""
     found: dict[str, tuple[bool, list[str]]] = {}
     lines: list[str] = []

@@ -39,16 +39,16 @@ _POWER_OF_UNIT = re.compile(r"(?<=[A-Za-z])\s*\^\s*\{?[+-]?\d+\}?")
 _LAYOUT = re.compile(r"\\(?:boxed|left|right|displaystyle|q?quad|[bB]igg?)(?![A-Za-z])|\\[^A-Za-z%$]|~")
 _EQUALS = re.compile(r"=|≈|\\approx(?![A-Za-z])")
 _DIGIT = re.compile(r"\d")
-_TO_COMPUTE = re.compile(r"\\[A-Za-z]|[√π]")
+_TO_COMPUTE = re.compile(r"\\[A-Za-z]|[√π]|\d\s*[-+*×·÷^:x]\s*[$€£¥₹]?\s*\d")
 
 
 def reward(prompt: str, completion: str, row: Row) -> float:
     """Return 1.0 or 0.0; `row["answer"]` is the gold answer, with or without its reasoning."""
     gold = str(row["answer"])
-    wanted = final_number(gold)
-    if wanted is None:
+    expected = final_number(gold)
+    if expected is None:
         return float(_text(gold) != "" and _text(completion) == _text(gold))
-    return float(final_number(completion) == wanted)
+    return float(final_number(completion) == expected)
 
 
 def final_number(text: str) -> Fraction | None:
@@ -59,7 +59,7 @@ def final_number(text: str) -> Fraction | None:
         numbers = _numbers(answer)
         return numbers[-1] if numbers else None
     sides = [side for side in _EQUALS.split(answer) if _DIGIT.search(side)]
-    numbers = _numbers(sides[-1]) if sides and not _TO_COMPUTE.search(sides[-1]) else []
+    numbers = [] if not sides or _TO_COMPUTE.search(sides[-1]) else _numbers(sides[-1])
     return numbers[0] if len(set(numbers)) == 1 else None
 
 

@@ -157,7 +157,7 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
     """Build the environment of the job's episodes. Raises ConfigError or UserCodeError."""
     if jax.process_count() > 1 and (spec.python is not None or any(tool.python is not None for tool in spec.tools)):
         raise ConfigError(
-            "spec.environment: Python of your own needs one process that drives all chips, and this run has "
+            "spec.environment.python: needs one process that drives all chips, and this run has "
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
     if spec.python is not None:

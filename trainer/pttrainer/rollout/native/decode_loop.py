@@ -37,6 +37,12 @@ from pttrainer.runtime.distributed import sharding
 
 DISPATCH_TOKENS = 64
 """Most tokens of a row per dispatch, before the host sees any."""
+WEIGHTS_AS_STORED = {"TPU7x": {"xla_tpu_control_large_2nd_minor_layout_for_x16": "false"}}
+"""Compiler options, by device kind, with which the loop over tokens reads weights in the tiles they are stored in.
+
+A program's arguments have tiles of 8 x 128; on tpu7x XLA prefers 16 x 128 for bfloat16 inside, so it would copy all
+weights before the loop: as much memory again, for products that are no faster (docs/findings/preflight.md).
+"""
 
 
 @dataclass(frozen=True)
@@ -289,13 +295,14 @@ def _with_shardings(rows: Rows) -> Rows:
     return rows._replace(cache=cache_layout.with_shardings(rows.cache), hidden_BD=hidden_BD)
 
 
-def jitted(decoding: Decoding) -> dict[str, Any]:
+def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:
     """Return the functions, compiled at their first call with a shape; states are donated."""
+    options = WEIGHTS_AS_STORED.get(device_kind)
     return {
-        "prefill": jax.jit(decoding.prefill, static_argnums=0),
+        "prefill": jax.jit(decoding.prefill, static_argnums=0, compiler_options=options),
         "spread": jax.jit(decoding.spread, static_argnums=(0, 1)),
         "idle": jax.jit(decoding.idle, static_argnums=(0, 1)),
-        "advance": jax.jit(decoding.advance, donate_argnums=1),
+        "advance": jax.jit(decoding.advance, donate_argnums=1, compiler_options=options),
         "grow": jax.jit(decoding.grow, static_argnums=0),
         "shrink": jax.jit(decoding.shrink, static_argnums=0),
         "stop": jax.jit(stop, donate_argnums=0),

@@ -23,7 +23,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding
 
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params, decode_backend
@@ -92,7 +93,7 @@ class NativeEngine:
         """Return the compiled functions for these sampling parameters."""
         how = replace(sampling, stop=(), max_length=0, max_new_tokens=0)  # what the compiled functions depend on
         proposer = None if self._speculation is None else self._speculation.proposer
-        return _compiled(self._model, self._tokenizer.eos_ids, how, proposer)
+        return _compiled(self._model, self._tokenizer.eos_ids, how, sharding.chip()[1], proposer)
 
     @property
     def _ahead(self) -> int:
@@ -112,9 +113,9 @@ def _as_given(params: Params) -> Params:
 
 @lru_cache(maxsize=16)
 def _compiled(
-    model: Model, eos_ids: tuple[int, ...], how: Sampling, proposer: Proposer | None = None
+    model: Model, eos_ids: tuple[int, ...], how: Sampling, device_kind: str, proposer: Proposer | None
 ) -> dict[str, Any]:
-    return jitted(Decoding(model, eos_ids, how, proposer))
+    return jitted(Decoding(model, eos_ids, how, proposer), device_kind)
 
 
 class _Run:
@@ -266,7 +267,7 @@ def reshaped(mesh: Mesh, shape: logical_axes.Shape) -> Mesh:
 
 
 def decoding_shardings(model: Model, mesh: Mesh) -> Any:
-    """Return the shardings of `for_decoding`'s weights: not split over `fsdp`.
+    """Return where `for_decoding`'s weights are: not split over `fsdp`, and on TPUs in the order that is read.
 
     They are gathered once per rollout: else every token would gather every layer again.
     """
@@ -279,8 +280,18 @@ def decoding_shardings(model: Model, mesh: Mesh) -> Any:
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 
     layer = sharding.weight_shardings(mesh, shapes["layers"][0], without_fsdp(axes.pop("layers"), without_layer=True))
+    if mesh.devices.flat[0].platform == "tpu":
+        layer = {**layer, "attention": _transposed(layer["attention"])}
     layers = (layer,) * len(shapes.pop("layers"))
     return {**sharding.weight_shardings(mesh, shapes, without_fsdp(axes, without_layer=False)), "layers": layers}
+
+
+def _transposed(attention: dict[str, Any]) -> dict[str, Any]:
+    """Store q, k and v by columns, as the TPU's loop over tokens reads them: otherwise it would copy them first."""
+    return {
+        name: Format(Layout((1, 0)), where) if name in ("q", "k", "v") and isinstance(where, NamedSharding) else where
+        for name, where in attention.items()
+    }
 
 
 def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad_id: int) -> PaddedPrompts:

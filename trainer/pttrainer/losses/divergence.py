@@ -71,7 +71,7 @@ class Teacher:
         def compared(hidden_BCD: Array, teacher_BCE: Array) -> tuple[Array, Array]:
             student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, heads[0]))
             teacher_BCV = jax.nn.log_softmax(_logits(self.model, teacher_BCE, heads[1]))
-            return student_BCV, divergence(*self._outcomes(lax.stop_gradient(teacher_BCV), student_BCV), self.beta)
+            return student_BCV, jensen_shannon(*self._outcomes(lax.stop_gradient(teacher_BCV), student_BCV), self.beta)
 
         return _by_chunk(compared, (hidden_BTD, teacher_BTE), batch, self.chunk or chunk_size(*_shape(batch), V))
 
@@ -104,13 +104,13 @@ class OfflineTeacher:
 
         def compared(hidden_BCD: Array, ids_BCK: Array, logps_BCK: Array) -> tuple[Array, Array]:
             student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, whole_VD))
-            return student_BCV, divergence(_with_rest(logps_BCK), _with_others(student_BCV, ids_BCK), self.beta)
+            return student_BCV, jensen_shannon(_with_rest(logps_BCK), _with_others(student_BCV, ids_BCK), self.beta)
 
         outcomes = hidden_BTD, batch.teacher_ids_BTK, batch.teacher_logps_BTK
         return _by_chunk(compared, outcomes, batch, self.chunk or chunk_size(*_shape(batch), head_VD.shape[0]))
 
 
-def divergence(teacher_X: Array, student_X: Array, beta: float) -> Array:
+def jensen_shannon(teacher_X: Array, student_X: Array, beta: float) -> Array:
     """Return the divergence of log-probs over the last axis. A stopped teacher gets no gradient."""
     if beta == 0.0:
         return _kl(teacher_X, student_X)
