@@ -52,6 +52,13 @@ def test_one_rank_prints_its_lines_as_they_are(invoke: Invoke, kube: Any, make_j
     assert invoke("workload", "logs", "a", "--tail", "1").out == "two\n"
 
 
+def test_what_the_trainer_says_to_the_operator_is_not_shown(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a"))
+    kube.put(PODS, pod("p0", hosts=1))
+    kube.logs[("p0", "trainer")] = ["one", 'posttrain-progress: {"step": 1}', "two"]
+    assert invoke("workload", "logs", "a").out == "one\ntwo\n"
+
+
 def test_several_ranks_are_tagged_with_slice_times_hosts_plus_host(invoke: Invoke, kube: Any, make_job: Make) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
     for slice_index in (1, 0):
@@ -248,5 +255,5 @@ def test_a_link_leads_to_the_logs_of_all_ranks_or_of_one(invoke: Invoke, kube: A
 
 def test_a_job_outside_google_cloud_has_no_link(invoke: Invoke, kube: Any, make_job: Make) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
-    told = invoke("workload", "logs", "a", "--link")
-    assert (told.code, "job 'a' has no link to Cloud Logging" in told.err) == (1, True)
+    result = invoke("workload", "logs", "a", "--link")
+    assert (result.code, "job 'a' has no link to Cloud Logging" in result.err) == (1, True)
