@@ -1,7 +1,5 @@
 """The forms in which models write a number: `gsm8k` and `math` find the same answer and read it alike."""
 
-from __future__ import annotations
-
 import pytest
 
 from pttrainer.rewards import RewardFunction

@@ -216,6 +216,21 @@ def progress(place: Directory) -> run_directory.Progress:
     return run_directory.Progress.model_validate_json(place.read(run_directory.PROGRESS) or b"")
 
 
+def test_the_log_repeats_the_document_at_each_stage_and_then_seldom(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Directory(tmp_path)
+    reporter = Reporter(place, "u-1", leader=True, in_log=True)
+    reporter.stage("training")
+    reporter.start(0, 4)
+    for step in range(1, 5):
+        reporter.finished_step(step, {"loss": 0.5}, seconds=2.0)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith(run_directory.PROGRESS_LINE)]
+    documents = [run_directory.Progress.model_validate_json(line.partition(": ")[2]) for line in said]
+    assert [(each.stage, each.step) for each in documents] == [("training", 0), ("training", 4)]
+    assert documents[-1] == progress(place)
+
+
 def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Directory(tmp_path)
     reporter = Reporter(place, "u-1", leader=True)
