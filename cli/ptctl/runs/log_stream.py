@@ -1,4 +1,4 @@
-"""Logs of a job: what exists now, or a stream that goes on through restarts deadline the job ends.
+"""Logs of a job: what exists now, or a stream that goes on through restarts until the job ends.
 
 One thread per rank reads its pod, one queue orders the lines as they arrive, and only the main thread prints.
 """
@@ -46,7 +46,7 @@ def print_logs(app: App, target: Target, name: str, only_rank: int | None, tail:
 
 
 def follow_logs(app: App, target: Target, name: str, only_rank: int | None, tail: int | None) -> None:
-    """Print the lines of all ranks as they are written, deadline the job has ended and everything is printed."""
+    """Print the lines of all ranks as they are written, until the job has ended and everything is printed."""
     kube = app.connect(target)
     job = view(fetch(kube, target, name))
     lines: queue.Queue[Line] = queue.Queue()

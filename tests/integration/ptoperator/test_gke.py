@@ -12,7 +12,7 @@ from tests.builders.gke.model import ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 from tests.builders.gke.nodes import GkeNodes
 from tests.builders.gke.server import CLUSTER, LOCATION, PROJECT, GkeServer, Twist
 
-from ptkube.client import Kube, NotFound
+from ptkube.client import Kube
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS
 from ptlocal.kubelet.ports import free_port
 
@@ -58,14 +58,6 @@ def tpu_job(jobs: Any, name: str, capacity: list[dict[str, Any]], **spec: Any) -
     jobs.create(name, accelerator={"type": "v6e-8", "slices": 2}, capacity=capacity, **spec)
 
 
-def has_gone(jobs: Any, name: str) -> bool:
-    try:
-        jobs.kube.get(POSTTRAINJOBS, name, jobs.namespace)
-    except NotFound:
-        return True
-    return False
-
-
 def test_a_job_gets_its_pools_runs_on_them_and_leaves_nothing(
     control_plane: Any, kube: Kube, jobs: Any, site: Site, tmp_path: Path
 ) -> None:
@@ -84,7 +76,7 @@ def test_a_job_gets_its_pools_runs_on_them_and_leaves_nothing(
         jobs.wait(lambda: jobs.status("tuned").capacity.node_pools == [])
         assert kube.list(NODES, labels="cloud.google.com/gke-nodepool").items == []
         jobs.delete("tuned")
-        jobs.wait(lambda: has_gone(jobs, "tuned"))
+        jobs.wait(lambda: jobs.find(POSTTRAINJOBS, "tuned") is None)
     finally:
         operator.kill()
     assert "Traceback" not in operator.log.read_text()
@@ -122,7 +114,7 @@ def test_a_deleted_jobs_pools_go_and_an_orphan_is_swept(
         tpu_job(jobs, "regretted", [{"type": "spot"}])
         jobs.wait(lambda: len(jobs.status("regretted").capacity.node_pools) == 2)
         jobs.delete("regretted")
-        jobs.wait(lambda: has_gone(jobs, "regretted"))
+        jobs.wait(lambda: jobs.find(POSTTRAINJOBS, "regretted") is None)
         jobs.wait(lambda: not site.model.ours(), shown=lambda: site.model.pools)
     finally:
         operator.kill()
@@ -158,7 +150,7 @@ def test_an_operator_killed_at_every_write_makes_no_pool_too_many_and_leaves_non
         _live_until(jobs, operator, lambda: not site.model.ours())
         assert len(kube.list(JOBSETS, jobs.namespace).items) == 1
         jobs.delete("hunted")
-        _live_until(jobs, operator, lambda: has_gone(jobs, "hunted"))
+        _live_until(jobs, operator, lambda: jobs.find(POSTTRAINJOBS, "hunted") is None)
         operator.kill()
     struck = [what for what, tries in killer.tries.items() if tries >= 2]
     assert sum(what.startswith("GKE CreateNodePool") for what in struck) >= 2, struck
