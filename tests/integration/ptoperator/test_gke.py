@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS
 from ptlocal.kubelet.ports import free_port
 
 SECOND_CHOICE = [{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-b"]}]
-MAX_STARTS = 120
 
 
 class Site:
@@ -146,11 +145,11 @@ def test_an_operator_killed_at_every_write_makes_no_pool_too_many_and_leaves_non
         operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace, env=env)
         killer.operator = operator
         tpu_job(jobs, "hunted", SECOND_CHOICE)
-        _live_until(jobs, operator, lambda: str(jobs.status("hunted").phase) == "Succeeded")
-        _live_until(jobs, operator, lambda: not site.model.ours())
+        operator.live_until(lambda: str(jobs.status("hunted").phase) == "Succeeded")
+        operator.live_until(lambda: not site.model.ours())
         assert len(kube.list(JOBSETS, jobs.namespace).items) == 1
         jobs.delete("hunted")
-        _live_until(jobs, operator, lambda: jobs.find(POSTTRAINJOBS, "hunted") is None)
+        operator.live_until(lambda: jobs.find(POSTTRAINJOBS, "hunted") is None)
         operator.kill()
     struck = [what for what, tries in killer.tries.items() if tries >= 2]
     assert sum(what.startswith("GKE CreateNodePool") for what in struck) >= 2, struck
@@ -159,14 +158,3 @@ def test_an_operator_killed_at_every_write_makes_no_pool_too_many_and_leaves_non
     assert site.model.doubled == []
     assert Counter(site.model.made).most_common(1)[0][1] <= 3
     assert site.model.ours() == []
-
-
-def _live_until(jobs: Any, operator: OperatorProcess, is_there: Callable[[], Any]) -> None:
-    """Start the operator again whenever it was killed, until it is so."""
-    for _ in range(MAX_STARTS):
-        if is_there():
-            return
-        if operator.is_dead():
-            operator.start()
-        jobs.wait(lambda: operator.is_dead() or is_there(), 120, lambda: operator.log.read_text()[-5000:])
-    raise AssertionError(operator.log.read_text()[-5000:])

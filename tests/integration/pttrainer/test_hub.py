@@ -1,7 +1,5 @@
 """Models and data from the hub: the real client against a small server that speaks the hub's protocol."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -17,16 +15,10 @@ from tests.builders.trainer import runs
 
 
 def write_job(directory: Path, name: str, model: str, **source: str) -> Path:
-    data = directory / "train.jsonl"
-    data.write_text("\n".join(json.dumps({"question": f"{i}+1?", "answer": f"#### {i + 1}"}) for i in range(16)))
-    spec = {
-        "model": {"uri": model},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{data}", **source}},
-        "training": {"steps": 1, "batchSize": 2, "sequenceLength": 64},
-        "accelerator": {"type": "cpu-1"},
-    }
-    return runs.write_job(directory, name, spec)
+    data = {"train": {"uri": f"file://{directory}/train.jsonl", **source}}
+    runs.write_rows(directory / "train.jsonl", runs.SUMS[:16])
+    training = {"steps": 1, "batchSize": 2, "sequenceLength": 64}
+    return runs.job(directory, name, model={"uri": model}, data=data, training=training)
 
 
 def run(job: Path, **env: str) -> subprocess.CompletedProcess[str]:
