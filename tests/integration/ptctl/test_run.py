@@ -87,9 +87,9 @@ def test_train_beside_a_job_of_the_cluster_is_refused_with_its_pod(ptctl: Run, j
 def test_data_are_looked_at_without_training(job: Make, tmp_path: Path) -> None:
     done = alone("data", "check", "-o", "json", "--examples", "1", stdin=job("look"))
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["data"]
-    assert found["tokens"]["trainable"] > 0
-    assert len(found["examples"]) == 1
+    (report,) = json.loads(done.stdout)["data"]
+    assert report["tokens"]["trainable"] > 0
+    assert len(report["examples"]) == 1
     assert not (tmp_path / "runs" / "look").exists()
 
 
@@ -106,11 +106,11 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stdout
     run = tmp_path / "runs" / "solo"
-    said = done.stderr.splitlines()
-    assert said[:2] == [f"solo: sft of random://tiny on cpu-1 (1 virtual device), in {run}", "starting the trainer"]
-    assert "loading the model ..." in said
-    assert said[-1] == f"  ptctl workload tensorboard {run} --open"
-    assert f"model: {run}/export" in said
+    lines = done.stderr.splitlines()
+    assert lines[:2] == [f"solo: sft of random://tiny on cpu-1 (1 virtual device), in {run}", "starting the trainer"]
+    assert "loading the model ..." in lines
+    assert lines[-1] == f"  ptctl workload tensorboard {run} --open"
+    assert f"model: {run}/export" in lines
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
     shorter = alone("train", "--set", "training.steps=1", stdin=job("solo"))
     assert shorter.returncode == 1

@@ -46,7 +46,7 @@ Eventually = Callable[..., Manifest]
 
 @pytest.fixture
 def eventually(kube: Kube) -> Eventually:
-    """Wait until an object is as told: eventually(PODS, name, namespace, lambda pod: ...). None stands for gone."""
+    """Wait until a condition holds: eventually(PODS, name, namespace, lambda pod: ...). None stands for gone."""
 
     def wait(
         resource: Resource, name: str, namespace: str, is_so: Callable[[Manifest | None], Any], timeout_s: float = 600.0

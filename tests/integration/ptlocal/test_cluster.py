@@ -124,8 +124,8 @@ def test_after_kill_9_of_the_supervisor_the_next_up_leaves_no_orphan(data: Path)
 
 
 def _sleepers() -> list[str]:
-    found = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    return [line for line in found if line in ("sleep 5151", "sleep 5252")]
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if line in ("sleep 5151", "sleep 5252")]
 
 
 def test_after_kill_9_of_the_supervisor_down_and_reset_clean_up_too(data: Path) -> None:
@@ -185,9 +185,9 @@ def test_many_starts_at_once_make_one_cluster(data: Path) -> None:
         f"info = up(Path({str(data)!r}), without=['operator'], say=lambda _: None); print(info.pid, info.started)"
     )
     starting = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = [process.communicate(timeout=900)[0].split() for process in starting]
-    assert len({pid for pid, _ in answers}) == 1
-    assert sorted(started for _, started in answers) == ["False", "False", "True"]
+    outputs = [process.communicate(timeout=900)[0].split() for process in starting]
+    assert len({pid for pid, _ in outputs}) == 1
+    assert sorted(started for _, started in outputs) == ["False", "False", "True"]
 
 
 def test_reset_forgets_everything_and_touches_nothing_else(data: Path, tmp_path: Path) -> None:

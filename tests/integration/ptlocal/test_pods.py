@@ -36,8 +36,8 @@ def phase(*wanted: str) -> Callable[[Manifest | None], bool]:
 
 def terminated(item: Manifest, container: str = "main") -> Manifest:
     statuses = {s["name"]: s for s in item["status"]["containerStatuses"]}
-    found: Manifest = statuses[container]["state"]["terminated"]
-    return found
+    terminated: Manifest = statuses[container]["state"]["terminated"]
+    return terminated
 
 
 def log(kube: Kube, namespace: str, name: str, **options: Any) -> list[str]:

@@ -281,6 +281,19 @@ def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: 
     assert jobs.wait_phase("maxtext", "Succeeded").failure is None
 
 
+def test_a_run_on_a_claim_shows_where_it_is_by_its_log(operator: OperatorProcess, jobs: Any) -> None:
+    claim = {"name": "work", "mountPath": str(jobs.runs.parent), "persistentVolumeClaim": {"claimName": "work"}}
+    jobs.create("claimed", {"FAKE_WAIT": "1", "FAKE_HIDDEN": "1"}, volumes=[claim])
+    jobs.wait(lambda: jobs.status("claimed").progress.step >= 3, shown=lambda: jobs.status("claimed"))
+    status = jobs.status("claimed")
+    assert (str(status.phase), status.progress.total) == ("Running", 3)
+    assert condition(status, "Running") == ("True", "Training")
+    assert status.metrics.loss
+    (jobs.runs / "claimed" / "finish").touch()
+    status = jobs.wait_phase("claimed", "Succeeded")
+    assert not (jobs.runs / "claimed" / "progress.json").exists()
+
+
 def test_preflight_goes_before_the_pods_and_its_verdict_into_status(operator: OperatorProcess, jobs: Any) -> None:
     jobs.create("checked", {"FAKE_PREFLIGHT": "Fits", "FAKE_PREFLIGHT_S": "1"}, preflight="Enforce")
     status = jobs.wait_phase("checked", "Preflight")

@@ -120,6 +120,13 @@ def test_patterns_and_files_of_a_data_set_are_found(directory: Path, endpoint: s
         assert len(json.loads(found.stdout.splitlines()[-1])) == count, found.stderr
 
 
+def test_a_hub_that_cannot_be_reached_ends_a_run_so_that_it_is_started_again(directory: Path) -> None:
+    job = write_job(directory, "cut-off", f"hf://{REPOSITORY}")
+    done = run(job, HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(directory / "empty"))
+    assert done.returncode == 68, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_hub_that_cannot_be_reached_is_said_to_be(directory: Path) -> None:
     refused = find(directory, "http://127.0.0.1:9", uri=f"hf://datasets/{DATASET}").stderr.splitlines()[-1]
     assert "cannot be fetched: " in refused

@@ -38,6 +38,8 @@ def final_answer(text: str) -> tuple[str, bool]:
     later has changed its mind.
     """
     text = text.rpartition("</think>")[2]
+    if text.count("<answer>") > text.count("</answer>"):  # a stop string takes the tag with it
+        text += "</answer>"
     marked, last_end = marked_answer(text), 0
     boxed: list[str] = []
     for start, content, end in _boxes(text):

@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
@@ -18,7 +17,7 @@ ptctl workload metrics llama-gsm8k -o json | jq -s 'map(.loss) | min'
 """
 
 
-@click.command("metrics", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("metrics", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @job_or_directory
 @click.option(
     "--last", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of steps in the table."

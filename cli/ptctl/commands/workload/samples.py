@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
@@ -19,7 +18,7 @@ ptctl workload samples llama-gsm8k -o json | jq .reward
 """
 
 
-@click.command("samples", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("samples", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @job_or_directory
 @click.option("-f", "--follow", is_flag=True, help="Print every new step until the job ends.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Step to print; default: the newest.")

@@ -8,7 +8,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
@@ -19,7 +18,7 @@ ptctl workload tensorboard runs/llama-gsm8k --open # on a run of `ptctl train`
 """
 
 
-@click.command("tensorboard", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("tensorboard", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @job_or_directory
 @click.option("--open", "opens", is_flag=True, help="Run TensorBoard here.")
 @click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port on this machine.")

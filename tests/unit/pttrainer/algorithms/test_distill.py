@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from tests.builders.trainer.steps import compiled
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from pttrainer.algorithms import distill, sft, teachers
@@ -36,7 +37,6 @@ from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import ema, transformation
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.state import TrainState
-from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -139,9 +139,7 @@ def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: 
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
     program = Program(MODEL, made, updates, rate, micro)
-    layout = program.layout(mesh)
-    function = train_step(program, layout)
-    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
+    function, fresh = compiled(program, mesh)
     weights = sharding.weight_shardings(mesh, MODEL.abstract(), MODEL.logical_axes())
     with jax.set_mesh(mesh):
         teacher = jax.device_put(jax.device_get(made.teacher_params), weights)
