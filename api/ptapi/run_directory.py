@@ -58,8 +58,6 @@ RUN_DIRECTORY_ENV = "POSTTRAIN_RUN_DIRECTORY"
 """The run directory, for programs other than posttrain's trainer."""
 PROGRESS_LOG_ENV = "POSTTRAIN_PROGRESS_IN_LOG"
 """`true`: the trainer repeats its progress document in the log, for an operator that cannot read the run directory."""
-PROGRESS_LINE = "posttrain-progress: "
-"""What such a line starts with; a compact `Progress` follows."""
 JOB_FILE = "/etc/posttrain/job.yaml"
 """Where the operator mounts the job in the trainer's pod."""
 

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ptapi.run_directory import PROGRESS_LINE
+from ptapi.text.terminal import PROGRESS_LINE
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view

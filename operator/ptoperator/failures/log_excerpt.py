@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ptapi.failures import FailureClass
-from ptapi.run_directory import PROGRESS_LINE
+from ptapi.text.terminal import PROGRESS_LINE
 from ptoperator.failures.redaction import redact
 
 LINE_LIMIT = 400

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ptapi.run_directory import PROGRESS_LINE, Progress
+from ptapi.run_directory import Progress
+from ptapi.text.terminal import PROGRESS_LINE
 from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest

@@ -110,7 +110,7 @@ def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Sco
 def model_problem(config: ModelConfig, rows: int, length: int, dtype: str) -> Problem:
     """Return the problem of a model's queries."""
     queries = jax.ShapeDtypeStruct((rows, length, config.heads, config.head_dim), dtype)
-    sinks_N = jnp.zeros(config.heads) if config.sinks else None
+    sinks_N: Any = jax.ShapeDtypeStruct((config.heads,), "float32") if config.sinks else None
     return problem_of(queries, config.kv_heads, Scoring(config.scale, config.attention_softcap, sinks_N))
 
 

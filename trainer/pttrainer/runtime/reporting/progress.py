@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ptapi import run_directory
 from ptapi.run_directory import BestRef, CheckpointRef, Progress, Stage
+from ptapi.text.terminal import PROGRESS_LINE
 from pttrainer.runtime.io.storage import Place
 
 MIN_INTERVAL_S = 1.0
@@ -181,7 +182,7 @@ class Reporter:
                 if self._in_log and (every_s == 0.0 or now - self._logged >= LOG_INTERVAL_S):
                     self._logged = now
                     content = document.model_dump_json(by_alias=True, exclude_defaults=True)
-                    self._print(f"{run_directory.PROGRESS_LINE}{content}", file=sys.stdout)
+                    self._print(f"{PROGRESS_LINE}{content}", file=sys.stdout)
 
     def _print(self, text: str, file: Any) -> None:
         if self._bar is not None and file.isatty():
