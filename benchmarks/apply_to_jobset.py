@@ -4,8 +4,7 @@ Jobs are created suspended, so no pod competes for the processor. Prints median 
 the idle operator takes: memory, and processor over ten seconds.
 """
 
-from __future__ import annotations
-
+import argparse
 import statistics
 import tempfile
 import time
@@ -19,6 +18,7 @@ from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptlocal import cluster
 
 JOBS = 30
+IDLE_S = 10.0
 
 
 def job(name: str, out: Path) -> Manifest:
@@ -27,13 +27,16 @@ def job(name: str, out: Path) -> Manifest:
 
 
 def seconds_to_jobset(kube: Kube, job: Manifest) -> float:
+    """Create a job, wait for its JobSet, delete the job: the next one would wait in line for its chips."""
     name = job["metadata"]["name"]
     before = kube.list(JOBSETS, "default").resource_version
     start = time.perf_counter()
     kube.create(POSTTRAINJOBS, job)
     for event, jobset in kube.watch(JOBSETS, "default", resource_version=before, timeout_s=30):
         if event == "ADDED" and jobset["metadata"]["labels"].get("posttrain.dev/job", name) == name:
-            return time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            kube.delete(POSTTRAINJOBS, name, "default")
+            return seconds
     raise TimeoutError(f"no JobSet for {name} within 30 s")
 
 
@@ -43,24 +46,26 @@ def operator_process(supervisor: int) -> psutil.Process:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--idle-seconds", type=float, default=IDLE_S)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "cluster"
         info = cluster.up(data)
         try:
             kube = Kube.load(str(info.kubeconfig))
-            seconds = sorted(seconds_to_jobset(kube, job(f"bench-{i}", Path(directory))) for i in range(JOBS))
-            for i in range(JOBS):
-                kube.delete(POSTTRAINJOBS, f"bench-{i}", "default")
+            seconds = sorted(seconds_to_jobset(kube, job(f"bench-{i}", Path(directory))) for i in range(options.jobs))
             time.sleep(5)
             process = operator_process(info.pid)
             before = sum(process.cpu_times()[:2])
-            time.sleep(10)
+            time.sleep(options.idle_seconds)
             busy = sum(process.cpu_times()[:2]) - before
             memory = process.memory_info().rss / 2**20
         finally:
             cluster.reset(data)
     print(f"create to JobSet: median {statistics.median(seconds) * 1000:.0f} ms, worst {seconds[-1] * 1000:.0f} ms")
-    print(f"idle operator: {memory:.0f} MiB, {busy:.2f} CPU-seconds in 10 s")
+    print(f"idle operator: {memory:.0f} MiB, {busy:.2f} CPU-seconds in {options.idle_seconds:g} s")
 
 
 if __name__ == "__main__":

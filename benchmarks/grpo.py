@@ -8,27 +8,22 @@ watched from outside (`measure`); sides take turns, so that what else the machin
 
     python benchmarks/grpo.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
 
-A side whose Python is not given is left out. The first turn of ours compiles, the others find compiled functions;
-JAX peers are given such a cache as well.
+A row whose Python is not given is left out; with `--ours` our side of it is measured alone. The first turn of ours
+compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.
 """
-
-from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import peertable
 from jobs import manifest
-from measure import Measured, in_turns, measure, median
+from measure import Measured, median
+from peer_table import PEERS, Table, run_job, share
 
-PEERS = Path(__file__).parent / "peers"
 sys.path.insert(0, str(PEERS))
-from grpo_shapes import LEARNING_RATE, PROMPT, prompts  # noqa: E402  # of scripts that run in a peer's environment
+from grpo_shapes import LEARNING_RATE, PROMPT, prompts  # of scripts that run in a peer's environment
 
 REWARD = '''"""The reward of every side."""
 
@@ -65,16 +60,18 @@ WORKS = (
 
 
 def ours(work: Work, steps: int, cache: Path) -> Measured:
-    """One run of ours, in a directory of its own."""
-    with tempfile.TemporaryDirectory() as directory:
-        here = Path(directory)
-        rows = [{"prompt": "".join(map(chr, tokens[1:])), "answer": ""} for tokens in prompts(work.prompts * steps)]
-        (here / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (here / "reward.py").write_text(REWARD)
-        (here / "template.jinja").write_text("{{ bos_token }}{{ messages[0]['content'] }}")
-        (here / "job.yaml").write_text(json.dumps(job(work, here, steps)))
-        command = [sys.executable, "-m", "pttrainer", "run", str(here / "job.yaml")]
-        return measure(command, {"JAX_COMPILATION_CACHE_DIR": str(cache)})
+    """Run ours once."""
+    rows = [{"prompt": "".join(map(chr, tokens[1:])), "answer": ""} for tokens in prompts(work.prompts * steps)]
+
+    def files(here: Path) -> dict[str, str]:
+        return {
+            "data.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+            "reward.py": REWARD,
+            "template.jinja": "{{ bos_token }}{{ messages[0]['content'] }}",
+            "job.yaml": json.dumps(job(work, here, steps)),
+        }
+
+    return run_job(files, cache)
 
 
 def job(work: Work, here: Path, steps: int) -> dict[str, object]:
@@ -99,9 +96,9 @@ def job(work: Work, here: Path, steps: int) -> dict[str, object]:
     )
 
 
-def theirs(work: Work, python: str, steps: int, cache: Path) -> Measured:
-    """One run of the peer's."""
-    flags = {
+def flags(work: Work, steps: int) -> list[object]:
+    """Return the command line of the peer's script."""
+    options = {
         "--model": work.model,
         "--steps": steps,
         "--prompts": work.prompts,
@@ -109,37 +106,19 @@ def theirs(work: Work, python: str, steps: int, cache: Path) -> Measured:
         "--new-tokens": work.new_tokens,
         "--beta": work.beta,
     }
-    command = [python, str(PEERS / work.script), *(str(part) for flag in flags.items() for part in flag)]
-    return measure(command, {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu"})
+    return [part for option in options.items() for part in option]
 
 
-def compare(work: Work, python: str, steps: int, turns: int) -> None:
-    """Both sides in turns, and the row that comes of it."""
-    sides: dict[str, Callable[[Path], Measured]] = {
-        "ours": partial(ours, work, steps),
-        work.peer: partial(theirs, work, python, steps),
-    }
-    found = in_turns(sides, turns)
-    print(f"\nGRPO, {work.name}, against {work.peer}")
-    for name, runs in found.items():
-        print(
-            f"  {name:<6} {median(runs, 'wall_s'):5.2f} s a step  {median(runs, 'cpu_s'):5.2f} CPU-s  "
-            f"{median(runs, 'peak_gb'):.2f} GB  first update after {runs[0].start_s:.1f} s cold, "
-            f"{median(runs[1:] or runs, 'start_s'):.1f} s warm"
-        )
-    mine, peer = found["ours"], found[work.peer]
-    print(
-        f"  ratio  {_share(mine, peer, 'wall_s'):.2f} x seconds (bound {work.bound}), "
-        f"{_share(mine, peer, 'cpu_s'):.2f} x CPU-s, {_share(mine, peer, 'peak_gb'):.2f} x memory (bound 0.6), "
-        f"{mine[0].start_s / peer[0].start_s:.2f} x start cold, "
-        f"{_share(mine[1:] or mine, peer[1:] or peer, 'start_s'):.2f} x warm (bound 0.7)",
-        flush=True,
-    )
+def speed(runs: Sequence[Measured]) -> str:
+    """Word a side's seconds."""
+    return f"{median(runs, 'wall_s'):5.2f} s a step  {median(runs, 'cpu_s'):5.2f} CPU-s"
 
 
-def _share(mine: list[Measured], peer: list[Measured], field: str) -> float:
-    return median(mine, field) / median(peer, field)
+def ratio(mine: Sequence[Measured], peer: Sequence[Measured], bound: float) -> str:
+    """Word our seconds over the peer's; memory's bound is 0.6, that of the start 0.7."""
+    return f"{share(mine, peer, 'wall_s'):.2f} x seconds (bound {bound}), {share(mine, peer, 'cpu_s'):.2f} x CPU-s"
 
 
 if __name__ == "__main__":
-    peertable.run(__doc__, WORKS, compare, 6, "optimizer steps of each process; the first two are not counted")
+    table = Table(WORKS, ours, flags, speed, ratio)
+    table.main(__doc__, 6, "optimizer steps of each process; the first two do not count")

@@ -1,7 +1,5 @@
 """A PostTrainJob for a benchmark: what is measured says what differs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

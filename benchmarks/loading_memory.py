@@ -6,8 +6,6 @@ On CPU the devices' memory is the host's, so the weights are part of the peak. E
 the trainer's real path (config, safetensors index, table of names, shardings). Exits with 1 where a bound is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ Start is from the process's creation to its first line; a step's seconds and CPU
 are those between two lines, read from /proc; memory is the process's peak of resident memory.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

@@ -1,7 +1,5 @@
 """The native engine as one side of `rollout.py`: the same prompts, lengths and end tokens as the peers'."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

@@ -9,8 +9,6 @@ generation, length of rows, rows of a device and pass, micro-batches, recomputat
 smallest whose chips are half full of weights and moments, or a larger one. Those that are no job are drawn again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

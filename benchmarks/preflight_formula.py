@@ -9,8 +9,6 @@ numbers were chosen. What the compiler said is kept in `preflight_formula.json`,
 when the formula changes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

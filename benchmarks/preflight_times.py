@@ -8,8 +8,6 @@ of the command and its children together, ten times a second. Needs libtpu (`pip
 machine that does nothing else. Ends with 1 where a bound is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

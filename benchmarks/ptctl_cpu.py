@@ -3,8 +3,7 @@
 XPK 1.16 takes 1.28 CPU-seconds for `--help` (measured on such a machine; it has no wheel that installs beside us).
 """
 
-from __future__ import annotations
-
+import argparse
 import os
 import statistics
 import subprocess
@@ -18,8 +17,6 @@ from ptkube.client import Kube
 from ptkube.resources import POSTTRAINJOBS
 from ptlocal import cluster
 
-JOBS = 1000
-RUNS = 7
 XPK_HELP_S = 1.28
 
 
@@ -31,27 +28,31 @@ def cpu_seconds(arguments: list[str], env: dict[str, str]) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-def median(arguments: list[str], env: dict[str, str]) -> float:
-    return statistics.median(cpu_seconds(arguments, env) for _ in range(RUNS))
+def median(runs: int, arguments: list[str], env: dict[str, str]) -> float:
+    return statistics.median(cpu_seconds(arguments, env) for _ in range(runs))
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=7)
+    jobs, runs = vars(parser.parse_args()).values()
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "cluster"
         info = cluster.up(data, without=["operator"])
         env = {**os.environ, "KUBECONFIG": str(info.kubeconfig)}
         try:
             kube = Kube.load(str(info.kubeconfig))
-            for i in range(JOBS):
+            for i in range(jobs):
                 kube.create(
                     POSTTRAINJOBS, manifest(f"job-{i:04d}", data="file:///data/train.jsonl", output="file:///runs")
                 )
-            listed = median(["workload", "list"], env)
+            listed = median(runs, ["workload", "list"], env)
         finally:
             cluster.reset(data)
-        helped = median(["--help"], env)
+        helped = median(runs, ["--help"], env)
     print(f"ptctl --help: {helped:.2f} CPU-s (bound 0.15); XPK {XPK_HELP_S}, {XPK_HELP_S / helped:.0f} x")
-    print(f"ptctl workload list, {JOBS} jobs: {listed:.2f} CPU-s (bound 0.7)")
+    print(f"ptctl workload list, {jobs} jobs: {listed:.2f} CPU-s (bound 0.7)")
 
 
 if __name__ == "__main__":

@@ -8,22 +8,18 @@ them, too.
 
     python benchmarks/rollout.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
 
-A side whose Python is not given is left out. The first turn of ours compiles, the others find compiled functions;
-JAX peers are given such a cache as well.
+A row whose Python is not given is left out; with `--ours` our side of it is measured alone. The first turn of ours
+compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.
 """
-
-from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import peertable
-from measure import Measured, in_turns, measure, median
+from measure import Measured
+from peer_table import Table, TokenRate, run
 
-HERE = Path(__file__).parent
-OURS = HERE / "native_rollout.py"
+OURS = Path(__file__).with_name("native_rollout.py")
 
 
 @dataclass(frozen=True)
@@ -59,39 +55,17 @@ WORKS = (
 )
 
 
-def one_run(command: list[str], cache: Path) -> Measured:
-    """Of either side."""
-    return measure(command, {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu"})
+def flags(work: Work, steps: int) -> list[object]:
+    """Return the command line of either side's script."""
+    return [*work.flags, "--steps", steps]
 
 
-def compare(work: Work, python: str, steps: int, turns: int) -> None:
-    """Both sides in turns, and the row that comes of it."""
-    flags = [*work.flags, "--steps", str(steps)]
-    sides = {
-        "ours": partial(one_run, [sys.executable, str(OURS), *flags]),
-        work.peer: partial(one_run, [python, str(HERE / "peers" / work.script), *flags]),
-    }
-    found = in_turns(sides, turns)
-    print(f"\n{work.name}, against {work.peer}")
-    for name, runs in found.items():
-        print(
-            f"  {name:<11} {_rate(runs, 'wall_s'):6.0f} tokens/s  {_rate(runs, 'cpu_s'):5.0f} per CPU-s  "
-            f"{median(runs, 'peak_gb'):.2f} GB  first generation after {runs[0].start_s:.1f} s cold, "
-            f"{median(runs[1:] or runs, 'start_s'):.1f} s warm"
-        )
-    mine, peer = found["ours"], found[work.peer]
-    print(
-        f"  ratio       {_rate(mine, 'wall_s') / _rate(peer, 'wall_s'):.2f} x tokens/s (bound {work.bound}), "
-        f"{_rate(mine, 'cpu_s') / _rate(peer, 'cpu_s'):.2f} x per CPU-s, "
-        f"{median(mine, 'peak_gb') / median(peer, 'peak_gb'):.2f} x memory, "
-        f"{median(mine[1:] or mine, 'start_s') / median(peer[1:] or peer, 'start_s'):.2f} x start",
-        flush=True,
-    )
-
-
-def _rate(runs: list[Measured], field: str) -> float:
-    return median(runs, "tokens") / median(runs, field)
+def ours(work: Work, steps: int, cache: Path) -> Measured:
+    """Run ours once."""
+    return run([sys.executable, str(OURS), *map(str, flags(work, steps))], cache)
 
 
 if __name__ == "__main__":
-    peertable.run(__doc__, WORKS, compare, 6, "generations of each process; the first two are not counted")
+    rate = TokenRate()
+    table = Table(WORKS, ours, flags, rate.speed, rate.ratio)
+    table.main(__doc__, 6, "generations of each process; the first two do not count")

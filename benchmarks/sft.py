@@ -7,26 +7,18 @@ peers' are.
 
     python benchmarks/sft.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
 
-A side whose Python is not given is left out. The first turn of ours compiles, the others find compiled steps, as a
-second run of a user does; JAX peers are given such a cache as well.
+A row whose Python is not given is left out; with `--ours` our side of it is measured alone. The first turn of ours
+compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.
 """
 
-from __future__ import annotations
-
 import json
-import sys
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import peertable
 from jobs import manifest
-from measure import Measured, in_turns, measure, median
+from measure import Measured
+from peer_table import Table, TokenRate, run_job
 from peers.shapes import BATCH, LEARNING_RATE, LENGTH, LORA_ALPHA, LORA_RANK
-
-PEERS = Path(__file__).parent / "peers"
 
 
 @dataclass(frozen=True)
@@ -74,47 +66,24 @@ def job(work: Work, data: Path, output: Path, steps: int) -> dict[str, object]:
 
 
 def ours(work: Work, steps: int, cache: Path) -> Measured:
-    """One run of ours, in a directory of its own."""
-    with tempfile.TemporaryDirectory() as directory:
-        here = Path(directory)
-        text = [{"text": "".join(chr(97 + (i * j * j + j) % 26) for j in range(2 * LENGTH))} for i in range(512)]
-        (here / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in text))
-        (here / "job.yaml").write_text(json.dumps(job(work, here / "data.jsonl", here / "runs", steps)))
-        command = [sys.executable, "-m", "pttrainer", "run", str(here / "job.yaml")]
-        return measure(command, {"JAX_COMPILATION_CACHE_DIR": str(cache)})
+    """Run ours once."""
+    text = [{"text": "".join(chr(97 + (i * j * j + j) % 26) for j in range(2 * LENGTH))} for i in range(512)]
+
+    def files(here: Path) -> dict[str, str]:
+        return {
+            "data.jsonl": "".join(json.dumps(row) + "\n" for row in text),
+            "job.yaml": json.dumps(job(work, here / "data.jsonl", here / "runs", steps)),
+        }
+
+    return run_job(files, cache)
 
 
-def theirs(work: Work, python: str, steps: int, cache: Path) -> Measured:
-    """One run of the peer's."""
-    flags = ["--lora"] if work.lora else []
-    command = [python, str(PEERS / work.script), "--model", work.model, "--steps", str(steps), *flags]
-    return measure(command, {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu"})
-
-
-def compare(work: Work, python: str, steps: int, turns: int) -> None:
-    """Both sides in turns, and the row that comes of it."""
-    sides: dict[str, Callable[[Path], Measured]] = {
-        "ours": lambda cache: ours(work, steps, cache),
-        work.peer: partial(theirs, work, python, steps),
-    }
-    found = in_turns(sides, turns)
-    print(f"\n{work.name}, against {work.peer}")
-    for name, runs in found.items():
-        wall, cpu = median(runs, "wall_s"), median(runs, "cpu_s")
-        print(
-            f"  {name:<10} {BATCH * LENGTH / wall:6.0f} tokens/s  {BATCH * LENGTH / cpu:5.0f} per CPU-s  "
-            f"{median(runs, 'peak_gb'):.2f} GB  first step after {runs[0].start_s:.1f} s cold, "
-            f"{median(runs[1:] or runs, 'start_s'):.1f} s warm"
-        )
-    mine, peer = found["ours"], found[work.peer]
-    print(
-        f"  ratio      {median(peer, 'wall_s') / median(mine, 'wall_s'):.2f} x tokens/s (bound {work.bound}), "
-        f"{median(peer, 'cpu_s') / median(mine, 'cpu_s'):.2f} x per CPU-s, "
-        f"{median(mine, 'peak_gb') / median(peer, 'peak_gb'):.2f} x memory, "
-        f"{median(mine[1:] or mine, 'start_s') / median(peer[1:] or peer, 'start_s'):.2f} x start",
-        flush=True,
-    )
+def flags(work: Work, steps: int) -> list[object]:
+    """Return the command line of the peer's script."""
+    return ["--model", work.model, "--steps", steps, *(["--lora"] if work.lora else [])]
 
 
 if __name__ == "__main__":
-    peertable.run(__doc__, WORKS, compare, 10, None)
+    rate = TokenRate(BATCH * LENGTH)
+    table = Table(WORKS, ours, flags, rate.speed, rate.ratio)
+    table.main(__doc__, 10, "optimizer steps of each process; the first two do not count")

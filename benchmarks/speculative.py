@@ -6,8 +6,6 @@ nothing holds: what guessing costs. The third is a draft that is the model, so t
 over several tokens, with that of a draft as large as the model. CPU seconds too, because machines are shared.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import time

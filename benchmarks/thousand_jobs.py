@@ -5,12 +5,12 @@ how long a look takes (of the processor, and p50 and p99 by the clock), the oper
 of its own code per job and per change of a phase, and the calls in the minute after it is started anew with all jobs
 there.
 
-    python benchmarks/thousand_jobs.py [JOBS]
+    python benchmarks/thousand_jobs.py [--jobs 1000]
 """
 
-from __future__ import annotations
-
+import argparse
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,7 +36,6 @@ from ptkube.client import ApiError, Kube  # noqa: E402
 from ptkube.resources import POSTTRAINJOBS, Manifest  # noqa: E402
 from ptlocal import cluster  # noqa: E402
 
-PORT = 18080
 LONGEST_S = 2400.0
 
 
@@ -57,11 +56,23 @@ class Operator:
         }
         self._log = (folder / "operator.log").open("ab")
         self.peak_mb = 0.0
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "ptoperator", "-n", "default", "--port", str(PORT)]
+        """Start the process and wait until it answers."""
+        command = [sys.executable, "-m", "ptoperator", "-n", "default", "--port", str(self._port)]
         self._process = subprocess.Popen(command, env=self._env, stdout=self._log, stderr=self._log)
         self._watched = psutil.Process(self._process.pid)
+        limit = time.monotonic() + 120
+        while True:
+            try:
+                self.metrics()
+                return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > limit:
+                    raise
+                time.sleep(0.2)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -74,7 +85,7 @@ class Operator:
         return float(sum(self._watched.cpu_times()[:2]))
 
     def metrics(self) -> dict[str, Metric]:
-        with urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=30) as answer:
+        with urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as answer:
             return {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
 
 
@@ -148,7 +159,12 @@ def run(count: int, kube: Kube, operator: Operator, phases: Phases, model: GkeMo
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument(
+        "--restart-seconds", type=float, default=60.0, help="how long the restarted operator is watched"
+    )
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
         info = cluster.up(out / "cluster", say=lambda _: None, without=["operator"])
@@ -157,15 +173,15 @@ def main() -> None:
             with GkeNodes(kube, "default", pod_seconds=10.0, poll_s=2.0) as nodes:
                 model = GkeModel(time.monotonic, seconds=5.0, on_nodes=nodes.on_nodes)
                 with GkeServer(model) as server:
-                    report(count, kube, Operator(info.kubeconfig, out, server), model, out)
+                    report(options, kube, Operator(info.kubeconfig, out, server), model, out)
         finally:
             cluster.down(out / "cluster", say=lambda _: None, now=True)
 
 
-def report(count: int, kube: Kube, operator: Operator, model: GkeModel, out: Path) -> None:
+def report(options: argparse.Namespace, kube: Kube, operator: Operator, model: GkeModel, out: Path) -> None:
+    count = options.jobs
     phases = Phases(kube)
     operator.start()
-    time.sleep(5)
     try:
         seconds = run(count, kube, operator, phases, model, out)
     except TimeoutError:
@@ -185,9 +201,9 @@ def report(count: int, kube: Kube, operator: Operator, model: GkeModel, out: Pat
     print(", ".join(f"{name} {number / count:.1f}" for name, number in made.most_common()))
     operator.stop()
     operator.start()
-    time.sleep(60)
+    time.sleep(options.restart_seconds)
     again = calls(operator.metrics())
-    print(f"in the minute after a restart: {again.total() / count:.1f} calls per job")
+    print(f"in the {options.restart_seconds:g} s after a restart: {again.total() / count:.1f} calls per job")
     operator.stop()
     if model.doubled:
         raise SystemExit(f"two pools for one slice: {model.doubled}")

@@ -18,8 +18,6 @@ chat templates, a reference model, several updates per batch, meshes, checkpoint
 Letters in names: P prompts of a step, G samples of each, N = P·G rows, T tokens, D width of the model, V vocabulary.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator, Sequence

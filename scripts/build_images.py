@@ -12,8 +12,6 @@ Each is started as its own user, with a root filesystem that is read-only where 
     IMAGE_RUN_FLAGS     more flags of the tool's `run`
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

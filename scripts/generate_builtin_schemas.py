@@ -5,8 +5,6 @@ the JSON. Field names, types and required fields come from the models; what the 
 below: which strings are quantities or int-or-string, and how lists and maps merge. Descriptions are left out.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

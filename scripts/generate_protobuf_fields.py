@@ -5,8 +5,6 @@ scripts/generate_protobuf_fields.py DIR`, where DIR holds k8s.io/api and k8s.io/
 when it makes an object from flags (`kubectl create namespace`, `create secret`, `auth can-i`, `drain`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

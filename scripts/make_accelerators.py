@@ -6,8 +6,6 @@ The survey has one row per slice with much that follows from its shape; the tabl
 the usual shape of every size. `ptapi.accelerators` computes the rest.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -21,6 +19,11 @@ CUBE_CHIPS = 64
 MAX_CHIPS = {"v4": 64 * CUBE_CHIPS, "v5p": 96 * CUBE_CHIPS, "tpu7x": 144 * CUBE_CHIPS, "v5e": 256, "v6e": 256}
 # v4 is sold in any order of its dimensions, the others in ascending order only.
 ANY_ORDER = {"v4"}
+GKE_V5E = "https://cloud.google.com/kubernetes-engine/docs/concepts/tpus#v5e"
+# vCPUs and GB of machines that the survey does not know. Nothing was found of v4's, nor of the 1- and 8-chip machines
+# of v6e and tpu7x: those have none in the table.
+HOSTS = {"ct5lp-hightpu-1t": (24, 48), "ct5lp-hightpu-4t": (112, 192)}
+SURVEYED_CHIPS = 4
 
 
 def machines(generation: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -28,9 +31,19 @@ def machines(generation: dict[str, Any], rows: list[dict[str, Any]]) -> list[dic
     in_use = {row["machine_type"]: row["chips_per_vm"] for row in rows if "single host" not in row["device_type"]}
     pathways = {machine["machine_type"]: machine["pathways_version"] for machine in generation["machine_types"]}
     return [
-        {"type": name, "chips": chips, "pathways": pathways[name]}
+        {"type": name, "chips": chips, "pathways": pathways[name], **host(generation, name, chips)}
         for name, chips in sorted(in_use.items(), key=lambda item: item[1])
     ]
+
+
+def host(generation: dict[str, Any], machine: str, chips: int) -> dict[str, Any]:
+    """vCPUs and memory of a machine, and where they were read; None where nothing says so."""
+    vcpus, memory, source = None, None, None
+    if machine in HOSTS:
+        (vcpus, memory), source = HOSTS[machine], GKE_V5E
+    elif chips == SURVEYED_CHIPS and "host_vcpus" in generation:
+        vcpus, memory, source = generation["host_vcpus"], generation["host_ram_gb"], generation["sources"][0]
+    return {"vcpus": vcpus, "memoryGb": memory, "hostSource": source}
 
 
 def condense(generation: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:

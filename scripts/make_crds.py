@@ -1,7 +1,5 @@
 """Write the CRD from the models, for kubectl users and for the chart. `make crds`; a test compares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ptapi.crd.definition import crd_yaml

@@ -5,8 +5,6 @@
 Runs in the environment of `make parity`; the unit tests compare ours with them where torch is not installed.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -7,8 +7,6 @@ Only numbers are committed, for some positions; the weights come from seeds (`te
 tests compare our decoder with them where torch is not installed. Runs in the environment of `make parity`.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

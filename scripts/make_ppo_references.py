@@ -8,8 +8,6 @@ TRL has had no PPO since 1.16, and the version that computed rewards, advantages
 the wheel by name and run as they stand. Needs torch (the environment of `make parity`).
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 import zipfile

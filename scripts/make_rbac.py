@@ -1,7 +1,5 @@
 """Write the chart's RBAC rules from the table of calls (`ptoperator.kube.rbac`). `make crds`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

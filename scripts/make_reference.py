@@ -5,8 +5,6 @@ A test compares, so the pages describe the present. The one idea: a page is a ta
 schema and the same words that refuse a wrong job.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Iterable, Iterator
@@ -21,6 +19,7 @@ from pydantic import BaseModel
 from ptapi import conditions, failures, stability
 from ptapi.accelerators import compiler_flags, names, resolve, table
 from ptapi.conditions import ConditionType, Phase, Reason
+from ptapi.crd.definition import without_unset
 from ptapi.crd.immutable_fields import CHANGEABLE
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass, Reaction
 from ptapi.resume import GROUPS
@@ -105,7 +104,7 @@ def resume_page() -> str:
         "A run that comes back is compared with what it began with ([resume](../concepts/resume.md)). Fields that are "
         "*refused* change the meaning; *by content*: another place is accepted where files hold the same; *above "
         "what is done*: not what the newest checkpoint has behind it; *may change*: said in the log and in "
-        "`lineage.json`."
+        "`lineage.json`. A map stands for all its fields."
     )
     rows = ((group.change.value, group.why, _names(group.fields)) for group in GROUPS)
     return _page([HEAD, "# What a resumed run may change", intro, _table(("Changed", "What it is", "Fields"), rows)])
@@ -228,16 +227,12 @@ def _default(is_required: bool, field: Schema) -> str:
     default = field.get("default")
     if default is None or default == [] or isinstance(default, dict):
         return ""
-    text = kubectl_yaml.write(_without_nothing(default)) if isinstance(default, list) else _scalar(default)
+    text = kubectl_yaml.write(without_unset(default)) if isinstance(default, list) else _scalar(default)
     return f"`{text.strip()}`"
 
 
 def _scalar(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _without_nothing(entries: list[Any]) -> list[Any]:
-    return [{key: value for key, value in entry.items() if value not in (None, [])} for entry in entries]
 
 
 def _field(rule: Rule) -> str:

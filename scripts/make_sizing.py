@@ -6,8 +6,6 @@ Every cell is the formula's verdict on a whole job (`pttrainer.preflight`); what
 demonstrations stands below (`benchmarks/verdicts`). Nothing is compiled here; 20 seconds of CPU.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +53,7 @@ left. A cell names the slice, `tensor` where matrices must be split, and memory 
 prompts and completions of {ROW // 2:,} tokens each, no reference model; the rollout holds the weights a second time.
 
 Larger slices of the same generation hold the job, too, with less memory per chip; a batch has at least as many rows as
-devices that share it. For your own job: `ptctl plan -f job.yaml`, `--fit`, `--matrix`.
+devices that share it. For your own job: `ptctl plan`, `ptctl plan fit`, `ptctl plan matrix`.
 """
 
 

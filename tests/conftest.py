@@ -1,7 +1,5 @@
 """For every test: signals as in a terminal, Python as fast as it can be, and properties that no slow machine breaks."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -2,8 +2,8 @@
 
 A resumed run is the same run, so a change to anything that shapes its result is refused (`MEANING`), or compared by the
 content of the files that it names (`CONTENT`). Its length may change (`LENGTH`). Everything else is how and where the
-run is computed, and what is kept and reported of it (`FREE`). The one idea: every field of the spec is in `GROUPS`; a
-test checks that, and a change to a missing field would be refused.
+run is computed, and what is kept and reported of it (`FREE`). The one idea: every field of the spec is in `GROUPS`, by
+its name or that of a map above it; a test checks that, and a change to a missing field would be refused.
 
 Left out: the cluster, where almost nothing of a job changes after creation (`crd.immutable_fields`), and the contents
 of files, which the trainer compares.
@@ -11,7 +11,7 @@ of files, which the trainer compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple
@@ -61,32 +61,11 @@ GROUPS = (
         "rewards[].python.uri environment.tools[].python.uri environment.python.uri",
     ),
     Group(Change.MEANING, "the trained model and its tokens", "model.uri model.tokenizer"),
-    Group(
-        Change.MEANING,
-        "what is computed",
-        "algorithm.sft.lossOnPrompt algorithm.sft.loss algorithm.sft.labelSmoothing algorithm.sft.zLoss "
-        "algorithm.sft.packing "
-        "algorithm.dpo.loss algorithm.dpo.beta algorithm.dpo.labelSmoothing algorithm.dpo.margin "
-        "algorithm.grpo.loss algorithm.grpo.groupSize algorithm.grpo.advantage algorithm.grpo.combineRewards "
-        "algorithm.grpo.clipLow algorithm.grpo.clipHigh algorithm.grpo.dualClip algorithm.grpo.beta algorithm.grpo.kl "
-        "algorithm.grpo.updatesPerBatch algorithm.grpo.dynamicSampling.maxTries algorithm.grpo.overlong.bufferTokens "
-        "algorithm.distill.mode algorithm.distill.teacher.uri algorithm.distill.teacher.revision "
-        "algorithm.distill.selfTeacher.weights algorithm.distill.selfTeacher.privilegedContext algorithm.distill.beta "
-        "algorithm.distill.studentShare algorithm.distill.topK "
-        "algorithm.ppo.samplesPerPrompt algorithm.ppo.gamma algorithm.ppo.gaeLambda algorithm.ppo.clip "
-        "algorithm.ppo.valueClip algorithm.ppo.valueCoefficient algorithm.ppo.klCoefficient "
-        "algorithm.ppo.updatesPerBatch algorithm.ppo.whitenAdvantages algorithm.ppo.bootstrapTruncated "
-        "algorithm.ppo.critic.kind algorithm.ppo.critic.uri algorithm.ppo.critic.revision "
-        "algorithm.ppo.critic.learningRate",
-    ),
+    Group(Change.MEANING, "what is computed", "algorithm"),
     Group(
         Change.MEANING,
         "which rows exist and how they are read; also held-out rows, because a curve is about one set",
-        "data.train.format data.train.columns.messages data.train.columns.prompt data.train.columns.completion "
-        "data.train.columns.answer data.train.columns.chosen data.train.columns.rejected data.train.columns.text "
-        "data.train.split data.train.limit "
-        "data.eval.format data.eval.columns.messages data.eval.columns.prompt data.eval.columns.completion "
-        "data.eval.columns.answer data.eval.columns.chosen data.eval.columns.rejected data.eval.columns.text "
+        "data.train.format data.train.columns data.train.split data.train.limit data.eval.format data.eval.columns "
         "data.eval.split data.eval.limit data.systemPrompt data.onBadRow",
     ),
     Group(
@@ -107,13 +86,8 @@ GROUPS = (
     Group(
         Change.MEANING,
         "how and which weights are updated; `precision.compute: auto` counts as its value on the chips",
-        "training.batchSize training.sequenceLength training.seed training.freeze training.ema.decay "
-        "training.neftuneAlpha training.optimizer.name training.optimizer.learningRate training.optimizer.beta1 "
-        "training.optimizer.beta2 training.optimizer.eps training.optimizer.weightDecay "
-        "training.optimizer.maxGradNorm training.schedule.kind training.schedule.warmupFraction "
-        "training.schedule.finalFraction training.lora.rank training.lora.alpha training.lora.targets "
-        "training.lora.embeddings training.lora.rsLora training.lora.dropout training.lora.from "
-        "training.quantization.weights training.precision.params training.precision.compute",
+        "training.batchSize training.sequenceLength training.seed training.freeze training.ema training.neftuneAlpha "
+        "training.optimizer training.schedule training.lora training.quantization training.precision",
     ),
     Group(
         Change.MEANING,
@@ -126,70 +100,46 @@ GROUPS = (
         "the meaning of evaluation metrics",
         "evaluation.maxNewTokens evaluation.passMark evaluation.labels",
     ),
-    Group(Change.MEANING, "the start of the run", "checkpoint.fork.uri checkpoint.fork.state"),
-    Group(
-        Change.MEANING,
-        "another program instead of the trainer",
-        "runtime.maxtext.modelName runtime.maxtext.args runtime.container.command runtime.container.args",
-    ),
+    Group(Change.MEANING, "the start of the run", "checkpoint.fork"),
+    Group(Change.MEANING, "another program instead of the trainer", "runtime.maxtext runtime.container"),
     Group(
         Change.FREE,
         "chips and layout: results equal up to rounding",
-        "accelerator.type accelerator.slices accelerator.topology accelerator.xlaFlags training.microBatchSize "
-        "training.remat training.parallelism.data training.parallelism.fsdp training.parallelism.tensor "
-        "training.parallelism.sequence training.parallelism.expert rollout.placement rollout.samplerShare "
-        "evaluation.batchSize",
+        "accelerator training.microBatchSize training.remat training.parallelism rollout.placement "
+        "rollout.samplerShare evaluation.batchSize",
     ),
-    Group(
-        Change.FREE,
-        "the speed of sampling the same samples",
-        "rollout.slots rollout.speculative.ngram.tokens rollout.speculative.ngram.longest "
-        "rollout.speculative.draft.uri rollout.speculative.draft.revision rollout.speculative.draft.tokens "
-        "rollout.vllm.endpoint rollout.vllm.model rollout.vllm.apiKeyEnv rollout.vllm.weightsDirectory "
-        "rollout.vllm.concurrency rollout.vllm.timeoutSeconds rollout.vllm.retries rollout.vllm.tolerance "
-        "rollout.vllm.memoryShare",
-    ),
+    Group(Change.FREE, "the speed of sampling the same samples", "rollout.slots rollout.speculative rollout.vllm"),
     Group(
         Change.FREE,
         "access to a judge and its budget",
-        "rewards[].judge.concurrency rewards[].judge.retries rewards[].judge.apiKeyEnv rewards[].judge.budget.calls "
-        "rewards[].judge.budget.tokens",
+        "rewards[].judge.concurrency rewards[].judge.retries rewards[].judge.apiKeyEnv rewards[].judge.budget",
     ),
     Group(
         Change.FREE,
         "when the run is evaluated, and what else it measures",
         "evaluation.everySteps evaluation.atStart evaluation.atEnd evaluation.samples evaluation.answers "
-        "training.profile.start training.profile.steps tensorboard.enabled tensorboard.server",
+        "training.profile tensorboard",
     ),
     Group(
         Change.FREE,
         "what is kept and exported, and the location of the run directory",
-        "checkpoint.everySteps checkpoint.everySeconds checkpoint.keep checkpoint.keepEverySteps "
-        "checkpoint.best.metric checkpoint.best.mode checkpoint.best.keep checkpoint.resume export.format "
-        "export.mergeLora export.checkpoint output.uri",
+        "checkpoint.everySteps checkpoint.everySeconds checkpoint.keep checkpoint.keepEverySteps checkpoint.best "
+        "checkpoint.resume export output.uri",
     ),
     Group(
         Change.FREE,
         "limits of the run",
-        "training.maxNonFiniteSteps training.maxFailedSteps training.minLearningShare runPolicy.suspend "
-        "runPolicy.maxRestarts runPolicy.ttlSecondsAfterFinished runPolicy.activeDeadlineSeconds "
-        "runPolicy.terminationGracePeriodSeconds runPolicy.hangTimeoutSeconds",
+        "training.maxNonFiniteSteps training.maxFailedSteps training.minLearningShare runPolicy",
     ),
     Group(
         Change.FREE,
         "how chips and pods are obtained",
-        "capacity[].type capacity[].reservation capacity[].waitSeconds capacity[].zones preflight queue "
-        "queuePriorityClassName priorityClassName pathways.enabled pathways.headless pathways.elasticSlices "
-        "pathways.serverImage pathways.proxyImage pathways.colocatedPythonImage pathways.serverArgs pathways.proxyArgs "
-        "pathways.workerArgs",
+        "capacity preflight queue queuePriorityClassName priorityClassName pathways",
     ),
     Group(
         Change.FREE,
         "the contents of the pod",
-        "image imagePullSecrets env[].name env[].value env[].valueFrom.secretKeyRef.name "
-        "env[].valueFrom.secretKeyRef.key volumes[].name volumes[].mountPath volumes[].readOnly "
-        "volumes[].configMap.name volumes[].secret.secretName volumes[].persistentVolumeClaim.claimName "
-        "volumes[].emptyDir serviceAccountName runtime.native model.tokenSecretRef.name model.tokenSecretRef.key",
+        "image imagePullSecrets env volumes resources pod serviceAccountName runtime.native model.tokenSecretRef",
     ),
 )
 
@@ -198,8 +148,10 @@ UNSET = "unset"
 HIDDEN = "(not shown)"
 MAX_LENGTH = 1024
 """Longest text shown in full: the longest URI."""
-SECRET_FIELD = "env["
-"""Prefix of fields whose values may be secrets: they are never shown."""
+SECRET_FIELDS = ("env[", "pod.initContainers")
+"""Prefixes of fields whose values may be secrets: they are never shown."""
+SECRET_MAPS = ("pod",)
+"""Maps that hold such a field, where they appear or disappear whole."""
 
 
 class Difference(NamedTuple):
@@ -221,7 +173,16 @@ class Difference(NamedTuple):
 @cache
 def changes() -> dict[str, Change]:
     """Return the meaning of a change by field name without indices: `rewards[].weight`."""
-    return {name: group.change for group in GROUPS for name in group.fields.split()}
+    named = {name: group.change for group in GROUPS for name in group.fields.split()}
+    above = {leaf: _nearest(leaf, named) for leaf in leaves(structural(PostTrainJobSpec), "")}
+    return {leaf: named[name] for leaf, name in above.items() if name}
+
+
+def _nearest(leaf: str, named: Container[str]) -> str:
+    """Return the name that a field is listed by: its own, or that of a map above it; empty if it is not."""
+    while leaf and leaf not in named:
+        leaf = leaf.rpartition(".")[0].removesuffix("[]")
+    return leaf
 
 
 def leaves(schema: Schema, path: str) -> Iterator[str]:
@@ -293,7 +254,7 @@ def _change(schema: Schema, name: str) -> Change:
 def _format(value: Any, name: str) -> str:
     if value is None:
         return UNSET
-    if name.startswith(SECRET_FIELD):
+    if name in SECRET_MAPS or name.startswith(SECRET_FIELDS):
         return HIDDEN
     return value if isinstance(value, str) and 0 < len(value) <= MAX_LENGTH and value.isprintable() else shown(value)
 

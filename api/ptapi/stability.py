@@ -51,7 +51,8 @@ EXPERIMENTAL = (
         "The other side was never reached, only its documentation and sources: Pathways' servers, MaxText's image, "
         "GKE's queued provisioning, a TensorBoard in the cluster.",
         "pathways.headless pathways.elasticSlices pathways.colocatedPythonImage pathways.serverArgs pathways.proxyArgs "
-        "pathways.workerArgs runtime.maxtext capacity[].type=queuedProvisioning tensorboard.server",
+        "pathways.workerArgs resources.pathwaysResourceManager resources.pathwaysProxy resources.pathwaysWorker "
+        "resources.colocatedPython runtime.maxtext capacity[].type=queuedProvisioning tensorboard.server",
     ),
 )
 

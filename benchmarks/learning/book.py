@@ -1,7 +1,5 @@
 """The book of outcomes: `results.json`, one entry per task, trial and seed; a trial done again replaces its entry."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """docs/results.md and its pictures, from the book of outcomes alone: pure text, so that a test can make it again."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -2,8 +2,6 @@
 mean, and the bar as a dotted line. A trial that others go on from has none where there are others: its steps are not
 theirs, and its end is their beginning."""
 
-from __future__ import annotations
-
 import io
 import math
 import statistics

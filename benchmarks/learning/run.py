@@ -10,8 +10,6 @@ alone. Outcomes are printed to stdout; where it stands, and at the end what miss
 0 where every trial reached its bar, 1 where one did not, 2 for wrong arguments, 130 after Ctrl-C.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

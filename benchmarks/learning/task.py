@@ -5,8 +5,6 @@ PostTrainJob for `python -m pttrainer run`, what a user would write, and everyth
 directory.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

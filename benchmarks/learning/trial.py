@@ -6,8 +6,6 @@ begins again from nothing, so that its seconds are those of a whole run: of the 
 included; CPU seconds are its user and system time, those of its children too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

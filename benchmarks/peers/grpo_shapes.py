@@ -2,8 +2,6 @@
 differs between the samples of a prompt and costs nothing. Imports nothing of ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import zlib

@@ -1,7 +1,5 @@
 """transformers' generate on the benchmark's shape, in batches where there are more samples than rows."""
 
-from __future__ import annotations
-
 import torch
 from rollout_shapes import arguments, finished, prompts
 from shapes import SHAPES

@@ -3,8 +3,6 @@
 Imported by scripts that run in a peer's environment, so it imports nothing of ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The plainest loop around transformers' Llama and torch's AdamW: no trainer at all."""
 
-from __future__ import annotations
-
 import torch
 from shapes import BATCH, LEARNING_RATE, LENGTH, SHAPES, arguments, finished, rows
 from trl_sft import model

@@ -1,7 +1,5 @@
 """TRL's SFTTrainer on the benchmark's shape: run with the Python of an environment that has torch and trl."""
 
-from __future__ import annotations
-
 import tempfile
 
 import torch

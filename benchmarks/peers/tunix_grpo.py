@@ -1,7 +1,5 @@
 """Tunix's GRPO learner on the benchmark's shape: run with the Python of an environment that has google-tunix."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import optax

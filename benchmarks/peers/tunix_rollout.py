@@ -1,7 +1,5 @@
 """Tunix's own sampler on the benchmark's shape: run with the Python of an environment that has google-tunix."""
 
-from __future__ import annotations
-
 from rollout_shapes import arguments, finished, prompts
 from shapes import SHAPES
 from tunix.generate import sampler as tunix

@@ -1,7 +1,5 @@
 """Tunix's PeftTrainer on the benchmark's shape: run with the Python of an environment that has google-tunix."""
 
-from __future__ import annotations
-
 import time
 
 import jax

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 
+from ptctl.ui import interrupts
+
 
 def main(args: list[str] | None = None) -> None:
     """Run ptctl and exit with its code."""
+    interrupts.install()  # before the slow imports
     sys.exit(run(sys.argv[1:] if args is None else args))
 
 

@@ -1,24 +1,25 @@
-"""Run the trainer as a child process: write its job file, forward Ctrl-C, map its exit code."""
+"""Run the trainer as a child process: write its job file, pass signals on, map its exit code."""
 
 from __future__ import annotations
 
 import os
-import runpy
 import signal
-import subprocess
 import sys
 import tempfile
-import traceback
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 from ptapi.accelerators import resolve
 from ptapi.load import dump_job
 from ptapi.spec import PostTrainJob
+from ptctl import trainer_child
 from ptctl.errors import FAILED, INTERRUPTED, CliError
+from ptctl.ui import interrupts
 from ptctl.ui.app import App
 
-_TRAINER = "pttrainer"
+_SAVING = "Interrupted. The trainer saves a checkpoint and ends; Ctrl-C again ends it at once."
 
 
 def run_trainer(app: App, job: PostTrainJob, verb: str = "run", *options: str) -> int:
@@ -41,9 +42,7 @@ def trainer_code(job: PostTrainJob, verb: str, *options: str, forked: bool = Fal
     with tempfile.TemporaryDirectory(prefix="ptctl-train-") as directory:
         path = Path(directory) / "job.yaml"
         path.write_text(dump_job(job))
-        args, environment = [verb, str(path), *options], _trainer_environment(job)
-        code = _run_forked(args, environment) if forked else _run_child(args, environment)
-    return INTERRUPTED if code in (-signal.SIGINT, 128 + signal.SIGINT) else code
+        return _run_child([verb, str(path), *options], _trainer_environment(job), forked=forked)
 
 
 def _trainer_environment(job: PostTrainJob) -> dict[str, str]:
@@ -58,45 +57,45 @@ def _trainer_environment(job: PostTrainJob) -> dict[str, str]:
     return {**os.environ, **device_env, **user_env}
 
 
-def _run_child(args: list[str], environment: dict[str, str]) -> int:
-    """Run the trainer as a child. It gets Ctrl-C from the terminal and SIGTERM from us, and saves before it exits."""
-    child = subprocess.Popen([sys.executable, "-m", _TRAINER, *args], env=environment)
-    previous_handler = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
-    try:
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                continue
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
+def _run_child(args: list[str], environment: dict[str, str], *, forked: bool) -> int:
+    """Run the trainer as a child. It gets SIGTERM for Ctrl-C and SIGTERM of ours, SIGKILL for a second Ctrl-C."""
+    interrupts_seen: list[int] = []
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts_seen.append(number)
+        interrupts.say(_SAVING if args[0] == "run" and len(interrupts_seen) == 1 else "Interrupted.")
+        send(signal.SIGTERM if len(interrupts_seen) == 1 else signal.SIGKILL)
+
+    def send(number: int) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(child, number)
+
+    child, pipe = _start(args, environment, forked=forked)
+    with (
+        interrupts.handled(on_interrupt),
+        interrupts.handled(lambda number, frame: send(number), signal.SIGTERM),
+    ):
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(pipe)
+    return INTERRUPTED if interrupts_seen and code else code
 
 
-def _run_forked(args: list[str], environment: dict[str, str]) -> int:
-    """Run the trainer like `python -m`, in a fork, without starting Python."""
+def _start(args: list[str], environment: dict[str, str], *, forked: bool) -> tuple[int, int]:
+    """Return the child's process id, and the end of a pipe whose closing ends the child."""
+    reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
-    if child == 0:
-        os._exit(_run_main(args, environment))
-    while True:
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        except KeyboardInterrupt:
-            continue
-
-
-def _run_main(args: list[str], environment: dict[str, str]) -> int:
-    """Run the trainer's command line in this process and return its exit code."""
-    os.environ.update(environment)
-    sys.argv = [_TRAINER, *args]
-    code: object = 1
+    if child:
+        os.close(reader)
+        return child, writer
     try:
-        runpy.run_module(_TRAINER, run_name="__main__")
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code if isinstance(code, int) else int(code is not None)
+        os.close(writer)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; until the trainer listens, we decide
+        if forked:
+            os.environ.update(environment)
+            os._exit(trainer_child.run(reader, args))
+        os.set_inheritable(reader, True)
+        os.execve(sys.executable, [sys.executable, "-m", trainer_child.__name__, str(reader), *args], environment)
+    finally:
+        os._exit(FAILED)

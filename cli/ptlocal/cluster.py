@@ -154,7 +154,15 @@ def _spawn(layout: Layout, options: list[str]) -> None:
     layout.state_file.unlink(missing_ok=True)
     with open(layout.logs / "supervisor.log", "ab") as output:
         starter = subprocess.Popen(
-            [sys.executable, "-m", "ptlocal.supervisor.supervisor", "--data", str(layout.data), "--detach", *options],
+            [
+                sys.executable,
+                "-m",
+                "ptlocal.supervisor.supervisor",
+                "--data",
+                str(layout.data),
+                f"--detach={os.getpid()}",
+                *options,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -69,6 +69,19 @@ def with_marker(name: str, value: str) -> list[psutil.Process]:
 def in_session(leader: int, since: float) -> list[psutil.Process]:
     """Return the processes of the session that `leader` opened at `since`, whether it lives or not."""
     return [p for p in _own_processes() if _session(p.pid) == leader and _started_after(p, since)]
+
+
+def memory(matches: Iterable[psutil.Process]) -> int:
+    """Return the bytes that processes hold for themselves; what they share (libraries, mapped files) is not counted."""
+    return sum(_own_memory(process) for process in matches)
+
+
+def _own_memory(process: psutil.Process) -> int:
+    try:
+        info = process.memory_info()
+    except psutil.Error:
+        return 0
+    return int(info.rss - getattr(info, "shared", 0))
 
 
 def kill_all(find: Callable[[], list[psutil.Process]]) -> int:

@@ -1,17 +1,19 @@
-"""The one Kubernetes client: raw manifests in, raw manifests out, for the operator, the controllers and ptctl.
+"""Verbs of the API server on raw manifests, over the official client's connections.
 
 Synchronous and safe to share between threads (asyncio callers use a thread). It knows URLs, patches, watches and
-errors, nothing about any kind. Left out: discovery, typed models, caching (see ptlocal's informers).
+errors, nothing about any kind. Left out: discovery, typed models (they refuse fields newer than themselves), caching
+(see `informer`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
+from ptkube import kubeconfig as kubeconfigs
 from ptkube.errors import (
     AlreadyExists,
     ApiError,
@@ -27,7 +29,6 @@ from ptkube.errors import (
 )
 from ptkube.http import READ_TIMEOUT_S, Transport
 from ptkube.kubeconfig import Access
-from ptkube.kubeconfig import load as load_access
 from ptkube.resources import PODS, Manifest, Resource
 
 __all__ = [
@@ -51,7 +52,6 @@ __all__ = [
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
 _MERGE_PATCH = "application/merge-patch+json"
-_JSON_PATCH = "application/json-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 _PAGE = 500  # what kubectl uses; keeps one answer small on a cluster with thousands of pods
 _WATCH_S = 300
@@ -71,14 +71,18 @@ class Kube:
     """Verbs on one API server. `namespace` is the context's, for callers that were not told one."""
 
     def __init__(self, access: Access) -> None:
-        self.access = access
         self.namespace = access.namespace
         self._transport = Transport(access)
 
     @classmethod
     def load(cls, kubeconfig: str | None = None, context: str | None = None) -> Kube:
         """Return a client of the given kubeconfig, else KUBECONFIG, ~/.kube/config, or the pod's service account."""
-        return cls(load_access(kubeconfig, context))
+        return cls(kubeconfigs.load(kubeconfig, context))
+
+    @property
+    def access(self) -> Access:
+        """Return where the API server is and who asks, with the newest credentials."""
+        return self._transport.access
 
     def close(self) -> None:
         """Cut running watches and log streams (from any thread); later calls raise Unreachable."""
@@ -127,40 +131,28 @@ class Kube:
         """Create an object; with `name` and `subresource` post to that subresource (pods/eviction)."""
         path = r.path(self._namespace_of(r, body), name, subresource)
         sent = body if subresource else _typed(r, body)
-        return self._json("POST", path + _query({"dryRun": _dry(dry_run)}), sent)
+        return self._json("POST", path + _query({"dryRun": "All" if dry_run else None}), sent)
 
-    def replace(self, r: Resource, body: Manifest, *, dry_run: bool = False) -> Manifest:
+    def replace(self, r: Resource, body: Manifest, *, subresource: str | None = None) -> Manifest:
         """Replace an object; raise Conflict if it has changed since it was read."""
-        path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"])
-        return self._json("PUT", path + _query({"dryRun": _dry(dry_run)}), _typed(r, body))
+        path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"], subresource)
+        return self._json("PUT", path, _typed(r, body))
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         """Replace the status of an object."""
-        path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"], "status")
-        return self._json("PUT", path, _typed(r, body))
+        return self.replace(r, body, subresource="status")
 
-    def apply(
-        self, r: Resource, body: Manifest, *, field_manager: str, force: bool = True, dry_run: bool = False
-    ) -> Manifest:
-        """Server-side apply: creates, or changes only the fields this manager states."""
+    def apply(self, r: Resource, body: Manifest, *, field_manager: str) -> Manifest:
+        """Server-side apply: creates, or changes only the fields this manager states, whoever owned them."""
         path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"])
-        query = _query({"fieldManager": field_manager, "force": str(force).lower(), "dryRun": _dry(dry_run)})
+        query = _query({"fieldManager": field_manager, "force": "true"})
         return self._json("PATCH", path + query, _typed(r, body), _APPLY_PATCH, idempotent=True)
 
     def patch(
-        self,
-        r: Resource,
-        name: str,
-        namespace: str | None,
-        body: Manifest | Sequence[Manifest],
-        *,
-        subresource: str | None = None,
-        dry_run: bool = False,
+        self, r: Resource, name: str, namespace: str | None, body: Manifest, *, subresource: str | None = None
     ) -> Manifest:
-        """JSON merge patch for a dict; JSON patch for a list of operations."""
-        is_merge = isinstance(body, dict)
-        path = self._path(r, namespace, name, subresource) + _query({"dryRun": _dry(dry_run)})
-        return self._json("PATCH", path, body, _MERGE_PATCH if is_merge else _JSON_PATCH, idempotent=is_merge)
+        """Apply a JSON merge patch."""
+        return self._json("PATCH", self._path(r, namespace, name, subresource), body, _MERGE_PATCH, idempotent=True)
 
     def delete(
         self,
@@ -171,7 +163,6 @@ class Kube:
         propagation: Propagation = "Background",
         grace_s: int | None = None,
         uid: str | None = None,
-        dry_run: bool = False,
     ) -> None:
         """Ask for deletion; the object may stay while finalizers or a grace period last."""
         options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
@@ -179,8 +170,6 @@ class Kube:
             options["gracePeriodSeconds"] = grace_s
         if uid is not None:
             options["preconditions"] = {"uid": uid}
-        if dry_run:
-            options["dryRun"] = ["All"]
         self._json("DELETE", self._path(r, namespace, name), options)
 
     def watch(
@@ -274,10 +263,6 @@ class Kube:
 def _typed(r: Resource, body: Manifest) -> Manifest:
     """Return the body with apiVersion and kind, which the server requires although the URL names them."""
     return {"apiVersion": r.api_version, "kind": r.kind, **body}
-
-
-def _dry(dry_run: bool) -> str | None:
-    return "All" if dry_run else None
 
 
 def _query(params: dict[str, str | None]) -> str:

@@ -8,25 +8,23 @@ own last write. Objects handed out are shared: read them, never change them.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from ptkube.client import ApiError, Gone, Kube, NotFound
+from ptkube.errors import ApiError, NotFound
 from ptkube.resources import Manifest, Resource
+from ptkube.watch import LISTED, Key, differences, follow, key_of
+
+if TYPE_CHECKING:
+    from ptkube.client import Kube
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]  # namespace ("" for cluster-scoped kinds) and name
 Listener = Callable[[str, Manifest], None]  # ADDED, MODIFIED or DELETED, and the object
 
-_BACKOFF_S = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
 _NOT_SERVED_RETRY_S = 5.0  # the kind's CRD may be installed later
-
-
-def key_of(item: Manifest) -> Key:
-    """Return namespace and name of an object."""
-    meta = item["metadata"]
-    return str(meta.get("namespace") or ""), str(meta["name"])
 
 
 class Informer:
@@ -84,39 +82,37 @@ class Informer:
         return thread
 
     def run(self) -> None:
-        """List and watch until `stop`, with a backoff after failures."""
-        failures = 0
+        """List and watch until `stop`, whatever fails."""
         while not self._stop.is_set():
             try:
-                self._list_and_watch()
-                failures = 0
-            except Gone:
-                failures = 0
-            except NotFound:
-                self._forget_all()
+                for kind, item in follow(
+                    self._kube,
+                    self.resource,
+                    fields=self._fields,
+                    endures=self._endures,
+                    left_s=lambda: 0.0 if self._stop.is_set() else math.inf,
+                    wait=self._stop.wait,
+                ):
+                    self._hear(kind, item)
+            except NotFound:  # a kind that is not served has no objects
+                self._replace([], "0")
                 self._stop.wait(_NOT_SERVED_RETRY_S)
-            except ApiError as error:
-                if self._stop.is_set():
-                    return
-                if failures == 0:
-                    log.warning("watch of %s interrupted: %s", self.resource.plural, error.message.splitlines()[0])
-                self._stop.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
-                failures += 1
+            except ApiError:
+                return  # the client was closed under us, as `stop` says
 
-    def _list_and_watch(self) -> None:
-        listed = self._kube.list(self.resource, fields=self._fields)
-        self._replace(listed.items, listed.resource_version)
-        self.synced.set()
-        version = listed.resource_version
-        while not self._stop.is_set():
-            events = self._kube.watch(self.resource, fields=self._fields, resource_version=version, bookmarks=True)
-            for kind, item in events:
-                version = str(item["metadata"]["resourceVersion"])
-                if kind == "BOOKMARK":
-                    with self._lock:
-                        self._seen_version = max(self._seen_version, int(version))
-                else:
-                    self._take(kind, item)
+    def _endures(self, error: ApiError, lost_s: float) -> bool:
+        if lost_s == 0.0 and not self._stop.is_set():
+            log.warning("watch of %s interrupted: %s", self.resource.plural, error.message.splitlines()[0])
+        return not self._stop.is_set()
+
+    def _hear(self, kind: str, item: Any) -> None:
+        if kind == LISTED:
+            self._replace(item.items, item.resource_version)
+        elif kind == "BOOKMARK":
+            with self._lock:
+                self._seen_version = max(self._seen_version, version_of(item))
+        else:
+            self._take(kind, item)
 
     def _take(self, kind: str, item: Manifest) -> None:
         with self._lock:
@@ -133,21 +129,9 @@ class Informer:
         with self._lock:
             old, self._items = self._items, {key_of(item): item for item in items}
             self._seen_version = int(version or 0)
-            for key, item in old.items():
-                new = self._items.get(key)
-                if new is None or new["metadata"].get("uid") != item["metadata"].get("uid"):
-                    self._tell("DELETED", item)
-            for key, item in self._items.items():
-                before = old.get(key)
-                if before is None or before["metadata"].get("uid") != item["metadata"].get("uid"):
-                    self._tell("ADDED", item)
-                elif version_of(before) != version_of(item):
-                    self._tell("MODIFIED", item)
-
-    def _forget_all(self) -> None:
-        with self._lock:
-            self._replace([], "0")
-        self.synced.set()  # a kind that is not served has no objects
+            for kind, item in differences(old, self._items):
+                self._tell(kind, item)
+        self.synced.set()
 
     def _tell(self, kind: str, item: Manifest) -> None:
         for listener in self._listeners:

@@ -1,59 +1,76 @@
-"""Where the API server is and how to prove who we are: kubeconfig files and the in-cluster service account.
+"""Where the API server is and who asks: kubeconfig files and the pod's service account, read by `kubernetes.config`.
 
-Why not the official package's loader: importing it costs 0.75 CPU-seconds, more than a whole `ptctl workload list`
-may take. Understood: several files in KUBECONFIG, inline data and file references, bearer token and token file,
-client certificate, basic auth, exec plugins (so GKE's), CA, tls-server-name, insecure-skip-tls-verify, proxy-url,
-impersonation of a user. Left out, and refused by name: the auth-provider stanza that kubectl itself has dropped for
-cloud logins.
+What is ours: which files count, kubectl's choice of a context, and errors that say what to do. Certificates stand in a
+file for the moment in which they are read, so that none is left behind by a process that is killed.
 """
 
 from __future__ import annotations
 
-import base64
+import logging
 import os
-from collections.abc import Mapping
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException, incluster_config
+from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+from urllib3.util import make_headers, parse_url
 
 from ptkube.errors import ConfigError
 
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_EXPIRY_MARGIN_S = 30.0
 
 
 @dataclass(frozen=True)
 class Access:
-    """All that a connection needs. `exec_plugin` and `token_file` are read again when they expire."""
+    """All that a connection needs. The certificates stand here and in `tls`, not in the configuration."""
 
-    server: str
+    configuration: Configuration
+    source: str
     namespace: str = "default"
-    source: str = ""
     context: str = ""
+    """Empty for a pod's service account."""
+    impersonate: str = ""
+    expires: float = float("inf")
+    """When a plugin's credentials must be fetched anew, in seconds since 1970."""
     ca_pem: str | None = None
-    verify: bool = True
-    tls_server_name: str | None = None
-    proxy_url: str | None = None
-    token: str | None = None
-    token_file: Path | None = None
-    basic: tuple[str, str] | None = None
     cert_pem: str | None = None
     key_pem: str | None = None
-    exec_plugin: Mapping[str, Any] | None = None
-    impersonate: str | None = None
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def server(self) -> str:
+        """Return the address of the API server."""
+        return str(self.configuration.host)
+
+    @property
+    def authorization(self) -> str:
+        """Return the Authorization header: a service account's token is read again each minute."""
+        try:
+            return str(self.configuration.get_api_key_with_prefix("BearerToken") or "").strip()
+        except (ConfigException, OSError) as error:
+            raise ConfigError(f"cannot read the token of {self.source}: {_sentence(error)}") from error
 
 
 def load(path: str | None = None, context: str | None = None) -> Access:
     """Return the access of an explicit file, else KUBECONFIG, ~/.kube/config, or the pod's service account."""
-    if path:
-        return from_files([Path(path).expanduser()], context)
-    listed = [Path(p).expanduser() for p in os.environ.get("KUBECONFIG", "").split(os.pathsep) if p]
-    if listed:
-        return from_files(listed, context)
     home = Path.home() / ".kube" / "config"
+    listed = [path] if path else [each for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    if listed:
+        return from_files([Path(each).expanduser() for each in listed], context)
     if home.exists():
         return from_files([home], context)
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and (_SERVICE_ACCOUNT / "token").exists():
-        return in_cluster(os.environ, _SERVICE_ACCOUNT)
+    in_pod = incluster_config.SERVICE_HOST_ENV_NAME in os.environ
+    if in_pod and Path(incluster_config.SERVICE_TOKEN_FILENAME).exists():
+        return _in_cluster()
     raise ConfigError(
         f"no kubeconfig: KUBECONFIG is not set and {home} does not exist\n"
         "hint: `ptctl local up` makes a cluster on this machine; "
@@ -61,129 +78,155 @@ def load(path: str | None = None, context: str | None = None) -> Access:
     )
 
 
-def in_cluster(env: Mapping[str, str], folder: Path) -> Access:
-    """Return the access of a pod's service account."""
-    host, port = env["KUBERNETES_SERVICE_HOST"], env.get("KUBERNETES_SERVICE_PORT", "443")
-    host = f"[{host}]" if ":" in host else host
+def from_files(paths: list[Path], context: str | None = None) -> Access:
+    """Merge like kubectl: for every name, and for the current context, the first file that defines it wins."""
+    existing = [str(path) for path in paths if path.exists()]
+    if not existing:
+        raise ConfigError(f"kubeconfig not found: {', '.join(map(str, paths))}\nhint: check --kubeconfig or KUBECONFIG")
+    source = os.pathsep.join(existing)
+    try:
+        merger = KubeConfigMerger(source)
+        contexts = [str(entry["name"]) for entry in merger.config.value["contexts"]]
+        # the library takes the last file's
+        named = [each["current-context"] for each in merger.config_files.values() if each.get("current-context")]
+    except Exception as error:  # AttributeError, YAMLError: the library checks nothing
+        raise ConfigError(f"cannot read kubeconfig {source}: {_sentence(error)}") from error
+    chosen = _chosen_context(context or next(iter(named), ""), contexts, source)
+    with tempfile.TemporaryDirectory(prefix="posttrain-") as folder, _library_log() as logged:
+        try:
+            loader = KubeConfigLoader(merger.config, chosen, config_base_path=None, temp_file_path=folder)
+            configuration = Configuration(host="")
+            loader.load_and_set(configuration)
+        except Exception as error:  # also what google.auth and oauthlib raise, for an auth-provider
+            raise ConfigError(f"{source}: context '{chosen}': {_sentence(error)}") from error
+        user = _user_of(merger, loader.current_context["context"])
+        _check(configuration, user, f"{source}: context '{chosen}'", logged)
+        _set_proxy(configuration, is_chosen=hasattr(loader, "proxy"))
+        configuration.refresh_api_key_hook = None  # it would run a plugin at every call in its token's last minutes
+        expiry = getattr(loader, "expiry", None)
+        return _with_certificates(
+            configuration,
+            source=source,
+            namespace=str(loader.current_context["context"].get("namespace") or "default"),
+            context=chosen,
+            impersonate=str(user.get("as") or ""),
+            expires=expiry.timestamp() - _EXPIRY_MARGIN_S if expiry else float("inf"),
+        )
+
+
+def reload(access: Access) -> Access:
+    """Return the access of the same context as its files are now, or of the same service account."""
+    if not access.context:
+        return _in_cluster()
+    return from_files([Path(each) for each in access.source.split(os.pathsep)], access.context)
+
+
+def _in_cluster() -> Access:
+    configuration = Configuration(host="")
+    folder = Path(incluster_config.SERVICE_TOKEN_FILENAME).parent
+    try:
+        incluster_config.load_incluster_config(client_configuration=configuration)
+    except (ConfigException, OSError) as error:
+        raise ConfigError(f"cannot use the service account in {folder}: {_sentence(error)}") from error
     namespace = folder / "namespace"
-    return Access(
-        server=f"https://{host}:{port}",
-        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+    return _with_certificates(
+        configuration,
         source=str(folder),
-        ca_pem=(folder / "ca.crt").read_text(),
-        token_file=folder / "token",
+        namespace=namespace.read_text().strip() if namespace.exists() else "default",
     )
 
 
-def from_files(paths: list[Path], context: str | None = None) -> Access:
-    """Merge like kubectl: for every name, the first file that defines it wins."""
-    found = [p for p in paths if p.exists()]
-    if not found:
-        raise ConfigError(f"kubeconfig not found: {', '.join(map(str, paths))}\nhint: check --kubeconfig or KUBECONFIG")
-    contexts: dict[str, tuple[Any, Path]] = {}
-    clusters: dict[str, tuple[Any, Path]] = {}
-    users: dict[str, tuple[Any, Path]] = {}
-    current = context or ""
-    for path in found:
-        config = _read(path)
-        current = current or str(config.get("current-context") or "")
-        for table, plural, singular in (
-            (contexts, "contexts", "context"),
-            (clusters, "clusters", "cluster"),
-            (users, "users", "user"),
-        ):
-            for entry in config.get(plural) or []:
-                table.setdefault(str(entry["name"]), (entry.get(singular) or {}, path))
-    source = os.pathsep.join(map(str, found))
+def _chosen_context(current: str, contexts: list[str], source: str) -> str:
+    known = ", ".join(contexts)
     if not current:
-        choose = (
-            f"choose one with --context: {', '.join(contexts)}"
-            if contexts
-            else "it has no contexts: is it a kubeconfig?"
-        )
+        choose = f"choose one with --context: {known}" if known else "it has no contexts: is it a kubeconfig?"
         raise ConfigError(f"{source}: no current-context\nhint: {choose}")
     if current not in contexts:
-        known = ", ".join(contexts) or "none"
-        raise ConfigError(f"{source}: context '{current}' does not exist; contexts: {known}")
-    chosen = contexts[current][0]
-    cluster_name, user_name = str(chosen.get("cluster") or ""), str(chosen.get("user") or "")
-    if cluster_name not in clusters:
-        raise ConfigError(f"{source}: context '{current}' names cluster '{cluster_name}', which is not defined")
-    user, user_path = users.get(user_name, ({}, found[0]))
-    cluster, cluster_path = clusters[cluster_name]
-    return _access(current, chosen, cluster, cluster_path, user, user_path, source)
+        raise ConfigError(f"{source}: context '{current}' does not exist; contexts: {known or 'none'}")
+    return current
 
 
-def _access(
-    current: str,
-    chosen: dict[str, Any],
-    cluster: dict[str, Any],
-    cluster_path: Path,
-    user: dict[str, Any],
-    user_path: Path,
-    source: str,
-) -> Access:
-    if not cluster.get("server"):
-        raise ConfigError(f"{source}: the cluster of context '{current}' has no server address")
-    if user.get("auth-provider"):
+def _user_of(merger: KubeConfigMerger, context: dict[str, Any]) -> dict[str, Any]:
+    entry = merger.config["users"].get_with_name(context.get("user"), safe=True)
+    return dict(entry.value.get("user") or {}) if entry is not None else {}
+
+
+def _check(configuration: Configuration, user: dict[str, Any], where: str, logged: list[str]) -> None:
+    """Raise ConfigError for what the library leaves out in silence: an address, a plugin's credentials."""
+    url = urlsplit(configuration.host)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(f"{where}: server '{configuration.host}' is not an http(s) address")
+    if configuration.api_key or configuration.cert_file:
+        return
+    if plugin := user.get("exec"):
+        command = plugin.get("command")
+        hint = plugin.get("installHint") or f"is '{command}' on PATH, and what does it print?"
+        reason = "; ".join(logged) or "no reason given"
+        raise ConfigError(f"{where}: credential plugin '{command}' gave no credentials: {reason}\nhint: {hint}")
+    if provider := user.get("auth-provider"):
         raise ConfigError(
-            f"{source}: user of context '{current}' uses auth-provider '{user['auth-provider'].get('name')}', "
-            "which is not supported\nhint: use an exec plugin; for GKE: gke-gcloud-auth-plugin"
+            f"{where}: auth-provider '{provider.get('name')}' gave no credentials\n"
+            "hint: use an exec plugin; for GKE: gke-gcloud-auth-plugin"
         )
-    basic = (user["username"], user.get("password") or "") if user.get("username") else None
-    token_file = user.get("tokenFile")
-    return Access(
-        server=str(cluster["server"]).rstrip("/"),
-        namespace=str(chosen.get("namespace") or "default"),
-        source=source,
-        context=current,
-        ca_pem=_pem(cluster, "certificate-authority", cluster_path),
-        verify=not cluster.get("insecure-skip-tls-verify", False),
-        tls_server_name=cluster.get("tls-server-name"),
-        proxy_url=cluster.get("proxy-url"),
-        token=user.get("token"),
-        token_file=(user_path.parent / token_file) if token_file and not user.get("token") else None,
-        basic=basic,
-        cert_pem=_pem(user, "client-certificate", user_path),
-        key_pem=_pem(user, "client-key", user_path),
-        exec_plugin=user.get("exec"),
-        impersonate=user.get("as"),
-    )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    import yaml
+def _set_proxy(configuration: Configuration, *, is_chosen: bool) -> None:
+    """Give the proxy the name and password of its address; go to this machine directly, unless told otherwise."""
+    host = urlsplit(configuration.host).hostname or ""
+    if not is_chosen and _is_loopback(host):
+        configuration.proxy = None
+    if configuration.proxy and (login := parse_url(configuration.proxy).auth):
+        configuration.proxy_headers = make_headers(proxy_basic_auth=login)
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+def _is_loopback(host: str) -> bool:
     try:
-        config = yaml.load(path.read_text(), Loader=loader) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read kubeconfig {path}: {_sentence(error)}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"kubeconfig {path} is not a mapping but {type(config).__name__}")
-    return config
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _with_certificates(configuration: Configuration, **rest: Any) -> Access:
+    """Move the certificates out of the configuration: urllib3 would read their files at every new connection."""
+    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    try:
+        ca_pem, cert_pem, key_pem = (Path(file).read_text() if file else None for file in files)
+        tls = _tls_context(configuration, ca_pem) if urlsplit(configuration.host).scheme == "https" else None
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(f"{rest['source']}: cannot use the certificates: {_sentence(error)}") from error
+    configuration.ssl_ca_cert = configuration.cert_file = configuration.key_file = None
+    return Access(configuration, ca_pem=ca_pem, cert_pem=cert_pem, key_pem=key_pem, tls=tls, **rest)
+
+
+def _tls_context(configuration: Configuration, ca_pem: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=ca_pem)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return context
+
+
+@contextmanager
+def _library_log() -> Iterator[list[str]]:
+    """Collect what `kubernetes.config` logs, without its credentials, where a plugin fails: it raises nothing."""
+    logged: list[str] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        logged.append(record.getMessage())
+        return False
+
+    root = logging.getLogger()
+    root.addFilter(collect)
+    try:
+        yield logged
+    finally:
+        root.removeFilter(collect)
 
 
 def _sentence(error: Exception) -> str:
-    """Return the problem in one line, without YAML's drawing or Python's error number."""
+    """Return the problem in one line, without YAML's drawing and the entries, with secrets, that the library quotes."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}: " if mark is not None else ""
-    return where + str(getattr(error, "problem", None) or getattr(error, "strerror", None) or error)
-
-
-def _pem(entry: dict[str, Any], key: str, path: Path) -> str | None:
-    """Inline data wins over a file; relative file names count from the kubeconfig's folder, as in kubectl."""
-    data = entry.get(f"{key}-data")
-    if data:
-        try:
-            return base64.b64decode(data).decode()
-        except ValueError as error:
-            raise ConfigError(f"{path}: {key}-data is not base64: {error}") from error
-    name = entry.get(key)
-    if not name:
-        return None
-    file = path.parent / Path(str(name)).expanduser()
-    try:
-        return file.read_text()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read {key} {file}: {error.strerror}") from error
+    return where + re.sub(r"\{.*\}", "…", str(getattr(error, "problem", None) or error), flags=re.DOTALL)

@@ -1,24 +1,87 @@
-"""Seeing changes of jobs: list once, then watch, again and again, until the caller has seen enough.
+"""The one list-watch: list once, then watch, again and again.
 
-The loop that every watcher needs and easily gets wrong: a watch ends after minutes (continue where it was), its
-version may have become too old (list again), and a cluster that restarts is away for a moment (try again).
+The loop that everything which follows a kind needs and easily gets wrong: a watch ends after minutes (go on where it
+was), its version may have become too old (list again), and a cluster that restarts is away for a moment (list again,
+after a pause). `changes` is for a program that waits; `informer` keeps a copy.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ptkube.errors import Gone, Unreachable
+from ptkube.backoff import pause_s
+from ptkube.errors import ApiError, Gone, NotFound, Unreachable
 from ptkube.resources import Manifest, Resource
 
 if TYPE_CHECKING:
     from ptkube.client import Kube
 
+Key = tuple[str, str]  # namespace ("" for cluster-scoped kinds) and name
 
+LISTED = "LISTED"
+"""What `follow` yields with each ListResult, besides the events of a watch, BOOKMARK among them."""
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 5.0
 _PATIENCE_S = 30.0
-"""How long a cluster that was there may be away before the watcher gives up."""
+"""How long a cluster that was there may be away before a program that waits gives up."""
+
+
+def key_of(item: Manifest) -> Key:
+    """Return namespace and name of an object."""
+    meta = item["metadata"]
+    return str(meta.get("namespace") or ""), str(meta["name"])
+
+
+def follow(
+    kube: Kube,
+    resource: Resource,
+    namespace: str | None = None,
+    *,
+    labels: str | None = None,
+    fields: str | None = None,
+    endures: Callable[[ApiError, float], bool],
+    left_s: Callable[[], float],
+    wait: Callable[[float], object] = time.sleep,
+) -> Iterator[tuple[str, Any]]:
+    """Yield a listing, then events, while there is time left. endures(error, seconds since it began) is asked to go on.
+
+    Raises NotFound where the kind is not served, and what is not endured.
+    """
+    version: str | None = None
+    failures, lost_at = 0, 0.0
+    while (left := left_s()) > 0:
+        try:
+            if version is None:
+                listed = kube.list(resource, namespace, labels=labels, fields=fields)
+                version = listed.resource_version
+                yield LISTED, listed
+                left = left_s()
+            timeout_s = None if math.isinf(left) else max(1, int(left) + 1)
+            selected = kube.watch(
+                resource,
+                namespace,
+                labels=labels,
+                fields=fields,
+                resource_version=version,
+                timeout_s=timeout_s,
+                bookmarks=True,
+            )
+            for kind, item in selected:
+                failures, version = 0, str(item["metadata"]["resourceVersion"])
+                yield kind, item
+        except Gone:
+            version = None
+        except NotFound:
+            raise
+        except ApiError as error:
+            lost_at = lost_at if failures else time.monotonic()
+            if not endures(error, time.monotonic() - lost_at):
+                raise
+            failures, version = failures + 1, None
+            wait(pause_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
 
 def changes(
@@ -29,56 +92,44 @@ def changes(
     labels: str | None = None,
     fields: str | None = None,
     until: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[str, Manifest]]:
-    """Yield (ADDED | MODIFIED | DELETED, object), first for all that exist; without end, or until a time.
+    """Yield (ADDED | MODIFIED | DELETED, object), first for all that exist; without end, or until a monotonic time.
 
     ("SYNCED", {}) follows each listing. Objects that were seen, and are gone when a listing is repeated, come as
     DELETED.
     """
-    known: dict[str, Manifest] = {}
-    version: str | None = None
-    lost_at: float | None = None
-    while until is None or clock() < until:
-        try:
-            if version is None:
-                result = kube.list(resource, namespace, labels=labels, fields=fields)
-                lost_at, version = None, result.resource_version
-                yield from _listing(result.items, known)
-                yield "SYNCED", {}
-            timeout_s = None if until is None else max(1, int(until - clock()) + 1)
-            for kind, item in kube.watch(
-                resource, namespace, labels=labels, fields=fields, resource_version=version, timeout_s=timeout_s
-            ):
-                lost_at, version = None, str(item["metadata"]["resourceVersion"])
-                _remember(known, kind, item)
-                yield kind, item
-        except Gone:
-            version = None
-        except Unreachable:
-            if not known and version is None:
-                raise
-            lost_at = lost_at or clock()
-            if clock() - lost_at > _PATIENCE_S:
-                raise
-            version = None
-            time.sleep(0.5)
+    known: dict[Key, Manifest] | None = None
+
+    def endures(error: ApiError, lost_s: float) -> bool:
+        return known is not None and isinstance(error, Unreachable) and lost_s <= _PATIENCE_S
+
+    def left_s() -> float:
+        return math.inf if until is None else until - time.monotonic()
+
+    for kind, item in follow(kube, resource, namespace, labels=labels, fields=fields, endures=endures, left_s=left_s):
+        if kind == LISTED:
+            before, known = known or {}, {key_of(each): each for each in item.items}
+            yield from differences(before, known)
+            yield "SYNCED", {}
+        elif known is not None and kind != "BOOKMARK":
+            known.pop(key_of(item), None)
+            if kind != "DELETED":
+                known[key_of(item)] = item
+            yield kind, item
 
 
-def _listing(items: list[Manifest], known: dict[str, Manifest]) -> Iterator[tuple[str, Manifest]]:
-    listed = {str(item["metadata"]["uid"]): item for item in items}
-    for uid in [uid for uid in known if uid not in listed]:
-        yield "DELETED", known.pop(uid)
-    for uid, item in listed.items():
-        before = known.get(uid)
-        known[uid] = item
-        if before is None or before["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
-            yield ("ADDED" if before is None else "MODIFIED"), item
+def differences(before: dict[Key, Manifest], after: dict[Key, Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """Yield the events that were missed between two listings; an object made anew comes as DELETED and ADDED."""
+    for key, item in before.items():
+        if key not in after or _uid(after[key]) != _uid(item):
+            yield "DELETED", item
+    for key, item in after.items():
+        old = before.get(key)
+        if old is None or _uid(old) != _uid(item):
+            yield "ADDED", item
+        elif old["metadata"].get("resourceVersion") != item["metadata"].get("resourceVersion"):
+            yield "MODIFIED", item
 
 
-def _remember(known: dict[str, Manifest], kind: str, item: Manifest) -> None:
-    uid = str(item["metadata"]["uid"])
-    if kind == "DELETED":
-        known.pop(uid, None)
-    else:
-        known[uid] = item
+def _uid(item: Manifest) -> Any:
+    return item["metadata"].get("uid")

@@ -1,6 +1,7 @@
-"""A queue of keys to reconcile: each key once, later if asked, with growing pauses after errors.
+"""The one work queue: keys to reconcile, each once, never twice at a time, later if asked, with a backoff after errors.
 
-One consumer per queue, so a key is never worked on twice at a time. The consumer's loop is `Worker`.
+Any number of events about a waiting key are one reconcile. Reconciles block, and run in the queue's own threads; every
+method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -8,104 +9,155 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ptkube.client import ApiError, Conflict, NotFound
+from ptkube.backoff import pause_s
+from ptkube.errors import ApiError, Conflict, NotFound, Unreachable
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 30.0
+_PASSING = (Conflict, NotFound, Unreachable)  # somebody else was faster, or the API server is away: others say so
+
+
+@dataclass
+class _Entry:
+    due: float | None = None
+    is_news: bool = False
+    is_running: bool = False
+    failures: int = 0
+    finished: float = float("-inf")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """`settle_s`: a reconcile follows the one before by at least this, so a burst of events is one reconcile."""
+
+    settle_s: float = 0.0
+    first_pause_s: float = 0.05
+    longest_pause_s: float = 30.0
 
 
 class WorkQueue(Generic[K]):
-    """Thread-safe. `get` blocks; a key added twice before it is taken comes once, at the earlier time."""
+    """Calls reconcile(key, is_news), which returns after how many seconds to call again, or None.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    is_news: False if nothing but that time calls. on_done is told the seconds it took, and the error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[K, bool], float | None],
+        *,
+        workers: int = 1,
+        pace: Pace = Pace(),
+        on_done: Callable[[float, Exception | None], None] = lambda seconds, error: None,
+    ) -> None:
+        self.name = name
+        self._reconcile, self._on_done, self._pace = reconcile, on_done, pace
         self._condition = threading.Condition()
         self._heap: list[tuple[float, int, K]] = []
-        self._due: dict[K, float] = {}
+        self._entries: dict[K, _Entry] = {}
         self._order = itertools.count()
-        self._closed = False
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{index}", daemon=True) for index in range(workers)
+        ]
+
+    def start(self) -> None:
+        """Run in background threads."""
+        for thread in self._threads:
+            thread.start()
 
     def add(self, key: K, after_s: float = 0.0) -> None:
         """Add a key, due after some seconds; of two times for a key the earlier counts."""
-        due = self._clock() + after_s
         with self._condition:
-            if key in self._due and self._due[key] <= due:
-                return
-            self._due[key] = due
+            entry = self._entries.setdefault(key, _Entry())
+            entry.is_news = True
+            self._schedule(key, entry, max(time.monotonic() + after_s, entry.finished + self._pace.settle_s))
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """Start nothing more, and wait so long for running reconciles."""
+        deadline = time.monotonic() + wait_s
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _schedule(self, key: K, entry: _Entry, due: float) -> None:
+        if entry.due is not None and entry.due <= due:
+            return
+        entry.due = due
+        if not entry.is_running:
             heapq.heappush(self._heap, (due, next(self._order), key))
             self._condition.notify()
 
-    def get(self) -> K | None:
+    def _work(self) -> None:
+        while (taken := self._take()) is not None:
+            key, is_news = taken
+            began = time.monotonic()
+            again_s, error = None, None
+            try:
+                again_s = self._reconcile(key, is_news)
+            except Exception as raised:
+                error = raised
+            self._on_done(time.monotonic() - began, error)
+            self._finish(key, again_s, error)
+
+    def _take(self) -> tuple[K, bool] | None:
         """Wait for the next due key; return None once the queue is closed."""
         with self._condition:
-            while not self._closed:
+            while not self._is_closed:
                 if not self._heap:
                     self._condition.wait()
                     continue
                 due, _, key = self._heap[0]
-                if self._due.get(key) != due:
+                entry = self._entries.get(key)
+                if entry is None or entry.is_running or entry.due != due:
                     heapq.heappop(self._heap)  # superseded by an earlier time
-                    continue
-                pause_s = due - self._clock()
-                if pause_s > 0:
-                    self._condition.wait(pause_s)
-                    continue
-                heapq.heappop(self._heap)
-                del self._due[key]
-                return key
+                elif (left_s := due - time.monotonic()) > 0:
+                    self._condition.wait(left_s)
+                else:
+                    heapq.heappop(self._heap)
+                    is_news = entry.is_news
+                    entry.due, entry.is_news, entry.is_running = None, False, True
+                    return key, is_news
             return None
 
-    def close(self) -> None:
-        """Release everybody who waits in `get`."""
+    def _finish(self, key: K, again_s: float | None, error: Exception | None) -> None:
         with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-
-
-class Worker(Generic[K]):
-    """Calls `reconcile(key)` for every key; a number it returns is when, in seconds, to call again."""
-
-    def __init__(self, name: str, reconcile: Callable[[K], float | None]) -> None:
-        self.name = name
-        self.queue: WorkQueue[K] = WorkQueue()
-        self._reconcile = reconcile
-        self._failures: dict[K, int] = {}
-
-    def start(self) -> threading.Thread:
-        """Run in a background thread."""
-        thread = threading.Thread(target=self.run, name=self.name, daemon=True)
-        thread.start()
-        return thread
-
-    def run(self) -> None:
-        """Reconcile keys until the queue is closed."""
-        while (key := self.queue.get()) is not None:
-            try:
-                again_s = self._reconcile(key)
-            except Exception as error:
-                self._retry_later(key, error)
-                continue
-            self._failures.pop(key, None)
+            entry = self._entries[key]
+            asked, entry.due, entry.is_running, entry.finished = entry.due, None, False, time.monotonic()
+            if error is not None:
+                entry.is_news, entry.failures = True, entry.failures + 1
+                left_s = pause_s(entry.failures, self._pace.first_pause_s, self._pace.longest_pause_s)
+                left_s *= random.uniform(0.8, 1.2)
+                self._schedule(key, entry, entry.finished + left_s)
+                self._log(key, left_s, error)
+                return
+            entry.failures = 0
+            if asked is not None:
+                self._schedule(key, entry, max(asked, entry.finished + self._pace.settle_s))
             if again_s is not None:
-                self.queue.add(key, again_s)
+                self._schedule(key, entry, entry.finished + again_s)
+            if entry.due is None:
+                del self._entries[key]
 
-    def _retry_later(self, key: K, error: Exception) -> None:
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        pause_s = min(_FIRST_PAUSE_S * 2**failures, _LONGEST_PAUSE_S)
-        if isinstance(error, Conflict | NotFound):
-            log.debug("%s: %s changed meanwhile, again in %.2f s: %s", self.name, key, pause_s, error)
-        elif isinstance(error, ApiError):
-            log.warning("%s: %s failed, again in %.2f s: %s", self.name, key, pause_s, error)
+    def _log(self, key: K, left_s: float, error: Exception) -> None:
+        name = "/".join(map(str, key)) if isinstance(key, tuple) else key
+        if isinstance(error, ApiError):
+            level = logging.DEBUG if isinstance(error, _PASSING) else logging.WARNING
+            log.log(level, "%s: %s: again in %.2f s: %s", self.name, name, left_s, error)
         else:
-            log.exception("%s: %s failed, again in %.2f s", self.name, key, pause_s)
-        self.queue.add(key, pause_s)
+            log.error("%s: %s failed, again in %.2f s", self.name, name, left_s, exc_info=error)

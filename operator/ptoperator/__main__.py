@@ -31,12 +31,16 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"posttrain operator: {error}", file=sys.stderr)
         return 2
     logging.configure(settings.log_level)
-    return _run(options, settings)
+    while (code := _run(options, settings)) is None:
+        pass
+    return code
 
 
-def _run(options: argparse.Namespace, settings: Settings) -> int:
+def _run(options: argparse.Namespace, settings: Settings) -> int | None:
+    """Run until told to stop, and return the exit code; None if a watched kind vanished, to begin anew without it."""
     # Imported here: `--help` must not wait for kopf.
     import kopf
+    from kopf._cogs.clients.errors import APINotFoundError
 
     from ptkube.client import ApiError, Kube
     from ptoperator.app import Application
@@ -60,6 +64,9 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     )
     try:
         asyncio.run(operator)
+    except APINotFoundError as error:  # of a definition's deletion, kopf's watch of its objects may hear first
+        print(f"posttrain operator: a watched kind is gone, watching anew: {error}", file=sys.stderr)
+        return None
     except (asyncio.CancelledError, KeyboardInterrupt):
         pass  # told to stop
     return 0

@@ -12,12 +12,12 @@ from ptkube.client import Kube
 from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest
+from ptkube.workqueue import Pace, WorkQueue
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.gke.leader_guard import LeaderOnlyCloud
 from ptoperator.controller.leader_election import Leadership
 from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.controller.reconciler import Reconciler
-from ptoperator.controller.workqueue import Queue
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
 from ptoperator.kueue.admission_check import mark_active
@@ -30,9 +30,12 @@ from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+_PACE = Pace(settle_s=0.1, first_pause_s=0.2, longest_pause_s=60.0)
+_STOP_S = 10.0  # for reconciles that run when the operator is told to stop
+
 
 class Application:
-    """Holds the parts of the operator and receives kopf's events. All methods run in the event loop."""
+    """Holds the parts of the operator and receives kopf's events, in the event loop; reconciles run in threads."""
 
     def __init__(
         self,
@@ -63,19 +66,20 @@ class Application:
         )
         self._client = client
         self.orphan_collector = self._orphan_collector(client, cloud, namespaces) if cloud else None
-        self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
-        self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
+        self.queue = WorkQueue[Key](
+            "reconcile", self._reconcile, workers=settings.workers, pace=_PACE, on_done=self.metrics.on_reconcile
+        )
+        self.endpoints = Endpoints(settings.http_host, settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def _orphan_collector(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> OrphanCollector:
-        told = self.metrics.on_sweep
-        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
+        on_sweep = self.metrics.on_sweep
+        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=on_sweep, on_leaving=self._add)
 
     async def start(self) -> None:
         """Start the endpoints, the leader election and the periodic tasks."""
-        self._loop = asyncio.get_running_loop()
+        self.queue.start()
         await self.endpoints.start()
         if self.leadership:
             self.leadership.start()
@@ -95,7 +99,7 @@ class Application:
         """Stop the periodic tasks, let running reconciles finish and release the lease."""
         for task in self._tasks:
             task.cancel()
-        await self.queue.close()
+        await asyncio.to_thread(self.queue.close, _STOP_S)
         if self.leadership:
             await asyncio.to_thread(self.leadership.stop)
         await self.endpoints.stop()
@@ -147,15 +151,10 @@ class Application:
         for key in self.cache.next_in_queue():
             self._add(key)
 
-    def _on_leaving(self, key: Key) -> None:
-        """Queue a job that is being deleted, in case its event was missed."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._add, key)
-
     def _on_leading(self, leads: bool) -> None:
         self.metrics.on_leading(leads)
-        if leads and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._take_over)
+        if leads:
+            self._take_over()
 
     def _take_over(self) -> None:
         """Queue every job: the previous leader may have left work half done."""
@@ -171,7 +170,7 @@ class Application:
         """Return the jobs' numbers on the leader only: two replicas would count every job twice."""
         return self.cache.numbers() if self.leads else []
 
-    def _look(self, key: Key, is_news: bool) -> float | None:
+    def _reconcile(self, key: Key, is_news: bool) -> float | None:
         if not self.leads:
             return None
         began = time.thread_time()
@@ -180,8 +179,7 @@ class Application:
         finally:
             self.metrics.on_cpu(time.thread_time() - began)
         self._heard()
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._call_next)
+        self._call_next()
         return again
 
     def _heard(self) -> None:

@@ -44,8 +44,8 @@ def register(app: Application) -> kopf.OperatorRegistry:
         await app.stop()
 
     @kopf.on.login(registry=registry)
-    def login(**_: Any) -> kopf.ConnectionInfo:
-        return connection(app.kube)
+    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return connection(app.kube, **kwargs)
 
     @kopf.on.event(API_GROUP, API_VERSION, PLURAL, registry=registry)
     async def job_changed(event: kopf.RawEvent, **_: Any) -> None:

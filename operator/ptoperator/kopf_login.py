@@ -1,31 +1,32 @@
-"""kopf's connection from ours: one kubeconfig, one context, one identity for watches and all other calls."""
+"""kopf's connection: one kubeconfig, one context, one identity for its watches and our calls."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import kopf
 
 from ptkube.client import Kube
-from ptkube.credentials import Credentials
-
-_REFRESH = timedelta(minutes=10)  # tokens of service accounts and cloud logins live for an hour
 
 
-def connection(kube: Kube) -> kopf.ConnectionInfo:
-    """Return a connection. kopf asks for a new one when it expires or the API server answers 401."""
+def connection(kube: Kube, **login: Any) -> kopf.ConnectionInfo | None:
+    """Return a connection: kopf asks for a new one when the API server answers 401.
+
+    In a pod kopf logs in by itself. Elsewhere it would read the default kubeconfig's current context, whichever was
+    chosen for our calls, and ignore its proxy.
+    """
     access = kube.access
-    credentials = Credentials(access)
-    scheme, _, token = credentials.headers().get("Authorization", "").partition(" ")
+    if not access.context:
+        return kopf.login_via_client(**login)
+    scheme, _, token = access.authorization.partition(" ")
     return kopf.ConnectionInfo(
         server=access.server,
         ca_data=access.ca_pem,
-        insecure=not access.verify,
+        insecure=not access.configuration.verify_ssl,
         scheme=scheme or None,
         token=token or None,
-        certificate_data=credentials.cert_pem,
-        private_key_data=credentials.key_pem,
-        proxy_url=access.proxy_url,
+        certificate_data=access.cert_pem,
+        private_key_data=access.key_pem,
+        proxy_url=access.configuration.proxy,
         default_namespace=access.namespace,
-        expiration=datetime.now(UTC) + _REFRESH if credentials.renewable else None,
     )

@@ -3,8 +3,6 @@
 Only the flags that our pages use are known. `typed` refuses a line that docs/guides/install.md does not have.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

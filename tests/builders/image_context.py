@@ -4,8 +4,6 @@
 through. Its patterns here are names, paths, `*` and `**/`; a line that needs more is refused, not guessed.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

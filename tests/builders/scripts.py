@@ -1,7 +1,5 @@
 """Programs of `scripts/` and `benchmarks/` as modules: they are in no package."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command of ptctl, groups included: what tests of helps and of documents go through."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

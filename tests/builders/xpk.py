@@ -6,8 +6,6 @@ what these say for the words of MaxText's tutorial docs/tutorials/posttraining/r
 2026-08-22): one slice, `--priority=high`, defaults otherwise (grace 30 s, Google's images, queue `multislice-queue`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 Manifest = dict[str, Any]

@@ -8,8 +8,6 @@ Tests ask `cluster` what it is (`is_embedded`, `has_controller_manager`) and ski
 something else of a real server.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Adapters against `peft`, live: our unmerged logits, the PEFT export and the merged export are one model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jax

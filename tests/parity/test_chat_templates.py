@@ -1,7 +1,5 @@
 """Tokens of conversations against `transformers`: the same ids, the same refusals, the same masks where it has them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every family against `transformers`, live: rows of every kind, greedy tokens, and the way back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 The seeds are fixed so that a failure can be repeated; `PARITY_SEEDS=100:140 make parity` tries others.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

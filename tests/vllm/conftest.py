@@ -1,7 +1,5 @@
 """A real vLLM needs an environment of its own: `make vllm`. Elsewhere there is nothing to collect."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Our client against the real `vllm serve`: log-probs, renewals, ends and cuts, and what it says when it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -106,13 +104,7 @@ def test_greedy_and_the_likeliest_one_of_top_k_are_the_trainer_s_likeliest(serve
     ids = [*PROMPTS[0].tokens, *tokens]
     logits = np.asarray(
         model.logits(
-            params,
-            model.forward(
-                params,
-                np.array([ids]),
-                np.arange(len(ids))[None],
-                np.ones((1, len(ids)), np.int32),
-            ),
+            params, model.forward(params, np.array([ids]), np.arange(len(ids))[None], np.ones((1, len(ids)), np.int32))
         )
     )[0]
     assert logits.argmax(axis=-1)[len(PROMPTS[0].tokens) - 1 : -1].tolist() == tokens

@@ -44,6 +44,8 @@ class Slice:
     vms: int
     chips_per_vm: int
     machine_type: str = ""
+    host_vcpus: int | None = None
+    host_memory_gb: int | None = None
     gke_accelerator: str = ""
     pathways_instance_type: str | None = None
     multi_host: bool = False
@@ -122,7 +124,20 @@ def _refuse(field: str, value: object, accepted: str, hint: str = "") -> SpecErr
     return SpecError([Finding(field, str(value), accepted, hint)])
 
 
+def near_name(type: str) -> str | None:
+    """Return the type that was probably meant: `V5P-128`, `v5p_128`, `v5p128` and `tpu-v5p-128` are v5p-128."""
+    plain = type.lower().replace("_", "-").replace(" ", "-").removeprefix("cloud-").removeprefix("tpu-")
+    family = max((name for name in [*families(), "cpu"] if plain.startswith(name)), key=len, default="")
+    name = f"{family}-{plain.removeprefix(family).lstrip('-')}" if family else type
+    try:
+        return name if name != type and resolve(name) else None
+    except SpecError:
+        return None
+
+
 def _unknown_family(type: str) -> SpecError:
+    if nearest := near_name(type):
+        return _refuse(TYPE_FIELD, type, "is not a known accelerator", f"did you mean {nearest}?")
     known = [*families(), "cpu"]
     parts = [type.partition("-")[0], *type.split("-")]
     similar = [name for part in parts for name in difflib.get_close_matches(part, known, n=3, cutoff=0.5)]
@@ -225,6 +240,8 @@ def _slice(generation: str, topology: str, slices: int) -> Slice:
         vms=vms,
         chips_per_vm=machine["chips"],
         machine_type=machine["type"],
+        host_vcpus=machine["vcpus"],
+        host_memory_gb=machine["memoryGb"],
         gke_accelerator=facts["gkeAccelerator"],
         pathways_instance_type=f"{machine['pathways']}:{topology}" if machine["pathways"] else None,
         multi_host=vms > 1,

@@ -13,11 +13,17 @@ from typing import TypedDict
 
 
 class Machine(TypedDict):
-    """A machine type, its chips, and Pathways' name for it (None: not supported by Pathways)."""
+    """A machine type, its chips, and Pathways' name for it (None: not supported by Pathways).
+
+    vcpus, memoryGb: of the whole machine, as hostSource says; None: no source was found.
+    """
 
     type: str
     chips: int
     pathways: str | None
+    vcpus: int | None
+    memoryGb: int | None
+    hostSource: str | None
 
 
 class Generation(TypedDict):
@@ -58,6 +64,20 @@ def table() -> dict[str, Generation]:
     text = resources.files("ptapi.accelerators").joinpath("accelerators.json").read_text(encoding="utf-8")
     table: dict[str, Generation] = json.loads(text)
     return table
+
+
+@cache
+def single_host_types() -> tuple[str, ...]:
+    """Return the names of slices that fit on one machine, aliases and shapes included: `v5p-8`, `v6e-2x2`, …."""
+    return tuple(
+        f"{family}-{size}"
+        for facts in table().values()
+        for chips in (machine["chips"] for machine in facts["machines"])
+        for topology in facts["topologies"]
+        if chip_count(topology) == chips
+        for family in facts["names"]
+        for size in (chips * facts["coresPerChip"], topology)
+    )
 
 
 @cache

@@ -200,8 +200,16 @@ def _crd_default(field: Schema, default: Any) -> Any:
     if isinstance(default, dict):
         return {} if any("default" in below for below in field["properties"].values()) else None
     if isinstance(default, list):
-        return [{key: value for key, value in entry.items() if value not in (None, [])} for entry in default] or None
+        return without_unset(default) or None
     return default
+
+
+def without_unset(entries: list[Any]) -> list[Any]:
+    """Return a list without what is unset in its maps."""
+    return [
+        {key: value for key, value in entry.items() if value not in (None, [])} if isinstance(entry, dict) else entry
+        for entry in entries
+    ]
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from ptapi.spec.evaluation_checkpoint_export import (
 from ptapi.spec.job import API_GROUP, API_VERSION, KIND, PLURAL, ObjectMeta, PostTrainJob, PostTrainJobSpec
 from ptapi.spec.model import ModelSpec
 from ptapi.spec.pod import EnvVar, Runtime, Volume
+from ptapi.spec.pod_overrides import ContainerSecurityContext, InitContainer, Pod
+from ptapi.spec.resources import Amounts, ContainerResources, Resources
 from ptapi.spec.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
 from ptapi.spec.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
@@ -31,10 +33,13 @@ __all__ = [
     "PLURAL",
     "Accelerator",
     "Algorithm",
+    "Amounts",
     "BestCheckpoints",
     "CapacityOption",
     "Checkpoint",
     "Columns",
+    "ContainerResources",
+    "ContainerSecurityContext",
     "Critic",
     "DataSource",
     "DataSpec",
@@ -47,6 +52,7 @@ __all__ = [
     "Export",
     "Fork",
     "Grpo",
+    "InitContainer",
     "JudgeBudget",
     "JudgeReward",
     "ModelSpec",
@@ -56,6 +62,7 @@ __all__ = [
     "Output",
     "Parallelism",
     "Pathways",
+    "Pod",
     "PostTrainJob",
     "PostTrainJobSpec",
     "Ppo",
@@ -64,6 +71,7 @@ __all__ = [
     "PythonEnvironment",
     "PythonReward",
     "PythonTool",
+    "Resources",
     "Reward",
     "Rollout",
     "RunPolicy",

@@ -81,7 +81,9 @@ class Grpo(SpecModel):
     beta: Coefficient = 0.0
     """Coefficient of the KL to the reference model. 0: no reference model is held in memory."""
     kl: Literal["k2", "k3"] = "k2"
-    """Estimator whose gradient is the reverse KL's: k2, or k3 with importance-corrected gradient. k1 is refused."""
+    """Estimator of the KL in the loss: k2 = ½(lp − ref)² or k3. Both are weighted by the policy's probability by the
+    sampler's and have the reverse KL's gradient, for stale samples too; they differ in the loss that is logged. k1 is
+    refused."""
     updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
     """Optimizer updates per rollout batch (μ). 1: every update is on-policy."""
     dynamic_sampling: DynamicSampling | None = None

@@ -14,6 +14,8 @@ from ptapi.spec.environment import Environment
 from ptapi.spec.evaluation_checkpoint_export import Checkpoint, Evaluation, Export, Output, RunPolicy, Tensorboard
 from ptapi.spec.model import ModelSpec
 from ptapi.spec.pod import EnvVar, Runtime, Volume
+from ptapi.spec.pod_overrides import Pod
+from ptapi.spec.resources import Resources
 from ptapi.spec.rewards import Reward
 from ptapi.spec.rollout import Rollout
 from ptapi.spec.training import Training
@@ -74,6 +76,10 @@ class PostTrainJobSpec(SpecModel):
     """Environment variables of the trainer."""
     volumes: Annotated[list[Volume], Field(max_length=32, json_schema_extra=by_key("name"))] = []
     """Volumes and where they are mounted."""
+    resources: Resources | None = None
+    """Requests and limits of the containers."""
+    pod: Pod | None = None
+    """Overrides of the pods: labels, security, network, placement, init containers."""
     service_account_name: DnsName | None = None
     """ServiceAccount of the pods. Unset: the operator's setting (one without Kubernetes rights)."""
     tensorboard: Tensorboard = Tensorboard()

@@ -19,6 +19,7 @@ ANY_SCALAR = "x-kubernetes-preserve-unknown-fields"
 _COPIED = (
     "type", "format", "pattern", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
     "minimum", "maximum", "required", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
+    INT_OR_STRING, ANY_SCALAR,
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 PyYAML and kubectl disagree: `1e-6` is text to one and a number to the other, `1:30` and dates the other way round, and
 duplicate keys silently overwrite each other. Here a file means what kubectl makes of it; duplicate keys are refused,
-and so are unquoted `on`, `off`, `yes`, `no`, `y`, `n`, which YAML 1.1 turns into booleans.
+and so are unquoted `on`, `off`, `yes`, `no`, `y`, `n`, which YAML 1.1 turns into booleans, and `010`, which is 8 to it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,53 @@ from ptapi.text.messages import shown
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|nan)", re.I
 )
-_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)")
+_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|0|[1-9][0-9_]*)")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _TRAP = re.compile(r"on|off|yes|no|y|n", re.I)
 _TRAP_TAG = "tag:posttrain.dev,2026:trap"
+_OCTAL = re.compile(r"[-+]?0_*[0-9][0-9_]*")
+_OCTAL_TAG = "tag:posttrain.dev,2026:octal"
+_MODES = ("mode", "defaultMode")
+"""Fields of volumes whose numbers everybody writes in octal: 0644."""
+_MOST_VALUES = 100_000
+"""Values of a document with its aliases expanded; a job that the API server stores has fewer."""
+_MOST_LEVELS = 100
 _INT_TAG, _FLOAT_TAG, _BOOL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
 _REPLACED = {_INT_TAG, _FLOAT_TAG, _BOOL_TAG, "tag:yaml.org,2002:timestamp"}
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with kubectl's scalars."""
+    """SafeLoader with kubectl's scalars, and with limits: nesting, and aliases of aliases, which double each time."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._level = 0
+        self._values: dict[yaml.Node, int] = {}  # of the nodes that are complete, aliases expanded
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        self._level += 1
+        if self._level > _MOST_LEVELS:
+            raise _refusal(event, f"is nested deeper than {_MOST_LEVELS} levels")
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        if node is not None and not isinstance(event, yaml.AliasEvent):
+            self._values[node] = self._count(node)
+        elif node not in self._values:
+            raise _refusal(event, "is an alias of what contains it")
+        if node is not None and self._values[node] > _MOST_VALUES:
+            raise _refusal(event, f"has more than {_MOST_VALUES:,} values, counting each use of an alias")
+        return node
+
+    def _count(self, node: yaml.Node) -> int:
+        if isinstance(node, yaml.MappingNode):
+            return 1 + sum(self._values[key] + self._values[value] for key, value in node.value)
+        return 1 + (sum(map(self._values.__getitem__, node.value)) if isinstance(node, yaml.SequenceNode) else 0)
+
+
+def _refusal(event: yaml.Event, accepted: str) -> SpecError:
+    assert event.start_mark is not None  # the parser gives every event one
+    return SpecError([Finding(f"line {event.start_mark.line + 1}", "", accepted)])
 
 
 class _Dumper(yaml.SafeDumper):
@@ -46,6 +83,7 @@ _Loader.yaml_implicit_resolvers = _resolvers(yaml.SafeLoader.yaml_implicit_resol
 for _tag, _pattern, _first in (
     (_BOOL_TAG, _BOOL, "tTfF"),
     (_TRAP_TAG, _TRAP, "oOyYnN"),
+    (_OCTAL_TAG, _OCTAL, "-+0"),
     (_INT_TAG, _INT, "-+0123456789"),
     (_FLOAT_TAG, _FLOAT, "-+.0123456789"),
 ):
@@ -69,6 +107,21 @@ def _refuse_trap(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
     )
 
 
+def _refuse_octal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    digits = node.value.replace("_", "").lstrip("-+0") or "0"
+    octal = "" if set(digits) & {"8", "9"} else f", 0o{digits} for the octal one"
+    raise SpecError(
+        [
+            Finding(
+                f"line {node.start_mark.line + 1}",
+                node.value,
+                "is an octal number to some YAML readers and a decimal one to others",
+                f'write {digits} for the decimal number{octal}, "{node.value}" for the text',
+            )
+        ]
+    )
+
+
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     key_lines: dict[str, int] = {}
     for key_node, _ in node.value:
@@ -81,6 +134,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
             )
         key_lines[key] = line
     loader.flatten_mapping(node)
+    for key, value in node.value:
+        if key.value in _MODES and value.tag == _OCTAL_TAG:
+            value.tag = _INT_TAG
     # JSON has only text keys: `1: x` has the key "1", as in kubectl.
     return {_key(loader, key): loader.construct_object(value, deep=True) for key, value in node.value}
 
@@ -88,7 +144,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
 def _key(loader: _Loader, node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise SpecError([Finding(f"line {node.start_mark.line + 1}", "", "a key must be text, not a list or a map")])
-    if node.tag == _TRAP_TAG:
+    if node.tag in (_TRAP_TAG, _OCTAL_TAG):
         loader.construct_object(node)
     return str(node.value)
 
@@ -100,6 +156,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 _Dumper.add_representer(str, _text)
 _Loader.add_constructor(_TRAP_TAG, _refuse_trap)
+_Loader.add_constructor(_OCTAL_TAG, _refuse_octal)
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 

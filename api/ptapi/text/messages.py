@@ -10,7 +10,8 @@ import json
 import re
 from typing import Any
 
-from ptapi.spec.openapi_schema import INT_OR_STRING, Schema
+from ptapi.quantity import PATTERN
+from ptapi.spec.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 
 LONGEST_SHOWN = 80
 _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.*\s|.*(?:\n|: | #).*", re.I | re.S)
@@ -32,6 +33,9 @@ PATTERN_DESCRIPTIONS: dict[str, str] = {
     r"^[-._a-zA-Z0-9]+$": "a key: letters, digits, -, _ and .",
     r"^(auto)$": "auto",
     r"^--xla_[a-z0-9_]+=[^\s]+$": "a flag of XLA: --xla_name=value, without white space",
+    PATTERN: "a quantity such as 500m, 1.5 or 64Gi",
+    r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$": "a label's value: letters, digits, -, _ and .",
+    r"^[A-Z_]+$": "a Linux capability such as SYS_RESOURCE",
     r"^--[^\s]+$": "a flag: --name=value, without white space",
     r"^[A-Za-z_][A-Za-z0-9_.]*=": "key=value",
     r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, ., _ and -, starting with a letter or digit",
@@ -104,5 +108,7 @@ def _list(schema: Schema) -> str:
 def _map(schema: Schema) -> str:
     properties = schema.get("properties", {})
     if not properties:
+        if schema.get(ANY_SCALAR):
+            return "a map, as in Kubernetes"
         return "a map of text to text" if "additionalProperties" in schema else "an empty map, {}"
     return f"a map with {', '.join(properties)}"

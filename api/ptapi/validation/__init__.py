@@ -21,6 +21,7 @@ from ptapi.validation.rules import (
     job,
     model,
     pathways,
+    pod_overrides,
     pods,
     rewards,
     rollout,
@@ -29,11 +30,12 @@ from ptapi.validation.rules import (
     unsupported,
 )
 from ptapi.validation.rules.maxtext import check_maxtext
+from ptapi.validation.rules.pod_overrides import check_affinity
 
 RULES: tuple[Rule, ...] = (
     *unsupported.RULES, *job.RULES, *algorithm.RULES, *environment.RULES, *rewards.RULES, *distillation.RULES,
     *pathways.RULES, *training.RULES, *data.RULES, *model.RULES, *accelerator.RULES, *capacity.RULES, *rollout.RULES,
-    *pods.RULES, *rollout_engine.RULES,
+    *pods.RULES, *rollout_engine.RULES, *pod_overrides.RULES,
 )  # fmt: skip
 """In order of precedence: the first rule that refuses a field speaks for it."""
 _SCOPES = tuple(dict.fromkeys(rule.scope for rule in RULES))
@@ -46,6 +48,6 @@ def check_job(job: PostTrainJob) -> list[Finding]:
     for rule in RULES:
         for finding in rule.findings(objects[rule.scope]):
             findings.setdefault(finding.field, finding)
-    for finding in (*check_devices(job.spec), *check_maxtext(job.spec)):
+    for finding in (*check_devices(job.spec), *check_maxtext(job.spec), *check_affinity(job.spec)):
         findings.setdefault(finding.field, finding)
     return list(findings.values())

@@ -7,13 +7,15 @@ there. The one idea: all errors at a path become one finding, made from the path
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ptapi.accelerators import TYPE_FIELD, near_name
 from ptapi.errors import Finding
-from ptapi.spec.openapi_schema import Schema, child, structural
+from ptapi.spec.openapi_schema import INT_OR_STRING, Schema, child, structural
 from ptapi.text.messages import accepted, shown
 
 Path = tuple[str | int, ...]
@@ -75,16 +77,23 @@ def _accepted(schema: Schema, path: Path) -> str:
 
 def _wrong(schema: Schema, path: Path, value: Any) -> Finding:
     node = _schema_at(schema, path)
-    takes_text = node is not None and node.get("type") == "string" and "enum" not in node
+    takes_text = node is not None and "enum" not in node and _takes_text(node, str(value))
     # An environment variable's value may be a secret, whatever is wrong with it.
-    text = "(not shown)" if path[:2] == ("spec", "env") and path[-1] == "value" else shown(value)
+    text = "(not shown)" if "env" in path and path[-1] == "value" else shown(value)
     hint = ""
     if takes_text and isinstance(value, bool | int | float):
         hint = f'in quotes it is text: "{text}"'
     elif node is not None and isinstance(value, str):
         close = difflib.get_close_matches(value, [str(choice) for choice in node.get("enum", [])], n=1)
         hint = f"did you mean {close[0]}?" if close else ""
+    if dotted(path) == TYPE_FIELD and isinstance(value, str) and (nearest := near_name(value)):
+        hint = f"did you mean {nearest}?"
     return Finding(dotted(path), text, _accepted(schema, path), hint)
+
+
+def _takes_text(node: Schema, text: str) -> bool:
+    """Return True if the field takes this text, in quotes."""
+    return node.get("type") == "string" or (INT_OR_STRING in node and bool(re.search(node["pattern"], text)))
 
 
 def _unknown(schema: Schema, path: Path, value: Any) -> Finding:

@@ -12,8 +12,6 @@ Bars and sizes were set before the first run and have stayed. An earlier form of
 all, depended on its seed: its control learned the cipher with two of three.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -8,8 +8,6 @@ model of 900 steps seed 4 came to 49.6% with them, whatever β and rate (at most
 Since then it has 2,000 (seed 4: 69%).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -9,9 +9,11 @@ with seed 0), and from 30 points to 20, because with seed 1 supervised learning 
 losses to 28 points more. With 60 steps all reached that, DAPO with seed 2 only just (53%). It has stayed; supervised
 learning, which decides how well a model can sort, has 2,000 steps since, first 500 and then 900, and 35 sorted answers
 in a hundred instead of 40.
-"""
 
-from __future__ import annotations
+The seeds shown are drawn by a rule that was written down before any of them was run, the numbers of
+`numpy.random.default_rng(20261122).choice(10_000, 10, replace=False)`, and all ten are shown, whatever they came to.
+While the task was made it had seeds 0 to 5, with which GRPO came to 80.3% ± 5.5.
+"""
 
 import random
 from functools import partial

@@ -12,8 +12,6 @@ bars and GRPO not. Keys are digits as codes are, and the tool and every answer, 
 half (1.5e-3), and 600 steps do instead of 1,200.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

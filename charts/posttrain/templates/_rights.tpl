@@ -14,7 +14,7 @@
   resources: [jobsets]   # patch: suspend and resume
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
-  resources: [jobs]   # preflight; Jobs that Kueue suspended, bound to previous pools
+  resources: [jobs]   # preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods
   verbs: [get, list, create, delete]
 - apiGroups: [""]
   resources: [configmaps]   # the job as its pods read it
@@ -22,12 +22,16 @@
 - apiGroups: [""]
   resources: [pods]   # delete: the pods of a hung run
   verbs: [list, watch, delete]
+{{- if .Values.tensorboard.servers }}
 - apiGroups: [apps]
   resources: [deployments]   # TensorBoard, if a job asks for it
   verbs: [get, create, patch]
+{{- end }}
+{{- if .Values.tensorboard.servers }}
 - apiGroups: [""]
   resources: [services]   # TensorBoard's
   verbs: [get, create, patch]
+{{- end }}
 {{- if .Values.tensorboard.ingress.domain }}
 - apiGroups: [networking.k8s.io]
   resources: [ingresses]   # TensorBoard's, if it is reached from outside
@@ -67,8 +71,8 @@
   resources: [localqueues/pendingworkloads]   # how many jobs are ahead
   verbs: [get]
 - apiGroups: [""]
-  resources: [events]   # what happened to a job
-  verbs: [create]
+  resources: [events]   # list: why pods are not created; create: what happened to a job
+  verbs: [list, create]
 {{- end -}}
 
 {{- define "posttrain.clusterReadRules" -}}

@@ -31,7 +31,7 @@ def train(app: App, filename: str, assignments: tuple[str, ...], fresh: bool) ->
     trainer's packages: pip install 'posttrain[trainer-cpu]'.
     """
     from ptctl.jobs.file import check, read_with_changes
-    from ptctl.trainer_process import run_trainer
+    from ptctl.runs import local_training
 
     job = read_with_changes(filename, assignments)
-    return run_trainer(app, check(job, filename), "run", *(["--fresh"] if fresh else []))
+    return local_training.train(app, check(job, filename), is_fresh=fresh)

@@ -5,17 +5,16 @@ The run directory is fresher than the status, which the operator writes every fe
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptapi.run_directory import COMPLETION_LENGTH, LOSS, PROGRESS, REWARD
+from ptapi.run_directory import COMPLETION_LENGTH, LOSS, REWARD
 from ptctl.demo.paths import NAMESPACE
 from ptctl.demo.task_list import TaskList
 from ptctl.errors import CliError
 from ptctl.jobs.view import JobView, view
-from ptctl.runs import files
+from ptctl.runs import directory
 from ptctl.ui.duration import short
 from ptkube.errors import NotFound
 from ptkube.resources import POSTTRAINJOBS
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
     from ptkube.client import Kube
 
 _POLL_S = 0.5
-_STAGES = {
-    "loading": "loading the model",
-    "compiling": "compiling",
-    "restoring": "restoring a checkpoint",
-    "evaluating": "measuring on held-out problems",
-    "saving": "saving a checkpoint",
-    "exporting": "exporting the model",
-}
 
 
 def follow(kube: Kube, name: str, run: Path, task_list: TaskList, series: str) -> None:
@@ -46,8 +37,8 @@ def follow(kube: Kube, name: str, run: Path, task_list: TaskList, series: str) -
                 f"job {name} failed: {job.failure or failed_message(job)}",
                 f"its results so far are in {run}",
             )
-        rows = files.metrics(run)
-        progress = read_progress(run)
+        rows = directory.metrics(run)
+        progress = directory.progress(run)
         task_list.update(
             name,
             describe(job, progress, rows),
@@ -67,8 +58,8 @@ def describe(job: JobView, progress: dict[str, Any], rows: list[dict[str, Any]])
         return {"Pending": "accepted", "Starting": "starting the trainer"}.get(job.phase, job.phase.lower())
     step, total = int(progress.get("step") or 0), int(progress.get("totalSteps") or 0)
     parts = [f"step {step}/{total}"] if total else []
-    if stage in _STAGES:
-        parts.append(_STAGES[stage])
+    if stage in directory.STAGES:
+        parts.append(directory.STAGES[stage])
     elif total and step == 0:
         parts.append("first step")
     newest: dict[str, Any] = next((row for row in reversed(rows) if LOSS in row or REWARD in row), {})
@@ -85,15 +76,6 @@ def share(progress: dict[str, Any]) -> float | None:
     """Return the share of the steps that is done; None before the total is known."""
     total = int(progress.get("totalSteps") or 0)
     return min(1.0, int(progress.get("step") or 0) / total) if total else None
-
-
-def read_progress(run: Path) -> dict[str, Any]:
-    """Return the progress document; empty before there is one."""
-    try:
-        document = json.loads((run / PROGRESS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def failed_message(job: JobView) -> str:

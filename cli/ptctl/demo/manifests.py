@@ -37,5 +37,5 @@ def _fill_in(template: str, name: str, paths: DemoPaths, seed: int) -> Manifest:
 
 
 def _manifest_directory() -> Path:
-    packaged = Path(__file__).parent / "jobs"
+    packaged = Path(__file__).parent / "job_templates"
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "manifests" / "demo"

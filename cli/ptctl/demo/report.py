@@ -11,7 +11,7 @@ from typing import Any
 
 from ptapi.run_directory import COMPLETION_LENGTH, EVAL_REWARD, REWARD
 from ptctl.demo.paths import GRPO, SFT, DemoPaths
-from ptctl.runs import files
+from ptctl.runs import directory
 from ptctl.runs.plot import curve
 from ptctl.ui.table import table
 
@@ -29,8 +29,8 @@ class Accuracy:
 
 def accuracy(paths: DemoPaths) -> Accuracy:
     """Return the accuracies from the metrics of the two runs. GRPO's first measurement is that of SFT's export."""
-    sft_rewards = _held_out_rewards(files.metrics(paths.run(SFT)))
-    grpo_rewards = _held_out_rewards(files.metrics(paths.run(GRPO)))
+    sft_rewards = _held_out_rewards(directory.metrics(paths.run(SFT)))
+    grpo_rewards = _held_out_rewards(directory.metrics(paths.run(GRPO)))
     after_sft = grpo_rewards[0] if grpo_rewards else (sft_rewards[-1] if len(sft_rewards) > 1 else None)
     after_grpo = grpo_rewards[-1] if len(grpo_rewards) > 1 else None
     return Accuracy(sft_rewards[0] if sft_rewards else None, after_sft, after_grpo)
@@ -85,7 +85,7 @@ def draw_picture(paths: DemoPaths) -> Path:
 
 
 def _series(paths: DemoPaths, name: str) -> tuple[list[float], list[float]]:
-    rows = [row for row in files.metrics(paths.run(GRPO)) if name in row]
+    rows = [row for row in directory.metrics(paths.run(GRPO)) if name in row]
     return [float(row["step"]) for row in rows], [float(row[name]) for row in rows]
 
 

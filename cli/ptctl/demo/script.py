@@ -5,6 +5,7 @@ Whatever happens, nothing that the demo started is left running, except the clus
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ptapi.load import parse_job
 from ptapi.run_directory import LOSS, REWARD
@@ -22,19 +23,22 @@ from ptctl import local_cluster
 from ptctl.demo import manifests, report
 from ptctl.demo.display import DemoDisplay
 from ptctl.demo.follow import follow
-from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.lock import exclusive
+from ptctl.demo.own_jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.paths import GRPO, NAMESPACE, SFT, DemoPaths
 from ptctl.demo.task_list import Task, TaskList
 from ptctl.errors import CliError, TimedOutError
 from ptctl.jobs.view import view
+from ptctl.ui import interrupts
 from ptctl.ui.app import App, Target
+from ptctl.ui.console import Console
 from ptkube.errors import ApiError
 from ptkube.resources import POSTTRAINJOBS
 
 if TYPE_CHECKING:
     from ptkube.client import Kube
 
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TASKS = {"cluster": "Cluster", "data": "Data", SFT: "SFT", GRPO: "GRPO", "results": "Results"}
 
 
@@ -43,13 +47,14 @@ def run_demo(app: App, folder: Path, seed: int, *, is_down_at_end: bool) -> None
     _check_installed()
     paths = DemoPaths(_create_directory(folder))
     tasks = TaskList({name: Task(title) for name, title in _TASKS.items()})
-    with _signals_as_interrupts(), exclusive(paths.lock, local_cluster.demo_lock()):
+    # SIGTERM and a closed terminal end the demo like Ctrl-C.
+    with interrupts.handled(interrupts.raise_once, *_END_SIGNALS), exclusive(paths.lock, local_cluster.demo_lock()):
         _run_alone(app, paths, seed, tasks, is_down_at_end=is_down_at_end)
 
 
 def _run_alone(app: App, paths: DemoPaths, seed: int, tasks: TaskList, *, is_down_at_end: bool) -> None:
-    was_up = local_cluster.is_up()  # what was there previous is not ours to stop
-    with _cleanup_on_error(app, was_up):
+    was_up = local_cluster.is_up()  # then it is not ours to stop
+    with _cleanup_if_killed(app, was_up), _cleanup_on_error(app, was_up):
         with DemoDisplay(tasks, app.console):
             _run(app, paths, seed, tasks)
         _report(app, paths, tasks)
@@ -147,31 +152,36 @@ def _report(app: App, paths: DemoPaths, tasks: TaskList) -> None:
 
 
 @contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """Make SIGTERM and a closed terminal end the demo like Ctrl-C."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+def _cleanup_if_killed(app: App, was_up: bool) -> Iterator[None]:
+    """Have another process clean up if this one ends without doing so (kill -9); it waits for the end of a pipe."""
+    reader, writer = os.pipe()
+    watcher = os.fork()
+    if watcher == 0:
+        try:
+            os.close(writer)
+            os.setsid()
+            if not os.read(reader, 1):
+                with open(os.devnull, "w") as nowhere:
+                    _clean_up(App(Console(nowhere, nowhere), app.connect), was_up)
+        finally:
+            os._exit(0)
+    os.close(reader)
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        os.write(writer, b"+")
+        os.close(writer)
+        os.waitpid(watcher, 0)
 
 
 @contextmanager
 def _cleanup_on_error(app: App, was_up: bool) -> Iterator[None]:
-    """On any failure stop what the demo started; a second Ctrl-C does not interrupt the cleanup."""
+    """On any failure stop what the demo started; a second Ctrl-C leaves that to the process that watches this one."""
     try:
         yield
     except BaseException:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+        with interrupts.handled(interrupts.exit_at_once, *_END_SIGNALS):
             _clean_up(app, was_up)
-        finally:
-            signal.signal(signal.SIGINT, previous)
         raise
 
 
@@ -186,7 +196,7 @@ def _clean_up(app: App, was_up: bool) -> None:
         if was_up:
             return
     if was_up:
-        app.console.say("nothing of the demo is left running; the cluster was up previous it and goes on")
+        app.console.say("nothing of the demo is left running; the cluster was up before and goes on")
         return
     local_cluster.down(app.console.say, now=True)
     app.console.say("nothing is left running")

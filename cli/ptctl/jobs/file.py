@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
@@ -15,6 +16,20 @@ from ptctl.jobs.set_field import assign
 from ptkube.resources import Manifest
 
 STDIN = "-"
+_SERVER_METADATA = (
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generation",
+    "managedFields",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+_MOST_BYTES = 3 * 2**20
+"""The API server accepts no larger request."""
 
 
 def read(path: str) -> Manifest:
@@ -44,6 +59,17 @@ def read_with_changes(path: str, assignments: Sequence[str]) -> Manifest:
     return job
 
 
+def without_server_fields(job: Manifest) -> tuple[Manifest, list[str]]:
+    """Return the job without what only the server sets (as in `get -o yaml`), and the names of these fields."""
+    metadata = job.get("metadata")
+    names = [name for name in _SERVER_METADATA if isinstance(metadata, dict) and name in metadata]
+    dropped = [*(f"metadata.{name}" for name in names), *(["status"] if "status" in job else [])]
+    if not dropped:
+        return job, []
+    kept = {name: value for name, value in (metadata or {}).items() if name not in names}
+    return {**{name: value for name, value in job.items() if name != "status"}, "metadata": kept}, dropped
+
+
 def check(job: Manifest, where: str) -> PostTrainJob:
     """Check every rule that needs no cluster and return the parsed job. Raises InputError with one line per finding."""
     try:
@@ -58,9 +84,9 @@ def _read_text(path: str) -> str:
     if path == STDIN:
         if sys.stdin.isatty():
             print("reading a job from standard input; press Ctrl-D to end", file=sys.stderr)
-        return _decode(sys.stdin.buffer.read(), "standard input")
+        return _decode(sys.stdin.buffer.read(_MOST_BYTES + 1), "standard input")
     try:
-        return _decode(Path(path).read_bytes(), path)
+        return _decode(_read_bytes(path), path)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
     except IsADirectoryError as error:
@@ -69,7 +95,24 @@ def _read_text(path: str) -> str:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def _read_bytes(path: str) -> bytes:
+    """Read a file, a device or a pipe that has a writer (`-f <(command)`); a pipe without one is empty."""
+    data = b""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+        while len(data) <= _MOST_BYTES:
+            chunk = file.read(_MOST_BYTES)
+            if chunk is None:  # its writer has written nothing yet
+                select.select([file], [], [])
+            elif chunk:
+                data += chunk
+            else:
+                break
+    return data
+
+
 def _decode(data: bytes, where: str) -> str:
+    if len(data) > _MOST_BYTES:
+        raise InputError(f"{where}: more than {_MOST_BYTES >> 20} MiB; accepted: one job")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

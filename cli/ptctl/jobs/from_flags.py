@@ -42,7 +42,8 @@ _FIELD_PATHS = {
 }
 """Flags that set a single field, and its path."""
 
-_URIS = ("model", "tokenizer", "data", "eval_data", "output_uri")
+_PATHS = ("data", "eval_data", "output_uri")
+_URIS = ("model", "tokenizer", *_PATHS)
 _CAPACITY_TYPES = {"on_demand": "onDemand", "spot": "spot", "flex": "flexStart"}
 
 
@@ -50,7 +51,7 @@ def apply_flags(job: Manifest, flags: Mapping[str, Any]) -> None:
     """Write the flags that were given into `job`, in place; `--set` assignments are applied last and win."""
     for flag, path in _FIELD_PATHS.items():
         if flags.get(flag) is not None:
-            value = local_uri(str(flags[flag])) if flag in _URIS else flags[flag]
+            value = local_uri(str(flags[flag]), is_path=flag in _PATHS) if flag in _URIS else flags[flag]
             _set_field(job, path, value)
     _set_algorithm(job, flags)
     if flags.get("reward"):
@@ -79,9 +80,12 @@ def empty_job() -> Manifest:
     return {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {}, "spec": {}}
 
 
-def local_uri(word: str) -> str:
-    """Return a file:// URI for a path that begins with / . or ~; leave everything else for the API to judge."""
-    if not word.startswith(("/", "./", "../", "~/")):
+def local_uri(word: str, *, is_path: bool = False) -> str:
+    """Return a file:// URI for a path that begins with / . or ~; leave everything else for the API to judge.
+
+    is_path: without a scheme it can only be a path (a model could be an id of the hub).
+    """
+    if not word.startswith(("/", "./", "../", "~/")) and (not is_path or not word or ":" in word):
         return word
     return f"file://{Path(word).expanduser().absolute().resolve()}"
 

@@ -1,4 +1,4 @@
-"""`ptctl plan --fit`: print the with_settings job as YAML, and explain the changes."""
+"""`ptctl plan fit`: print the changed job as YAML, and explain the changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ptctl plan --matrix`: accelerators by batch sizes, as a table, JSON, CSV or a picture."""
+"""`ptctl plan matrix`: accelerators by batch sizes, as a table, JSON, CSV or a picture."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from ptapi.text.terminal import printable
 from ptctl.errors import MissingError
-from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view
-from ptctl.runs import files
+from ptctl.runs import directory, local_run
 from ptctl.runs.metric_table import number
 from ptctl.ui.app import App, Target
 
@@ -28,35 +27,34 @@ class SampleOptions(NamedTuple):
 
 def show(app: App, target: Target, name: str, step: int | None, options: SampleOptions) -> None:
     """Print the samples of a step (None: the newest)."""
-    job = view(fetch(app.connect(target), target, name))
-    _print(app, *files.samples(_run(job), step), options)
+    job = view(local_run.find(app, target, name))
+    _print(app, *directory.samples(_run(job), step), options)
 
 
 def follow(app: App, target: Target, name: str, options: SampleOptions) -> None:
     """Print the newest step's samples and those of every later step, up to the job's last."""
-    kube = app.connect(target)
-    job = view(fetch(kube, target, name))
+    job = view(local_run.find(app, target, name))
     run, last_step = _run(job), -1
-    if not files.sample_steps(run) and not job.is_terminal:
-        app.console.say(f"job {name!r} has no samples yet (phase {job.phase})")
+    if not directory.sample_steps(run) and not job.is_terminal:
+        app.console.say(f"job {job.name!r} has no samples yet (phase {job.phase})")
     while True:
-        steps = files.sample_steps(run)
+        steps = directory.sample_steps(run)
         for step in steps[-1:] if last_step < 0 else [step for step in steps if step > last_step]:
-            _print(app, *files.samples(run, step), options)
+            _print(app, *directory.samples(run, step), options)
             last_step = step
         if job.is_terminal:
-            app.console.say(f"job {name!r} {job.phase.lower()}")
+            app.console.say(f"job {job.name!r} {job.phase.lower()}")
             return
         time.sleep(POLL_S)
         try:
-            job = view(fetch(kube, target, name))
+            job = view(local_run.find(app, target, name))
         except MissingError:
-            app.console.say(f"job {name!r} was deleted")
+            app.console.say(f"job {job.name!r} was deleted")
             return
 
 
 def _run(job: JobView) -> Path:
-    return files.local_path(job.run_uri, "samples")
+    return directory.local_path(job.run_uri, "samples")
 
 
 def _print(app: App, step: int, rows: list[Row], options: SampleOptions) -> None:

@@ -38,7 +38,7 @@ class SectionOption(click.Option):
 
 
 class Verb(Examples):
-    """A leaf command. `replacements` maps a flag of XPK or gcluster to what to use here."""
+    """A command with examples. `replacements` maps a flag of XPK or gcluster to what to use here."""
 
     def __init__(self, *args: Any, replacements: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("no_args_is_help", False)
@@ -57,11 +57,18 @@ class Verb(Examples):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; refuse another tool's flag with its replacement."""
+        """Parse the arguments; refuse another tool's flags, all at once, with their replacements."""
+        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            replacement = self.replacements.get(error.option_name)
-            if replacement is None:
+            words = dict.fromkeys(word.partition("=")[0] for word in given)
+            flags = [word for word in words if word in self.replacements]
+            if error.option_name not in flags:
                 raise
-            raise click.UsageError(f"{error.option_name} does not exist here.\nhint: {replacement}", ctx) from error
+            if len(flags) == 1:
+                message = f"{flags[0]} does not exist here.\nhint: {self.replacements[flags[0]]}"
+            else:
+                hints = "".join(f"\n  {flag}: {self.replacements[flag]}" for flag in flags)
+                message = f"{', '.join(flags)} do not exist here.\nhint: use{hints}"
+            raise click.UsageError(message, ctx) from error

@@ -25,8 +25,7 @@ def report(error: BaseException, console: Console) -> int:
         return error.exit_code
     if isinstance(error, SystemExit):  # click's shell completion exits the program itself
         return error.code if isinstance(error.code, int) else errors.FAILED
-    if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        console.say("interrupted")
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):  # the signal's handler has said so
         return errors.INTERRUPTED
     if isinstance(error, click.ClickException):
         return _report_click_error(error, console)

@@ -6,12 +6,13 @@ The table holds each command's one-line help, so that `ptctl --help` imports no 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from ptctl.ui.command import TEXT_WIDTH, Examples
+from ptctl.ui.command import TEXT_WIDTH, Verb
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Lazy:
     heading: str = "Commands"
 
 
-class LazyGroup(Examples, click.Group):
+class LazyGroup(Verb, click.Group):
     """A group of commands by name. `moved` maps another tool's command to what to use here."""
 
     def __init__(self, *args: Any, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
@@ -58,9 +59,23 @@ class LazyGroup(Examples, click.Group):
             return f"'{ctx.command_path} {name}' does not exist here.\nhint: {self.moved[name]}"
         from difflib import get_close_matches
 
-        similar = get_close_matches(name, self.table, 2, 0.5)
-        names = " or ".join(similar) if similar else ", ".join(self.table)
+        commands = dict(self._commands(ctx))
+        similar = [name] if name in commands else get_close_matches(name, commands, 2, 0.7)
+        names = " or ".join(f"`{commands[word]}`" for word in similar) if similar else ", ".join(self.table)
         return f"No such command '{name}'.\nhint: {'did you mean' if similar else 'accepted:'} {names}"
+
+    def _commands(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
+        """Yield each name and its whole command line: of the groups in this group, then of this group."""
+        for group in self.table:
+            command = self.get_command(ctx, group)
+            if isinstance(command, LazyGroup):
+                yield from ((verb, f"{ctx.command_path} {group} {verb}") for verb in command.table)
+        yield from ((name, f"{ctx.command_path} {name}") for name in self.table)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, then the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings, from the table alone."""

@@ -67,6 +67,11 @@ def all_namespaces(function: Function) -> Function:
     return click.option("-A", "--all-namespaces", is_flag=True, help="Jobs in all namespaces.")(function)
 
 
+def job_or_directory(function: Function) -> Function:
+    """Add the argument of verbs that read runs: a job in the cluster, or a run directory on this machine."""
+    return click.argument("name", metavar="NAME|DIRECTORY", shell_complete=complete_names)(function)
+
+
 def job_file(*, required: bool = True) -> Callable[[Function], Function]:
     """Add -f: one job file."""
     return click.option(
@@ -95,6 +100,16 @@ def assignments(function: Function) -> Function:
     """Add --set, for verbs on a file."""
     return click.option(
         "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable."
+    )(function)
+
+
+def prices_file(function: Function) -> Function:
+    """Add --prices: the user's table of prices per chip-hour."""
+    return click.option(
+        "--prices",
+        metavar="FILE",
+        envvar="PTCTL_PRICES",
+        help="YAML file of chip-hour prices by generation [PTCTL_PRICES].",
     )(function)
 
 

@@ -21,7 +21,7 @@ write is atomic without locks.
 Left out on purpose, because it exists for laptops and tests:
 
 - users, roles, quotas, admission webhooks and policies: the token allows everything; RBAC objects are stored and not
-  enforced;
+  enforced. A pod whose ServiceAccount is missing is refused, as a cluster does;
 - controllers: garbage collection, jobs, JobSets and pods are ordinary clients. One exception: it empties namespaces and
   definitions that are being deleted. Deployments, disruption budgets and network policies are stored without effect;
 - conversion between versions of a custom resource (all versions have the same fields), and writing through /scale;

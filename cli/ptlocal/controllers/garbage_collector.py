@@ -12,10 +12,11 @@ from collections import defaultdict
 from functools import partial
 
 from ptkube.client import ApiError, Kube, NotFound
-from ptkube.informer import Informer, Key, key_of
+from ptkube.informer import Informer
 from ptkube.objects import is_deleting
 from ptkube.resources import CRDS, Manifest, Resource
-from ptkube.workqueue import Worker
+from ptkube.watch import Key, key_of
+from ptkube.workqueue import WorkQueue
 from ptlocal.controllers import owner_references
 from ptlocal.controllers.owner_references import FOREGROUND, OwnerState, Verdict
 
@@ -33,7 +34,7 @@ class GarbageCollector:
     """Deletes objects whose owners are gone."""
 
     def __init__(self, kube: Kube, shared: list[Informer], stop: threading.Event) -> None:
-        self.worker: Worker[Node] = Worker("garbage-collector", self._reconcile)
+        self.queue: WorkQueue[Node] = WorkQueue("garbage-collector", lambda key, _: self._reconcile(key))
         self._kube = kube
         self._stop = stop
         self._shared = {informer.resource: informer for informer in shared}
@@ -43,10 +44,10 @@ class GarbageCollector:
         self._owners: dict[Node, tuple[str, ...]] = {}
         self._place_of: dict[str, Node] = {}
 
-    def start(self) -> threading.Thread:
+    def start(self) -> None:
         """Start the watches and the worker thread."""
-        self.worker.queue.add(_DISCOVER)
-        return self.worker.start()
+        self.queue.add(_DISCOVER)
+        self.queue.start()
 
     # --- observe
 
@@ -97,11 +98,11 @@ class GarbageCollector:
             touched = set(self._dependents.get(uid, ())) if kind == "DELETED" or is_deleting(item) else set()
             waiting = [self._place_of[o] for o in owner_references.owner_uids(item) if o in self._place_of]
         if kind != "DELETED":
-            self.worker.queue.add(node)
+            self.queue.add(node)
         for other in [*touched, *(waiting if kind == "DELETED" or is_deleting(item) else [])]:
-            self.worker.queue.add(other)
+            self.queue.add(other)
         if resource == CRDS:
-            self.worker.queue.add(_DISCOVER, 0.2)  # the new kind is served a moment after its CRD is written
+            self.queue.add(_DISCOVER, 0.2)  # the new kind is served a moment after its CRD is written
 
     def _dependents_of(self, item: Manifest) -> list[Manifest]:
         with self._lock:
@@ -160,7 +161,7 @@ class GarbageCollector:
                 below = self._dependents_of(item)
                 self._carry_out(resource, item, Verdict(delete="Foreground" if below else "Background"))
             else:
-                self.worker.queue.add((resource, key_of(item)))
+                self.queue.add((resource, key_of(item)))
 
     def _orphan_dependents(self, owner: Manifest) -> None:
         for resource, item in self._located_dependents(owner):

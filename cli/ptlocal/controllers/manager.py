@@ -21,7 +21,7 @@ from ptkube.client import Kube, NotFound
 from ptkube.events import timestamp
 from ptkube.informer import Informer
 from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
-from ptkube.workqueue import Worker
+from ptkube.workqueue import WorkQueue
 from ptlocal.controllers.garbage_collector import GarbageCollector
 from ptlocal.controllers.job.job_controller import JobController
 from ptlocal.controllers.jobset.jobset_controller import JobSetController
@@ -45,15 +45,15 @@ class Controllers:
     kubelet: Kubelet | None
     names: list[str]
     stopping: threading.Event
-    workers: list[Worker[Any]] = field(default_factory=list)
+    queues: list[WorkQueue[Any]] = field(default_factory=list)
 
     def stop(self, grace_s: float) -> bool:
         """Stop everything: no new pods, then each pod with its grace period; return True if all ended in time."""
-        for worker in self.workers:
-            worker.queue.close()
+        for queue in self.queues:
+            queue.close()
         ended = self.kubelet.shut_down(grace_s) if self.kubelet else True
         if self.kubelet:
-            self.kubelet.worker.queue.close()
+            self.kubelet.queue.close()
         self.stopping.set()
         self.kube.close()
         return ended
@@ -75,15 +75,15 @@ def start(kube: Kube, settings: KubeletSettings, without: Collection[str] = ()) 
             raise TimeoutError(f"no list of {informer.resource.plural} from the API server within {_SYNC_S:.0f} s")
     running = Controllers(kube, None, [], stop)
     if "jobset" not in without and not jobset_controller_is_installed(kube, timestamp()):
-        _add(running, JobSetController(kube, informers[JOBSETS], informers[JOBS], informers[SERVICES]).worker)
+        _add(running, JobSetController(kube, informers[JOBSETS], informers[JOBS], informers[SERVICES]).queue)
     has_manager = _has_controller_manager(kube)
     if "job" not in without and not has_manager:
-        _add(running, JobController(kube, informers[JOBS], informers[PODS]).worker)
+        _add(running, JobController(kube, informers[JOBS], informers[PODS]).queue)
     if "gc" not in without and not has_manager:
         collector = GarbageCollector(kube, list(informers.values()), stop)
-        _add(running, collector.worker, collector.start)
+        _add(running, collector.queue, collector.start)
     if "scheduler" not in without and not _holds_lease(kube, "kube-scheduler"):
-        _add(running, Scheduler(kube, informers[PODS], informers[NODES]).worker)
+        _add(running, Scheduler(kube, informers[PODS], informers[NODES]).queue)
     if "kubelet" not in without:
         running.kubelet = Kubelet(kube, informers[PODS], settings)
         running.kubelet.start()
@@ -91,10 +91,10 @@ def start(kube: Kube, settings: KubeletSettings, without: Collection[str] = ()) 
     return running
 
 
-def _add(running: Controllers, worker: Worker[Any], begin: Callable[[], object] | None = None) -> None:
-    (begin or worker.start)()
-    running.workers.append(worker)
-    running.names.append(worker.name)
+def _add(running: Controllers, queue: WorkQueue[Any], begin: Callable[[], object] | None = None) -> None:
+    (begin or queue.start)()
+    running.queues.append(queue)
+    running.names.append(queue.name)
 
 
 def _has_controller_manager(kube: Kube) -> bool:

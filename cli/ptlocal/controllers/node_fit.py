@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
 
+from ptapi.quantity import parse_quantity
 from ptkube.objects import holds
-from ptkube.quantity import parse_quantity
 from ptkube.resources import Manifest
 
 Amounts = dict[str, Decimal]

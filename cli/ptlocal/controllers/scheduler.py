@@ -10,7 +10,7 @@ from ptkube.events import EventRecorder, timestamp
 from ptkube.informer import Informer
 from ptkube.objects import is_deleting
 from ptkube.resources import PODS, Manifest
-from ptkube.workqueue import Worker
+from ptkube.workqueue import WorkQueue
 from ptlocal.controllers.node_fit import choose_node
 
 _NAME = "default-scheduler"
@@ -21,7 +21,7 @@ class Scheduler:
     """Binds pending pods."""
 
     def __init__(self, kube: Kube, pods: Informer, nodes: Informer) -> None:
-        self.worker: Worker[str] = Worker("scheduler", self._round)
+        self.queue: WorkQueue[str] = WorkQueue("scheduler", lambda *_: self._round())
         self._kube = kube
         self._pods = pods
         self._nodes = nodes
@@ -30,9 +30,9 @@ class Scheduler:
         nodes.listen(lambda _, __: self._wake())
 
     def _wake(self) -> None:
-        self.worker.queue.add(_ROUND)
+        self.queue.add(_ROUND)
 
-    def _round(self, _: str) -> None:
+    def _round(self) -> None:
         everything = self._pods.items()
         waiting = [pod for pod in everything if _is_waiting(pod)]
         placed = [pod for pod in everything if pod["spec"].get("nodeName") and not _is_over(pod)]

@@ -2,7 +2,7 @@
 
 One worker thread does everything, because processes die with the thread that started them (see exec_shim.py).
 Left out, and reported in an Event of a pod that uses it: probes, lifecycle hooks, host ports. Images are not read;
-memory and CPU limits are counted by the scheduler and not enforced.
+CPU limits are counted by the scheduler and not enforced.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,7 @@ from ptkube.events import EventRecorder
 from ptkube.informer import Informer
 from ptkube.objects import is_deleting
 from ptkube.resources import PODS, Manifest
-from ptkube.workqueue import Worker
+from ptkube.workqueue import WorkQueue
 from ptlocal import jobset_names
 from ptlocal.kubelet import node as nodes
 from ptlocal.kubelet.container.command import base_environment
@@ -57,7 +56,7 @@ class Kubelet:
     """Runs the pods of its node and reports their status."""
 
     def __init__(self, kube: Kube, pods: Informer, settings: KubeletSettings) -> None:
-        self.worker: Worker[str] = Worker("kubelet", self._reconcile)
+        self.queue: WorkQueue[str] = WorkQueue("kubelet", lambda key, _: self._reconcile(key))
         self._kube = kube
         self._pods = pods
         self._settings = settings
@@ -80,15 +79,15 @@ class Kubelet:
             record_event=self._events.record,
         )
 
-    def start(self) -> threading.Thread:
+    def start(self) -> None:
         """Register the node and start the worker thread."""
         s = self._settings
         log_port = serve_logs(s.layout, self._pods.get) if s.serve_logs else None
         self._node = nodes.register(self._kube, nodes.node_manifest(s.node_name, s.capacity, log_port))
         self._remove_stale_directories()
         self._pods.listen(self._pod_changed)
-        self.worker.queue.add(_HEARTBEAT)
-        return self.worker.start()
+        self.queue.add(_HEARTBEAT)
+        self.queue.start()
 
     def shut_down(self, limit_s: float) -> bool:
         """Stop every pod with its own grace period and report it; return True if all ended within the limit."""
@@ -102,7 +101,7 @@ class Kubelet:
         """Limit the remaining time of pods that are being stopped."""
         self._deadline = min(self._deadline, time.monotonic() + limit_s)
         for uid in list(self._runs):
-            self.worker.queue.add(uid)
+            self.queue.add(uid)
 
     def _all_reported(self) -> bool:
         phases = [self._published.get(uid, {}).get("phase") for uid in list(self._runs)]
@@ -141,7 +140,7 @@ class Kubelet:
 
     def _adopt(self, pod: Manifest) -> PodRun:
         uid = pod["metadata"]["uid"]
-        run = PodRun(pod, self._pod_context, wake=lambda: self.worker.queue.add(uid))
+        run = PodRun(pod, self._pod_context, wake=lambda: self.queue.add(uid))
         self._runs[uid] = run
         if (run.folder / RECORD).exists():
             run.mark_lost(_LOST_MESSAGE)
@@ -192,7 +191,7 @@ class Kubelet:
             self._by_uid.pop(uid, None)
         else:
             self._by_uid[uid] = (meta["namespace"], meta["name"])
-        self.worker.queue.add(uid)
+        self.queue.add(uid)
 
     def _find(self, uid: str) -> Manifest | None:
         key = self._by_uid.get(uid)

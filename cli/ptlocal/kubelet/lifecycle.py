@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ptkube.backoff import pause_s
+
 Role = Literal["init", "sidecar", "main"]
 
 _FIRST_PAUSE_S = 10.0  # CrashLoopBackOff, as in Kubernetes: the first restart is immediate
@@ -117,4 +119,4 @@ def _restarts(container: Container, policy: str) -> bool:
 
 def restart_delay_s(restarts: int) -> float:
     """Return the back-off before the next restart in seconds."""
-    return 0.0 if restarts == 0 else float(min(_FIRST_PAUSE_S * 2 ** (restarts - 1), _LONGEST_PAUSE_S))
+    return pause_s(restarts, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)

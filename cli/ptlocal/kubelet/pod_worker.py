@@ -28,6 +28,8 @@ from ptlocal.paths import Layout
 PREEMPT = "local.posttrain.dev/preempt"
 """Annotation: behave as if the node were preempted, with this many seconds of notice."""
 _DEFAULT_GRACE_S = 30.0  # Kubernetes' default
+_MEMORY_S = 0.5
+"""A container with a memory limit is measured this often."""
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -129,7 +131,7 @@ class PodRun:
         stopping = self._stop is not None
         step = advance([r.view() for r in self.containers], policy, stopping=stopping, now=time.monotonic())
         self._execute(step)
-        waits += [step.again_s, self._enforce_grace(), self._retry_s()]
+        waits += [step.again_s, self._enforce_grace(), self._enforce_memory(), self._retry_s()]
         # the reported phase includes what has just been started or stopped
         views = [r.view() for r in self.containers]
         self.step_result = advance(views, policy, stopping=stopping, now=time.monotonic())
@@ -252,6 +254,10 @@ class PodRun:
         for run in self.containers:
             run.kill()
         return None
+
+    def _enforce_memory(self) -> float | None:
+        watched = [run.enforce_memory() for run in self.containers]
+        return _MEMORY_S if any(watched) else None
 
     def _write_record(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -177,6 +177,7 @@ class Supervisor:
         env = {
             **base_environment(),
             "KUBECONFIG": str(self._layout.kubeconfig),
+            "POSTTRAIN_HTTP_HOST": "127.0.0.1",
             "POSTTRAIN_HTTP_PORT": str(self._operator_port),
             "POSTTRAIN_SHARED_FILESYSTEM": "true",
             "POSTTRAIN_PROGRESS_SECONDS": os.environ.get("POSTTRAIN_PROGRESS_SECONDS", "1"),
@@ -221,12 +222,18 @@ def _lock(layout: Layout) -> Lock:
     return lock
 
 
-def _lock_in_background(layout: Layout) -> Lock:
-    """Fork and return in the child. The parent exits once the child holds the lock, with 1 if it never does."""
+def _lock_in_background(layout: Layout, caller: int) -> Lock:
+    """Fork and return in the child. The parent exits once the child holds the lock, with 1 if it never does.
+
+    If the caller is killed before that, the cluster stops: it can be stopped only once it holds the lock.
+    """
     reader, writer = os.pipe()
-    if os.fork():
+    if child := os.fork():
         os.close(writer)
-        os._exit(0 if os.read(reader, 1) else 1)
+        is_locked = os.read(reader, 1)
+        if os.getppid() != caller:
+            os.kill(child, signal.SIGINT)
+        os._exit(0 if is_locked else 1)
     os.close(reader)
     lock = _lock(layout)
     os.write(writer, b"+")
@@ -240,13 +247,13 @@ def main() -> None:
         prog="python -m ptlocal.supervisor.supervisor", description="Run an embedded cluster."
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--detach", action="store_true", help="go to the background at once")
+    parser.add_argument("--detach", type=int, metavar="PID", help="go to the background at once; PID: the caller's")
     parser.add_argument("--external", action="store_true", help="use the API server of the kubeconfig in DATA")
     parser.add_argument("--without", action="append", default=[], choices=[*manager.PARTS, "operator"])
     arguments = parser.parse_args()
     layout = Layout(arguments.data)
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # in every thread; exec_shim.py unblocks them for children
-    lock = _lock_in_background(layout) if arguments.detach else _lock(layout)
+    lock = _lock_in_background(layout, arguments.detach) if arguments.detach else _lock(layout)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     code = Supervisor(layout, external=arguments.external, without=arguments.without).run()
     lock.release()

@@ -6,9 +6,9 @@ pools without a job. The only module that talks to a cloud is `gke`, behind `clo
 
 from __future__ import annotations
 
-from ptoperator.capacity.attempts import open_attempt, uses_pools
+from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.pool_release import release
 from ptoperator.capacity.provision import provide
 from ptoperator.capacity.request import CapacityRequest, Decision
 
-__all__ = ["CapacityRequest", "Decision", "open_attempt", "provide", "release", "uses_pools"]
+__all__ = ["CapacityRequest", "Decision", "open_attempt", "provide", "release"]

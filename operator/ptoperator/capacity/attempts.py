@@ -14,9 +14,9 @@ from ptapi.failures import FailureClass
 from ptapi.spec import CapacityOption
 from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
 from ptkube import timestamps
-from ptkube.resources import Manifest
-from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.fair_queue import options_of, queue_of
+from ptkube.backoff import pause_s
+from ptoperator.capacity.cloud_errors import CloudFailure
+from ptoperator.capacity.fair_queue import queue_of
 from ptoperator.capacity.request import CapacityRequest, Decision
 
 USUAL_WAIT_S = 900
@@ -49,36 +49,19 @@ class Candidate:
         return self.option.type in ("existing", "flexStart")
 
 
-def uses_pools(job: Manifest) -> bool:
-    """Return True if a job may hold node pools. Reads the manifest, because an invalid spec may hold some too."""
-    return any(isinstance(option, dict) and option.get("type") != "existing" for option in options_of(job))
-
-
-def may_use_queued_provisioning(job: Manifest) -> bool:
-    """Return True if a job may have a ProvisioningRequest."""
-    return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options_of(job))
-
-
-def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
-    """Return the reservation that an attempt uses, or None."""
-    options = options_of(job)
-    option = options[attempt.entry] if attempt.entry < len(options) else {}
-    return option.get("reservation") if isinstance(option, dict) and option.get("type") == "reservation" else None
-
-
 def candidates(request: CapacityRequest) -> list[Candidate]:
     """Return every option in every zone, in the order of spec.capacity."""
     options = request.layout.job.spec.capacity
     zones = request.cloud.zones if request.cloud else ()
-    found = [
+    choices = [
         (entry, option, zone)
         for entry, option in enumerate(options)
         for zone in ([""] if option.type == "existing" else option.zones or zones or [""])
     ]
-    last = len(found) - 1
+    last = len(choices) - 1
     return [
         Candidate(entry, option, zone, option.wait_seconds or (None if at == last else USUAL_WAIT_S))
-        for at, (entry, option, zone) in enumerate(found)
+        for at, (entry, option, zone) in enumerate(choices)
     ]
 
 
@@ -109,12 +92,12 @@ def has_next(request: CapacityRequest, candidate: Candidate) -> bool:
 
 def begin_attempt(request: CapacityRequest) -> Decision:
     """Write the next attempt into status; the next reconcile acts on it."""
-    capacity, found = request.capacity, candidates(request)
+    capacity, choices = request.capacity, candidates(request)
     last = capacity.attempts[-1] if capacity.attempts else None
     at = 0
     if last is not None and last.round == capacity.round:
-        at = _next_index(found, last)
-    candidate = found[min(at, len(found) - 1)]
+        at = _next_index(choices, last)
+    candidate = choices[min(at, len(choices) - 1)]
     attempt = CapacityAttempt(
         option=candidate.description,
         started=timestamps.to_text(request.now),
@@ -128,31 +111,31 @@ def begin_attempt(request: CapacityRequest) -> Decision:
     return Decision(False, status, message=f"trying {candidate.description}", is_soon=True)
 
 
-def fail_attempt(request: CapacityRequest, trouble: Trouble) -> Decision:
+def fail_attempt(request: CapacityRequest, cause: CloudFailure) -> Decision:
     """End the open attempt with a reason, and name the next candidate."""
-    capacity, found = request.capacity, candidates(request)
+    capacity, choices = request.capacity, candidates(request)
     attempt = open_attempt(capacity)
     assert attempt is not None
-    at = _next_index(found, attempt)
+    at = _next_index(choices, attempt)
     age = timestamps.duration(timestamps.seconds_since(attempt.started, request.now) or 0.0)
     where = f" in {attempt.zone}" if attempt.zone else ""
-    head = f"{trouble.code}{where} after {age}"
+    head = f"{cause.code}{where} after {age}"
     updates: dict[str, object] = {}
     failure = None
-    if at < len(found):
-        following = f"trying {_next_description(found[at], attempt)}"
+    if at < len(choices):
+        following = f"trying {_next_description(choices[at], attempt)}"
     else:
-        kinds = _kinds_of_round(capacity, trouble)
-        failure = _round_failure(request, kinds, trouble, attempt)
-        pause = min(_MAX_BACKOFF_S, request.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, capacity.round))
+        kinds = _kinds_of_round(capacity, cause)
+        failure = _round_failure(request, kinds, cause, attempt)
+        pause = pause_s(capacity.round + 1, request.layout.settings.capacity_backoff_seconds, _MAX_BACKOFF_S)
         following = "no option is left" if failure else f"starting over in {timestamps.duration(pause)}"
         updates = {
             "round": capacity.round + 1,
             "retry_after": timestamps.to_text(request.now + timedelta(seconds=pause)),
         }
-    details = f": {trouble.message}" if trouble.message and trouble.kind is not FailureClass.STOCKOUT else ""
+    details = f": {cause.message}" if cause.message and cause.kind is not FailureClass.STOCKOUT else ""
     outcome = f"{head}, {following}{details}"
-    return _closed(request, attempt, outcome, str(trouble.kind or ""), updates, failure)
+    return _closed(request, attempt, outcome, str(cause.kind or ""), updates, failure)
 
 
 def restart_attempts(request: CapacityRequest, why: str) -> Decision:
@@ -192,20 +175,20 @@ def mark_released(capacity: CapacityStatus, now: datetime, *, left: bool) -> Cap
     return capacity.model_copy(update={"attempts": attempts, "node_pools": pools, "round": rounds, "retry_after": None})
 
 
-def timeout_trouble(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
+def timeout_failure(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> CloudFailure | None:
     """Return NOT_READY once the attempt has waited too long. The wait starts anew when its turn comes."""
     age = timestamps.seconds_since(attempt.granted or attempt.started, now)
     if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
         return None
-    return Trouble(FailureClass.STOCKOUT, "NOT_READY", "")
+    return CloudFailure(FailureClass.STOCKOUT, "NOT_READY", "")
 
 
-def _next_index(found: list[Candidate], attempt: CapacityAttempt) -> int:
+def _next_index(choices: list[Candidate], attempt: CapacityAttempt) -> int:
     """Return the index of the candidate after an attempt, even if the attempt's zone is gone."""
-    for at, each in enumerate(found):
+    for at, each in enumerate(choices):
         if (each.entry, each.zone) == (attempt.entry, attempt.zone):
             return at + 1
-    return next((at for at, each in enumerate(found) if each.entry > attempt.entry), len(found))
+    return next((at for at, each in enumerate(choices) if each.entry > attempt.entry), len(choices))
 
 
 def _next_description(following: Candidate, attempt: CapacityAttempt) -> str:
@@ -215,28 +198,28 @@ def _next_description(following: Candidate, attempt: CapacityAttempt) -> str:
     return following.option.type if following.zone == attempt.zone else following.description
 
 
-def _kinds_of_round(capacity: CapacityStatus, newest: Trouble) -> set[str]:
+def _kinds_of_round(capacity: CapacityStatus, newest: CloudFailure) -> set[str]:
     """Return the failure classes of this round."""
     known = {each.failure_class for each in capacity.attempts if each.round == capacity.round and each.ended}
     return known | {str(newest.kind or "")}
 
 
 def _round_failure(
-    request: CapacityRequest, kinds: set[str], trouble: Trouble, attempt: CapacityAttempt
+    request: CapacityRequest, kinds: set[str], cause: CloudFailure, attempt: CapacityAttempt
 ) -> FailureStatus | None:
     """Return a failure if starting over is useless: only configuration errors, or the rounds are used up."""
     limit = request.layout.settings.capacity_rounds
     ready = [each.round for each in request.capacity.attempts if each.ready]
     rounds = request.capacity.round - (ready[-1] if ready else -1)
-    where = f"{attempt.option}: {trouble.code}"
-    description = f"{where}: {trouble.message}" if trouble.message else where
+    where = f"{attempt.option}: {cause.code}"
+    description = f"{where}: {cause.message}" if cause.message else where
     if kinds == {str(FailureClass.CONFIG_ERROR)}:
         return FailureStatus(
             failure_class=FailureClass.CONFIG_ERROR, message=f"no entry of spec.capacity works: {description}"
         )
     if limit and rounds >= limit:
         tried = f"spec.capacity was tried {rounds} times without chips; last, {description}"
-        return FailureStatus(failure_class=trouble.kind or FailureClass.UNKNOWN, message=tried)
+        return FailureStatus(failure_class=cause.kind or FailureClass.UNKNOWN, message=tried)
     return None
 
 

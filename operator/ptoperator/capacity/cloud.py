@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from ptkube.resources import Manifest
-from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.cloud_errors import CloudFailure
 
 
 class PoolState(StrEnum):
@@ -42,7 +42,7 @@ class Pool:
     slice: int = 0
     idle_since: int = 0
     etag: str = ""
-    troubles: tuple[Trouble, ...] = ()
+    failures: tuple[CloudFailure, ...] = ()
     is_flex: bool = False
 
 
@@ -54,7 +54,7 @@ class Operation:
     pool: str
     is_done: bool
     is_deletion: bool = False
-    troubles: tuple[Trouble, ...] = ()
+    failures: tuple[CloudFailure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,16 @@ CloudAction = CreatePool | CreateShared | ClaimPool | ReleasePool | DeletePool
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of an action: the started operation, or the trouble; neither if there was nothing to do."""
+    """The result of an action: the started operation, or the failure; neither if there was nothing to do."""
 
     pool: str
     operation: str = ""
-    trouble: Trouble | None = None
+    failure: CloudFailure | None = None
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """A snapshot. trouble: GKE did not answer, and the rest means nothing. busy: GKE accepts no change now.
+    """A snapshot. failure: GKE did not answer, and the rest means nothing. busy: GKE accepts no change now.
 
     answers: results of actions since the snapshot. reservation: the one that the job is about to use, if the cloud
     reports it. names: all pools of the cluster, whoever created them.
@@ -145,7 +145,7 @@ class Cloud:
     zones: tuple[str, ...] = ()
     pools: tuple[Pool, ...] = ()
     operations: tuple[Operation, ...] = ()
-    trouble: Trouble | None = None
+    failure: CloudFailure | None = None
     busy: str = ""
     answers: tuple[Answer, ...] = ()
     reservation: Reservation | None = None
@@ -160,8 +160,8 @@ class Cloud:
 
         Not while GKE is busy, and not pools that are being deleted or were acted on since the snapshot.
         """
-        held = (pool for pool in self.of_job(uid) if pool.state is not PoolState.STOPPING)
-        return tuple(pool for pool in held if not self.busy and self.answer(pool.name) is None)
+        pools = (pool for pool in self.of_job(uid) if pool.state is not PoolState.STOPPING)
+        return tuple(pool for pool in pools if not self.busy and self.answer(pool.name) is None)
 
     def answer(self, pool: str) -> Answer | None:
         """Return the result of the action on a pool, or None."""
@@ -181,9 +181,9 @@ class Cloud:
 
 
 class CloudProvider(Protocol):
-    """What the operator needs of a cloud. No method raises for the cloud's errors; `Trouble` carries them."""
+    """What the operator needs of a cloud. No method raises for the cloud's errors; `CloudFailure` carries them."""
 
-    def look(self, uid: str = "", /) -> Cloud:
+    def snapshot(self, uid: str = "", /) -> Cloud:
         """Return a snapshot that is fresh enough for this job."""
 
     def last(self) -> Cloud | None:

@@ -13,7 +13,7 @@ from ptapi.failures import FailureClass
 
 
 @dataclass(frozen=True)
-class Trouble:
+class CloudFailure:
     """An error of the cloud. kind: None if it passes by itself. code: the cloud's name for it. message: for people."""
 
     kind: FailureClass | None
@@ -84,7 +84,7 @@ _CODES = (
     "NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS",
     "GKE_SERVICE_ACCOUNT_DELETED",
 )
-"""Words that people search for; the first that is said names the trouble."""
+"""Words that people search for; the first that occurs names the failure."""
 _SHORT = re.compile(
     r"""resource:? "?(?P<metric>[\w-]+)"?[:.]? .*?requires '(?P<need>[\d.]+)' and is short '(?P<short>[\d.]+)'"""
     r""".*?quota (?:of|is) '(?P<limit>[\d.]+)'(?: with '(?P<left>[\d.]+)' available)?""",
@@ -98,55 +98,55 @@ _EXCEEDED = re.compile(
 _MESSAGE_LIMIT = 600
 
 
-def of_call(code: str, text: str) -> Trouble:
+def of_call(code: str, text: str) -> CloudFailure:
     """Classify the error of an API call. code: gRPC's."""
-    found = _classify(code, text)
-    return found if found is not None else _trouble(_CALLS.get(code), code, text)
+    failure = _classify(code, text)
+    return failure if failure is not None else _failure(_CALLS.get(code), code, text)
 
 
-def of_outcome(code: str, text: str) -> Trouble:
-    """Classify the failure of an operation or a pool. It is final, so an unknown text is no passing trouble."""
-    found = _classify(code, text)
-    if found is not None and found.is_definite:
-        return found
-    return _trouble(_CALLS.get(code) or FailureClass.UNKNOWN, code, text)
+def of_outcome(code: str, text: str) -> CloudFailure:
+    """Classify the failure of an operation or a pool. It is final, so one with an unknown text is definite, too."""
+    failure = _classify(code, text)
+    if failure is not None and failure.is_definite:
+        return failure
+    return _failure(_CALLS.get(code) or FailureClass.UNKNOWN, code, text)
 
 
-def of_condition(code: str, text: str) -> Trouble | None:
+def of_condition(code: str, text: str) -> CloudFailure | None:
     """Classify a pool's condition; None unless it is known and final, because other conditions come and go."""
-    found = _classify(code, text)
-    return found if found is not None and found.is_definite else None
+    failure = _classify(code, text)
+    return failure if failure is not None and failure.is_definite else None
 
 
-def _classify(code: str, text: str) -> Trouble | None:
-    said = f"{code} {text}"
+def _classify(code: str, text: str) -> CloudFailure | None:
+    full_text = f"{code} {text}"
     for pattern, kind in _TABLE:
-        if re.search(pattern, said, re.IGNORECASE):
-            return _trouble(kind, code, text)
+        if re.search(pattern, full_text, re.IGNORECASE):
+            return _failure(kind, code, text)
     return None
 
 
-def _trouble(kind: FailureClass | None, code: str, text: str) -> Trouble:
-    said = f"{code} {text}"
-    named = next((each for each in _CODES if each in said), code)
-    message = _quota_words(text) if kind is FailureClass.QUOTA else " ".join(text.split())[:_MESSAGE_LIMIT]
-    hint = next((hint for mark, hint in _HINTS if mark in said and kind is FailureClass.CONFIG_ERROR), "")
-    return Trouble(kind, named, f"{message}; hint: {hint}" if hint else message)
+def _failure(kind: FailureClass | None, code: str, text: str) -> CloudFailure:
+    full_text = f"{code} {text}"
+    named = next((each for each in _CODES if each in full_text), code)
+    message = _quota_message(text) if kind is FailureClass.QUOTA else " ".join(text.split())[:_MESSAGE_LIMIT]
+    hint = next((hint for mark, hint in _HINTS if mark in full_text and kind is FailureClass.CONFIG_ERROR), "")
+    return CloudFailure(kind, named, f"{message}; hint: {hint}" if hint else message)
 
 
-def _quota_words(text: str) -> str:
+def _quota_message(text: str) -> str:
     """Return metric, need and limit of every quota that is too small."""
-    found = [
+    shortfalls = [
         f"quota {each['metric']}: needs {_plain(each['need'])}, limit {_plain(each['limit'])}, "
         f"short of {_plain(each['short'])}"
         for each in _SHORT.finditer(text)
     ]
-    found += [
+    shortfalls += [
         f"quota {each['metric']}{each['where'] or ''}: more than the limit"
         + (f" of {_plain(each['limit'])}" if each["limit"] else "")
         for each in _EXCEEDED.finditer(text)
     ]
-    return "; ".join(found) or " ".join(text.split())[:_MESSAGE_LIMIT]
+    return "; ".join(shortfalls) or " ".join(text.split())[:_MESSAGE_LIMIT]
 
 
 def _plain(number: str) -> str:

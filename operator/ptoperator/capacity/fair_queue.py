@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ptapi.accelerators import Slice, resolve
-from ptapi.errors import SpecError
+from ptapi.accelerators import Slice
 from ptkube import timestamps
-from ptkube.resources import Manifest
+from ptoperator.job import JobObject
 
 STUCK_S = 60.0
 """A job whose pods have had no nodes for this long after its turn came shows that those nodes are taken."""
@@ -54,7 +53,7 @@ class Claim:
         return not self.granted
 
     @property
-    def is_asking(self) -> bool:
+    def is_provisioning(self) -> bool:
         """Return True after the job's turn came, until its chips are there."""
         return bool(self.granted) and not self.is_ready
 
@@ -80,14 +79,14 @@ NO_COMPETITION = CompetingJobs()
 class QueuePosition:
     """A job's position.
 
-    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. is_asked: another job takes some
-    now.
+    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. is_contended: another job takes
+    some now.
     """
 
     is_now: bool
     ahead: int
     held: int
-    is_asked: bool
+    is_contended: bool
 
     @property
     def is_first(self) -> bool:
@@ -104,47 +103,26 @@ def queue_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) 
     return f"reservation {reservation} {zone}" if kind == "reservation" else ""
 
 
-def options_of(job: Manifest) -> list[Manifest]:
-    """Return spec.capacity of a manifest, or its default."""
-    return (job.get("spec") or {}).get("capacity") or [{"type": "existing"}]
-
-
-def accelerator_of(job: Manifest) -> Slice | None:
-    """Return the chips of a manifest; None if they do not exist, which plan reports."""
-    asked = (job.get("spec") or {}).get("accelerator") or {}
-    try:
-        return resolve(str(asked.get("type")), asked.get("topology"), int(asked.get("slices") or 1))
-    except SpecError:
+def claim_of(job: JobObject) -> Claim | None:
+    """Return the claim of a job, or None if it is in no queue."""
+    attempts, accelerator = job.status.capacity.attempts, job.accelerator
+    if not attempts or attempts[-1].ended or job.spec is None or job.spec.queue or accelerator is None:
         return None
-
-
-def claim_of(job: Manifest) -> Claim | None:
-    """Return the claim of a manifest, or None if it is in no queue."""
-    spec, status = job.get("spec") or {}, job.get("status") or {}
-    attempts = (status.get("capacity") or {}).get("attempts") or []
-    options = options_of(job)
-    if not attempts or attempts[-1].get("ended") or spec.get("queue"):
-        return None
-    attempt, entry = attempts[-1], int(attempts[-1].get("entry") or 0)
-    if entry >= len(options) or options[entry].get("type") not in ("existing", "reservation"):
-        return None
-    accelerator = accelerator_of(job)
-    if accelerator is None:
-        return None
-    option, meta = options[entry], job["metadata"]
-    queue = queue_of(option["type"], option.get("reservation"), str(attempt.get("zone") or ""), accelerator)
+    attempt = attempts[-1]
+    option = job.capacity[attempt.entry] if attempt.entry < len(job.capacity) else None
+    queue = queue_of(option.type, option.reservation, attempt.zone, accelerator) if option else ""
     if not queue:
         return None
     return Claim(
         queue=queue,
-        uid=str(meta["uid"]),
-        namespace=str(meta["namespace"]),
-        created=str(meta.get("creationTimestamp") or ""),
+        uid=job.uid,
+        namespace=job.namespace,
+        created=job.created,
         hosts=accelerator.total_vms,
-        priority=int(attempt.get("priority") or 0),
-        granted=str(attempt.get("granted") or ""),
-        first=str(attempt.get("first") or ""),
-        is_ready=bool(attempt.get("ready")),
+        priority=attempt.priority,
+        granted=attempt.granted or "",
+        first=attempt.first or "",
+        is_ready=attempt.ready is not None,
     )
 
 
@@ -159,15 +137,15 @@ def order(claims: Iterable[Claim]) -> list[Claim]:
             held[each.namespace] += each.hosts
     heads = [(_between(row[-1], held[namespace]), row.pop()) for namespace, row in rows.items()]
     heapq.heapify(heads)
-    found: list[Claim] = []
+    ordered: list[Claim] = []
     while heads:
         _, following = heapq.heappop(heads)
-        found.append(following)
+        ordered.append(following)
         held[following.namespace] += following.hosts
         row = rows[following.namespace]
         if row:
             heapq.heappush(heads, (_between(row[-1], held[following.namespace]), row.pop()))
-    return found
+    return ordered
 
 
 def queue_position(mine: Claim, competing: Iterable[Claim], total: int | None, now: datetime) -> QueuePosition:
@@ -181,13 +159,13 @@ def queue_position(mine: Claim, competing: Iterable[Claim], total: int | None, n
     waiting = order((*others, mine))
     ahead = next(at for at, each in enumerate(waiting) if each.uid == mine.uid)
     held = sum(each.hosts for each in others if not each.is_waiting)
-    asking = [each for each in others if each.is_asking]
+    provisioning = [each for each in others if each.is_provisioning]
     is_existing = mine.queue.startswith("existing ")
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
-        fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in asking)
-    may_try = (is_existing or total is None) and not asking
-    return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(asking))
+        fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in provisioning)
+    may_try = (is_existing or total is None) and not provisioning
+    return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(provisioning))
 
 
 def ahead_message(ahead: int) -> str:

@@ -50,8 +50,8 @@ def ensure_pathways_head_pool(request: CapacityRequest, cloud: Cloud, candidate:
         return Decision(
             False, request.capacity, actions, message=f"node pool {name} for Pathways' heads must be created first"
         )
-    if answer.trouble is None:
+    if answer.failure is None:
         return Decision(False, request.capacity, message=f"node pool {name} for Pathways' heads is being created")
-    if answer.trouble.is_definite and not may_be_permission_delay(request, candidate, answer.trouble):
-        return fail_attempt(request, answer.trouble)
-    return Decision(False, request.capacity, message=f"pool {name}: {answer.trouble.code}: {answer.trouble.message}")
+    if answer.failure.is_definite and not may_be_permission_delay(request, candidate, answer.failure):
+        return fail_attempt(request, answer.failure)
+    return Decision(False, request.capacity, message=f"pool {name}: {answer.failure.code}: {answer.failure.message}")

@@ -19,6 +19,6 @@ def release(uid: str, cloud: Cloud, settings: Settings, now: datetime) -> tuple[
 
 def _release(pool: Pool, settings: Settings, now: datetime) -> CloudAction:
     is_kept = settings.pool_idle_seconds > 0 and pool.state is PoolState.RUNNING
-    if is_kept and not pool.troubles and not pool.is_flex:
+    if is_kept and not pool.failures and not pool.is_flex:
         return ReleasePool(pool.name, pool.job_uid, int(now.timestamp()))
     return DeletePool(pool.name, pool.job_uid)

@@ -21,10 +21,10 @@ from ptoperator.capacity.attempts import (
     open_attempt,
     queue_at,
     restart_attempts,
-    timeout_trouble,
+    timeout_failure,
 )
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, PoolState
-from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.capacity.pathways_head_pool import ensure_pathways_head_pool
 from ptoperator.capacity.queue_turn import no_free_capacity, wait_for_turn
 from ptoperator.capacity.queued_provisioning import wait_for_nodes
@@ -32,7 +32,7 @@ from ptoperator.capacity.request import CapacityRequest, Decision
 from ptoperator.capacity.slices import SliceState, slice_state
 from ptoperator.kube.actions import Action
 
-NO_CLOUD = Trouble(
+NO_CLOUD = CloudFailure(
     FailureClass.CONFIG_ERROR,
     "NO_CLUSTER",
     "the operator creates no node pools; hint: set gke.project, gke.location and gke.cluster of the chart, or use "
@@ -65,12 +65,12 @@ def provide(request: CapacityRequest) -> Decision:
 
 def _is_plain(request: CapacityRequest) -> bool:
     """Return True if existing nodes without a queue are the only option."""
-    found = candidates(request)
+    choices = candidates(request)
     return (
-        len(found) == 1
-        and found[0].option.type == "existing"
-        and found[0].wait_s is None
-        and not queue_at(request, found[0])
+        len(choices) == 1
+        and choices[0].option.type == "existing"
+        and choices[0].wait_s is None
+        and not queue_at(request, choices[0])
     )
 
 
@@ -79,11 +79,11 @@ def between_attempts(request: CapacityRequest) -> Decision | None:
     if unavailable := _cloud_unavailable(request):
         return unavailable
     cloud, uid = request.cloud, request.layout.uid
-    held = cloud.of_job(uid) if cloud else ()
-    if held or request.provisioning.exists:
+    pools = cloud.of_job(uid) if cloud else ()
+    if pools or request.provisioning.exists:
         deletions = tuple(DeletePool(pool.name, uid) for pool in cloud.changeable(uid)) if cloud else ()
         actions: tuple[Action | CloudAction, ...] = (*request.provisioning.deletions(), *deletions)
-        named = f"node pool {', '.join(pool.name for pool in held)}" if held else request.provisioning.description
+        named = f"node pool {', '.join(pool.name for pool in pools)}" if pools else request.provisioning.description
         return Decision(False, request.capacity, actions, message=f"waiting for {named} to be deleted")
     wait = backoff_left_s(request)
     if wait <= 0:
@@ -101,10 +101,10 @@ def backoff_left_s(request: CapacityRequest) -> float:
 
 def _cloud_unavailable(request: CapacityRequest) -> Decision | None:
     """Wait if GKE does not answer: nothing can be decided."""
-    said = request.cloud.trouble if request.cloud else None
-    if said is None:
+    failure = request.cloud.failure if request.cloud else None
+    if failure is None:
         return None
-    return Decision(False, request.capacity, message=f"GKE cannot be queried: {said.code}: {said.message}")
+    return Decision(False, request.capacity, message=f"GKE cannot be queried: {failure.code}: {failure.message}")
 
 
 def _without_pools(capacity: CapacityStatus) -> CapacityStatus:
@@ -116,11 +116,11 @@ def _pools(request: CapacityRequest, cloud: Cloud, attempt: CapacityAttempt, can
     slices = _slice_states(request, cloud, candidate)
     if attempt.ready is not None and (lost := _lost_pool(request, cloud)):
         return restart_attempts(request, f"{attempt.outcome}; then node pool {lost} was gone")
-    trouble = next((each.trouble for each in slices if each.trouble), None)
+    failure = next((each.failure for each in slices if each.failure), None)
     known = [each.pool for each in slices if each.pool is not None]
     capacity = request.capacity.model_copy(update={"node_pools": known})
-    if trouble is not None:
-        return fail_attempt(replace(request, capacity=capacity), trouble)
+    if failure is not None:
+        return fail_attempt(replace(request, capacity=capacity), failure)
     actions = tuple(action for each in slices for action in each.actions)
     shortfall = _reservation_shortfall(request, cloud, candidate, actions)
     if shortfall is not None:
@@ -138,7 +138,7 @@ def _pools(request: CapacityRequest, cloud: Cloud, attempt: CapacityAttempt, can
             pools=tuple(pool.name for pool in known),
             is_queued_provisioning=is_queued_provisioning,
         )
-    late = timeout_trouble(candidate, attempt, request.now)
+    late = timeout_failure(candidate, attempt, request.now)
     if late is not None:
         return fail_attempt(replace(request, capacity=capacity), late)
     return Decision(False, capacity, actions, message=_waiting_message(candidate, slices))
@@ -148,17 +148,17 @@ def _slice_states(request: CapacityRequest, cloud: Cloud, candidate: Candidate) 
     taken: frozenset[str] = frozenset()
     slices: list[SliceState] = []
     for index in range(request.layout.slices):
-        found = slice_state(request, cloud, candidate, index, taken)
-        taken |= {action.pool for action in found.actions if isinstance(action, ClaimPool)}
-        taken |= {found.pool.name} if found.pool else set()
-        slices.append(found)
+        slice_ = slice_state(request, cloud, candidate, index, taken)
+        taken |= {action.pool for action in slice_.actions if isinstance(action, ClaimPool)}
+        taken |= {slice_.pool.name} if slice_.pool else set()
+        slices.append(slice_)
     return slices
 
 
 def _reservation_shortfall(
     request: CapacityRequest, cloud: Cloud, candidate: Candidate, actions: tuple[CloudAction, ...]
-) -> Trouble | None:
-    """Return a trouble if the reservation has less left than the missing pools need, so that GKE is not asked."""
+) -> CloudFailure | None:
+    """Return a failure if the reservation has less left than the missing pools need, so that GKE is not asked."""
     known = cloud.reservation if candidate.option.type == "reservation" else None
     needed = request.layout.hosts * sum(isinstance(action, CreatePool) for action in actions)
     return (

@@ -41,26 +41,26 @@ class ProvisioningRequestState:
     @property
     def refusal(self) -> tuple[str, str] | None:
         """Return the condition that says why no nodes come, and its message; None if there is none."""
-        found = ((kind, self._holds(kind)) for kind in _REFUSALS)
-        return next(((kind, _condition_message(said)) for kind, said in found if said is not None), None)
+        refusals = ((kind, self._holds(kind)) for kind in _REFUSALS)
+        return next(((kind, _condition_message(refusal)) for kind, refusal in refusals if refusal is not None), None)
 
     @property
     def revoked(self) -> str:
         """Say that the nodes were there and were taken away; empty if not."""
-        said = self._holds("CapacityRevoked")
-        return f"{self.description} was CapacityRevoked ({_condition_message(said)})" if said is not None else ""
+        revoked = self._holds("CapacityRevoked")
+        return f"{self.description} was CapacityRevoked ({_condition_message(revoked)})" if revoked is not None else ""
 
     @property
     def news(self) -> str:
         """Return GKE's latest message while the nodes are not there; empty before the first."""
-        said = next(filter(None, (condition(self.request or {}, kind) for kind in _NEWS)), None)
-        return f"{said['type']}={said['status']}, {_condition_message(said)}" if said else ""
+        latest = next(filter(None, (condition(self.request or {}, kind) for kind in _NEWS)), None)
+        return f"{latest['type']}={latest['status']}, {_condition_message(latest)}" if latest else ""
 
     @property
     def description(self) -> str:
         """Return `ProvisioningRequest NAME`; empty if nothing exists."""
-        found = self.request or self.template
-        return f"{found['kind']} {found['metadata']['name']}" if found else ""
+        item = self.request or self.template
+        return f"{item['kind']} {item['metadata']['name']}" if item else ""
 
     def deletions(self) -> tuple[Delete, ...]:
         """Delete the request, then the template that it needs."""

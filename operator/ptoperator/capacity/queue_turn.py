@@ -9,8 +9,8 @@ from __future__ import annotations
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube import timestamps
-from ptoperator.capacity.attempts import Candidate, fail_attempt, has_next, queue_at, timeout_trouble
-from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.attempts import Candidate, fail_attempt, has_next, queue_at, timeout_failure
+from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.capacity.fair_queue import Claim, QueuePosition, ahead_message, queue_position
 from ptoperator.capacity.request import CapacityRequest, Decision
 
@@ -24,27 +24,27 @@ def wait_for_turn(request: CapacityRequest, attempt: CapacityAttempt, candidate:
     needed = request.layout.accelerator.total_vms
     if candidate.option.type == "reservation" and total is not None and needed > total:
         return fail_attempt(request, _too_small(request, candidate, total))
-    found = queue_position(_claim(request, queue, attempt), request.competing.claims, total, request.now)
-    if found.is_now:
+    position = queue_position(_claim(request, queue, attempt), request.competing.claims, total, request.now)
+    if position.is_now:
         return _granted(request, attempt, candidate)
     if total is not None and candidate.option.type == "reservation" and _goes_on(request, candidate):
-        return fail_attempt(request, no_free_capacity(request, candidate, total - found.held, needed))
-    late = timeout_trouble(candidate, attempt, request.now)
+        return fail_attempt(request, no_free_capacity(request, candidate, total - position.held, needed))
+    late = timeout_failure(candidate, attempt, request.now)
     if late is not None:
         return fail_attempt(
-            request, Trouble(FailureClass.RESERVATION, "NO_TURN", _waiting_reason(request, candidate, found))
+            request, CloudFailure(FailureClass.RESERVATION, "NO_TURN", _waiting_reason(request, candidate, position))
         )
-    return _waiting(request, attempt, candidate, found)
+    return _waiting(request, attempt, candidate, position)
 
 
-def no_free_capacity(request: CapacityRequest, candidate: Candidate, free: int, needed: int) -> Trouble:
-    """Return the trouble of a reservation with too little left. free, needed: VMs."""
+def no_free_capacity(request: CapacityRequest, candidate: Candidate, free: int, needed: int) -> CloudFailure:
+    """Return the failure of a reservation with too little left. free, needed: VMs."""
     chips = request.layout.accelerator.chips_per_vm
     message = (
         f"no free capacity in reservation {candidate.option.reservation}: {needed * chips} chips needed, "
         f"{max(0, free) * chips} free"
     )
-    return Trouble(FailureClass.RESERVATION, "NO_FREE_CAPACITY", message)
+    return CloudFailure(FailureClass.RESERVATION, "NO_FREE_CAPACITY", message)
 
 
 def wanted_chips(request: CapacityRequest, candidate: Candidate) -> str:
@@ -62,22 +62,22 @@ def _granted(request: CapacityRequest, attempt: CapacityAttempt, candidate: Cand
 
 
 def _waiting(
-    request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate, found: QueuePosition
+    request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate, position: QueuePosition
 ) -> Decision:
     """Wait, and keep the head of the queue once reached, so that a large job is not overtaken for ever."""
-    updates = {"first": timestamps.to_text(request.now)} if found.is_first and attempt.first is None else {}
+    updates = {"first": timestamps.to_text(request.now)} if position.is_first and attempt.first is None else {}
     status = _with(request, attempt, updates) if updates else request.capacity
-    return Decision(False, status, message=_waiting_reason(request, candidate, found), ahead=found.ahead)
+    return Decision(False, status, message=_waiting_reason(request, candidate, position), ahead=position.ahead)
 
 
-def _waiting_reason(request: CapacityRequest, candidate: Candidate, found: QueuePosition) -> str:
+def _waiting_reason(request: CapacityRequest, candidate: Candidate, position: QueuePosition) -> str:
     total, chips = _total(request, candidate), request.layout.accelerator.chips_per_vm
     why = ""
     if total:
-        why = f": {found.held * chips} of {total * chips} chips are in use"
-    elif found.is_asked:
+        why = f": {position.held * chips} of {total * chips} chips are in use"
+    elif position.is_contended:
         why = ": another job is taking them now"
-    return f"waiting for {wanted_chips(request, candidate)}, {ahead_message(found.ahead)}{why}"
+    return f"waiting for {wanted_chips(request, candidate)}, {ahead_message(position.ahead)}{why}"
 
 
 def _claim(request: CapacityRequest, queue: str, attempt: CapacityAttempt) -> Claim:
@@ -106,13 +106,13 @@ def _goes_on(request: CapacityRequest, candidate: Candidate) -> bool:
     return candidate.option.wait_seconds is None and has_next(request, candidate)
 
 
-def _too_small(request: CapacityRequest, candidate: Candidate, total: int) -> Trouble:
+def _too_small(request: CapacityRequest, candidate: Candidate, total: int) -> CloudFailure:
     accelerator = request.layout.accelerator
     description = (
         f"reservation {candidate.option.reservation} has {total * accelerator.chips_per_vm} chips, "
         f"{accelerator.total_chips} needed"
     )
-    return Trouble(FailureClass.RESERVATION, "RESERVATION_TOO_SMALL", description)
+    return CloudFailure(FailureClass.RESERVATION, "RESERVATION_TOO_SMALL", description)
 
 
 def _with(request: CapacityRequest, attempt: CapacityAttempt, updates: dict[str, str]) -> CapacityStatus:

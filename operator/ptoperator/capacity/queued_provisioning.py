@@ -12,8 +12,8 @@ from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS
 from ptoperator.capacity import cloud_errors
-from ptoperator.capacity.attempts import Candidate, fail_attempt, restart_attempts, timeout_trouble
-from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.attempts import Candidate, fail_attempt, restart_attempts, timeout_failure
+from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.capacity.provisioning_state import ProvisioningRequestState
 from ptoperator.capacity.request import CapacityRequest, Decision
 from ptoperator.kube.actions import Create
@@ -34,7 +34,7 @@ def wait_for_nodes(
         return fail_attempt(now, refusal)
     if provisioning.is_provisioned:
         return None
-    late = timeout_trouble(candidate, attempt, request.now)
+    late = timeout_failure(candidate, attempt, request.now)
     if late is not None:
         return fail_attempt(now, late)
     if capacity != request.capacity:
@@ -46,13 +46,13 @@ def wait_for_nodes(
     )
 
 
-def _refusal(request: CapacityRequest) -> Trouble | None:
-    """Return the trouble if no nodes will come: GKE's, or the API server's that rejects the request."""
-    found = request.provisioning.refusal
-    if found is not None:
-        return cloud_errors.of_outcome(*found)
+def _refusal(request: CapacityRequest) -> CloudFailure | None:
+    """Return the failure if no nodes will come: GKE's, or the API server's that rejects the request."""
+    refusal = request.provisioning.refusal
+    if refusal is not None:
+        return cloud_errors.of_outcome(*refusal)
     if request.rejection:
-        return Trouble(FailureClass.CONFIG_ERROR, "PROVISIONING_REQUEST_REFUSED", request.rejection)
+        return CloudFailure(FailureClass.CONFIG_ERROR, "PROVISIONING_REQUEST_REFUSED", request.rejection)
     return None
 
 

@@ -14,7 +14,7 @@ from ptapi.status import NodePoolStatus
 from ptkube import timestamps
 from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, has_next, open_attempt
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
-from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.capacity.request import CapacityRequest
 from ptoperator.kube import names
 from ptoperator.render.node_pool import is_flex, node_pool, owner_labels, shape
@@ -33,7 +33,7 @@ class SliceState:
     is_ready: bool = False
     actions: tuple[CloudAction, ...] = ()
     message: str = ""
-    trouble: Trouble | None = None
+    failure: CloudFailure | None = None
 
 
 def slice_state(
@@ -58,8 +58,8 @@ def slice_state(
         )
     if pool.state is PoolState.RUNNING:
         return SliceState(status, is_ready=True, actions=surplus)
-    trouble = _pool_trouble(request, cloud, candidate, pool, status.operation)
-    return SliceState(status, actions=surplus, message=f"pool {pool.name} is {pool.state}", trouble=trouble)
+    failure = _pool_failure(request, cloud, candidate, pool, status.operation)
+    return SliceState(status, actions=surplus, message=f"pool {pool.name} is {pool.state}", failure=failure)
 
 
 def _without_pool(
@@ -71,8 +71,8 @@ def _without_pool(
     operation = cloud.operation(known.operation) if known and known.operation else None
     if operation is not None and not operation.is_done:
         return SliceState(known, message=f"pool {known.name if known else name} is being created")
-    if known is not None and operation is not None and (failed := _missing_pool_trouble(cloud, known, operation)):
-        return SliceState(known, trouble=failed)
+    if known is not None and operation is not None and (failed := _missing_pool_failure(cloud, known, operation)):
+        return SliceState(known, failure=failed)
     if cloud.is_being_deleted(name):
         return SliceState(known, message=f"pool {name} is being deleted")
     if cloud.busy:
@@ -86,13 +86,13 @@ def _without_pool(
     answer = cloud.answer(action.pool)
     if answer is None:
         return SliceState(actions=(action,), message=f"pool {action.pool} is requested")
-    if answer.trouble is None:
-        made = NodePoolStatus(slice=index, name=action.pool, operation=answer.operation)
-        return SliceState(made, message=f"pool {action.pool} is being created")
-    is_over = answer.trouble.is_definite and not may_be_permission_delay(request, candidate, answer.trouble)
+    if answer.failure is None:
+        status = NodePoolStatus(slice=index, name=action.pool, operation=answer.operation)
+        return SliceState(status, message=f"pool {action.pool} is being created")
+    is_over = answer.failure.is_definite and not may_be_permission_delay(request, candidate, answer.failure)
     if is_over and isinstance(action, CreatePool):
-        return SliceState(trouble=answer.trouble)
-    return SliceState(message=f"pool {action.pool}: {answer.trouble.code}: {answer.trouble.message}")
+        return SliceState(failure=answer.failure)
+    return SliceState(message=f"pool {action.pool}: {answer.failure.code}: {answer.failure.message}")
 
 
 def _free_name(request: CapacityRequest, cloud: Cloud, index: int) -> str:
@@ -119,31 +119,31 @@ def _idle_pool(request: CapacityRequest, cloud: Cloud, wanted: str, taken: froze
     return next(fitting, None)
 
 
-def _pool_trouble(
+def _pool_failure(
     request: CapacityRequest, cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str
-) -> Trouble | None:
-    """Return the trouble of a pool that will not run; None if it is only slow.
+) -> CloudFailure | None:
+    """Return the failure of a pool that will not run; None if it is only slow.
 
     Google queues flex-start, so no stockout ends it. A pool that runs with errors gets less time than one that is
     coming, because it costs money.
     """
     operation = cloud.operation(operation_name)
-    said = (*pool.troubles, *(operation.troubles if operation and operation.is_done else ()))
+    failures = (*pool.failures, *(operation.failures if operation and operation.is_done else ()))
     if is_flex(candidate.option) and pool.state is not PoolState.ERROR:
-        said = tuple(each for each in said if each.kind is not FailureClass.STOCKOUT)
-    found = _definite(said)
+        failures = tuple(each for each in failures if each.kind is not FailureClass.STOCKOUT)
+    failure = _definite(failures)
     attempt = open_attempt(request.capacity)
     age = timestamps.seconds_since(attempt.started, request.now) if attempt else None
-    if found is None and pool.state is PoolState.RUNNING_WITH_ERROR and age is not None and age >= USUAL_WAIT_S:
-        return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} has errors that persist")
-    if found is None and pool.state is PoolState.ERROR:
-        return Trouble(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR without a reason")
-    return found
+    if failure is None and pool.state is PoolState.RUNNING_WITH_ERROR and age is not None and age >= USUAL_WAIT_S:
+        return CloudFailure(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} has errors that persist")
+    if failure is None and pool.state is PoolState.ERROR:
+        return CloudFailure(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR without a reason")
+    return failure
 
 
-def _definite(troubles: tuple[Trouble, ...]) -> Trouble | None:
-    """Return the final trouble that explains most: `Unknown` comes last."""
-    definite = [each for each in troubles if each.is_definite]
+def _definite(failures: tuple[CloudFailure, ...]) -> CloudFailure | None:
+    """Return the final failure that explains most: `Unknown` comes last."""
+    definite = [each for each in failures if each.is_definite]
     explained = [each for each in definite if each.kind is not FailureClass.UNKNOWN] or definite
     return explained[0] if explained else None
 
@@ -157,19 +157,21 @@ def _operation_name(request: CapacityRequest, cloud: Cloud, index: int, pool: st
     return next(running, "")
 
 
-def _missing_pool_trouble(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trouble | None:
-    """Return the trouble if the operation is done and its pool is not there."""
-    failed = _definite(operation.troubles)
+def _missing_pool_failure(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> CloudFailure | None:
+    """Return the failure if the operation is done and its pool is not there."""
+    failed = _definite(operation.failures)
     is_deleted = any(each.pool == known.name and each.is_deletion for each in cloud.operations)
     if failed is not None or is_deleted:
         return failed
     if known.name in cloud.names:
         message = f"node pool {known.name} exists, but its labels were changed; hint: delete that node pool"
-        return Trouble(FailureClass.UNKNOWN, "NODE_POOL_CHANGED", message)
-    return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was created and then disappeared")
+        return CloudFailure(FailureClass.UNKNOWN, "NODE_POOL_CHANGED", message)
+    return CloudFailure(
+        FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was created and then disappeared"
+    )
 
 
-def may_be_permission_delay(request: CapacityRequest, candidate: Candidate, refusal: Trouble) -> bool:
+def may_be_permission_delay(request: CapacityRequest, candidate: Candidate, refusal: CloudFailure) -> bool:
     """Return True if a missing permission may just have been granted, and no other candidate is left."""
     attempt = open_attempt(request.capacity)
     age = timestamps.seconds_since(attempt.granted or attempt.started, request.now) if attempt else None

@@ -12,9 +12,10 @@ from datetime import datetime
 
 from ptkube import timestamps
 from ptkube.errors import Forbidden
-from ptkube.resources import POSTTRAINJOBS, Manifest
+from ptkube.resources import POSTTRAINJOBS
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.orphaned_pools import find_orphans
+from ptoperator.job import JobObject, read_job
 from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe.cache import Key
 from ptoperator.settings import Settings
@@ -45,32 +46,32 @@ class OrphanCollector:
 
     def collect(self) -> None:
         """Delete orphaned pools once. Lists pools before jobs: see `capacity.orphaned_pools`. Raises ApiError."""
-        cloud = self._cloud.look()
-        if cloud.trouble is not None:
+        cloud = self._cloud.snapshot()
+        if cloud.failure is not None:
             return
         jobs, unread = self._jobs() if cloud.pools else ([], frozenset())
         for job in jobs:
-            if job["metadata"].get("deletionTimestamp"):
-                self._on_leaving((str(job["metadata"]["namespace"]), str(job["metadata"]["name"])))
+            if job.is_deleting:
+                self._on_leaving(job.key)
         pools = [pool for pool in cloud.pools if pool.namespace not in unread]
-        found = find_orphans(pools, jobs, self._namespaces, self._settings, self._now())
-        self._on_sweep(sum(bool(action.job_uid) for action, _ in found))  # one that waited for a job is no orphan
-        for action, why in found:
+        orphans = find_orphans(pools, jobs, self._namespaces, self._settings, self._now())
+        self._on_sweep(sum(bool(action.job_uid) for action, _ in orphans))  # one that waited for a job is no orphan
+        for action, why in orphans:
             if cloud.busy:
                 return
             logger.info("deleting node pool %s: %s", action.pool, why)
             self._cloud.carry_out(action)
 
-    def _jobs(self) -> tuple[list[Manifest], frozenset[str]]:
+    def _jobs(self) -> tuple[list[JobObject], frozenset[str]]:
         """Return all jobs, and the namespaces whose jobs may not be read.
 
         A namespace that is being deleted takes the operator's role with it.
         """
-        jobs: list[Manifest] = []
+        jobs: list[JobObject] = []
         unread: set[str] = set()
         for namespace in self._namespaces or (None,):
             try:
-                jobs += self._kube.list(POSTTRAINJOBS, namespace).items
+                jobs += map(read_job, self._kube.list(POSTTRAINJOBS, namespace).items)
             except Forbidden as error:
                 if namespace is None:
                     raise

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ptapi.errors import SpecError
-from ptapi.load import parse_job
 from ptapi.status import PostTrainJobStatus
 from ptkube import timestamps
-from ptkube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from ptkube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
 from ptoperator.kube import actions
@@ -19,11 +17,9 @@ from ptoperator.kube.actions import Action, Create
 from ptoperator.kube.audited_client import KubeClient
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims, without_claims
-from ptoperator.observe.observer import observe, observe_progress, observe_tensorboard
+from ptoperator.observe.observer import observe, observe_progress
 from ptoperator.observe.state import Estimate, Observed
-from ptoperator.plan import Plan, plan
-from ptoperator.plan.tensorboard import plan_tensorboard, wants_tensorboard
-from ptoperator.render import layout_of
+from ptoperator.plan import Plan, plan, with_failed_write
 from ptoperator.settings import Settings
 from ptoperator.status import events
 
@@ -69,10 +65,11 @@ class Reconciler:
         return self._carry_out(key, state, planned)
 
     def _carry_out(self, key: Key, state: Observed, planned: Plan) -> float | None:
-        planned = self._reconcile_tensorboard(state, self._apply(state, planned))
-        if planned.status is not None:
-            state = self._report(state, planned.status)
+        planned = self._apply(state, planned)
+        state = self._report(state, planned.status)
         self.cache.remember(key, without_claims(state) if planned.progress_only else None)
+        for action in planned.optional:
+            self._apply_action(state, action)
         return planned.requeue_after
 
     def _observe(self, key: Key, is_news: bool) -> Observed | None:
@@ -87,40 +84,32 @@ class Reconciler:
             state = replace(state, progress_since=self.cache.first_seen(key, state.progress.updated, state.now))
         return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
 
-    def _reconcile_tensorboard(self, state: Observed, planned: Plan) -> Plan:
-        """Reconcile the job's shared TensorBoard, when the whole job is observed."""
-        if state.observed_at != state.now or not wants_tensorboard(state.job):
-            return planned
-        try:
-            layout = layout_of(parse_job(state.job), self.settings)
-        except SpecError:
-            return planned
-        tensorboard = observe_tensorboard(self.client, state, layout)
-        found = plan_tensorboard(layout, state, tensorboard)
-        for action in found.actions:
-            logger.info("%s/%s: %s", state.namespace, state.name, actions.describe(action))
-            actions.apply(self.client, action)
-        if found.requeue_after is None:
-            return planned
-        due = max(found.requeue_after, _SOON_S)
-        return replace(planned, requeue_after=min(due, planned.requeue_after or due), progress_only=False)
-
     def _apply(self, state: Observed, planned: Plan) -> Plan:
-        """Carry out the actions. If the API server rejects a create, plan again with its message."""
+        """Carry out the actions. If the API server rejects a create, plan again with its message.
+
+        Any other failed write is reported and raised, to be tried again after a pause.
+        """
         answers: list[Answer] = []
         for action in planned.actions:
             if isinstance(action, CloudAction):
                 assert self.cloud is not None
                 answers.append(self.cloud.carry_out(action))
                 continue
-            logger.info("%s/%s: %s", state.namespace, state.name, actions.describe(action))
             try:
-                actions.apply(self.client, action)
-            except (Invalid, Forbidden, NotFound) as error:
-                if not isinstance(action, Create):
-                    raise
-                return plan(replace(state, rejection=_rejection(action, error)), self.settings)
+                self._apply_action(state, action)
+            except Conflict:
+                raise
+            except ApiError as error:
+                message = _rejection(action, error)
+                if isinstance(action, Create) and isinstance(error, Invalid | Forbidden | NotFound):
+                    return plan(replace(state, rejection=message), self.settings)
+                self._report(state, with_failed_write(state, message))
+                raise
         return self._replan(state, planned, answers) if answers else planned
+
+    def _apply_action(self, state: Observed, action: Action) -> None:
+        logger.info("%s/%s: %s", state.job.namespace, state.job.name, actions.describe(action))
+        actions.apply(self.client, action)
 
     def _replan(self, state: Observed, planned: Plan, answers: list[Answer]) -> Plan:
         """Plan again with the cloud's results; more actions wait for the next reconcile."""
@@ -130,17 +119,18 @@ class Reconciler:
             return replace(planned, status=None, requeue_after=_SOON_S)
         return again
 
-    def _report(self, state: Observed, status: PostTrainJobStatus) -> Observed:
+    def _report(self, state: Observed, status: PostTrainJobStatus | None) -> Observed:
         """Write events, then status: if the status is lost, the retry writes the same events under the same names."""
+        if status is None:
+            return state
         for event in events.events_between(state.status, status):
             self._create_event(events.manifest(state, event))
         if status.phase is not state.status.phase:
-            logger.info("%s/%s: %s", state.namespace, state.name, status.phase)
-        written = self.client.replace_status(POSTTRAINJOBS, {**state.job, "status": _document(status)})
+            logger.info("%s/%s: %s", state.job.namespace, state.job.name, status.phase)
+        written = self.client.replace_status(POSTTRAINJOBS, {**state.job.manifest, "status": _document(status)})
         self.on_report(state.status, status)
         self.cache.note_written(written)
-        self.cache.note_job(written)
-        return replace(state, job=written)
+        return replace(state, job=self.cache.note_job(written))
 
     def _create_event(self, event: Manifest) -> None:
         try:

@@ -44,8 +44,8 @@ def node_failure_hint(node: Manifest) -> NodeFailureHint | None:
     """Return why pods of this node fail; None for a healthy node."""
     name, marks = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
     taints = {str(taint.get("key")) for taint in (node.get("spec") or {}).get("taints") or []}
-    found = _google(marks, taints) or _broken(node) or _tainted(taints)
-    return NodeFailureHint(found[0], f"node {name}: {found[1]}") if found else None
+    sign = _google(marks, taints) or _broken(node) or _tainted(taints)
+    return NodeFailureHint(sign[0], f"node {name}: {sign[1]}") if sign else None
 
 
 def gone(name: str, is_spot: bool) -> NodeFailureHint:

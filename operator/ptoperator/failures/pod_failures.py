@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
-from ptkube.objects import condition, container_statuses, label, true_condition
+from ptkube.objects import condition, container_statuses, is_deleting, label, true_condition
 from ptkube.resources import Manifest
+from ptoperator.failures import exceeded
 from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, most_relevant_line
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.kube import labels, names
@@ -97,17 +98,18 @@ class StartFailure:
 
 
 def pod_failure(pod: Manifest) -> PodFailure | None:
-    """Return why this pod failed, or None."""
+    """Return why this pod failed, or None. An evicted one may vanish before its node reports the end."""
     status = pod.get("status") or {}
     disruption = true_condition(pod, "DisruptionTarget")
     failed = [each for each in map(_terminated, container_statuses(pod)) if each and each["exitCode"] != 0]
-    if status.get("phase") != "Failed" and not failed:
+    is_evicted = disruption is not None and is_deleting(pod) and status.get("phase") != "Succeeded"
+    if status.get("phase") != "Failed" and not failed and not is_evicted:
         return None
     first = min(failed, key=lambda each: each.get("finishedAt") or "", default=None)
     if disruption is not None:
         return _disrupted(pod, disruption, first)
     if first is None:
-        return _failure(pod, FailureClass.HOST_ERROR, _pod_words(status))
+        return _failure(pod, FailureClass.HOST_ERROR, _pod_message(status))
     return _exited(pod, first)
 
 
@@ -124,8 +126,8 @@ def pull_errors(pod: Manifest) -> dict[str, str]:
     }
 
 
-def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> StartFailure | None:
-    """Return why a container of this pod cannot start, or None. heard: earlier `pull_errors`."""
+def start_failure(pod: Manifest, known_errors: Mapping[str, str] | None = None) -> StartFailure | None:
+    """Return why a container of this pod cannot start, or None. known_errors: earlier `pull_errors`."""
     for container in container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
@@ -134,7 +136,7 @@ def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> Star
             continue
         scheduled = condition(pod, "PodScheduled") or {}
         message = waiting.get("message") or f"image {container.get('image', '')}"
-        earlier = (heard or {}).get(str(container.get("image")), "")
+        earlier = (known_errors or {}).get(str(container.get("image")), "")
         if reason == "ImagePullBackOff" and "ErrImagePull" not in message and earlier:
             message = f"{message}: ErrImagePull: {earlier}"
         return StartFailure(kind, f"{reason}: {message}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
@@ -171,21 +173,29 @@ def _disrupted(pod: Manifest, disruption: Manifest, exited: Manifest | None) -> 
     if reason == "TerminationByKubelet" and "low on resource" in message:
         kind = FailureClass.OUT_OF_MEMORY_HOST
     code = exited["exitCode"] if exited else None
-    found = _failure(pod, kind, f"{reason}: {message}" if message else reason, code, exited)
-    return replace(found, is_settled=reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST)
+    failure = _failure(pod, kind, f"{reason}: {message}" if message else reason, code, exited)
+    # The disruption comes first; peers that save and exit meanwhile only follow it.
+    time = str(disruption.get("lastTransitionTime") or failure.time)
+    is_settled = reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST
+    return replace(failure, time=time, is_settled=is_settled)
 
 
 def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
-    code = int(terminated["exitCode"])
-    said = termination(terminated.get("message") or "")
+    code, text = int(terminated["exitCode"]), str(terminated.get("message") or "")
+    report = termination(text)
     if terminated.get("reason") == "OOMKilled":
-        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)", code, terminated)
+        message = exceeded.out_of_memory(pod, terminated["container"])
+        failure = _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, message, code, terminated)
+        return replace(failure, log="" if report else log_tail(text))
+    over_storage = exceeded.evicted(pod)
+    if over_storage:
+        return replace(_failure(pod, FailureClass.UNKNOWN, over_storage, code, terminated), is_settled=True)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
-    if said is not None:
-        kind = _class(said.failure_class) or kind
-        return _failure(pod, kind, said.message or _exit_words(code), code, terminated)
+    if report is not None:
+        kind = _class(report.failure_class) or kind
+        return _failure(pod, kind, report.message or _exit_message(code), code, terminated)
     return _failure_from_log(pod, kind, code, terminated)
 
 
@@ -197,11 +207,11 @@ def _failure_from_log(pod: Manifest, kind: FailureClass, code: int, terminated: 
         return replace(_failure(pod, FailureClass.HANG, message, code, terminated), log=log_tail(tail))
     known = known_line(tail) if kind is FailureClass.UNKNOWN else None
     kind, line = known or (kind, most_relevant_line(tail))
-    message = f"{_exit_words(code)}: {line}" if line else _exit_words(code)
+    message = f"{_exit_message(code)}: {line}" if line else _exit_message(code)
     return replace(_failure(pod, kind, message, code, terminated), log=log_tail(tail))
 
 
-def _exit_words(code: int) -> str:
+def _exit_message(code: int) -> str:
     return f"killed by signal {code - 128}" if 128 < code < 160 else f"the trainer ended with exit code {code}"
 
 
@@ -215,10 +225,10 @@ def _failure(
     return PodFailure(kind, message, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
 
 
-def _pod_words(status: Manifest) -> str:
+def _pod_message(status: Manifest) -> str:
     """Return the kubelet's message: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
-    said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
-    return said or "the pod failed without a message"
+    message = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+    return message or "the pod failed without a message"
 
 
 def _start_class(reason: str) -> FailureClass | None:
@@ -236,5 +246,6 @@ def _name(pod: Manifest) -> str:
 
 
 def _terminated(container: Manifest) -> Manifest | None:
+    """Return how a container ended, with its name; None if it did not."""
     terminated: Manifest | None = (container.get("state") or {}).get("terminated")
-    return terminated
+    return {**terminated, "container": str(container.get("name"))} if terminated else None

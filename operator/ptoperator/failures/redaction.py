@@ -27,6 +27,6 @@ def redact(text: str) -> str:
     """Return the text with every likely secret replaced."""
     text = _KEY.sub(HIDDEN, text)
     text = _TOKENS.sub(HIDDEN, text)
-    text = _HEADER.sub(lambda found: f"{found['name']} {HIDDEN}", text)
-    text = _NAMED.sub(lambda found: f"{found['name']}{HIDDEN}", text)
-    return _IN_URL.sub(lambda found: f"{found['scheme']}{HIDDEN}@", text)
+    text = _HEADER.sub(lambda match: f"{match['name']} {HIDDEN}", text)
+    text = _NAMED.sub(lambda match: f"{match['name']}{HIDDEN}", text)
+    return _IN_URL.sub(lambda match: f"{match['scheme']}{HIDDEN}@", text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ptkube.errors import AlreadyExists, NotFound
 from ptkube.resources import Manifest, Resource
-from ptoperator.kube.audited_client import KubeWriter
+from ptoperator.kube.audited_client import KubeClient
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,27 @@ def deletion(resource: Resource, item: Manifest, namespace: str) -> Delete:
     return Delete(resource, item["metadata"]["name"], namespace, item["metadata"]["uid"])
 
 
-def apply(writer: KubeWriter, action: Action) -> None:
+def apply(client: KubeClient, action: Action) -> None:
     """Carry out one action. Raises ApiError; a Conflict means that the observed state is outdated."""
     match action:
         case Create(resource, manifest):
             try:
-                writer.create(resource, manifest)
+                client.create(resource, manifest)
             except AlreadyExists:
                 return  # an earlier try got through; the next observation shows whose it is
         case Patch(resource, name, namespace, body):
             try:
-                writer.patch(resource, name, namespace, body)
+                client.patch(resource, name, namespace, body)
             except NotFound:
                 return  # deleted meanwhile: the next observation decides anew
         case Delete(resource, name, namespace, uid):
             try:
-                writer.delete(resource, name, namespace, uid=uid)
+                client.delete(resource, name, namespace, uid=uid)
             except NotFound:
                 return
         case PutStatus(resource, manifest):
             try:
-                writer.replace_status(resource, manifest)
+                client.replace_status(resource, manifest)
             except NotFound:
                 return
 

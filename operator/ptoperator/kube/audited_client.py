@@ -31,8 +31,10 @@ class KubeReader(Protocol):
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None, /) -> Manifest:
         """Return a subresource of one object."""
 
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
-        """Return the objects that match a label selector, as `items`."""
+    def list(
+        self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None, fields: str | None = None
+    ) -> Any:
+        """Return the objects that match a label and a field selector, as `items`."""
 
     def pod_logs(
         self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
@@ -40,8 +42,8 @@ class KubeReader(Protocol):
         """Return the last lines of a container's log."""
 
 
-class KubeWriter(Protocol):
-    """The writes of `ptkube.client.Kube` that the operator uses."""
+class KubeClient(KubeReader, Protocol):
+    """Its writes, too."""
 
     def create(self, r: Resource, body: Manifest, /) -> Manifest:
         """Create an object. Raises AlreadyExists."""
@@ -57,10 +59,6 @@ class KubeWriter(Protocol):
 
     def replace_status(self, r: Resource, body: Manifest, /) -> Manifest:
         """Replace the status of an object. Raises Conflict if the object changed since it was read."""
-
-
-class KubeClient(KubeReader, KubeWriter, Protocol):
-    """Reads and writes."""
 
 
 class Client:
@@ -95,9 +93,11 @@ class Client:
 
         return self._call("get", PODS, read, "log")
 
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
-        """Return the objects that match a label selector."""
-        return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels))
+    def list(
+        self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None, fields: str | None = None
+    ) -> Any:
+        """Return the objects that match a label and a field selector."""
+        return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels, fields=fields))
 
     def create(self, r: Resource, body: Manifest, /) -> Manifest:
         """Create an object. Raises AlreadyExists."""

@@ -74,11 +74,17 @@ IN_NAMESPACES = (
     Right(POSTTRAINJOBS, ("update",), "what the operator observed", "status"),
     Right(POSTTRAINJOBS, ("update",), "owner references that block deletion", "finalizers", admission=True),
     Right(JOBSETS, ("get", "create", "patch", "delete"), "patch: suspend and resume", watched=True),
-    Right(JOBS, ("get", "list", "create", "delete"), "preflight; Jobs that Kueue suspended, bound to previous pools"),
+    Right(
+        JOBS,
+        ("get", "list", "create", "delete"),
+        "preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods",
+    ),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(PODS, ("list", "delete"), "delete: the pods of a hung run", watched=True),
-    Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it"),
-    Right(SERVICES, ("get", "create", "patch"), "TensorBoard's"),
+    Right(
+        DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it", only_with="tensorboard.servers"
+    ),
+    Right(SERVICES, ("get", "create", "patch"), "TensorBoard's", only_with="tensorboard.servers"),
     Right(
         INGRESSES,
         ("get", "create", "patch"),
@@ -103,7 +109,7 @@ IN_NAMESPACES = (
     Right(WORKLOADS, ("update",), "the answer that a job's node pools are ready", "status"),
     Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),
     *(Right(queues, ("get",), "how many jobs are ahead", PENDING) for queues in VISIBLE_QUEUES),
-    Right(EVENTS, ("create",), "what happened to a job"),
+    Right(EVENTS, ("list", "create"), "list: why pods are not created; create: what happened to a job"),
 )
 """In every namespace that is served."""
 

@@ -43,7 +43,7 @@ class KueueState:
         return self.holds("QuotaReserved") and not self.holds("Evicted")
 
     @property
-    def is_asking(self) -> bool:
+    def needs_answer(self) -> bool:
         """Return True if Kueue waits for the answer that the node pools are ready."""
         return self.has_quota and self.check != "" and not self.is_answered
 
@@ -73,7 +73,7 @@ class KueueState:
         return objects.holds(self.workload or {}, kind)
 
 
-def look(reader: KubeReader, namespace: str, queue: str, jobset_uid: str) -> KueueState:
+def read_state(reader: KubeReader, namespace: str, queue: str, jobset_uid: str) -> KueueState:
     """Read a job's state: three calls, and one per admission check.
 
     Raises ApiError, except for a missing kind or object.
@@ -95,7 +95,7 @@ def look(reader: KubeReader, namespace: str, queue: str, jobset_uid: str) -> Kue
     return replace(kueue, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
 
 
-def waiting_words(kueue: KueueState, accelerator: Slice) -> str:
+def waiting_message(kueue: KueueState, accelerator: Slice) -> str:
     """Return `waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
     if not kueue.has_kueue:
         return f"waiting in queue {kueue.queue}, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
@@ -107,18 +107,18 @@ def waiting_words(kueue: KueueState, accelerator: Slice) -> str:
         return f"{where} has deactivated the job: {_why(kueue) or 'its Workload is not active'}; {hint}"
     ahead = "" if kueue.ahead is None else f", {kueue.ahead} ahead"
     why = _why(kueue)
-    return f"waiting for {wanted(accelerator)} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
+    return f"waiting for {chips_message(accelerator)} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
 
 
-def evicted_words(kueue: KueueState, accelerator: Slice) -> str:
+def eviction_message(kueue: KueueState, accelerator: Slice) -> str:
     """Say why the quota was revoked, and what the job waits for."""
-    found = kueue.condition("Evicted") or {}
-    reason = f" ({found['reason']}: {found.get('message') or ''})" if found.get("reason") else ""
+    evicted = kueue.condition("Evicted") or {}
+    reason = f" ({evicted['reason']}: {evicted.get('message') or ''})" if evicted.get("reason") else ""
     where = kueue.cluster_queue or f"queue {kueue.queue}"
-    return f"{where} revoked the quota{reason}; {waiting_words(kueue, accelerator)}"
+    return f"{where} revoked the quota{reason}; {waiting_message(kueue, accelerator)}"
 
 
-def wanted(accelerator: Slice) -> str:
+def chips_message(accelerator: Slice) -> str:
     """Return `64 v5p chips`, or the description of CPUs."""
     if accelerator.is_cpu:
         return accelerator.describe()
@@ -147,9 +147,9 @@ def _pools_check(reader: KubeReader, kueue: KueueState) -> str:
 
 def _why(kueue: KueueState) -> str:
     """Return the latest reason: of a waiting admission check, else why no quota is reserved."""
-    said = waiting_check(kueue)
-    if said and kueue.holds("QuotaReserved"):
-        return f"quota is reserved, {said}"[:_WHY_LIMIT]
+    check = waiting_check(kueue)
+    if check and kueue.holds("QuotaReserved"):
+        return f"quota is reserved, {check}"[:_WHY_LIMIT]
     quota = kueue.condition("QuotaReserved")
     if quota is None or quota["status"] == "True":
         return ""

@@ -12,7 +12,8 @@ from ptoperator.monitoring.metrics import CONTENT_TYPE, Metrics
 class Endpoints:
     """The HTTP server. why_not_alive: returns a sentence if this process should be restarted, else nothing."""
 
-    def __init__(self, port: int, metrics: Metrics, why_not_alive: Callable[[], str]) -> None:
+    def __init__(self, host: str, port: int, metrics: Metrics, why_not_alive: Callable[[], str]) -> None:
+        self._host = host or None
         self._port = port
         self._metrics = metrics
         self._why_not_alive = why_not_alive
@@ -28,7 +29,7 @@ class Endpoints:
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, port=self._port).start()
+        await web.TCPSite(self._runner, self._host, self._port).start()
 
     async def stop(self) -> None:
         """Stop to listen."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ptapi.conditions import ConditionType, Phase
+from ptapi.status import PostTrainJobStatus
 from ptkube import timestamps
-from ptkube.objects import holds
-from ptkube.resources import Manifest
+from ptoperator.job import JobObject
 
 SHOWN_JOBS = 1000
 
@@ -27,12 +27,6 @@ GAUGES: dict[str, str] = {
     "posttrain_job_restarts": "Restarts so far",
     "posttrain_job_heartbeat_timestamp_seconds": "Unix time of the trainer's last heartbeat",
     "posttrain_job_transition_timestamp_seconds": "Unix time of the job's latest condition transition",
-}
-_FROM_METRICS = {
-    "posttrain_job_loss": "loss",
-    "posttrain_job_reward": "reward",
-    "posttrain_job_tokens_per_second_per_chip": "tokensPerSecondPerChip",
-    "posttrain_job_mfu": "mfu",
 }
 
 
@@ -52,27 +46,30 @@ class JobNumbers:
         return self.phase not in (Phase.SUCCEEDED, Phase.FAILED)
 
 
-def numbers_of(job: Manifest) -> JobNumbers:
-    """Read the numbers from a manifest; unreadable ones are left out."""
-    meta, status = job["metadata"], job.get("status") or {}
-    progress, metrics = status.get("progress") or {}, status.get("metrics") or {}
-    found: dict[str, float | None] = {
-        "posttrain_job_step": _number(progress.get("step")),
-        "posttrain_job_target_steps": _number(progress.get("total")),
-        **{gauge: _number(metrics.get(key)) for gauge, key in _FROM_METRICS.items()},
-        "posttrain_job_chips": float(status.get("chips") or 0) if holds(job, ConditionType.CAPACITY_READY) else 0.0,
-        "posttrain_job_chip_hours": _number((status.get("cost") or {}).get("chipHours")),
-        "posttrain_job_restarts": float(sum((status.get("restarts") or {}).values())),
-        "posttrain_job_heartbeat_timestamp_seconds": _time(progress.get("updated")),
-        "posttrain_job_transition_timestamp_seconds": _latest_transition(status)
-        or _time(meta.get("creationTimestamp")),
+def numbers_of(job: JobObject) -> JobNumbers:
+    """Read the numbers from a job's status; unreadable ones are left out."""
+    status = job.status
+    capacity = status.condition(ConditionType.CAPACITY_READY)
+    has_chips = capacity is not None and capacity.status == "True"
+    values: dict[str, float | None] = {
+        "posttrain_job_step": status.progress.step or None,
+        "posttrain_job_target_steps": status.progress.total or None,
+        "posttrain_job_loss": _number(status.metrics.loss),
+        "posttrain_job_reward": _number(status.metrics.reward),
+        "posttrain_job_tokens_per_second_per_chip": _number(status.metrics.tokens_per_second_per_chip),
+        "posttrain_job_mfu": _number(status.metrics.mfu),
+        "posttrain_job_chips": status.chips if has_chips else 0,
+        "posttrain_job_chip_hours": _number(status.cost.chip_hours),
+        "posttrain_job_restarts": sum(status.restarts.values()),
+        "posttrain_job_heartbeat_timestamp_seconds": _time(status.progress.updated),
+        "posttrain_job_transition_timestamp_seconds": _latest_transition(status) or _time(job.created),
     }
     return JobNumbers(
-        namespace=str(meta["namespace"]),
-        name=str(meta["name"]),
-        phase=str(status.get("phase") or Phase.PENDING),
-        created=str(meta.get("creationTimestamp") or ""),
-        values={gauge: value for gauge, value in found.items() if value is not None},
+        namespace=job.namespace,
+        name=job.name,
+        phase=status.phase,
+        created=job.created,
+        values={gauge: float(value) for gauge, value in values.items() if value is not None},
     )
 
 
@@ -82,19 +79,19 @@ def shown(jobs: list[JobNumbers], limit: int = SHOWN_JOBS) -> list[JobNumbers]:
     return living[:limit]
 
 
-def _latest_transition(status: Manifest) -> float | None:
-    times = [_time(each.get("lastTransitionTime")) for each in status.get("conditions") or []]
+def _latest_transition(status: PostTrainJobStatus) -> float | None:
+    times = [_time(condition.last_transition_time) for condition in status.conditions]
     return max((time for time in times if time is not None), default=None)
 
 
-def _time(text: object) -> float | None:
-    time = timestamps.from_text(text) if isinstance(text, str) else None
+def _time(text: str) -> float | None:
+    time = timestamps.from_text(text)
     return time.timestamp() if time else None
 
 
-def _number(value: object) -> float | None:
-    """Parse a number, which status holds as text if a printer column needs text."""
+def _number(text: str) -> float | None:
+    """Parse a number, which status holds as text because a printer column needs text."""
     try:
-        return float(value) if isinstance(value, (int, float, str)) and value != "" else None
+        return float(text) if text else None
     except ValueError:
         return None

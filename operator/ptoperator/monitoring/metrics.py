@@ -49,7 +49,7 @@ class Metrics:
         self.registry.register(_Jobs(jobs))
         self.registry.register(_Pools(pools))
 
-    def on_look(self, seconds: float, error: Exception | None) -> None:
+    def on_reconcile(self, seconds: float, error: Exception | None) -> None:
         """Count a reconcile, its duration and its error."""
         self._looks.inc()
         self._seconds.observe(seconds)
@@ -120,7 +120,7 @@ class _Pools:
     def collect(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily("posttrain_node_pools", "The operator's node pools, by state", labels=["state"])
         cloud = self._pools()
-        if cloud is not None and cloud.trouble is None:
+        if cloud is not None and cloud.failure is None:
             for state in PoolState:
                 family.add_metric([str(state)], sum(pool.state is state for pool in cloud.pools))
         yield family

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ptapi.conditions import ConditionType
-from ptkube.objects import condition, label
+from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.capacity.fair_queue import Claim, claim_of, first
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
+from ptoperator.job import JobObject, read_job
 from ptoperator.kube import labels
 from ptoperator.monitoring.job_gauges import JobNumbers, numbers_of
-from ptoperator.observe import run_directory
 from ptoperator.observe.state import Observed
 
 Key = tuple[str, str]
@@ -30,14 +30,21 @@ _MAX_NODES_INSPECTED = 8
 """At a time: of a slice that went away as a whole, some nodes speak for all."""
 
 
-@dataclass
-class _Job:
-    uid: str
-    run: str
-    created: str
-    numbers: JobNumbers
-    is_refused: bool
+@dataclass(frozen=True)
+class _Entry:
+    job: JobObject
     claim: Claim | None
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """Return what orders jobs by their creation."""
+        return self.job.created, self.job.uid
+
+    @property
+    def is_refused(self) -> bool:
+        """Return True if the job never ran, because its spec is invalid or its run directory is another job's."""
+        validated = self.job.status.condition(ConditionType.VALIDATED)
+        return validated is not None and validated.status == "False"
 
 
 @dataclass
@@ -45,7 +52,7 @@ class JobCache:
     """Filled by the event handlers, read by reconcile."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _jobs: dict[Key, _Job] = field(default_factory=dict)
+    _jobs: dict[Key, _Entry] = field(default_factory=dict)
     _uids: set[str] = field(default_factory=set)
     _runs: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
     _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
@@ -57,40 +64,44 @@ class JobCache:
     admission_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a turn in a line is given: from reading everybody's place to writing it."""
 
-    def note_job(self, job: Manifest) -> None:
-        """Record a job as it is now."""
-        key, entry = _key(job), _entry(job)
+    def note_job(self, manifest: Manifest) -> JobObject:
+        """Read a job, and record it as it is now."""
+        key = _key(manifest)
+        known = self._jobs.get(key)
+        job = read_job(manifest, known.job if known else None)
+        claim = claim_of(job)
         with self._lock:
             self._forget_run(key)
-            self._forget_failures(key, unless=entry.uid)
-            self._note_move(key, entry.claim)
-            self._jobs[key] = entry
-            self._uids.add(entry.uid)
-            if entry.run:
-                self._runs[entry.run].add(key)
+            self._forget_failures(key, unless=job.uid)
+            self._note_move(key, claim)
+            self._jobs[key] = _Entry(job, claim)
+            self._uids.add(job.uid)
+            if job.run_uri:
+                self._runs[job.run_uri].add(key)
+        return job
 
     def note_pod(self, pod: Manifest) -> None:
         """Record a pod's registry errors, and why it failed if it is the trainer's."""
         uid = label(pod, labels.JOB_UID)
         self._note_pull(uid, pull_errors(pod))
-        found = pod_failure(pod)
-        if not uid or found is None or labels.is_of_preflight(pod):
+        failure = pod_failure(pod)
+        if not uid or failure is None or labels.is_of_preflight(pod):
             return
         with self._lock:
             if uid not in self._uids:  # a job that is gone, whose last pods end now
                 return
             known = self._failures.setdefault(uid, deque(maxlen=_FAILURES_KEPT))
-            same = [each for each in known if each.pod == found.pod]
-            if any(each.is_settled and each.exit_code == found.exit_code for each in same):
+            same = [each for each in known if each.pod == failure.pod]
+            if any(each.is_settled and each.exit_code == failure.exit_code for each in same):
                 return  # its node was asked since, and may be whole again
             for older in same:
                 known.remove(older)
-            known.append(found)
+            known.append(failure)
 
     def nodes_to_inspect(self, uid: str) -> tuple[str, ...]:
         """Return nodes that may explain pod failures of this job, those of the earliest failures first."""
-        found = sorted((each for each in self.failures(uid) if each.needs_node_check), key=lambda each: each.time)
-        return tuple(dict.fromkeys(each.node for each in found))[:_MAX_NODES_INSPECTED]
+        failures = sorted((each for each in self.failures(uid) if each.needs_node_check), key=lambda each: each.time)
+        return tuple(dict.fromkeys(each.node for each in failures))[:_MAX_NODES_INSPECTED]
 
     def note_node(self, uid: str, node: str, hint: NodeFailureHint | None) -> None:
         """Record what a node says about the pods that failed on it."""
@@ -98,11 +109,11 @@ class JobCache:
             known = self._failures.get(uid)
             if known is None:
                 return
-            told = [
+            explained = [
                 each.with_node_hint(hint) if each.node == node and each.needs_node_check else each for each in known
             ]
             known.clear()
-            known.extend(told)
+            known.extend(explained)
 
     def forget(self, key: Key) -> None:
         """Drop everything about a deleted job."""
@@ -129,15 +140,11 @@ class JobCache:
         """`namespace/name` of an older job with the same run directory, or nothing."""
         with self._lock:
             mine = self._jobs.get(key)
-            if mine is None or not mine.run:
+            if mine is None or not mine.job.run_uri:
                 return ""
-            others = [(self._jobs[other], other) for other in self._runs[mine.run] if other != key]
-            older = [
-                (entry.created, entry.uid, other)
-                for entry, other in others
-                if not entry.is_refused and (entry.created, entry.uid) < (mine.created, mine.uid)
-            ]
-        return "/".join(min(older)[2]) if older else ""
+            others = [self._jobs[other] for other in self._runs[mine.job.run_uri] if other != key]
+        older = [each for each in others if not each.is_refused and each.age < mine.age]
+        return "/".join(min(older, key=lambda each: each.age).job.key) if older else ""
 
     def claims(self) -> tuple[Claim, ...]:
         """Return the jobs that queue for chips or hold queued ones, as of the latest events."""
@@ -162,7 +169,8 @@ class JobCache:
     def numbers(self) -> list[JobNumbers]:
         """Return all jobs' numbers for Prometheus."""
         with self._lock:
-            return [entry.numbers for entry in self._jobs.values()]
+            jobs = [entry.job for entry in self._jobs.values()]
+        return [numbers_of(job) for job in jobs]
 
     def last(self, key: Key) -> Observed | None:
         """Return the last observation of a job, or None."""
@@ -209,31 +217,19 @@ class JobCache:
 
     def _forget_run(self, key: Key) -> None:
         entry = self._jobs.get(key)
-        if entry and entry.run:
-            self._runs[entry.run].discard(key)
-            if not self._runs[entry.run]:
-                del self._runs[entry.run]
+        run = entry.job.run_uri if entry else ""
+        if run:
+            self._runs[run].discard(key)
+            if not self._runs[run]:
+                del self._runs[run]
 
     def _forget_failures(self, key: Key, unless: str = "") -> None:
         entry = self._jobs.get(key)
-        if entry and entry.uid != unless:
-            self._uids.discard(entry.uid)
-            self._failures.pop(entry.uid, None)
-            self._pulls.pop(entry.uid, None)
+        if entry and entry.job.uid != unless:
+            self._uids.discard(entry.job.uid)
+            self._failures.pop(entry.job.uid, None)
+            self._pulls.pop(entry.job.uid, None)
 
 
 def _key(job: Manifest) -> Key:
     return str(job["metadata"]["namespace"]), str(job["metadata"]["name"])
-
-
-def _entry(job: Manifest) -> _Job:
-    meta = job["metadata"]
-    validated = condition(job, ConditionType.VALIDATED)
-    return _Job(
-        uid=str(meta["uid"]),
-        run=run_directory.of_job(job),
-        created=str(meta.get("creationTimestamp") or ""),
-        numbers=numbers_of(job),
-        is_refused=validated is not None and validated.get("status") == "False",
-        claim=claim_of(job),
-    )

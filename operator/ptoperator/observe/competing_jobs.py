@@ -15,7 +15,7 @@ from ptkube.errors import Forbidden, NotFound
 from ptkube.objects import holds
 from ptkube.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity import open_attempt
-from ptoperator.capacity.fair_queue import accelerator_of, claim_of, options_of
+from ptoperator.capacity.fair_queue import claim_of
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe.cache import JobCache
@@ -27,9 +27,10 @@ def with_competing_jobs(reader: KubeReader, cache: JobCache, state: Observed) ->
     accelerator = _contended_slice(state)
     if accelerator is None:
         return state
-    competing = replace(state.competing, claims=cache.claims(), created=_created(state))
+    competing = replace(state.competing, claims=cache.claims(), created=state.job.created)
     if open_attempt(state.status.capacity) is None and state.observed_at == state.now:
-        competing = replace(competing, priority=_priority(reader, state.job["spec"].get("priorityClassName")))
+        assert state.job.spec is not None
+        competing = replace(competing, priority=_priority(reader, state.job.spec.priority_class_name))
     return replace(state, competing=competing)
 
 
@@ -38,9 +39,7 @@ def with_fresh_claims(reader: KubeReader, cache: JobCache, state: Observed, name
     accelerator = _contended_slice(state)
     assert accelerator is not None
     served: Sequence[str | None] = namespaces or [None]
-    jobs = [job for namespace in served for job in reader.list(POSTTRAINJOBS, namespace).items]
-    for job in jobs:
-        cache.note_job(job)
+    jobs = [cache.note_job(job) for namespace in served for job in reader.list(POSTTRAINJOBS, namespace).items]
     claims = tuple(filter(None, map(claim_of, jobs)))
     nodes = _free_hosts(reader, accelerator)
     return replace(state, competing=replace(state.competing, claims=claims, nodes=nodes))
@@ -53,17 +52,11 @@ def without_claims(state: Observed) -> Observed:
 
 def _contended_slice(state: Observed) -> Slice | None:
     """Return the chips of a job that has none yet, if other jobs may want them."""
-    spec = state.job.get("spec") or {}
-    is_over = state.is_deleting or state.status.phase.is_terminal or state.jobset is not None
-    kinds = {option.get("type") for option in options_of(state.job)}
-    if is_over or spec.get("queue") or not kinds & {"existing", "reservation"}:
+    is_over = state.job.is_deleting or state.status.phase.is_terminal or state.jobset is not None
+    kinds = {option.type for option in state.job.capacity}
+    if is_over or state.layout is None or state.layout.job.spec.queue or not kinds & {"existing", "reservation"}:
         return None
-    found = accelerator_of(state.job)
-    return None if found is None or found.is_cpu else found
-
-
-def _created(state: Observed) -> str:
-    return str(state.job["metadata"].get("creationTimestamp") or "")
+    return None if state.layout.accelerator.is_cpu else state.layout.accelerator
 
 
 def _priority(reader: KubeReader, name: str | None) -> int:

@@ -15,8 +15,8 @@ from ptoperator.observe.state import Observed
 
 def inspect_failed_nodes(reader: KubeReader, cache: JobCache, state: Observed) -> None:
     """Record what their nodes say about this job's failed pods."""
-    for node in cache.nodes_to_inspect(state.uid):
-        cache.note_node(state.uid, node, _inspect(reader, node, state.capacity_option == "spot"))
+    for node in cache.nodes_to_inspect(state.job.uid):
+        cache.note_node(state.job.uid, node, _inspect(reader, node, state.capacity_option == "spot"))
 
 
 def _inspect(reader: KubeReader, name: str, is_spot: bool) -> NodeFailureHint | None:

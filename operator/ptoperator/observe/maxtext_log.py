@@ -33,17 +33,21 @@ _ENDED = "RL Training Completed Successfully!"
 
 def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | None:
     """Return the progress that the lines show, or None. Each line begins with its time."""
-    said: Metrics = {}
+    values: Metrics = {}
     updated = ""
     for line in lines:
         time, _, text = line.partition(" ")
         found = _metrics(text, total_steps)
-        said |= found or {}
+        values |= found or {}
         if found is not None or updated:  # after the first step any line is a sign of life
             updated = time or updated
     if not updated:
         return None
-    step, seconds, per_device = int(said.pop("step", 0)), said.pop("seconds", None), said.pop("tokens_per_device", None)
+    step, seconds, per_device = (
+        int(values.pop("step", 0)),
+        values.pop("seconds", None),
+        values.pop("tokens_per_device", None),
+    )
     rate = {} if per_device is None else {run_directory.TOKENS_PER_SECOND: per_device * devices}
     return Progress(
         stage="training",
@@ -51,14 +55,14 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
         total_steps=total_steps,
         seconds_per_step=seconds,
         eta_seconds=None if seconds is None else max(0, total_steps - step) * seconds,
-        metrics=said | rate,
+        metrics=values | rate,
         updated=updated,
     )
 
 
 def _metrics(text: str, total_steps: int) -> Metrics | None:
     """Return a line's numbers; empty if it only says that training began, None for any other line."""
-    found = next((each for look in _LOOKS if (each := look(text, total_steps)) is not None), None)
+    found = next((each for parse in _PARSERS if (each := parse(text, total_steps)) is not None), None)
     return {} if found is None and _STARTED in text else found
 
 
@@ -90,4 +94,4 @@ def _bar(text: str, total_steps: int) -> Metrics | None:
     return {"step": float(of_training[-1].group(1))} if of_training else None
 
 
-_LOOKS: tuple[Callable[[str, int], Metrics | None], ...] = (_sft, _sft_eval, _rl_eval, _bar)
+_PARSERS: tuple[Callable[[str, int], Metrics | None], ...] = (_sft, _sft_eval, _rl_eval, _bar)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from ptapi.accelerators import resolve
-from ptapi.load import parse_job
 from ptapi.run_directory import Progress
 from ptkube.errors import ApiError
 from ptkube.objects import label
@@ -18,6 +16,7 @@ from ptoperator.kube import labels, names
 from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe import maxtext_log
 from ptoperator.observe.state import Observed, is_started
+from ptoperator.render import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -27,21 +26,20 @@ TAIL_LINES = 400
 
 def with_log(reader: KubeReader, state: Observed) -> Observed:
     """Add the progress from MaxText's log, if there is no progress document."""
-    runtime = (state.job.get("spec") or {}).get("runtime") or {}
-    if state.progress is not None or "maxtext" not in runtime or state.status.phase.is_terminal:
+    layout = state.layout
+    if state.progress is not None or layout is None or state.status.phase.is_terminal:
+        return state
+    if layout.job.spec.runtime.maxtext is None:
         return state
     first = next((pod for pod in state.current_pods if _is_log_source(pod) and is_started(pod)), None)
-    return state if first is None else replace(state, progress=_read(reader, state, str(first["metadata"]["name"])))
+    return state if first is None else replace(state, progress=_read(reader, layout, str(first["metadata"]["name"])))
 
 
-def _read(reader: KubeReader, state: Observed, pod: str) -> Progress | None:
-    spec = parse_job(state.job).spec
-    chips = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
-    per_pod = 1 if spec.pathways.enabled is True else chips.parallel_containers
-    container = names.containers(per_pod)[0]
+def _read(reader: KubeReader, layout: Layout, pod: str) -> Progress | None:
+    container = names.containers(1 if layout.is_pathways else layout.processes_per_host)[0]
     try:
-        lines = reader.pod_logs(pod, state.namespace, container=container, tail=TAIL_LINES, timestamps=True)
-        return maxtext_log.read(lines, spec.training.steps or 0, chips.total_devices)
+        lines = reader.pod_logs(pod, layout.namespace, container=container, tail=TAIL_LINES, timestamps=True)
+        return maxtext_log.read(lines, layout.job.spec.training.steps or 0, layout.accelerator.total_devices)
     except ApiError as error:
         logger.debug("the log of %s cannot be read: %s", pod, error)
         return None

@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ptapi.conditions import ConditionType
+from ptapi.errors import SpecError
+from ptapi.load import manifest
+from ptapi.spec import PostTrainJobSpec
 from ptkube.resources import Manifest
 from ptoperator.observe.state import Estimate, Observed
 
@@ -41,23 +44,24 @@ class Estimates:
 
     def of(self, state: Observed) -> Estimate | None:
         """Return the estimate of a job that has no Preflighted condition yet; None for any other."""
-        if not _is_wanted(state):
+        parsed = state.job.parsed
+        if isinstance(parsed, SpecError) or not _is_wanted(state, parsed.spec):
             return None
-        shape = _shape(state.job)
+        job = manifest(parsed)
+        shape = _shape(job)
         if shape not in self._known:
             with self._lock:
                 if shape not in self._known:
-                    answer = _asked(self.command, state.job)
+                    answer = _run_preflight(self.command, job)
                     self._known = dict([*self._known.items(), (shape, answer)][-_KEPT:])
         return self._known.get(shape)
 
 
-def _is_wanted(state: Observed) -> bool:
-    spec = state.job.get("spec") or {}
-    is_native = not {"maxtext", "container"} & set(spec.get("runtime") or {})
-    is_told = state.status.condition(ConditionType.PREFLIGHTED) is not None
-    is_over = state.is_deleting or state.status.phase.is_terminal
-    return spec.get("preflight") == "Skip" and is_native and not (state.is_on_cpu or is_told or is_over)
+def _is_wanted(state: Observed, spec: PostTrainJobSpec) -> bool:
+    is_reported = state.status.condition(ConditionType.PREFLIGHTED) is not None
+    is_over = state.job.is_deleting or state.status.phase.is_terminal
+    is_on_cpu = spec.accelerator.type.startswith("cpu-")
+    return spec.preflight == "Skip" and spec.runtime.is_native and not (is_on_cpu or is_reported or is_over)
 
 
 def _shape(job: Manifest) -> str:
@@ -66,16 +70,14 @@ def _shape(job: Manifest) -> str:
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 
 
-def _asked(command: Sequence[str], job: Manifest) -> Estimate | None:
-    document: Manifest = {name: job[name] for name in ("apiVersion", "kind", "spec")}
-    document["metadata"] = {name: job["metadata"][name] for name in ("name", "namespace")}
-    asked = [*command, "/dev/stdin", "--quick", "--output", "json"]
+def _run_preflight(command: Sequence[str], job: Manifest) -> Estimate | None:
+    arguments = [*command, "/dev/stdin", "--quick", "--output", "json"]
     try:
-        ran = subprocess.run(asked, input=json.dumps(document), capture_output=True, timeout=_LONGEST_S, text=True)
+        ran = subprocess.run(arguments, input=json.dumps(job), capture_output=True, timeout=_LONGEST_S, text=True)
         verdict = json.loads(ran.stdout)
         peak, available = verdict["peak"] / _GIB, verdict["available"] / _GIB
         message = f"peak {peak:.1f} of {available:.1f} GiB per chip on {verdict['accelerator']}"
         return Estimate(bool(verdict["fits"]), message)
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
-        logger.debug("%s: no estimate: %s", document["metadata"], error)
+        logger.debug("%s: no estimate: %s", job["metadata"]["name"], error)
         return None

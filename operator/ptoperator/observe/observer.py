@@ -1,7 +1,8 @@
 """Observe one job: the only reads of a reconcile.
 
 A full observation costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods
-start, of the nodes on which pods failed, and of preflight's Job until that is decided. Between two of them, while no
+start, of the nodes on which pods failed, and of preflight's Job until that is decided. While pods are missing, two
+LISTs find out why (`missing_pods`). Between two of them, while no
 event of the job arrives, only its progress (a document, or MaxText's log) is read again. The cloud is read only for a
 job that obtains node pools, waits for their nodes, or releases them; so is the ProvisioningRequest.
 """
@@ -12,10 +13,10 @@ import logging
 from dataclasses import replace
 from datetime import datetime
 
-from ptapi.errors import SpecError
 from ptapi.hang_timeout import limit_s
-from ptapi.load import parse_job
 from ptapi.run_directory import Progress
+from ptapi.spec import PostTrainJob
+from ptapi.status import CapacityAttempt
 from ptkube import timestamps
 from ptkube.errors import Forbidden, NotFound
 from ptkube.resources import (
@@ -31,11 +32,11 @@ from ptkube.resources import (
     Manifest,
     Resource,
 )
-from ptoperator.capacity import open_attempt, uses_pools
-from ptoperator.capacity.attempts import may_use_queued_provisioning, reservation_of
+from ptoperator.capacity import open_attempt
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.failures.pod_failures import PodFailure
+from ptoperator.job import JobObject
 from ptoperator.kube import labels, names
 from ptoperator.kube.audited_client import KubeReader
 from ptoperator.kueue import workload
@@ -44,6 +45,7 @@ from ptoperator.observe import run_directory
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
 from ptoperator.observe.maxtext_progress import with_log
+from ptoperator.observe.missing_pods import why_pods_are_missing
 from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.pod import pools_of
@@ -58,72 +60,82 @@ def observe(
 ) -> Observed | None:
     """Return everything about the job now; None if it is deleted."""
     namespace, name = key
-    job = _get(reader, POSTTRAINJOBS, name, namespace)
-    if job is None:
+    manifest = _get(reader, POSTTRAINJOBS, name, namespace)
+    if manifest is None:
         return None
-    cache.note_job(job)
+    job = cache.note_job(manifest)
+    layout = layout_of(job.parsed, settings) if isinstance(job.parsed, PostTrainJob) else None
     now = now.replace(microsecond=0)  # as times are written; sums of differences stay exact
-    state = Observed(now=now, observed_at=now, job=job)
-    if state.is_deleting and not state.has_finalizer:
+    state = Observed(now=now, observed_at=now, job=job, layout=layout)
+    if job.is_deleting and not job.has_finalizer:
         return state
-    jobset_name = state.status.job_set or _jobset_name(job, settings)
+    if layout is not None and layout.has_tensorboard_server and not job.is_deleting:
+        state = replace(state, tensorboard=_tensorboard(reader, layout))
+    jobset_name = state.status.job_set or (layout.jobset if layout else "")
     if jobset_name:
         state = replace(state, jobset=_get(reader, JOBSETS, jobset_name, namespace))
     if not jobset_name or (state.status.phase.is_terminal and not _needs_cloud(state)):
         return _with_cloud(reader, state, cloud)
-    found = tuple(map(_trim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
-    pods = tuple(pod for pod in found if not labels.is_of_preflight(pod))
-    for pod in found:
+    all_pods = tuple(map(_trim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    pods = tuple(pod for pod in all_pods if not labels.is_of_preflight(pod))
+    for pod in all_pods:
         cache.note_pod(pod)
     inspect_failed_nodes(reader, cache, state)
-    state = replace(state, pods=pods, failures=_failures(cache, state), pull_errors=cache.pull_errors(state.uid))
+    state = replace(state, pods=pods, failures=_failures(cache, state), pull_errors=cache.pull_errors(state.job.uid))
     state = replace(state, run_directory_owner=cache.run_directory_owner(key))
     state = replace(state, kueue=_kueue(reader, state))
     state = replace(state, bound_jobs=_bound_jobs(reader, state))
     state = replace(state, config_map_missing=_is_config_map_missing(reader, state))
     if state.is_preflight_open and state.may_need_preflight:
-        ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.uid))
-        made = _get(reader, JOBS, names.preflight(state.name, state.uid), namespace)
-        state = replace(state, preflight_job=made, preflight_pods=ours)
+        ours = tuple(pod for pod in all_pods if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.job.uid))
+        preflight_job = _get(reader, JOBS, names.preflight(job.name, job.uid), namespace)
+        state = replace(state, preflight_job=preflight_job, preflight_pods=ours)
+    state = replace(state, creation_failure=why_pods_are_missing(reader, state))
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
 
 
 def observe_progress(reader: KubeReader, last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
     """Return the last observation with the current run directory, log and, if needed, cloud."""
-    state = _with_run_directory(replace(last, now=now.replace(microsecond=0)))
+    state = _with_run_directory(replace(last, now=now.replace(microsecond=0), tensorboard=None))
     return _with_cloud(reader, with_log(reader, state), cloud)
 
 
-def observe_tensorboard(reader: KubeReader, state: Observed, layout: Layout) -> TensorBoardObjects:
+def _tensorboard(reader: KubeReader, layout: Layout) -> TensorBoardObjects:
     """Return the objects of the shared TensorBoard of a job's output."""
     name = tensorboard_name(layout.job.spec.output.uri)
-    deployment = _get(reader, DEPLOYMENTS, name, state.namespace)
+    deployment = _get(reader, DEPLOYMENTS, name, layout.namespace)
     if deployment is None:
         return TensorBoardObjects()
     is_reached = bool(tensorboard_host(layout))
-    entry = _get(reader, route_kind(layout), name, state.namespace) if is_reached else None
-    return TensorBoardObjects(deployment, _get(reader, SERVICES, name, state.namespace), entry)
+    route = _get(reader, route_kind(layout), name, layout.namespace) if is_reached else None
+    return TensorBoardObjects(deployment, _get(reader, SERVICES, name, layout.namespace), route)
 
 
 def _with_cloud(reader: KubeReader, state: Observed, cloud: CloudProvider | None) -> Observed:
     if cloud is None or not _needs_cloud(state):
         return state
-    found = cloud.look(state.uid)
+    snapshot = cloud.snapshot(state.job.uid)
     attempt = open_attempt(state.status.capacity) if state.jobset is None or state.is_suspended_by_kueue else None
-    reservation = reservation_of(state.job, attempt) if attempt else None
+    reservation = _reservation(state.job, attempt) if attempt else None
     if attempt is not None and reservation:
-        found = replace(found, reservation=cloud.reservation(reservation, attempt.zone))
-    return replace(state, cloud=found, provisioning=_provisioning(reader, state))
+        snapshot = replace(snapshot, reservation=cloud.reservation(reservation, attempt.zone))
+    return replace(state, cloud=snapshot, provisioning=_provisioning(reader, state))
+
+
+def _reservation(job: JobObject, attempt: CapacityAttempt) -> str | None:
+    """Return the reservation that an attempt uses, or None."""
+    option = job.capacity[attempt.entry] if attempt.entry < len(job.capacity) else None
+    return option.reservation if option and option.type == "reservation" else None
 
 
 def _provisioning(reader: KubeReader, state: Observed) -> ProvisioningRequestState:
     """Read the ProvisioningRequest of a job that may have one, together with the cloud."""
-    if not may_use_queued_provisioning(state.job):
+    if all(option.type != "queuedProvisioning" for option in state.job.capacity):
         return NO_REQUEST
-    name = names.provisioning_request(state.name, state.uid)
+    name = names.provisioning_request(state.job.name, state.job.uid)
     try:
-        request = _get(reader, PROVISIONING_REQUESTS, name, state.namespace)
-        return ProvisioningRequestState(request, _get(reader, POD_TEMPLATES, name, state.namespace))
+        request = _get(reader, PROVISIONING_REQUESTS, name, state.job.namespace)
+        return ProvisioningRequestState(request, _get(reader, POD_TEMPLATES, name, state.job.namespace))
     except Forbidden as error:  # an older chart's role: what follows is refused too, and told
         logger.debug("ProvisioningRequests cannot be read: %s", error)
         return NO_REQUEST
@@ -131,9 +143,9 @@ def _provisioning(reader: KubeReader, state: Observed) -> ProvisioningRequestSta
 
 def _needs_cloud(state: Observed) -> bool:
     """Return True if node pools are being created, waited for or released."""
-    if state.is_deleting:
-        return state.has_finalizer
-    if not uses_pools(state.job):
+    if state.job.is_deleting:
+        return state.job.has_finalizer
+    if not state.job.uses_pools:
         return False
     capacity = state.status.capacity
     is_without_quota = state.is_suspended_by_kueue and not (state.kueue and state.kueue.has_quota)
@@ -145,7 +157,7 @@ def _needs_cloud(state: Observed) -> bool:
 
 def _with_run_directory(state: Observed) -> Observed:
     """Read only what may exist: progress once pods ran, the termination once something failed."""
-    run = run_directory.of_job(state.job)
+    run = state.job.run_uri
     has_run = any(map(is_started, state.current_pods)) or state.status.start_time is not None
     if not run or not has_run or state.status.phase.is_terminal:
         return state
@@ -164,11 +176,13 @@ def _kueue(reader: KubeReader, state: Observed) -> KueueState | None:
     """Read Kueue's state while it suspends the JobSet, or seems to have started it without asking for node pools."""
     if state.jobset is None or not state.jobset_queue or not state.is_jobset_ours:
         return None
-    is_unasked = uses_pools(state.job) and open_attempt(state.status.capacity) is None
+    is_unasked = state.job.uses_pools and open_attempt(state.status.capacity) is None
     if not (state.is_suspended_by_kueue or is_unasked):
         return None
     try:
-        return workload.look(reader, state.namespace, state.jobset_queue, str(state.jobset["metadata"]["uid"]))
+        return workload.read_state(
+            reader, state.job.namespace, state.jobset_queue, str(state.jobset["metadata"]["uid"])
+        )
     except Forbidden as error:  # an older chart's role
         logger.debug("Kueue cannot be read: %s", error)
         return None
@@ -179,47 +193,44 @@ def _bound_jobs(reader: KubeReader, state: Observed) -> tuple[Manifest, ...]:
 
     A resumed JobSet adds to the selectors and tolerations of its existing Jobs; it removes none.
     """
-    if state.kueue is None or not state.kueue.is_asking or state.jobset is None or not uses_pools(state.job):
+    if state.kueue is None or not state.kueue.needs_answer or state.jobset is None or not state.job.uses_pools:
         return ()
     selector = f"{labels.JOBSET_NAME}={state.jobset['metadata']['name']}"
-    children = reader.list(JOBS, state.namespace, labels=selector).items
+    children = reader.list(JOBS, state.job.namespace, labels=selector).items
     return tuple(child for child in children if pools_of(child["spec"]["template"]["spec"]))
 
 
 def _failures(cache: JobCache, state: Observed) -> tuple[PodFailure, ...]:
     """Return the failures under this JobSet: a recreated one counts its attempts from 0 again."""
-    made = str(state.jobset["metadata"].get("creationTimestamp") or "") if state.jobset else ""
-    return tuple(each for each in cache.failures(state.uid) if not each.time or each.time >= made)
+    created = str(state.jobset["metadata"].get("creationTimestamp") or "") if state.jobset else ""
+    return tuple(each for each in cache.failures(state.job.uid) if not each.time or each.time >= created)
 
 
 def _is_silent(state: Observed, progress: Progress | None) -> bool:
     """Return True if the progress is so old that the processes' heartbeats are worth reading."""
-    if progress is None:
+    if progress is None or state.job.spec is None:
         return False
-    asked = ((state.job.get("spec") or {}).get("runPolicy") or {}).get("hangTimeoutSeconds")
+    timeout = state.job.spec.run_policy.hang_timeout_seconds
     age = timestamps.seconds_since(progress.updated, state.now)
-    return age is not None and age > limit_s(progress.stage, progress.seconds_per_step, asked)
+    return age is not None and age > limit_s(progress.stage, progress.seconds_per_step, timeout)
 
 
 def _is_config_map_missing(reader: KubeReader, state: Observed) -> bool:
     """Return True if pods that are still to mount the ConfigMap would not find it."""
     if state.jobset is None or not state.is_jobset_ours or all(map(is_started, state.current_pods or [{}])):
         return False
-    return _get(reader, CONFIGMAPS, names.config_map(state.name, state.uid), state.namespace) is None
+    return _get(reader, CONFIGMAPS, names.config_map(state.job.name, state.job.uid), state.job.namespace) is None
 
 
 def _trim(pod: Manifest) -> Manifest:
     """Return the parts of a pod that are used: a slice may have thousands, and the last observation is kept."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     kept = {key: meta[key] for key in ("name", "uid", "labels", "deletionTimestamp") if key in meta}
-    return {"metadata": kept, "spec": {"nodeName": spec.get("nodeName")}, "status": pod.get("status") or {}}
-
-
-def _jobset_name(job: Manifest, settings: Settings) -> str:
-    try:
-        return layout_of(parse_job(job), settings).jobset
-    except SpecError:
-        return ""  # plan says why
+    amounts = {
+        kind: [{"name": each["name"], "resources": each.get("resources")} for each in spec.get(kind) or []]
+        for kind in ("initContainers", "containers")
+    }
+    return {"metadata": kept, "spec": {"nodeName": spec.get("nodeName"), **amounts}, "status": pod.get("status") or {}}
 
 
 def _get(reader: KubeReader, resource: Resource, name: str, namespace: str) -> Manifest | None:

@@ -14,8 +14,17 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ptapi.run_directory import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination, run_uri
-from ptkube.resources import Manifest
+from ptapi.run_directory import (
+    HEARTBEATS,
+    LEASE,
+    PROGRESS,
+    TERMINATION,
+    Document,
+    Heartbeat,
+    Lease,
+    Progress,
+    Termination,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +32,6 @@ _TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 20
 _READERS = 16
 T = TypeVar("T", bound=Document)
-
-
-def of_job(job: Manifest) -> str:
-    """Return the run directory of a manifest; empty if it names none."""
-    uri = ((job.get("spec") or {}).get("output") or {}).get("uri")
-    return run_uri(uri, job["metadata"]["name"]) if isinstance(uri, str) else ""
 
 
 def read_progress(run_uri: str) -> Progress | None:
@@ -41,6 +44,11 @@ def read_termination(run_uri: str) -> Termination | None:
     return _read(run_uri, TERMINATION, Termination)
 
 
+def read_lease(run_uri: str) -> Lease | None:
+    """Return which process writes in the directory, or wrote there last."""
+    return _read(run_uri, LEASE, Lease)
+
+
 def read_heartbeats(run_uri: str) -> tuple[Heartbeat, ...]:
     """Return the readable heartbeats of all processes. These are many files: read them only for silent runs."""
     folder = f"{run_uri}/{HEARTBEATS}"
@@ -50,8 +58,8 @@ def read_heartbeats(run_uri: str) -> tuple[Heartbeat, ...]:
         logger.debug("%s cannot be listed: %s", folder, error)
         return ()
     with ThreadPoolExecutor(_READERS) as readers:
-        found = readers.map(lambda name: _read(folder, name, Heartbeat), names)
-        return tuple(beat for beat in found if beat is not None)
+        documents = readers.map(lambda name: _read(folder, name, Heartbeat), names)
+        return tuple(beat for beat in documents if beat is not None)
 
 
 def _list_files(folder: str) -> list[str]:

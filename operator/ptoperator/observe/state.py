@@ -11,23 +11,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from pydantic import ValidationError
-
 from ptapi.conditions import ConditionType, Reason
 from ptapi.run_directory import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
+from ptkube import timestamps
 from ptkube.objects import condition, is_deleting, label, pod_phase, true_condition
 from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import Cloud
-from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs, options_of
+from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
 from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
-from ptoperator.failures.pod_failures import PodFailure
+from ptoperator.failures.pod_failures import PodFailure, StartFailure
+from ptoperator.job import JobObject
 from ptoperator.kube import labels
 from ptoperator.kueue.workload import KueueState
+from ptoperator.render import Layout
 from ptoperator.render.pod import pools_of
 
 _ENDED = ("Succeeded", "Failed")
+USUAL_CREATION_S = 2.0
+"""Controllers usually create a JobSet's pods within this time."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,11 @@ class TensorBoardObjects:
 class Observed:
     """One job and all that belongs to it.
 
+    layout: how its pods are laid out; None if this operator refuses its spec.
     pods: every trainer pod with the job's name, also of earlier attempts and of an earlier job of that name.
     preflight_job, preflight_pods: what compiles the job before it has chips, until that is decided. failures: why pods
     failed, also of deleted pods, as long as the operator saw them. pull_errors: the registries' errors by image.
+    creation_failure: why missing pods are not created.
     observed_at: when the API was last read; `now` is later if only progress was read since. progress_since: when this
     operator first saw that progress.
 
@@ -65,12 +70,14 @@ class Observed:
     the job's ProvisioningRequest, if the cloud was read. kueue: Kueue's state, while the job waits in a queue.
     competing: other jobs that want the same chips, while this one has none. estimate: of a job that skips preflight,
     until it has a Preflighted condition. bound_jobs: child Jobs of a JobSet that Kueue suspends, which still bind their
-    pods to the node pools of an earlier admission.
+    pods to the node pools of an earlier admission. tensorboard: its shared TensorBoard, if it asks for one and all was
+    read.
     """
 
     now: datetime
     observed_at: datetime
-    job: Manifest
+    job: JobObject
+    layout: Layout | None
     jobset: Manifest | None = None
     pods: tuple[Manifest, ...] = ()
     config_map_missing: bool = False
@@ -78,6 +85,7 @@ class Observed:
     preflight_pods: tuple[Manifest, ...] = ()
     failures: tuple[PodFailure, ...] = ()
     pull_errors: Mapping[str, str] = field(default_factory=dict)
+    creation_failure: StartFailure | None = None
     progress: Progress | None = None
     progress_since: datetime | None = None
     termination: Termination | None = None
@@ -90,50 +98,12 @@ class Observed:
     bound_jobs: tuple[Manifest, ...] = ()
     competing: CompetingJobs = NO_COMPETITION
     estimate: Estimate | None = None
+    tensorboard: TensorBoardObjects | None = None
 
     @property
-    def name(self) -> str:
-        """Return the job's name."""
-        return str(self.job["metadata"]["name"])
-
-    @property
-    def namespace(self) -> str:
-        """Return the job's namespace."""
-        return str(self.job["metadata"]["namespace"])
-
-    @property
-    def uid(self) -> str:
-        """Return the job's uid."""
-        return str(self.job["metadata"]["uid"])
-
-    @property
-    def is_on_cpu(self) -> bool:
-        """Return True if the job asks for virtual devices of a host instead of TPU chips."""
-        accelerator = (self.job.get("spec") or {}).get("accelerator") or {}
-        return str(accelerator.get("type")).startswith("cpu-")
-
-    @property
-    def generation(self) -> int:
-        """Return the job's generation."""
-        return int(self.job["metadata"].get("generation") or 0)
-
-    @property
-    def is_deleting(self) -> bool:
-        """Return True if the job is being deleted."""
-        return is_deleting(self.job)
-
-    @property
-    def has_finalizer(self) -> bool:
-        """Return True if the job may hold node pools, and stays until they are gone."""
-        return labels.FINALIZER in (self.job["metadata"].get("finalizers") or [])
-
-    @cached_property
     def status(self) -> PostTrainJobStatus:
-        """Return the status as the operator last wrote it; the default if another writer made it unreadable."""
-        try:
-            return PostTrainJobStatus.model_validate(self.job.get("status") or {})
-        except ValidationError:
-            return PostTrainJobStatus()
+        """Return the status as the operator last wrote it."""
+        return self.job.status
 
     @property
     def is_preflight_open(self) -> bool:
@@ -144,21 +114,20 @@ class Observed:
 
     @property
     def may_need_preflight(self) -> bool:
-        """Return False where the manifest alone rules a preflight Job out, so that no read is spent on it."""
-        spec = self.job.get("spec") or {}
-        return bool(spec["preflight"] != "Skip" if spec.get("preflight") else not self.is_on_cpu)
+        """Return False where the spec alone rules a preflight Job out, so that no read is spent on it."""
+        return self.layout is not None and self.layout.preflight != "Skip"
 
     @property
     def capacity_option(self) -> str:
         """Return the type of the `spec.capacity` entry by which the current chips were obtained."""
-        attempt, options = open_attempt(self.status.capacity), options_of(self.job)
-        return str(options[attempt.entry]["type"]) if attempt and attempt.entry < len(options) else "existing"
+        attempt, options = open_attempt(self.status.capacity), self.job.capacity
+        return options[attempt.entry].type if attempt and attempt.entry < len(options) else "existing"
 
     @property
     def is_jobset_ours(self) -> bool:
         """Return True if this job owns the JobSet, not an earlier job of its name or another owner."""
         owners = self.jobset["metadata"].get("ownerReferences") or [] if self.jobset else []
-        return any(owner.get("uid") == self.uid for owner in owners)
+        return any(owner.get("uid") == self.job.uid for owner in owners)
 
     @property
     def is_jobset_deleting(self) -> bool:
@@ -206,6 +175,20 @@ class Observed:
         """Return the restarts under all JobSets, including those that status has not counted yet."""
         return self.restarts_before + self.jobset_restarts
 
+    @property
+    def has_missing_pods(self) -> bool:
+        """Return True if the JobSet should have created more pods than there are."""
+        if not self.is_jobset_ours or self.is_jobset_deleting or self.is_jobset_suspended or self.layout is None:
+            return False
+        is_over = self.jobset_condition("Completed") or self.jobset_condition("Failed")
+        return not is_over and len(self.current_pods) < self.layout.pods
+
+    @property
+    def is_jobset_young(self) -> bool:
+        """Return True while the JobSet's pods may still be missing without a reason."""
+        created = str(self.jobset["metadata"].get("creationTimestamp") or "") if self.jobset else ""
+        return (timestamps.seconds_since(created, self.now) or 0.0) < USUAL_CREATION_S
+
     def jobset_condition(self, kind: str) -> Manifest | None:
         """Return a condition of the JobSet if it is True, else None."""
         return true_condition(self.jobset, kind) if self.jobset else None
@@ -222,7 +205,7 @@ class Observed:
 
     def _is_current(self, pod: Manifest) -> bool:
         attempt = label(pod, labels.RESTART_ATTEMPT) or str(self.jobset_restarts)
-        return labels.is_of_job(pod, self.uid) and attempt == str(self.jobset_restarts) and not is_deleting(pod)
+        return labels.is_of_job(pod, self.job.uid) and attempt == str(self.jobset_restarts) and not is_deleting(pod)
 
 
 def is_scheduled(pod: Manifest) -> bool:

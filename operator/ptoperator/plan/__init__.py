@@ -14,17 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ptapi.conditions import ConditionType, Phase
+from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.errors import SpecError
-from ptapi.load import parse_job
 from ptapi.status import CapacityStatus, FailureStatus, PostTrainJobStatus
 from ptkube import timestamps
 from ptkube.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
-from ptoperator.capacity import Decision, open_attempt, provide, uses_pools
+from ptoperator.capacity import Decision, open_attempt, provide
 from ptoperator.capacity.attempts import mark_ready, record_pools
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube.actions import Action, Create, Delete, Patch
-from ptoperator.observe.state import Observed
+from ptoperator.observe.state import USUAL_CREATION_S, Observed
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.preflight import delete_preflight, preflight_pending
 from ptoperator.plan.provisioning import capacity_pending, nodes_missing, stale_jobset
@@ -38,15 +37,17 @@ from ptoperator.plan.quota import (
 from ptoperator.plan.restart_budget import not_retryable, retry_uncharged
 from ptoperator.plan.step import PlanContext, StepResult, delete_jobset
 from ptoperator.plan.teardown import add_finalizer, deletion_actions, release_capacity, release_conditions
-from ptoperator.render import Layout, config_map, jobset, layout_of
+from ptoperator.plan.tensorboard import plan_tensorboard
+from ptoperator.render import Layout, config_map, jobset
 from ptoperator.settings import Settings
 from ptoperator.status import running_phases, terminal_phases
-from ptoperator.status.builder import StatusUpdate, build, differs, is_only_progress, merge_conditions
+from ptoperator.status.builder import ConditionUpdate, StatusUpdate, build, differs, is_only_progress, merge_conditions
 from ptoperator.status.restart_counts import charged_restarts
 from ptoperator.status.running_phases import with_common_conditions
 
 _CLEANUP_POLL_S = 10.0
 _REFUSED_POLL_S = 30.0
+_SOON_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Plan:
 
     status: what to write, None if nothing changed. requeue_after: seconds until the next reconcile, None: only on an
     event. progress_only: unless an event arrives, that reconcile reads only progress. gives_turn: the status gives the
-    job its turn in a queue, so all positions must have been read just now.
+    job its turn in a queue, so all positions must have been read just now. optional: actions on objects without which
+    the job runs as well, so that a refusal holds up nothing.
     """
 
     actions: tuple[Action | CloudAction, ...] = ()
@@ -63,20 +65,30 @@ class Plan:
     requeue_after: float | None = None
     progress_only: bool = False
     gives_turn: bool = False
+    optional: tuple[Action, ...] = ()
 
 
 def plan(state: Observed, settings: Settings) -> Plan:
-    """Decide what to do about one job now."""
-    if state.is_deleting:
+    """Decide what to do about one job, and about its TensorBoard, now."""
+    planned, board = _plan_job(state, settings), plan_tensorboard(state)
+    if board.requeue_after is None:
+        return replace(planned, optional=board.actions)
+    due = max(board.requeue_after, _SOON_S)
+    due = min(due, planned.requeue_after or due)
+    return replace(planned, optional=board.actions, requeue_after=due, progress_only=False)
+
+
+def _plan_job(state: Observed, settings: Settings) -> Plan:
+    if state.job.is_deleting:
         actions = deletion_actions(state, settings)  # owner references take everything else away
-        return Plan(actions, _finished_status(state), settings.cloud_poll_seconds if state.has_finalizer else None)
+        return Plan(actions, _finished_status(state), settings.cloud_poll_seconds if state.job.has_finalizer else None)
     if state.status.phase.is_terminal:
         return _plan_finished(state, settings)
-    try:
-        layout = layout_of(parse_job(state.job), settings)
-    except SpecError as error:
-        return _report(state, None, settings, StepResult(terminal_phases.invalid_spec(error)))
-    if uses_pools(state.job) and settings.has_gke and not state.has_finalizer:
+    layout = state.layout
+    if layout is None:
+        assert isinstance(state.job.parsed, SpecError)
+        return _report(state, None, settings, StepResult(terminal_phases.invalid_spec(state.job.parsed)))
+    if state.job.uses_pools and settings.has_gke and not state.job.has_finalizer:
         return Plan((add_finalizer(state),), requeue_after=0.0)
     context = PlanContext(state, layout, settings)
     step = next(answer for answer in (guard(context) for guard in _STEPS) if answer is not None)
@@ -102,7 +114,7 @@ def _finished(context: PlanContext) -> StepResult | None:
         return retry_uncharged(context, failed) or StepResult(
             terminal_phases.jobset_failed(context.layout, state, failed)
         )
-    is_done = state.progress is not None and state.progress.stage == "done" and state.progress.job_uid == state.uid
+    is_done = state.progress is not None and state.progress.stage == "done" and state.progress.job_uid == state.job.uid
     if state.jobset is None and is_done:
         return StepResult(terminal_phases.succeeded(context.layout, state))
     return None
@@ -119,7 +131,7 @@ def _suspended(context: PlanContext) -> StepResult | None:
     state = context.state
     actions: tuple[Action | CloudAction, ...] = delete_preflight(state)
     if state.jobset is not None and state.is_jobset_ours and not state.is_jobset_deleting:
-        if context.queue or state.jobset_queue or uses_pools(state.job):
+        if context.queue or state.jobset_queue or state.job.uses_pools:
             actions = (delete_jobset(state),)
         elif not state.is_jobset_suspended:
             actions = (_suspend_jobset(context, True),)
@@ -143,11 +155,11 @@ def _deadline_exceeded(context: PlanContext) -> StepResult | None:
 
 def _start_failed(context: PlanContext) -> StepResult | None:
     """End the job if a container has been unable to start for too long."""
-    for found in running_phases.start_failures(context.state):
-        age = timestamps.seconds_since(found.since, context.state.now)
+    for failure in running_phases.start_failures(context.state):
+        age = timestamps.seconds_since(failure.since, context.state.now)
         if age is not None and age >= context.settings.start_failure_seconds:
-            failure = FailureStatus(failure_class=found.kind, message=found.message, pod=found.pod)
-            return StepResult(terminal_phases.failed_with(context.layout, failure))
+            cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod)
+            return StepResult(terminal_phases.failed_with(context.layout, cause))
     return None
 
 
@@ -196,7 +208,7 @@ def _follow_jobset(context: PlanContext) -> StepResult:
     update = running_phases.jobset_active(context.layout, state, context.settings.silent_start_seconds)
     capacity = record_pools(state.status.capacity, state.jobset_pools)
     update = replace(update, capacity=mark_ready(capacity, state.now) if context.has_nodes else capacity)
-    only_progress = not actions and update.phase is not Phase.QUEUED
+    only_progress = not actions and update.phase is not Phase.QUEUED and not state.has_missing_pods
     return StepResult(update, tuple(actions), _requeue_after_s(context, update), only_progress)
 
 
@@ -205,6 +217,16 @@ _STEPS: tuple[Callable[[PlanContext], StepResult | None], ...] = (
     admission_check_missing, provisioning_round_failed, stale_jobset, nodes_missing, _cleanup_pending,
     preflight_pending, backing_off, capacity_pending, _create_jobset, quota_reserved, quota_missing, _follow_jobset,
 )  # fmt: skip
+
+
+def with_failed_write(state: Observed, message: str) -> PostTrainJobStatus | None:
+    """Return the status with a write that failed, or None if it says so already. message: which one, and why."""
+    old = state.status
+    kind = ConditionType.CAPACITY_READY if state.jobset is None or old.phase.is_terminal else ConditionType.RUNNING
+    update = ConditionUpdate(False, Reason.WRITE_FAILED, f"the API server fails a request: {message}")
+    conditions = merge_conditions(old.conditions, {kind: update}, state.job.generation, state.now)
+    new = old.model_copy(update={"conditions": conditions})
+    return new if differs(old, new) else None
 
 
 def _plan_finished(state: Observed, settings: Settings) -> Plan:
@@ -217,12 +239,11 @@ def _plan_finished(state: Observed, settings: Settings) -> Plan:
     status = _finished_status(state, release.status if release else state.status.capacity)
     if release is not None:
         return Plan((*actions, *release.actions), status, settings.cloud_poll_seconds)
-    policy = (state.job.get("spec") or {}).get("runPolicy") or {}
-    ttl, age = policy.get("ttlSecondsAfterFinished"), timestamps.seconds_since(state.status.completion_time, state.now)
-    if not isinstance(ttl, int) or age is None:
+    ttl, age = state.job.ttl_seconds, timestamps.seconds_since(state.status.completion_time, state.now)
+    if ttl is None or age is None:
         return Plan(tuple(actions), status)
     if age >= ttl:
-        actions.append(Delete(POSTTRAINJOBS, state.name, state.namespace, state.uid))
+        actions.append(Delete(POSTTRAINJOBS, state.job.name, state.job.namespace, state.job.uid))
         status = None
     return Plan(tuple(actions), status, requeue_after=max(1.0, ttl - age))
 
@@ -231,7 +252,7 @@ def _finished_status(state: Observed, capacity: CapacityStatus | None = None) ->
     """Return the status of a finished or deleting job with its capacity and release, or None if unchanged."""
     capacity = capacity or state.status.capacity
     conditions = merge_conditions(
-        state.status.conditions, release_conditions(state, capacity), state.generation, state.now
+        state.status.conditions, release_conditions(state, capacity), state.job.generation, state.now
     )
     new = state.status.model_copy(update={"conditions": conditions, "capacity": capacity})
     return new if differs(state.status, new) else None
@@ -270,6 +291,8 @@ def _requeue_after_s(context: PlanContext, update: StatusUpdate) -> float:
         delays.append(max(1.0, left))
     if open_attempt(context.state.status.capacity) and not context.has_nodes:
         delays.append(context.settings.cloud_poll_seconds)
+    if context.state.has_missing_pods:  # nobody sends an event of what is not created
+        delays.append(USUAL_CREATION_S if context.state.is_jobset_young else context.settings.progress_seconds)
     if any(running_phases.start_failures(context.state)):
         delays.append(context.settings.start_failure_seconds / 10)
     return min(delays)
@@ -287,4 +310,4 @@ def _deadline_left_s(context: PlanContext) -> float | None:
 
 
 def _suspend_jobset(context: PlanContext, suspend: bool) -> Patch:
-    return Patch(JOBSETS, context.layout.jobset, context.state.namespace, {"spec": {"suspend": suspend}})
+    return Patch(JOBSETS, context.layout.jobset, context.state.job.namespace, {"spec": {"suspend": suspend}})

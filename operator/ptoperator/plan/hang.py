@@ -35,7 +35,7 @@ def hang_detected(context: PlanContext) -> StepResult | None:
     state = context.state
     if is_reported(state):
         deletions = tuple(
-            deletion(PODS, pod, state.namespace) for pod in state.current_pods if pod in state.unfinished_pods
+            deletion(PODS, pod, state.job.namespace) for pod in state.current_pods if pod in state.unfinished_pods
         )
         return StepResult(StatusUpdate(Phase.RESTARTING), deletions, context.settings.progress_seconds)
     silence = silence_s(context)

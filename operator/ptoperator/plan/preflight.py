@@ -17,7 +17,7 @@ from ptkube.objects import holds, is_deleting, true_condition
 from ptkube.resources import CONFIGMAPS, JOBS, Manifest
 from ptoperator.failures import pod_failures
 from ptoperator.kube.actions import Action, Create, Delete, deletion
-from ptoperator.observe.state import Observed, is_scheduled, why_unscheduled
+from ptoperator.observe.state import Observed, is_scheduled, is_started, why_unscheduled
 from ptoperator.plan.step import PlanContext, StepResult
 from ptoperator.render import config_map, preflight_job
 from ptoperator.render.preflight_job import deadline_s
@@ -66,7 +66,7 @@ def delete_preflight(state: Observed) -> tuple[Delete, ...]:
     job = state.preflight_job
     if job is None or is_deleting(job) or holds(job, "Complete"):
         return ()
-    return (deletion(JOBS, job, state.namespace),)
+    return (deletion(JOBS, job, state.job.namespace),)
 
 
 def _decide(context: PlanContext, result: PreflightResult) -> StepResult:
@@ -116,10 +116,14 @@ def _waiting_message(state: Observed) -> str:
     """Return what preflight waits for."""
     for pod in state.preflight_pods:
         stuck = pod_failures.start_failure(pod, state.pull_errors)
-        words = stuck.message if stuck is not None else why_unscheduled(pod)
-        if words:
-            return f"pod {pod['metadata']['name']} waits: {words}"
-    return "the pod runs" if any(map(is_scheduled, state.preflight_pods)) else "the pod has no node yet"
+        message = stuck.message if stuck is not None else why_unscheduled(pod)
+        if message:
+            return f"pod {pod['metadata']['name']} waits: {message}"
+    if state.creation_failure is not None:
+        return state.creation_failure.message
+    if any(map(is_started, state.preflight_pods)):
+        return "the pod runs"
+    return "the pod is starting" if any(map(is_scheduled, state.preflight_pods)) else "the pod has no node yet"
 
 
 def _result(context: PlanContext, job: Manifest) -> PreflightResult | None:

@@ -16,7 +16,7 @@ from ptoperator.capacity.attempts import (
     candidate_of,
     fail_attempt,
     restart_attempts,
-    timeout_trouble,
+    timeout_failure,
 )
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.observe.state import Observed
@@ -74,7 +74,7 @@ def nodes_missing(context: PlanContext) -> StepResult | None:
     if context.quota_first and state.is_suspended_by_kueue:  # there are no pods
         return None
     candidate = candidate_of(context.capacity_request, attempt)
-    late = timeout_trouble(candidate, attempt, state.now) if candidate and state.jobset else None
+    late = timeout_failure(candidate, attempt, state.now) if candidate and state.jobset else None
     lost = _lost_pool(state) or state.provisioning.revoked or _lost_nodes(context, candidate)
     if late is not None:
         decision = fail_attempt(context.capacity_request, late)
@@ -104,9 +104,9 @@ def stale_jobset(context: PlanContext) -> StepResult | None:
 def _lost_pool(state: Observed) -> str:
     """Say which of the job's node pools will bring no more nodes; empty if none, or if the cloud cannot tell."""
     cloud = state.cloud
-    if cloud is None or cloud.trouble is not None:
+    if cloud is None or cloud.failure is not None:
         return ""
-    pod_states = {pool.name: pool.state for pool in cloud.of_job(state.uid)}
+    pod_states = {pool.name: pool.state for pool in cloud.of_job(state.job.uid)}
     for name in state.jobset_pools:
         pod_state = pod_states.get(name)
         is_stuck = pod_state is PoolState.RUNNING_WITH_ERROR and _wait_for_nodes_s(state) >= USUAL_WAIT_S
@@ -117,9 +117,9 @@ def _lost_pool(state: Observed) -> str:
 
 def _is_pool_repairing(state: Observed) -> bool:
     """Return True if a pool that was ready is not running, before the next attempt's pods exist."""
-    if state.jobset is not None or state.cloud is None or state.cloud.trouble is not None:
+    if state.jobset is not None or state.cloud is None or state.cloud.failure is not None:
         return False
-    return any(pool.state is not PoolState.RUNNING for pool in state.cloud.of_job(state.uid))
+    return any(pool.state is not PoolState.RUNNING for pool in state.cloud.of_job(state.job.uid))
 
 
 def _lost_nodes(context: PlanContext, candidate: Candidate | None) -> str:

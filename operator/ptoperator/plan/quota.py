@@ -81,14 +81,14 @@ def quota_reserved(context: PlanContext) -> StepResult | None:
         return StepResult(
             _provisioning(context, kueue, _starting_message(kueue), state.status.capacity), requeue_after=poll_s
         )
-    if not kueue.is_asking:
+    if not kueue.needs_answer:
         return None
     if state.bound_jobs:
         update = _provisioning(
             context, kueue, "deleting child Jobs still bound to the previous node pools", state.status.capacity
         )
         # The JobSet makes them anew from its own template, which Kueue has restored.
-        return StepResult(update, tuple(deletion(JOBS, job, state.namespace) for job in state.bound_jobs), _SOON_S)
+        return StepResult(update, tuple(deletion(JOBS, job, state.job.namespace) for job in state.bound_jobs), _SOON_S)
     decision = provide(context.capacity_request)
     if decision.failure:
         return capacity_failed(context, decision)
@@ -116,7 +116,7 @@ def quota_missing(context: PlanContext) -> StepResult | None:
 def _provisioning(context: PlanContext, kueue: KueueState, message: str, capacity: CapacityStatus) -> StatusUpdate:
     update = running_phases.waiting_for_capacity(context.state, message, capacity)
     condition = ConditionUpdate(
-        True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {workload.wanted(context.layout.accelerator)}"
+        True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {workload.chips_message(context.layout.accelerator)}"
     )
     return replace(update, conditions={**update.conditions, QUOTA: condition})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.status import FailureStatus
 from ptkube import timestamps
+from ptkube.backoff import pause_s
 from ptkube.resources import Manifest
 from ptoperator.observe.state import Observed
 from ptoperator.plan.step import PlanContext, StepResult, delete_jobset
@@ -80,4 +81,4 @@ def _recreate_jobset(context: PlanContext, failed: Manifest) -> StepResult:
 
 def _backoff_s(counts: dict[str, int], kind: FailureClass) -> float:
     """Return the pause, which grows with the restarts of this class. A machine's repair takes minutes."""
-    return min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0 ** min(counts.get(kind, 0), 10))
+    return pause_s(counts.get(kind, 0) + 1, INITIAL_BACKOFF_S, MAX_BACKOFF_S)

@@ -72,4 +72,4 @@ class StepResult:
 def delete_jobset(state: Observed) -> Delete:
     """Return the deletion of the observed JobSet."""
     assert state.jobset is not None
-    return deletion(JOBSETS, state.jobset, state.namespace)
+    return deletion(JOBSETS, state.jobset, state.job.namespace)

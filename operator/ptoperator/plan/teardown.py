@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ptapi.conditions import ConditionType, Reason
 from ptapi.status import CapacityStatus
 from ptkube.resources import POSTTRAINJOBS
-from ptoperator.capacity import open_attempt, release, uses_pools
+from ptoperator.capacity import open_attempt, release
 from ptoperator.capacity.attempts import mark_released
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube import labels
@@ -34,14 +34,14 @@ class CapacityRelease:
 
 def add_finalizer(state: Observed) -> Patch:
     """Add the finalizer before the first pool. The version keeps other finalizers from being lost."""
-    return _with_finalizers(state, [*_finalizers(state), labels.FINALIZER])
+    return _with_finalizers(state, [*state.job.finalizers, labels.FINALIZER])
 
 
 def release_capacity(state: Observed, settings: Settings) -> CapacityRelease | None:
     """Release the chips of a job that needs none now, and its turn at them; None if it holds none."""
     capacity = state.status.capacity
     is_held = (
-        capacity.node_pools or open_attempt(capacity) or (state.cloud is not None and state.cloud.of_job(state.uid))
+        capacity.node_pools or open_attempt(capacity) or (state.cloud is not None and state.cloud.of_job(state.job.uid))
     )
     if not is_held and not state.provisioning.exists:
         return None
@@ -49,17 +49,17 @@ def release_capacity(state: Observed, settings: Settings) -> CapacityRelease | N
         return CapacityRelease(capacity)
     cloud = state.cloud
     if cloud is None:
-        return CapacityRelease(mark_released(capacity, state.now, left=settings.has_gke and uses_pools(state.job)))
-    if cloud.trouble is not None:
+        return CapacityRelease(mark_released(capacity, state.now, left=settings.has_gke and state.job.uses_pools))
+    if cloud.failure is not None:
         return CapacityRelease(capacity)
-    left = bool(cloud.of_job(state.uid)) or state.provisioning.exists
-    actions = (*state.provisioning.deletions(), *release(state.uid, cloud, settings, state.now))
+    left = bool(cloud.of_job(state.job.uid)) or state.provisioning.exists
+    actions = (*state.provisioning.deletions(), *release(state.job.uid, cloud, settings, state.now))
     return CapacityRelease(mark_released(capacity, state.now, left=left), actions)
 
 
 def deletion_actions(state: Observed, settings: Settings) -> tuple[Action | CloudAction, ...]:
     """Remove a deleting job's pods, then its pools, then the finalizer."""
-    if not state.has_finalizer:
+    if not state.job.has_finalizer:
         return ()
     if state.jobset is not None and state.is_jobset_ours:
         return () if state.is_jobset_deleting else (delete_jobset(state),)
@@ -67,10 +67,10 @@ def deletion_actions(state: Observed, settings: Settings) -> tuple[Action | Clou
         return ()
     if state.cloud is None:  # without a cloud nobody can say whether pools are left
         return () if state.status.capacity.node_pools else (_without_finalizer(state),)
-    if state.cloud.trouble is not None:
+    if state.cloud.failure is not None:
         return ()
-    if state.cloud.of_job(state.uid) or state.provisioning.exists:
-        return (*state.provisioning.deletions(), *release(state.uid, state.cloud, settings, state.now))
+    if state.cloud.of_job(state.job.uid) or state.provisioning.exists:
+        return (*state.provisioning.deletions(), *release(state.job.uid, state.cloud, settings, state.now))
     return (_without_finalizer(state),)
 
 
@@ -81,14 +81,16 @@ def release_conditions(state: Observed, capacity: CapacityStatus) -> ConditionUp
     """
     if refusal := _release_blocker(state, capacity):
         return {_CAPACITY: ConditionUpdate(False, Reason.RELEASE_REFUSED, refusal)}
-    is_held = bool(state.cloud and state.cloud.of_job(state.uid)) or bool(capacity.node_pools)
-    if is_held or state.is_deleting:
+    is_held = bool(state.cloud and state.cloud.of_job(state.job.uid)) or bool(capacity.node_pools)
+    if is_held or state.job.is_deleting:
         return {}
     if left := _unmanaged_pools(state):
         message = f"node pool {', '.join(left)} is left without this job's labels; hint: delete that node pool"
         return {_CAPACITY: ConditionUpdate(False, Reason.NOT_RELEASED, message)}
-    said = state.status.condition(_CAPACITY)
-    was_refused = said is not None and said.reason == Reason.RELEASE_REFUSED
+    condition = state.status.condition(_CAPACITY)
+    if condition is not None and condition.reason == Reason.WRITE_FAILED:
+        return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the job's objects are deleted")}
+    was_refused = condition is not None and condition.reason == Reason.RELEASE_REFUSED
     if was_refused or (state.status.capacity.node_pools and state.status.phase.is_terminal):
         return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the node pools are released")}
     return {}
@@ -102,27 +104,27 @@ def _release_blocker(state: Observed, capacity: CapacityStatus) -> str:
         message += (
             f"gke.location and gke.cluster of the chart, or delete that node pool and the finalizer {labels.FINALIZER}"
         )
-        return message if names and state.is_deleting else ""
-    if cloud.trouble is not None:
+        return message if names and state.job.is_deleting else ""
+    if cloud.failure is not None:
         waiting = "the job will be deleted once GKE confirms that it has no node pools"
         what = f"node pool {names} is being released" if names else waiting
-        reason = f"GKE cannot be queried: {cloud.trouble.code}: {cloud.trouble.message}"
-        is_reported = cloud.trouble.is_definite and (bool(names) or state.is_deleting)
+        reason = f"GKE cannot be queried: {cloud.failure.code}: {cloud.failure.message}"
+        is_reported = cloud.failure.is_definite and (bool(names) or state.job.is_deleting)
         return f"{what}, but {reason}" if is_reported else ""
-    for pool in cloud.of_job(state.uid):
+    for pool in cloud.of_job(state.job.uid):
         answer = cloud.answer(pool.name)
-        if answer is not None and answer.trouble is not None and answer.trouble.is_definite:
-            return f"node pool {pool.name} is to be deleted: {answer.trouble.code}: {answer.trouble.message}"
+        if answer is not None and answer.failure is not None and answer.failure.is_definite:
+            return f"node pool {pool.name} is to be deleted: {answer.failure.code}: {answer.failure.message}"
     return ""
 
 
 def _unmanaged_pools(state: Observed) -> list[str]:
     """Return pools of the job that nobody will delete: their labels were changed, or the cloud is no longer known."""
-    held = [each.name for each in state.status.capacity.node_pools]
+    pools = [each.name for each in state.status.capacity.node_pools]
     if state.cloud is None:
-        return held
+        return pools
     ours = {pool.name for pool in state.cloud.pools}
-    return [name for name in held if name in state.cloud.names - ours]
+    return [name for name in pools if name in state.cloud.names - ours]
 
 
 def _may_create_pods(state: Observed) -> bool:
@@ -137,15 +139,10 @@ def _may_create_pods(state: Observed) -> bool:
     return state.jobset is not None and state.is_jobset_ours and not (is_over or is_ours_to_resume)
 
 
-def _finalizers(state: Observed) -> list[str]:
-    return list(state.job["metadata"].get("finalizers") or [])
-
-
 def _without_finalizer(state: Observed) -> Patch:
-    return _with_finalizers(state, [each for each in _finalizers(state) if each != labels.FINALIZER])
+    return _with_finalizers(state, [each for each in state.job.finalizers if each != labels.FINALIZER])
 
 
 def _with_finalizers(state: Observed, finalizers: list[str]) -> Patch:
-    meta = state.job["metadata"]
-    body = {"metadata": {"finalizers": finalizers, "resourceVersion": meta["resourceVersion"]}}
-    return Patch(POSTTRAINJOBS, state.name, state.namespace, body)
+    body = {"metadata": {"finalizers": finalizers, "resourceVersion": state.job.version}}
+    return Patch(POSTTRAINJOBS, state.job.name, state.job.namespace, body)

@@ -1,4 +1,4 @@
-"""Reconcile a job's shared TensorBoard. Pure, and apart from `plan`, because it also serves finished jobs.
+"""Reconcile a job's shared TensorBoard, also of a finished job. Pure.
 
 Whoever opens it marks the job with a time (annotation). The Deployment carries the latest such time of all its jobs,
 and has a pod until then. Each reconcile corrects one thing.
@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptkube import timestamps
-from ptkube.objects import is_deleting
 from ptkube.resources import DEPLOYMENTS, SERVICES, Manifest
 from ptoperator.kube import labels
 from ptoperator.kube.actions import Action, Create, Patch
-from ptoperator.observe.state import Observed, TensorBoardObjects
+from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.render.tensorboard import (
     owner,
@@ -34,14 +33,11 @@ class TensorBoardPlan:
     requeue_after: float | None = None
 
 
-def wants_tensorboard(job: Manifest) -> bool:
-    """Return True if the job asks for it. Reads the manifest, because a finished job is not parsed."""
-    tensorboard = (job.get("spec") or {}).get("tensorboard") or {}
-    return isinstance(tensorboard, dict) and bool(tensorboard.get("server")) and not is_deleting(job)
-
-
-def plan_tensorboard(layout: Layout, state: Observed, tensorboard: TensorBoardObjects) -> TensorBoardPlan:
+def plan_tensorboard(state: Observed) -> TensorBoardPlan:
     """Return the next thing to do."""
+    layout, tensorboard = state.layout, state.tensorboard
+    if layout is None or tensorboard is None:
+        return TensorBoardPlan()
     if tensorboard.deployment is None:
         return TensorBoardPlan((Create(DEPLOYMENTS, tensorboard_deployment(layout)),), 0.0)
     if tensorboard.service is None:
@@ -49,7 +45,7 @@ def plan_tensorboard(layout: Layout, state: Observed, tensorboard: TensorBoardOb
     if tensorboard.route is None and tensorboard_host(layout):
         return TensorBoardPlan((Create(route_kind(layout), tensorboard_route(layout)),), 0.0)
     adopted = [
-        Patch(resource, tensorboard_name(layout.job.spec.output.uri), state.namespace, body)
+        Patch(resource, tensorboard_name(layout.job.spec.output.uri), state.job.namespace, body)
         for resource, item in (
             (DEPLOYMENTS, tensorboard.deployment),
             (SERVICES, tensorboard.service),
@@ -72,14 +68,14 @@ def _adoption(layout: Layout, item: Manifest) -> Manifest | None:
 
 
 def _scale(state: Observed, deployment: Manifest) -> TensorBoardPlan:
-    wanted = _requested_until(state.job)
+    wanted = _requested_until(state.job.manifest)
     known = _requested_until(deployment)
     until = max(wanted, known)
     left = timestamps.seconds_since(timestamps.to_text(state.now), timestamps.from_text(until) or state.now) or 0.0
     replicas = 1 if left > 0 else 0
     is_so = (deployment.get("spec") or {}).get("replicas") == replicas and until == known
     body = {"metadata": {"annotations": {labels.TENSORBOARD_UNTIL: until}}, "spec": {"replicas": replicas}}
-    patch = Patch(DEPLOYMENTS, deployment["metadata"]["name"], state.namespace, body)
+    patch = Patch(DEPLOYMENTS, deployment["metadata"]["name"], state.job.namespace, body)
     return TensorBoardPlan(() if is_so else (patch,), left or None)
 
 

@@ -7,6 +7,8 @@ POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_ho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ptapi.accelerators import compiler_flags
 from ptapi.run_directory import TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
@@ -139,6 +141,11 @@ def _cache_dir(layout: Layout) -> str:
     """Return a directory beside the runs, so that a restart, or a job of the same shape, compiles nothing again."""
     uri = layout.job.spec.output.uri.rstrip("/")
     return f"{uri.removeprefix('file://')}/{_COMPILE_CACHE}"
+
+
+def stated_env(variables: Iterable[EnvVar]) -> list[Manifest]:
+    """Return a job's own variables, as a container has them."""
+    return [_user(variable) for variable in variables]
 
 
 def _user(variable: EnvVar) -> Manifest:

@@ -46,6 +46,11 @@ class Layout:
         return self.job.metadata.uid or ""
 
     @property
+    def trainer_image(self) -> str:
+        """Return the image with the trainer."""
+        return self.job.spec.image or self.settings.trainer_image
+
+    @property
     def slices(self) -> int:
         """Return the number of slices."""
         return self.accelerator.slices
@@ -59,6 +64,11 @@ class Layout:
     def is_pathways(self) -> bool:
         """Return True if one process drives all chips."""
         return self.job.spec.pathways.enabled is True
+
+    @property
+    def has_tensorboard_server(self) -> bool:
+        """Return True if the job asks for a TensorBoard in the cluster and the operator may start one."""
+        return self.job.spec.tensorboard.server and self.settings.tensorboard_servers
 
     @property
     def is_headless(self) -> bool:
@@ -125,8 +135,8 @@ def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
     """Return the layout of a job. Raises SpecError for an accelerator that does not exist."""
-    asked = job.spec.accelerator
-    accelerator = resolve(asked.type, asked.topology, asked.slices)
+    requested = job.spec.accelerator
+    accelerator = resolve(requested.type, requested.topology, requested.slices)
     return Layout(
         job=job,
         accelerator=accelerator,

@@ -1,7 +1,7 @@
-"""A job in MaxText's words: `python3 -m maxtext.trainers.post_train.rl.train_rl key=value …`, or `…sft.train_sft`.
+"""A job in MaxText's arguments: `python3 -m maxtext.trainers.post_train.rl.train_rl key=value …`, or `…sft.train_sft`.
 
 Read at MaxText e591f30 (2026-08-22): docs/tutorials/posttraining, configs/post_train/rl.yml and sft.yml,
-configs/types.py. A number that the spec has is always said, so that a job means the same here and in posttrain's
+configs/types.py. A number that the spec has is always arguments, so that a job means the same here and in posttrain's
 trainer, whatever MaxText's defaults are. `ptapi.validation.rules.maxtext` refuses what has no word. MaxText takes the
 Hugging Face token from HF_TOKEN, so it never stands among the arguments.
 """
@@ -18,7 +18,7 @@ RL_MODULE = "maxtext.trainers.post_train.rl.train_rl"
 SFT_MODULE = "maxtext.trainers.post_train.sft.train_sft"
 _HUB = "hf://datasets/"
 
-Words = dict[str, object]
+Arguments = dict[str, object]
 
 
 def command(layout: Layout) -> tuple[str, ...]:
@@ -30,11 +30,11 @@ def args(layout: Layout, runtime: MaxTextRuntime) -> tuple[str, ...]:
     """Return its arguments; the job's own come last and replace ours."""
     ours = {**_common(layout, runtime), **(_rl(layout) if layout.job.spec.algorithm.grpo else _sft(layout))}
     theirs = {word.partition("=")[0] for word in runtime.args}
-    said = [f"{key}={_text(value)}" for key, value in ours.items() if key not in theirs and value is not None]
-    return (*said, *runtime.args)
+    arguments = [f"{key}={_text(value)}" for key, value in ours.items() if key not in theirs and value is not None]
+    return (*arguments, *runtime.args)
 
 
-def _common(layout: Layout, runtime: MaxTextRuntime) -> Words:
+def _common(layout: Layout, runtime: MaxTextRuntime) -> Arguments:
     spec = layout.job.spec
     optimizer, training = spec.training.optimizer, spec.training
     return {
@@ -56,7 +56,7 @@ def _common(layout: Layout, runtime: MaxTextRuntime) -> Words:
     }
 
 
-def _rl(layout: Layout) -> Words:
+def _rl(layout: Layout) -> Arguments:
     spec, training = layout.job.spec, layout.job.spec.training
     grpo = spec.algorithm.grpo
     assert grpo is not None
@@ -81,16 +81,20 @@ def _rl(layout: Layout) -> Words:
     }
 
 
-def _rl_data(spec: PostTrainJobSpec) -> Words:
+def _rl_data(spec: PostTrainJobSpec) -> Arguments:
     name, files = _hub(spec.data.train)
-    words: Words = {"dataset_name": name, "train_split": spec.data.train.split or "train", "hf_train_files": files}
+    arguments: Arguments = {
+        "dataset_name": name,
+        "train_split": spec.data.train.split or "train",
+        "hf_train_files": files,
+    }
     held_out = spec.data.eval
     if held_out is None or held_out.limit is None:
-        return {**words, "num_test_batches": 0}
+        return {**arguments, "num_test_batches": 0}
     batch = min(spec.evaluation.batch_size, held_out.limit)
     eval_name, eval_files = _hub(held_out)
     return {
-        **words,
+        **arguments,
         "eval_dataset_name": eval_name,
         "eval_split": held_out.split or "test",
         "hf_eval_files": eval_files,
@@ -99,7 +103,7 @@ def _rl_data(spec: PostTrainJobSpec) -> Words:
     }
 
 
-def _sft(layout: Layout) -> Words:
+def _sft(layout: Layout) -> Arguments:
     spec, training = layout.job.spec, layout.job.spec.training
     sft = spec.algorithm.sft
     assert sft is not None
@@ -118,14 +122,14 @@ def _sft(layout: Layout) -> Words:
     }
 
 
-_SINGLE_CONTROLLER: Words = {
+_SINGLE_CONTROLLER: Arguments = {
     "checkpoint_storage_use_zarr3": False,
     "checkpoint_storage_use_ocdbt": False,
     "enable_single_controller": True,
 }
 
 
-def _mesh(layout: Layout) -> Words:
+def _mesh(layout: Layout) -> Arguments:
     """Return axes within a slice and across slices; across slices there are only copies of the model."""
     sizes = mesh_sizes(layout.job.spec.training.parallelism, layout.accelerator)
     across = layout.slices if sizes["data"] % layout.slices == 0 else 1
@@ -138,12 +142,12 @@ def _mesh(layout: Layout) -> Words:
     }
 
 
-def _sft_data(spec: PostTrainJobSpec) -> Words:
+def _sft_data(spec: PostTrainJobSpec) -> Arguments:
     train, held_out = spec.data.train, spec.data.eval
     columns = [train.columns.messages] if train.columns.messages else [train.columns.prompt, train.columns.completion]
     named = [column for column in columns if column]
     name, files = _hub(train)
-    words: Words = {
+    arguments: Arguments = {
         "dataset_type": "hf",
         "hf_path": name,
         "hf_train_files": files,
@@ -151,9 +155,9 @@ def _sft_data(spec: PostTrainJobSpec) -> Words:
         "train_data_columns": named or None,
     }
     if held_out is None:
-        return words
+        return arguments
     return {
-        **words,
+        **arguments,
         "hf_eval_split": held_out.split or "test",
         "hf_eval_files": _hub(held_out)[1],
         "eval_data_columns": named or None,

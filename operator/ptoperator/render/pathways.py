@@ -14,22 +14,13 @@ from __future__ import annotations
 from ptapi.accelerators import compiler_flags
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
+from ptoperator.render import overrides, resources
 from ptoperator.render.command import process_namespace
 from ptoperator.render.environment import controller_env, from_annotation, from_label, value
 from ptoperator.render.failure_policy import disruption_policy, ignored_disruption_policy, pod_failure_policy
 from ptoperator.render.layout import Layout
-from ptoperator.render.pod import (
-    TPU,
-    USER_ID,
-    chip_metadata,
-    pod_base,
-    tpu_placement,
-    trainer_container,
-    volumes,
-)
+from ptoperator.render.pod import chip_metadata, placement, pod_base, trainer_container, volumes, with_init_containers
 
-HEAD_REQUESTS = {"cpu": "24", "memory": "100G"}
-"""Of the trainer in the head: what XPK gives it. It holds the data, the rewards' children and host copies."""
 _SCRATCH = ".pathways"
 _TMP = "shared-tmp"
 
@@ -48,10 +39,12 @@ def _head_job(layout: Layout) -> Manifest:
     spec = {
         **pod_base(layout),
         **process_namespace(layout),
-        "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
-        # Google's servers bring their own user; the trainer's stands in its container.
-        "securityContext": {"fsGroup": USER_ID, "seccompProfile": {"type": "RuntimeDefault"}},
-        "initContainers": [{**server, "restartPolicy": "Always"} for server in _servers(layout)],
+        **_on_head_nodes(layout),
+        "securityContext": overrides.head_security(layout),
+        "initContainers": [
+            *overrides.init_containers(layout, in_head=True),
+            *({**server, "restartPolicy": "Always"} for server in _servers(layout)),
+        ],
         "containers": [_controller(layout)],
         "volumes": volumes(layout),
     }
@@ -62,15 +55,24 @@ def _servers_alone(layout: Layout) -> Manifest:
     """Return a headless run's head: only the servers run, and the program is elsewhere."""
     spec = {
         **pod_base(layout),
-        "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
+        **_on_head_nodes(layout),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "containers": _servers(layout),
     }
     return _job(layout, "kubernetes.io/hostname", 1, disruption_policy(), _head_pod(layout, spec))
 
 
+def _on_head_nodes(layout: Layout) -> Manifest:
+    tolerations = overrides.tolerations(layout)
+    return {
+        **overrides.network(layout),
+        "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
+        **({"tolerations": tolerations} if tolerations else {}),
+    }
+
+
 def _head_pod(layout: Layout, spec: Manifest) -> Manifest:
-    return {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": spec}
+    return {"metadata": overrides.metadata(layout, labels.for_pod(layout.name, layout.uid)), "spec": spec}
 
 
 def _servers(layout: Layout) -> list[Manifest]:
@@ -80,9 +82,10 @@ def _servers(layout: Layout) -> list[Manifest]:
 def _worker_job(layout: Layout) -> Manifest:
     spec = {
         **pod_base(layout),
-        **tpu_placement(layout),
+        **overrides.network(layout),
+        **placement(layout),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        **_sidecars(layout),
+        **with_init_containers(_sidecars(layout)),
         "containers": [_worker(layout)],
         "volumes": [{"name": _TMP, "emptyDir": {}}],
     }
@@ -112,9 +115,8 @@ def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, template: Ma
 
 
 def _controller(layout: Layout) -> Manifest:
-    container = trainer_container(layout, names.CONTAINER, controller_env(layout), {"requests": dict(HEAD_REQUESTS)})
-    user = {"runAsNonRoot": True, "runAsUser": USER_ID, "runAsGroup": USER_ID}
-    return {**container, "securityContext": {**container["securityContext"], **user}}
+    amounts = resources.of(layout, "trainer", resources.HEAD)
+    return trainer_container(layout, names.CONTAINER, controller_env(layout), amounts, in_head=True)
 
 
 def _resource_manager(layout: Layout) -> Manifest:
@@ -136,7 +138,7 @@ def _resource_manager(layout: Layout) -> Manifest:
             value("TPU_SKIP_MDS_QUERY", "true"),
         ],
         "ports": _ports(names.PATHWAYS_RM_PORT, 29002),
-        "resources": {"limits": {"cpu": "8", "memory": "32G"}},
+        "resources": resources.of(layout, "pathways_resource_manager", resources.RESOURCE_MANAGER),
     }
 
 
@@ -157,7 +159,7 @@ def _proxy(layout: Layout) -> Manifest:
             value("IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS", "true"),
         ],
         "ports": _ports(names.PATHWAYS_PROXY_PORT),
-        "resources": {"limits": {"cpu": "16", "memory": "100G"}},
+        "resources": resources.of(layout, "pathways_proxy", resources.PROXY),
     }
 
 
@@ -189,7 +191,8 @@ def _worker(layout: Layout) -> Manifest:
             from_label("MEGASCALE_COORDINATOR_ADDRESS", labels.COORDINATOR),
         ],
         "ports": _ports(names.PATHWAYS_WORKER_PORT, 29006, 8471, 8080),
-        "resources": {"limits": {TPU: layout.accelerator.chips_per_vm}},
+        "resources": resources.of(layout, "pathways_worker", {}, layout.accelerator.chips_per_vm),
+        **overrides.worker_security(layout),
         "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],
     }
 
@@ -199,11 +202,12 @@ def _elastic_flags(layout: Layout) -> list[str]:
     return [f"--num_elastic_slices={missing}"] if missing else []
 
 
-def _sidecars(layout: Layout) -> Manifest:
+def _sidecars(layout: Layout) -> list[Manifest]:
     """Return colocated Python: the worker passes it functions of the trainer through a shared /tmp."""
     image = layout.job.spec.pathways.colocated_python_image
     if image is None:
-        return {}
+        return []
+    amounts = resources.of(layout, "colocated_python", {})
     sidecar = {
         "name": "colocated-python-sidecar",
         "image": image,
@@ -213,9 +217,10 @@ def _sidecars(layout: Layout) -> Manifest:
             value("PYTHONUNBUFFERED", "1"),
         ],
         "ports": _ports(names.PATHWAYS_SIDECAR_PORT),
+        **({"resources": amounts} if amounts else {}),
         "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],
     }
-    return {"initContainers": [sidecar]}
+    return [sidecar]
 
 
 def _server_image(layout: Layout) -> str:

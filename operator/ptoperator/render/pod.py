@@ -1,7 +1,7 @@
 """The trainer's pod: one per VM, one container per process, the same on every host.
 
-It satisfies Pod Security "restricted": no root, no capabilities, no privilege escalation, no host namespaces, no
-Kubernetes token. Left out: resource requests of TPU hosts (a TPU VM runs one such pod and nothing else).
+Unless `spec.pod` says otherwise (`render.overrides`) it satisfies Pod Security "restricted": no root, no capabilities,
+no privilege escalation, no host namespaces, no Kubernetes token.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from ptapi.spec import Volume
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
+from ptoperator.render import overrides, resources
 from ptoperator.render.command import process_namespace, program
 from ptoperator.render.config_map import MOUNT_PATH
 from ptoperator.render.environment import TERMINATION_LOG, container_env
 from ptoperator.render.layout import Layout
+from ptoperator.render.resources import TPU
 
-USER_ID = 65532
-"""The image's user. A group of the same number owns mounted volumes."""
-TPU = "google.com/tpu"
 SPOT = "cloud.google.com/gke-spot"
 QUEUED = "cloud.google.com/gke-queued"
 """GKE's taint of nodes that came by queued provisioning."""
@@ -26,8 +25,6 @@ QUEUED_CLASS = "queued-provisioning.gke.io"
 """Class of a ProvisioningRequest that GKE answers with all its nodes or none."""
 JOB_VOLUME = "posttrain-job"
 SHARED_MEMORY_VOLUME = "posttrain-shm"
-# Modest on purpose: a two-process job fits beside the control plane on a laptop with two cores.
-CPU_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
 
 
 def pod_template(layout: Layout) -> Manifest:
@@ -37,11 +34,9 @@ def pod_template(layout: Layout) -> Manifest:
 
 def chip_metadata(layout: Layout) -> Manifest:
     """Return the metadata of a pod with chips: its owner, and the request by which its nodes came."""
-    marks: Manifest = {"labels": labels.for_pod(layout.name, layout.uid)}
-    if not layout.is_queued_provisioning:
-        return marks
-    booked = {labels.PROVISIONING_REQUEST: layout.provisioning_request, labels.PROVISIONING_CLASS: QUEUED_CLASS}
-    return {**marks, "annotations": booked}
+    request = {labels.PROVISIONING_REQUEST: layout.provisioning_request, labels.PROVISIONING_CLASS: QUEUED_CLASS}
+    booked = request if layout.is_queued_provisioning else {}
+    return overrides.metadata(layout, labels.for_pod(layout.name, layout.uid), booked)
 
 
 def pod_base(layout: Layout) -> Manifest:
@@ -61,23 +56,12 @@ def pod_base(layout: Layout) -> Manifest:
     }
 
 
-def restricted() -> Manifest:
-    """Return the security context that Pod Security "restricted" requires."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER_ID,
-        "runAsGroup": USER_ID,
-        "fsGroup": USER_ID,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def tpu_placement(layout: Layout) -> Manifest:
-    """Return the placement on nodes with the job's chips; empty for CPU."""
+def placement(layout: Layout) -> Manifest:
+    """Return the placement on nodes with the job's chips, and with what the job asks of them."""
     placement = {
-        "nodeSelector": _node_selector(layout),
-        "affinity": _affinity(layout),
-        "tolerations": _tolerations(layout),
+        "nodeSelector": {**(overrides.of(layout).node_selector or {}), **_node_selector(layout)},
+        "affinity": overrides.affinity(layout),
+        "tolerations": _tolerations(layout) + overrides.tolerations(layout),
     }
     return {key: value for key, value in placement.items() if value}
 
@@ -111,8 +95,10 @@ def _pod_spec(layout: Layout) -> Manifest:
     return {
         **pod_base(layout),
         **process_namespace(layout),
-        **tpu_placement(layout),
-        "securityContext": restricted(),
+        **overrides.network(layout),
+        **placement(layout),
+        "securityContext": overrides.pod_security(layout),
+        **with_init_containers(overrides.init_containers(layout)),
         "containers": [
             _process(layout, name, index) for index, name in enumerate(names.containers(layout.processes_per_host))
         ],
@@ -120,20 +106,31 @@ def _pod_spec(layout: Layout) -> Manifest:
     }
 
 
+def with_init_containers(containers: list[Manifest]) -> Manifest:
+    """Return the field, if there are any."""
+    return {"initContainers": containers} if containers else {}
+
+
 def _process(layout: Layout, name: str, index: int) -> Manifest:
     coordinates = layout.processes > 1 and index == 0
     ports = [{"name": "coordinator", "containerPort": names.COORDINATOR_PORT}] if coordinates else []
-    return trainer_container(layout, name, container_env(layout, index), _resources(layout), ports)
+    return trainer_container(layout, name, container_env(layout, index), _resources(layout), ports=ports)
 
 
 def trainer_container(
-    layout: Layout, name: str, env: list[Manifest], resources: Manifest, ports: list[Manifest] | None = None
+    layout: Layout,
+    name: str,
+    env: list[Manifest],
+    amounts: Manifest,
+    *,
+    ports: list[Manifest] | None = None,
+    in_head: bool = False,
 ) -> Manifest:
     """Return a container that runs the trainer, or what the job runs in its place."""
     runs = program(layout)
     container: Manifest = {
         "name": name,
-        "image": layout.job.spec.image or layout.settings.trainer_image,
+        "image": layout.trainer_image,
         "command": list(runs.command),
         "args": list(runs.args),
         "env": env,
@@ -144,18 +141,17 @@ def trainer_container(
         container["ports"] = ports
     return {
         **container,
-        "resources": resources,
+        "resources": amounts,
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": overrides.container_security(layout, in_head=in_head),
         "volumeMounts": _mounts(layout),
     }
 
 
 def _resources(layout: Layout) -> Manifest:
-    if layout.accelerator.is_cpu:
-        return {"requests": dict(CPU_REQUESTS)}
-    return {"limits": {TPU: layout.accelerator.chips_per_vm // layout.processes_per_host}}
+    chips = 0 if layout.accelerator.is_cpu else layout.accelerator.chips_per_vm // layout.processes_per_host
+    return resources.of(layout, "trainer", resources.trainer_default(layout), chips)
 
 
 def _node_selector(layout: Layout) -> Manifest:
@@ -176,14 +172,6 @@ def _tolerations(layout: Layout) -> list[Manifest]:
     if layout.pools and any(option.type == "queuedProvisioning" for option in layout.job.spec.capacity):
         keys.append(QUEUED)
     return [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
-
-
-def _affinity(layout: Layout) -> Manifest:
-    """Bind the pods to the job's own pools."""
-    if not layout.pools:
-        return {}
-    term = {"matchExpressions": [{"key": labels.NODE_POOL, "operator": "In", "values": sorted(layout.pools)}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def _mounts(layout: Layout) -> list[Manifest]:

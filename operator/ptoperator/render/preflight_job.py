@@ -11,12 +11,17 @@ from ptapi.failures import FATAL_EXIT_CODES
 from ptapi.run_directory import JOB_FILE
 from ptkube.resources import JOBS, Manifest
 from ptoperator.kube import labels, names
+from ptoperator.render import overrides, resources
 from ptoperator.render.environment import preflight_env
 from ptoperator.render.layout import Layout
-from ptoperator.render.pod import SHARED_MEMORY_VOLUME, pod_base, restricted, trainer_container, volumes
+from ptoperator.render.pod import (
+    SHARED_MEMORY_VOLUME,
+    pod_base,
+    trainer_container,
+    volumes,
+    with_init_containers,
+)
 
-# The compiler takes 1 to 3 GB, whatever the model; more, rarely, for many experts.
-_RESOURCES = {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "6Gi"}}
 _TRIES = 2
 _GRACE_S = 5
 
@@ -42,7 +47,7 @@ def preflight_job(layout: Layout) -> Manifest:
                 ]
             },
             "template": {
-                "metadata": {"labels": labels.for_preflight(layout.name, layout.uid)},
+                "metadata": overrides.metadata(layout, labels.for_preflight(layout.name, layout.uid)),
                 "spec": _pod_spec(layout),
             },
         },
@@ -55,13 +60,18 @@ def deadline_s(layout: Layout) -> float:
 
 
 def _pod_spec(layout: Layout) -> Manifest:
-    container = trainer_container(layout, names.PREFLIGHT, preflight_env(layout), _RESOURCES)
+    amounts = resources.of(layout, "preflight", resources.PREFLIGHT)
+    container = trainer_container(layout, names.PREFLIGHT, preflight_env(layout), amounts)
+    tolerations, policy = overrides.tolerations(layout), overrides.of(layout).dns_policy
     limit = f"--time-limit={layout.settings.preflight_seconds:.0f}"
     container["args"] = ["preflight", JOB_FILE, "--report", limit]
     return {
         **pod_base(layout),
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": restricted(),
+        **({"dnsPolicy": policy} if policy else {}),
+        **({"tolerations": tolerations} if tolerations else {}),
+        "securityContext": overrides.pod_security(layout),
+        **with_init_containers(overrides.init_containers(layout)),
         "containers": [_without_shared_memory(container)],
         "volumes": [volume for volume in volumes(layout) if volume["name"] != SHARED_MEMORY_VOLUME],
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ptoperator.settings import ingress, prices
+from ptoperator.settings import ingress, pod_defaults, prices
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 PREFIX = "POSTTRAIN_"
@@ -28,6 +28,10 @@ class Settings:
     """Image of jobs that name none."""
     trainer_service_account: str = "default"
     """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
+    trainer_pod: str = ""
+    """Default of `spec.pod` for every job, as JSON."""
+    trainer_resources: str = ""
+    """Default of `spec.resources` for every job, as JSON."""
     pathways_head_nodes: str = "cpu-np"
     """Node pool for Pathways' heads: 48 CPUs and 232 GB each. XPK calls it cpu-np, and so do its clusters."""
     pathways_head_machine: str = "n2-standard-64"
@@ -86,6 +90,8 @@ class Settings:
     """Jobs reconciled at the same time."""
     silence_seconds: float = 300.0
     """Not alive when the API server has not answered for this long."""
+    tensorboard_servers: bool = True
+    """Whether jobs with spec.tensorboard.server get one; without, no right to Deployments and Services is needed."""
     tensorboard_image: str = "tensorflow/tensorflow:2.18.0"
     """Image with TensorBoard that reads gs://, for jobs with spec.tensorboard.server."""
     tensorboard_ingress: str = ""
@@ -95,6 +101,8 @@ class Settings:
     """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
     leader_namespace: str = ""
     """Namespace of the Lease by which replicas elect a leader; empty: this process is the only one."""
+    http_host: str = ""
+    """Address that /healthz, /readyz and /metrics listen on; empty: all of this machine's."""
     http_port: int = 8080
     """Port of /healthz, /readyz and /metrics; 0: none."""
     log_level: str = "info"
@@ -116,14 +124,11 @@ class Settings:
         if given.get("log_level", LOG_LEVELS[0]) not in LOG_LEVELS:
             raise SettingsError(f"{PREFIX}LOG_LEVEL: '{given['log_level']}' is not one of {', '.join(LOG_LEVELS)}")
         settings = replace(cls(), **given)
-        try:
-            prices.parse(settings.prices)
-        except prices.PriceError as error:
-            raise SettingsError(f"{PREFIX}PRICES: {error}") from None
-        try:
-            ingress.parse(settings.tensorboard_ingress)
-        except ingress.IngressError as error:
-            raise SettingsError(f"{PREFIX}TENSORBOARD_INGRESS: {error}") from None
+        for name, check in _CHECKS.items():
+            try:
+                check(getattr(settings, name))
+            except ValueError as error:
+                raise SettingsError(f"{PREFIX}{name.upper()}: {error}") from None
         return settings
 
 
@@ -142,6 +147,12 @@ def _number(text: str) -> float:
     return value
 
 
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "prices": prices.parse,
+    "tensorboard_ingress": ingress.parse,
+    "trainer_pod": pod_defaults.pod,
+    "trainer_resources": pod_defaults.resources,
+}
 _KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
     str: (str, "text"),
     float: (_number, "a number of seconds"),

@@ -51,30 +51,30 @@ def parse(text: str) -> IngressSettings:
     if not text:
         return IngressSettings()
     try:
-        found = json.loads(text)
-        _check(found, {"domain", "className", "annotations", "tlsSecret", "gateway"})
-        gateway = _gateway(found.get("gateway") or {})
-        if gateway and (found.get("className") or found.get("tlsSecret")):
+        document = json.loads(text)
+        _check(document, {"domain", "className", "annotations", "tlsSecret", "gateway"})
+        gateway = _gateway(document.get("gateway") or {})
+        if gateway and (document.get("className") or document.get("tlsSecret")):
             raise ValueError("className and tlsSecret are for an Ingress, but a gateway is named")
-        annotations = {str(key): str(value) for key, value in (found.get("annotations") or {}).items()}
+        annotations = {str(key): str(value) for key, value in (document.get("annotations") or {}).items()}
         return IngressSettings(
-            str(found.get("domain") or ""),
-            str(found.get("className") or ""),
+            str(document.get("domain") or ""),
+            str(document.get("className") or ""),
             annotations,
-            str(found.get("tlsSecret") or ""),
+            str(document.get("tlsSecret") or ""),
             gateway,
         )
     except (ValueError, TypeError, AttributeError) as error:
         raise IngressError(f"{error}; accepted: {_ACCEPTED}") from None
 
 
-def _gateway(found: dict[str, str]) -> Gateway | None:
+def _gateway(document: dict[str, str]) -> Gateway | None:
     """Return None without a name, as in the chart's default."""
-    _check(found, {"name", "namespace", "section"})
-    return Gateway(**{key: str(value) for key, value in found.items()}) if found.get("name") else None
+    _check(document, {"name", "namespace", "section"})
+    return Gateway(**{key: str(value) for key, value in document.items()}) if document.get("name") else None
 
 
-def _check(found: dict[str, object] | dict[str, str], known: set[str]) -> None:
-    unknown = sorted(set(found) - known)
+def _check(document: dict[str, object] | dict[str, str], known: set[str]) -> None:
+    unknown = sorted(set(document) - known)
     if unknown:
         raise ValueError(f"{', '.join(unknown)} is not a known key")

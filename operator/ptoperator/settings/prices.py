@@ -27,9 +27,9 @@ class Prices:
         """Return the price per chip and hour, or None."""
         return self.per_chip_hour.get(f"{generation}/{option}", self.per_chip_hour.get(generation))
 
-    def amount(self, generation: str, chips: int, held: dict[str, int]) -> str:
+    def amount(self, generation: str, chips: int, seconds_by_option: dict[str, int]) -> str:
         """Return `41.28 USD` for the seconds by option; empty if a price is missing."""
-        priced = [(self.of(generation, option), seconds) for option, seconds in held.items() if seconds]
+        priced = [(self.of(generation, option), seconds) for option, seconds in seconds_by_option.items() if seconds]
         if not priced or any(price is None for price, _ in priced):
             return ""
         total = sum((price or 0.0) * chips * seconds / 3600 for price, seconds in priced)
@@ -43,11 +43,11 @@ def parse(text: str) -> Prices:
         return Prices()
     try:
         document = json.loads(text)
-        found = {str(key): float(value) for key, value in document["perChipHour"].items()}
+        prices = {str(key): float(value) for key, value in document["perChipHour"].items()}
         currency = str(document["currency"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        found, currency = {}, ""
-    if not found or not currency or not all(math.isfinite(price) and price >= 0 for price in found.values()):
+        prices, currency = {}, ""
+    if not prices or not currency or not all(math.isfinite(price) and price >= 0 for price in prices.values()):
         accepted = '{"currency": "USD", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.95}}'
         raise PriceError(f"'{text[:100]}' is not a price table; accepted: {accepted}")
-    return Prices(currency, found)
+    return Prices(currency, prices)

@@ -45,7 +45,8 @@ ConditionUpdates = dict[ConditionType, ConditionUpdate]
 class StatusUpdate:
     """The phase, the conditions that changed, and the failure that ended the job.
 
-    restarted: a failure after which the operator restarts the job, which no JobSet counts.
+    restarted: a failure after which the operator restarts the job, which no JobSet counts. has_jobset: the JobSet is
+    created with this update.
     """
 
     phase: Phase
@@ -54,6 +55,7 @@ class StatusUpdate:
     capacity: CapacityStatus | None = None
     restarted: FailureStatus | None = None
     preflight: PreflightStatus | None = None
+    has_jobset: bool = False
 
 
 def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostTrainJobStatus:
@@ -65,8 +67,8 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
         restarts[newest.failure_class] = restarts.get(newest.failure_class, 0) + 1
     fields: dict[str, object] = {
         "phase": phase,
-        "observed_generation": state.generation,
-        "conditions": merge_conditions(old.conditions, update.conditions, state.generation, state.now),
+        "observed_generation": state.job.generation,
+        "conditions": merge_conditions(old.conditions, update.conditions, state.job.generation, state.now),
         "restarts": restarts,
         "failure": _redacted_failure(update.failure or newest or old.failure),
         "preflight": update.preflight or old.preflight,
@@ -80,7 +82,7 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
         fields |= {
             "algorithm": layout.job.spec.algorithm.label,
             "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
-            "job_set": old.job_set if phase is Phase.PREFLIGHT or update.preflight else layout.jobset,
+            "job_set": layout.jobset if update.has_jobset or state.is_jobset_ours else old.job_set,
             "links": links(layout),
         }
     return old.model_copy(update=fields)
@@ -135,7 +137,7 @@ def _start_time(update: StatusUpdate, now: datetime) -> str | None:
 
 def _progress_fields(state: Observed, phase: Phase, layout: Layout | None) -> dict[str, object]:
     progress = state.progress
-    if progress is None or progress.job_uid not in ("", state.uid):
+    if progress is None or progress.job_uid not in ("", state.job.uid):
         return {}
     chips = layout.accelerator.total_chips if layout else 0
     fields: dict[str, object] = {

@@ -24,8 +24,8 @@ _QUIET = (
     Reason.PODS_STARTING, Reason.NO_QUEUE, Reason.PREFLIGHT_SKIPPED, Reason.PREFLIGHT_RUNNING, Reason.SUCCEEDED,
 )  # fmt: skip
 _WARNINGS = (
-    Reason.CREATE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT, Reason.DOES_NOT_FIT,
-    Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
+    Reason.CREATE_FAILED, Reason.WRITE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT,
+    Reason.DOES_NOT_FIT, Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
 )  # fmt: skip
 
 
@@ -46,21 +46,21 @@ def events_between(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[Job
 
 def manifest(state: Observed, event: JobEvent) -> Manifest:
     """Return the Event's manifest."""
-    mark = f"{state.uid}/{event.reason}/{event.mark}"
+    mark = f"{state.job.uid}/{event.reason}/{event.mark}"
     time = timestamps.to_text(state.now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{state.name}.{hashlib.sha256(mark.encode()).hexdigest()[:16]}",
-            "namespace": state.namespace,
+            "name": f"{state.job.name}.{hashlib.sha256(mark.encode()).hexdigest()[:16]}",
+            "namespace": state.job.namespace,
         },
         "involvedObject": {
             "apiVersion": f"{API_GROUP}/{API_VERSION}",
             "kind": KIND,
-            "name": state.name,
-            "namespace": state.namespace,
-            "uid": state.uid,
+            "name": state.job.name,
+            "namespace": state.job.namespace,
+            "uid": state.job.uid,
         },
         "type": "Warning" if event.is_warning else "Normal",
         "reason": event.reason,
@@ -116,9 +116,7 @@ def _is_notable(condition: Condition) -> bool:
     Running and CapacityReady only when they hold; of a finished job only Complete and Failed.
     """
     if condition.reason in _WARNINGS or condition.type in (ConditionType.COMPLETE, ConditionType.FAILED):
-        return condition.type is not ConditionType.RUNNING and condition.reason not in _REPORTED_ELSEWHERE.get(
-            condition.type, ()
-        )
+        return condition.reason not in _REPORTED_ELSEWHERE.get(condition.type, ())
     if condition.type in (ConditionType.RUNNING, ConditionType.CAPACITY_READY):
         return condition.status == "True"
     if condition.type is ConditionType.QUOTA_RESERVED:
@@ -126,7 +124,10 @@ def _is_notable(condition: Condition) -> bool:
     return condition.reason not in _QUIET
 
 
-_REPORTED_ELSEWHERE: dict[ConditionType, tuple[str, ...]] = {ConditionType.CAPACITY_READY: (Reason.EVICTED,)}
+_REPORTED_ELSEWHERE: dict[ConditionType, set[Reason]] = {
+    ConditionType.CAPACITY_READY: {Reason.EVICTED},
+    ConditionType.RUNNING: {*_WARNINGS} - {Reason.WRITE_FAILED},
+}
 """The same thing said by two conditions is told once."""
 
 

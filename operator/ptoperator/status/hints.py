@@ -11,8 +11,8 @@ from ptapi.spec.training import Training
 from ptoperator.render import Layout
 
 _HINTS: dict[FailureClass, str] = {
-    FailureClass.OUT_OF_MEMORY_HOST: "the data or the checkpoint is too large for the host; use an accelerator with "
-    "more hosts",
+    FailureClass.OUT_OF_MEMORY_HOST: "recreate the job with a higher limit where the host has more, or with an "
+    "accelerator of more hosts: data and checkpoints are split over them",
     FailureClass.HANG: "read the stacks in the run directory to see what each process waits for; a step that takes "
     "longer needs runPolicy.hangTimeoutSeconds",
     FailureClass.IMAGE_PULL: "check spec.image and spec.imagePullSecrets",

@@ -23,7 +23,7 @@ def links(layout: Layout) -> Links:
     run = run_uri(layout.job.spec.output.uri, layout.name)
     local = run.removeprefix("file://")
     command = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
-    if layout.job.spec.tensorboard.server:
+    if layout.has_tensorboard_server:
         command = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
         host = tensorboard_host(layout)
         command = f"https://{host} (while it is in use: {command})" if host else command

@@ -39,22 +39,22 @@ def charged_restarts(counts: dict[str, int]) -> int:
 
 def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
     """Return why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's message."""
-    found = pod_failures.cause(state.failures, state.jobset_restarts, charged=True)
-    cause = _hang(state) or (failure_status(found) if found else from_run_directory(state))
-    words = str(condition.get("message") or "")
-    return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=words)
+    failure = pod_failures.cause(state.failures, state.jobset_restarts, charged=True)
+    cause = _hang(state) or (failure_status(failure) if failure else from_run_directory(state))
+    message = str(condition.get("message") or "")
+    return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=message)
 
 
-def failure_status(found: PodFailure) -> FailureStatus:
+def failure_status(failure: PodFailure) -> FailureStatus:
     """Convert a pod failure to status."""
     return FailureStatus(
-        failure_class=found.kind,
-        message=found.message,
-        exit_code=found.exit_code,
-        pod=found.pod,
-        node=found.node,
-        log=found.log,
-        time=found.time,
+        failure_class=failure.kind,
+        message=failure.message,
+        exit_code=failure.exit_code,
+        pod=failure.pod,
+        node=failure.node,
+        log=failure.log,
+        time=failure.time,
     )
 
 
@@ -64,9 +64,9 @@ def _cause_of(state: Observed, attempt: int) -> FailureStatus:
         return hang
     reason = _restart_reason(state) if is_newest else ""
     charged = (reason not in _FREE) if reason else None
-    found = pod_failures.cause(state.failures, attempt, charged=charged)
-    if found is not None:
-        return failure_status(found)
+    failure = pod_failures.cause(state.failures, attempt, charged=charged)
+    if failure is not None:
+        return failure_status(failure)
     if reason in _FREE:
         return FailureStatus(failure_class=FailureClass.PREEMPTED, message="the pods were stopped externally")
     return from_run_directory(state) or FailureStatus(
@@ -85,10 +85,12 @@ def _hang(state: Observed) -> FailureStatus | None:
 
 def from_run_directory(state: Observed) -> FailureStatus | None:
     """Return the failure that the trainer wrote into its run directory, or None."""
-    said = state.termination
-    if said is None or said.exit_code == 0 or said.failure_class not in set(FailureClass):
+    termination = state.termination
+    if termination is None or termination.exit_code == 0 or termination.failure_class not in set(FailureClass):
         return None
-    return FailureStatus(failure_class=said.failure_class, message=said.message, exit_code=said.exit_code)
+    return FailureStatus(
+        failure_class=termination.failure_class, message=termination.message, exit_code=termination.exit_code
+    )
 
 
 def _restart_reason(state: Observed) -> str:

@@ -47,15 +47,15 @@ def with_common_conditions(layout: Layout, settings: Settings, update: StatusUpd
 def _preflight_skipped(layout: Layout, state: Observed) -> ConditionUpdate:
     if not layout.job.spec.preflight:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need no preflight")
-    said = state.status.condition(ConditionType.PREFLIGHTED)
-    if said is not None:
-        return ConditionUpdate(False, Reason(said.reason), said.message)
-    why, found = "spec.preflight is Skip", state.estimate
-    if found is None:
+    condition = state.status.condition(ConditionType.PREFLIGHTED)
+    if condition is not None:
+        return ConditionUpdate(False, Reason(condition.reason), condition.message)
+    why, estimate = "spec.preflight is Skip", state.estimate
+    if estimate is None:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, why)
-    if found.fits:
-        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; the formula estimates {found.message}")
-    message = f"the formula estimates {found.message}; {why}, so the job continues"
+    if estimate.fits:
+        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; the formula estimates {estimate.message}")
+    message = f"the formula estimates {estimate.message}; {why}, so the job continues"
     return ConditionUpdate(False, Reason.DOES_NOT_FIT, message)
 
 
@@ -142,13 +142,10 @@ def waiting_in_queue(state: Observed, message: str, capacity: CapacityStatus) ->
 def jobset_created(layout: Layout, state: Observed) -> StatusUpdate:
     """Report a new JobSet whose pods are not observed yet."""
     if layout.job.spec.queue:
-        return queued(layout, state)
-    conditions = {
-        CAPACITY: ConditionUpdate(
-            False, Reason.WAITING_FOR_NODES, f"JobSet {layout.jobset} is created; waiting for its pods"
-        )
-    }
-    return StatusUpdate(_before_pods(state), {**conditions, **_resumed(state)})
+        return replace(queued(layout, state), has_jobset=True)
+    message = f"JobSet {layout.jobset} is created; waiting for its pods"
+    conditions = {CAPACITY: ConditionUpdate(False, Reason.WAITING_FOR_NODES, message), **_resumed(state)}
+    return StatusUpdate(_before_pods(state), conditions, has_jobset=True)
 
 
 def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> StatusUpdate:
@@ -161,8 +158,11 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
     pods, wanted = state.current_pods, layout.pods - missing * layout.hosts
     waiting = [pod for pod in pods if not is_scheduled(pod)]
     if len(pods) < wanted or waiting:
-        conditions[CAPACITY] = ConditionUpdate(
-            False, Reason.WAITING_FOR_NODES, _unscheduled_message(pods, waiting, wanted)
+        refused, message = state.creation_failure, _unscheduled_message(pods, waiting, wanted)
+        conditions[CAPACITY] = (
+            ConditionUpdate(False, Reason.CREATE_FAILED, f"{message}; {refused.message}")
+            if refused
+            else ConditionUpdate(False, Reason.WAITING_FOR_NODES, message)
         )
         conditions[RUNNING] = _not_running(state, "no pods yet" if not pods else "pods wait for nodes")
         return StatusUpdate(_before_pods(state), conditions)
@@ -178,25 +178,30 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
 
 
 def start_failures(state: Observed) -> Iterator[StartFailure]:
-    """Return the containers that cannot start."""
-    found = (pod_failures.start_failure(pod, state.pull_errors) for pod in state.current_pods)
-    return (each for each in found if each is not None)
+    """Return why pods are not created, and the containers that cannot start."""
+    if state.creation_failure is not None:
+        yield state.creation_failure
+    failures = (pod_failures.start_failure(pod, state.pull_errors) for pod in state.current_pods)
+    yield from (failure for failure in failures if failure is not None)
 
 
 def is_of_earlier(state: Observed) -> bool:
     """Return True if the JobSet belongs to an earlier job of this name that is being garbage-collected."""
     owners = state.jobset["metadata"].get("ownerReferences") or [] if state.jobset else []
-    return any(owner.get("kind") == KIND and owner.get("name") == state.name for owner in owners)
+    return any(owner.get("kind") == KIND and owner.get("name") == state.job.name for owner in owners)
 
 
 def queued(layout: Layout, state: Observed) -> StatusUpdate:
     """Report that Kueue has reserved no quota, or revoked it."""
-    was_admitted = (found := state.status.condition(QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
+    before = state.status.condition(QUOTA)
+    was_admitted = before is not None and before.reason in (Reason.ADMITTED, Reason.EVICTED)
     kueue = state.kueue or KueueState(str(state.jobset_queue or layout.job.spec.queue))
     if was_admitted:
-        condition = ConditionUpdate(False, Reason.EVICTED, workload.evicted_words(kueue, layout.accelerator))
+        condition = ConditionUpdate(False, Reason.EVICTED, workload.eviction_message(kueue, layout.accelerator))
     else:
-        condition = ConditionUpdate(False, Reason.WAITING_FOR_QUOTA, workload.waiting_words(kueue, layout.accelerator))
+        condition = ConditionUpdate(
+            False, Reason.WAITING_FOR_QUOTA, workload.waiting_message(kueue, layout.accelerator)
+        )
     conditions = {
         QUOTA: condition,
         CAPACITY: ConditionUpdate(False, condition.reason, condition.message),
@@ -250,7 +255,7 @@ def _is_training(layout: Layout, state: Observed, silent_start_s: float) -> bool
 def own_progress(state: Observed) -> Progress | None:
     """Return the progress document if the current pods wrote it, else None."""
     progress = state.progress
-    if progress is None or progress.job_uid not in ("", state.uid):
+    if progress is None or progress.job_uid not in ("", state.job.uid):
         return None
     updated = timestamps.from_text(progress.updated)
     starts = [start for start in map(timestamps.from_text, map(started_at, state.current_pods)) if start]

@@ -109,10 +109,7 @@ class Cluster:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def kubectl(
-        self,
-        *arguments: str,
-        stdin: str | None = None,
-        timeout_s: float = 60.0,
+        self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """kubectl on this server; skips the test where there is none. A failing command does not raise."""
         if shutil.which("kubectl") is None:
@@ -155,9 +152,7 @@ class Watch:
             self._changed.notify_all()
 
     def wait_for(
-        self,
-        is_so: Callable[[list[tuple[str, Manifest]]], Any],
-        timeout_s: float = 10.0,
+        self, is_so: Callable[[list[tuple[str, Manifest]]], Any], timeout_s: float = 10.0
     ) -> list[tuple[str, Manifest]]:
         with self._changed:
             assert self._changed.wait_for(lambda: is_so(self.events), timeout_s), f"only {self.events}"

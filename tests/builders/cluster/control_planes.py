@@ -4,8 +4,6 @@ Both are started in a directory of their own on free ports and are ended with ev
 plane is etcd and kube-apiserver, and kube-controller-manager where its binary is there too. It runs no pods.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """PostTrainJobs that the fake trainer runs: what a test does with them, and what it sees of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

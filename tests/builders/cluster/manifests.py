@@ -1,7 +1,5 @@
 """Small objects for the tests of the API server, and waiting for things to come true."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

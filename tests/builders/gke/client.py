@@ -4,8 +4,6 @@ It takes the real requests, answers with objects of the same attributes, and rai
 before and after each call and may raise: a lost answer, a crash.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -5,8 +5,6 @@ an old etag is refused; where `is_serial`, a second change during another is an 
 what goes wrong with the pools to come. Time is a function, so that simulations may move it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field

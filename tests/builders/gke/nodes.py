@@ -3,15 +3,13 @@
 A pod that is bound to such a node starts at once and ends well after `pod_seconds`; there is no process behind it.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import Any
+from typing import Any, Self
 
 from tests.builders.gke.model import PoolRecord
 
 from ptapi.accelerators import table
-from ptapi.accelerators.table import chip_count
+from ptapi.accelerators.table import Machine, chip_count
 from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
 from ptkube.events import timestamp
 from ptkube.resources import NODES, PODS, Manifest
@@ -32,7 +30,7 @@ class GkeNodes:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> GkeNodes:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -99,7 +97,8 @@ def node_of(pool: PoolRecord, index: int) -> Manifest:
     topology = placed or next(each for each in facts["topologies"] if chip_count(each) == chips * pool.nodes)
     taints = [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
     taints += [{**each, "effect": _EFFECTS[each["effect"]]} for each in config.get("taints") or []]
-    amounts = {"cpu": "200", "memory": "400Gi", "pods": "15", "google.com/tpu": str(chips)}
+    vcpus, memory_gb = _host(next(m for m in facts["machines"] if m["type"] == machine))
+    amounts = {"cpu": str(vcpus), "memory": f"{memory_gb}G", "pods": "15", "google.com/tpu": str(chips)}
     marks = {
         **(config.get("labels") or {}),
         POOL: pool.name,
@@ -116,6 +115,11 @@ def node_of(pool: PoolRecord, index: int) -> Manifest:
         "spec": {"taints": [{key: each[key] for key in ("key", "value", "effect")} for each in taints]},
         "status": {"capacity": amounts, "allocatable": dict(amounts), "conditions": [ready]},
     }
+
+
+def _host(machine: Machine) -> tuple[int, int]:
+    """What is left for pods after a tenth for GKE, as on the smallest machines; some size, where none is known."""
+    return machine["vcpus"] or 200, (machine["memoryGb"] or 400) * 9 // 10
 
 
 def _running() -> Manifest:

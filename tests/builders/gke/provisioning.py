@@ -1,8 +1,6 @@
 """GKE's answers to ProvisioningRequests, on a cluster in memory: what the cluster autoscaler does with their conditions
 and with the nodes of the pool that their pods name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

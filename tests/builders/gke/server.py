@@ -5,15 +5,13 @@ its answer: the change is made and the caller hears UNAVAILABLE. `after` hears o
 counts.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from google.cloud import container_v1 as container
@@ -58,7 +56,7 @@ class GkeServer:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def __enter__(self) -> GkeServer:
+    def __enter__(self) -> Self:
         self._server.start()
         return self
 

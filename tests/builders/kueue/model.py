@@ -5,8 +5,6 @@ the order of the queue; pods come when every admission check is Ready, bound by 
 the checks, suspends the JobSet, restores its templates and frees the quota after the last pod is gone.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Any

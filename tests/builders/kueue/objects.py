@@ -1,7 +1,5 @@
 """Kueue's objects as its controller writes them (kueue.x-k8s.io/v1beta2 at 0.19): what a test says in Kueue's place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Manifest = dict[str, Any]

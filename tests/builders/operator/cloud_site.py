@@ -1,7 +1,5 @@
 """A cluster, its pretended GKE and the operator, in memory: what tests of capacity do and see."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +48,16 @@ class Site:
         fields: Manifest = {"preflight": "Skip", "training": {"batchSize": 96}, **spec}
         manifest = job_manifest(name, accelerator=accelerator, capacity=options, **fields)
         self.world.api.create(POSTTRAINJOBS, manifest)
+
+    def provision(self, name: str = "llama", capacity: list[Manifest] | None = None, **spec: Any) -> None:
+        """Create a job, and let time pass until it has its chips."""
+        self.create(name, capacity, **spec)
+        self.run_until(lambda: jobset(self, name))
+
+    def succeed(self, name: str = "llama") -> None:
+        """Let the trainer succeed, and time pass until the operator says so."""
+        self.finish()
+        self.run_until(lambda: self.status(name).phase == "Succeeded")
 
     def run(self, seconds: float) -> None:
         """Time passes; everybody works."""

@@ -1,7 +1,5 @@
 """What tests of a job's life do to it and see of it, in the small cluster in memory."""
 
-from __future__ import annotations
-
 import json
 
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
@@ -50,15 +48,33 @@ def settle(operator: Operator) -> None:
     operator.work()
 
 
+def begin(operator: Operator, **spec: object) -> None:
+    """Create a job and settle."""
+    create(operator.world, **spec)
+    settle(operator)
+
+
+def change(operator: Operator, **policy: object) -> None:
+    """Change the job's run policy and settle."""
+    edit(operator.world, **policy)
+    settle(operator)
+
+
+def end(operator: Operator, code: int, message: str = "") -> None:
+    """Let every pod exit and settle."""
+    exit_all(operator.world, code, message)
+    settle(operator)
+
+
 def bring_up(operator: Operator, **spec: object) -> None:
     """Create a job and let its pods run and train."""
     create(operator.world, **spec)
-    settle(operator)
     start(operator)
 
 
 def start(operator: Operator) -> None:
-    """Start the pods and let them train three steps."""
+    """Settle, start the pods and let them train three steps."""
+    settle(operator)
     operator.world.tick(1)
     for pod in operator.world.unfinished:
         operator.world.start(pod)

@@ -82,13 +82,18 @@ class Api:
             return self.nodes.get(name, {"metadata": {"name": name}})
         return copied(self._there(r, namespace or NAMESPACE, name))
 
-    def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
-        """Return the objects of a kind that match a label selector."""
+    def list(
+        self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
+    ) -> ListResult:
+        """Return the objects of a kind that match a label and a field selector."""
         wanted = dict(each.split("=", 1) for each in labels.split(",")) if labels else {}
+        paths = [each.split("=", 1) for each in fields.split(",")] if fields else []
         found = [
             copied(item)
             for (kind, _, _), item in self.objects.items()
-            if kind == r.kind and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+            if kind == r.kind
+            and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+            and all(_field(item, path.split(".")) == value for path, value in paths)
         ]
         return ListResult(found, str(self._version))
 
@@ -225,13 +230,13 @@ class Api:
 class OnePoolCloud:
     """A cloud with one pool that nobody holds."""
 
-    def look(self, uid: str = "") -> Cloud:
+    def snapshot(self, uid: str = "") -> Cloud:
         """Return a snapshot."""
         return Cloud(pools=(Pool("p", PoolState.RUNNING, "shape", NAMESPACE, "uid-gone"),))
 
     def last(self) -> Cloud | None:
         """Return the latest snapshot."""
-        return self.look()
+        return self.snapshot()
 
     def reservation(self, name: str, zone: str) -> Reservation | None:
         """Return no reservation."""
@@ -550,6 +555,10 @@ def _uid(item: Manifest) -> str:
 
 def _owner(pod: Manifest) -> str:
     return str(pod["metadata"]["ownerReferences"][0]["uid"])
+
+
+def _field(item: Any, path: list[str]) -> Any:
+    return item if not path else _field(item.get(path[0]) or {}, path[1:])
 
 
 def _merge(item: Manifest, patch: Manifest) -> None:

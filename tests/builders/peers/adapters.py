@@ -1,7 +1,5 @@
 """Adapters on the small models of `models`, with numbers that a seed makes, and both of their exports."""
 
-from __future__ import annotations
-
 import dataclasses
 import zlib
 from pathlib import Path

@@ -4,8 +4,6 @@ One forward pass holds a row of every kind (plain, padded on the left, packed), 
 compilations.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

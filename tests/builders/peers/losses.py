@@ -4,8 +4,6 @@ Letters: B rows, T tokens, P pairs, D model, V vocabulary. Every case is a loss 
 log-probs (policy and preference losses) or to hidden states and head (divergences).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +15,7 @@ from jax import Array
 
 from pttrainer.batch import Batch
 from pttrainer.losses import policy_gradient, preference
-from pttrainer.losses.distillation import Teacher
+from pttrainer.losses.divergence import Teacher
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
 from pttrainer.losses.policy_gradient import Clip
 from pttrainer.losses.preference import Coefficients, Side

@@ -5,8 +5,6 @@ are committed (`tests/unit/pttrainer/models/references`), the weights they were 
 on purpose, and the weights are large, so that a wrong position or mask shows in the logits.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

@@ -4,8 +4,6 @@ compared with. TRL knows no tokens of tools, so a row's tokens stand together he
 Letters: B rows, T tokens.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

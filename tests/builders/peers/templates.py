@@ -1,8 +1,6 @@
 # ruff: noqa: E501  (templates have lines of their own)
 """Chat templates in the forms of all families, written for the tests, and a tokenizer that knows their special tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

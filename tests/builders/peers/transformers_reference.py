@@ -1,7 +1,5 @@
 """What `transformers` computes: the other side of every comparison. Needs the extra `parity`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

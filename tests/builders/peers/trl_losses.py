@@ -4,8 +4,6 @@ TRL's trainers compute losses in methods that also run models and log; they get 
 stand-in for what they log to.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -32,10 +30,7 @@ TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo"}
 def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -> dict[str, np.ndarray]:
     """Everything, by the names of `losses.ours`."""
     found: dict[str, np.ndarray] = {}
-    for kind, cases, loss_of in (
-        ("policy", losses.POLICY, _policy),
-        ("preference", losses.PREFERENCE, _preference),
-    ):
+    for kind, cases, loss_of in (("policy", losses.POLICY, _policy), ("preference", losses.PREFERENCE, _preference)):
         for case in cases if kind in kinds else ():
             found |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
     for case, beta in losses.DIVERGENCE.items() if "divergence" in kinds else ():

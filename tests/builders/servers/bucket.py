@@ -4,8 +4,6 @@ Objects live in memory. Left out: access control, metadata, versions (the newest
 and preconditions on them are checked in the moment of the write, as the service does).
 """
 
-from __future__ import annotations
-
 import base64
 import email.parser
 import email.policy
@@ -38,7 +36,9 @@ class StaleError(Exception):
 @dataclass
 class Buckets:
     """All objects, by (bucket, name), and where they are served. `full` makes every write fail; of so many uploads as
-    `unanswered` says the answer is lost: they are done, and the client hears of a fault."""
+    `unanswered` says the answer is lost: they are done, and the client hears of a fault. `downloads` names every object
+    whose content was asked for; so many of these answers as `cut` says break off halfway, and `corrupt` changes a byte.
+    """
 
     objects: dict[tuple[str, str], tuple[int, bytes]] = field(default_factory=dict)
     uploads: dict[str, tuple[str, str, str | None, bytearray]] = field(default_factory=dict)
@@ -46,6 +46,9 @@ class Buckets:
     generation: int = 0
     full: bool = False
     unanswered: int = 0
+    downloads: list[str] = field(default_factory=list)
+    cut: int = 0
+    corrupt: bool = False
     url: str = ""
 
     def put(self, bucket: str, name: str, content: bytes, match: str | None = None) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class Buckets:
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """Objects of a bucket, sorted."""
-        return sorted(name for found, name in list(self.objects) if found == bucket and name.startswith(prefix))
+        return sorted(name for owner, name in list(self.objects) if owner == bucket and name.startswith(prefix))
 
     def content(self, bucket: str, name: str) -> bytes:
         """An object's bytes."""
@@ -133,17 +136,18 @@ class _Handler(BaseHTTPRequestHandler):
         path, query = self._target()
         if LAYOUT.search(path):
             return self._json(200, {"hierarchicalNamespace": {"enabled": False}, "locationType": "region"})
-        if found := OBJECT.search(path):
-            bucket, name = unquote(found[1]), unquote(found[2])
+        if matched := OBJECT.search(path):
+            bucket, name = unquote(matched[1]), unquote(matched[2])
             if (bucket, name) not in self.buckets.objects:
                 return self._error(404, f"No such object: {bucket}/{name}")
             if query.get("alt") == "media":
+                self.buckets.check(bucket, name, query.get("ifGenerationMatch"))
                 return self._media(bucket, name)
             return self._json(200, self.buckets.resource(bucket, name))
-        if found := OBJECTS.search(path):
-            return self._json(200, self._list(unquote(found[1]), query))
-        if found := BUCKET.search(path):
-            return self._json(200, {"kind": "storage#bucket", "name": found[1], "id": found[1], "location": "US"})
+        if matched := OBJECTS.search(path):
+            return self._json(200, self._list(unquote(matched[1]), query))
+        if matched := BUCKET.search(path):
+            return self._json(200, {"kind": "storage#bucket", "name": matched[1], "id": matched[1], "location": "US"})
         return self._error(404, path)
 
     def do_POST(self) -> None:
@@ -153,31 +157,31 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         if self.buckets.full:
             return self._error(403, "The bucket is over its quota")
-        if found := COPY.search(path):
-            source, target = (unquote(found[1]), unquote(found[2])), (unquote(found[3]), unquote(found[4]))
+        if matched := COPY.search(path):
+            source, target = (unquote(matched[1]), unquote(matched[2])), (unquote(matched[3]), unquote(matched[4]))
             if source not in self.buckets.objects:
                 return self._error(404, f"No such object: {source}")
             made = self.buckets.put(*target, self.buckets.content(*source))
             sizes = {"totalBytesRewritten": made["size"], "objectSize": made["size"]}
             rewritten = {"kind": "storage#rewriteResponse", "done": True, "resource": made, **sizes}
             return self._json(200, rewritten if "/rewriteTo/" in path else made)
-        if found := COMPOSE.search(path):
+        if matched := COMPOSE.search(path):
             parts = [part["name"] for part in json.loads(body)["sourceObjects"]]
-            whole = b"".join(self.buckets.content(unquote(found[1]), part) for part in parts)
-            return self._json(200, self.buckets.put(unquote(found[1]), unquote(found[2]), whole))
-        if found := OBJECTS.search(path):
-            return self._insert(unquote(found[1]), query, body)
+            whole = b"".join(self.buckets.content(unquote(matched[1]), part) for part in parts)
+            return self._json(200, self.buckets.put(unquote(matched[1]), unquote(matched[2]), whole))
+        if matched := OBJECTS.search(path):
+            return self._insert(unquote(matched[1]), query, body)
         return self._error(404, path)
 
     def do_PUT(self) -> None:
         _, query = self._target()
         body = self._body()
         bucket, name, match, content = self.buckets.uploads[query["upload_id"]]
-        found = CONTENT_RANGE.match(self.headers.get("Content-Range", f"bytes 0-{len(body) - 1}/{len(body)}"))
-        if found and found[1] is not None:
-            del content[int(found[1]) :]
+        matched = CONTENT_RANGE.match(self.headers.get("Content-Range", f"bytes 0-{len(body) - 1}/{len(body)}"))
+        if matched and matched[1] is not None:
+            del content[int(matched[1]) :]
             content += body
-        if found and found[3] != "*" and int(found[3]) == len(content):
+        if matched and matched[3] != "*" and int(matched[3]) == len(content):
             del self.buckets.uploads[query["upload_id"]]
             return self._json(200, self.buckets.put(bucket, name, bytes(content), match))
         self._respond(308, b"", {"Range": f"bytes=0-{len(content) - 1}"} if content else {})
@@ -189,11 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         path, query = self._target()
-        found = OBJECT.search(path)
+        matched = OBJECT.search(path)
         with self.buckets.lock:
-            if found:
-                self.buckets.check(unquote(found[1]), unquote(found[2]), query.get("ifGenerationMatch"))
-            gone = found and self.buckets.objects.pop((unquote(found[1]), unquote(found[2])), None)
+            if matched:
+                self.buckets.check(unquote(matched[1]), unquote(matched[2]), query.get("ifGenerationMatch"))
+            gone = matched and self.buckets.objects.pop((unquote(matched[1]), unquote(matched[2])), None)
         if gone is None:
             return self._error(404, f"No such object: {path}")
         self._respond(204, b"", {})
@@ -239,6 +243,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _media(self, bucket: str, name: str) -> None:
         resource, content = self.buckets.resource(bucket, name), self.buckets.content(bucket, name)
+        self.buckets.downloads.append(name)
+        if self.buckets.corrupt:
+            content = content[:-1] + bytes([content[-1] ^ 1])
         headers = {
             "X-Goog-Generation": resource["generation"],
             "X-Goog-Hash": f"crc32c={resource['crc32c']}",
@@ -247,8 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
             "Content-Type": "application/octet-stream",
             "ETag": resource["etag"],
         }
-        if found := RANGE.match(self.headers.get("Range", "")):
-            first, last = int(found[1]), min(int(found[2] or len(content) - 1), len(content) - 1)
+        if matched := RANGE.match(self.headers.get("Range", "")):
+            first, last = int(matched[1]), min(int(matched[2] or len(content) - 1), len(content) - 1)
             if first >= len(content):
                 return self._error(416, "range not satisfiable")
             headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
@@ -283,4 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
         if code != 204:
             self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        if code in (200, 206) and "X-Goog-Hash" in headers and self.buckets.cut:
+            self.buckets.cut -= 1
+            content, self.close_connection = content[: len(content) // 2], True
         self.wfile.write(content)

@@ -1,7 +1,5 @@
 """`python -m pttrainer` with a compiler that never ends, and a signal to stop before the first step."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

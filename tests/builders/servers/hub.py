@@ -1,7 +1,5 @@
 """A small server that speaks the Hugging Face hub's protocol for models and data sets: enough for its client."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

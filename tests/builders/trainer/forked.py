@@ -9,8 +9,6 @@ themselves.
 This file is both sides: a test asks `start`; run as a program (`forked.py FD MODULE …`) it is the process that forks.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import json

@@ -3,8 +3,6 @@
 Its figures are promises: a change of code that should not change them is held against them to the last bit.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

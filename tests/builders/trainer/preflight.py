@@ -1,7 +1,5 @@
 """Jobs to be judged: a model's shape, chips, and a few fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ptapi.spec import PostTrainJob, PostTrainJobSpec

@@ -1,7 +1,5 @@
 """How tests compile: programs of tests run once or twice on tiny shapes, so what XLA spends on them is what counts."""
 
-from __future__ import annotations
-
 FLAGS = " ".join(
     (
         "--xla_backend_optimization_level=0",

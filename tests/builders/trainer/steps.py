@@ -1,7 +1,5 @@
 """Real optimizer steps of a tiny model: what tests of optimizers, averages and safety nets compile."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +14,11 @@ from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, preset
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.train_step import step
 from pttrainer.train_step.neftune import Noise
 from pttrainer.train_step.optimizer import freeze, transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.state import Layout
+from pttrainer.train_step.step import train_step
 
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
 STEPS = 10
@@ -51,7 +51,7 @@ class Steps:
     """A compiled step, and the state that it changes."""
 
     mesh: jax.sharding.Mesh
-    layout: step.Layout
+    layout: Layout
     compiled: Any
     state: Any
 
@@ -78,16 +78,8 @@ def steps(
     updates = transformation.build(
         training.optimizer, schedule, model.logical_axes(), frozen_mask=frozen_mask, average=training.ema
     )
-    layout = step.layout(model, updates, mesh)
-    function = step.train_step(
-        model,
-        algorithm or Likelihood(),
-        updates,
-        schedule,
-        layout,
-        training.micro_batch_size,
-        frozen_mask=frozen_mask,
-        noise=noise,
-    )
-    fresh = jax.jit(lambda: step.new_state(model.init(jax.random.key(0)), updates), out_shardings=layout.state)
-    return Steps(mesh, layout, function, fresh())
+    objective: Any = algorithm or Likelihood()
+    program = Program(model, objective, updates, schedule, training.micro_batch_size, frozen_mask, noise)
+    layout = program.layout(mesh)
+    fresh = jax.jit(lambda: program.new_state(model.init(jax.random.key(0))), out_shardings=layout.state)
+    return Steps(mesh, layout, train_step(program, layout), fresh())

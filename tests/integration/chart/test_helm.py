@@ -4,8 +4,6 @@ Lines of helm that begin with `helm.typed` are those of docs/guides/install.md. 
 operator is started and stopped by hand where Helm makes and deletes its Deployment, with that Deployment's environment.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

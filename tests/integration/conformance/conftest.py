@@ -1,7 +1,5 @@
 """A definition with a bit of everything, in the API server alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

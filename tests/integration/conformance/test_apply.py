@@ -1,7 +1,5 @@
 """Server-side apply: ownership, conflicts, force, merging along the schema."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

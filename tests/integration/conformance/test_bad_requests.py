@@ -4,8 +4,6 @@ A real server answers a few of these with code 500 (unknown fields in an apply p
 which it is not held to the same expectation: ours must not.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The official Python client, typed and dynamic, and kopf."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator
@@ -13,6 +11,8 @@ from kubernetes import client, watch
 from kubernetes.dynamic import DynamicClient
 from tests.builders.cluster.api_access import Cluster
 from tests.builders.cluster.manifests import MERGE, eventually, widget
+
+from ptoperator.kopf_login import connection
 
 
 def test_typed_calls(api: Cluster, namespace: str) -> None:
@@ -83,14 +83,8 @@ def operator(api: Cluster, namespace: str) -> Iterator[list[str]]:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
-    def login(**_: Any) -> kopf.ConnectionInfo:
-        from ptkube import kubeconfig
-
-        access = kubeconfig.from_files([api.kubeconfig], api.context)
-        return kopf.ConnectionInfo(
-            server=access.server, ca_data=_base64(access.ca_pem), token=access.token,
-            insecure=not access.verify, certificate_data=_base64(access.cert_pem),
-            private_key_data=_base64(access.key_pem))  # fmt: skip
+    def login(**_: Any) -> kopf.ConnectionInfo | None:
+        return connection(api.kube)
 
     @kopf.on.create("conformance.posttrain.dev", "v1", "widgets", registry=registry)
     def create(name: str, patch: kopf.Patch, **_: Any) -> None:
@@ -120,12 +114,6 @@ def operator(api: Cluster, namespace: str) -> Iterator[list[str]]:
     yield handled
     stop.set()
     thread.join(30)
-
-
-def _base64(pem: str | None) -> str | None:
-    import base64
-
-    return base64.b64encode(pem.encode()).decode() if pem else None
 
 
 def test_a_kopf_operator_sees_the_whole_life_of_an_object(api: Cluster, widgets: str, operator: list[str],

@@ -1,7 +1,5 @@
 """Custom resources: definitions, schemas, defaults, unknown fields, CEL rules, the status subresource."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Deletion: preconditions, finalizers, propagation, grace, collections, namespaces."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.cluster.api_access import Cluster
 from tests.builders.cluster.manifests import MERGE, configmap, eventually, pod, widget

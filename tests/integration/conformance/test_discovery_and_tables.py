@@ -1,7 +1,5 @@
 """What clients ask before they do anything: versions, groups, OpenAPI; and the tables kubectl prints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 These tests start servers of their own, whatever the session's API server is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -35,7 +33,6 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "ptlocal.apiserver", "--data", str(folder), "--port", "0"]
     with (folder / "apiserver.log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
-    assert process.stdout is not None
     assert process.stdout.readline(), (folder / "apiserver.log").read_text()
     return process
 
@@ -150,7 +147,6 @@ def test_a_version_that_is_too_old_is_gone(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, "--data", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     cluster = Cluster(tmp_path / "kubeconfig")
     try:

@@ -1,7 +1,5 @@
 """Lists: selectors, pages, versions. Watches: replay, selectors, bookmarks, ends, versions that are too old."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 

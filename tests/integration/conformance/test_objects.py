@@ -1,7 +1,5 @@
 """Create, read, replace: identity, versions, generation, names, namespaces, dry run."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

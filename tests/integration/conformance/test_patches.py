@@ -1,7 +1,5 @@
 """JSON merge patch, JSON patch and strategic merge patch."""
 
-from __future__ import annotations
-
 from tests.builders.cluster.api_access import Cluster
 from tests.builders.cluster.manifests import JSON_PATCH, MERGE, STRATEGIC, configmap, pod, widget
 

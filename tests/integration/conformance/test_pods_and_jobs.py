@@ -1,7 +1,5 @@
 """What the server itself does to pods, jobs, services, events and leases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

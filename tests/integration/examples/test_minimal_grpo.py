@@ -1,7 +1,5 @@
 """The example that a newcomer runs first: it starts as a script, and what it trains learns."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The wheel as a user and the images install it, built from the files that the Dockerfile copies, and no others."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import venv
@@ -32,7 +30,7 @@ def test_wheel_of_the_images_holds_every_file_that_one_of_the_checkout_does(whee
     names = set(zipfile.ZipFile(wheel).namelist())
     made = {name for name in names if ".dist-info/" in name}
     assert names - made == set(image_context.included().values())
-    assert {"ptctl/demo/jobs/sft.yaml", "ptctl/demo/jobs/grpo.yaml"} <= names
+    assert {"ptctl/demo/job_templates/sft.yaml", "ptctl/demo/job_templates/grpo.yaml"} <= names
 
 
 def test_wheel_without_extras_validates_a_job(wheel: Path, tmp_path: Path) -> None:

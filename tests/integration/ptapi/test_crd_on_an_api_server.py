@@ -3,42 +3,24 @@
 The wrong manifests are those of tests/unit/ptapi, so that a mistake is added once.
 """
 
-from __future__ import annotations
-
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from tests.builders.cluster.api_access import Answer, Cluster
 from tests.builders.cluster.manifests import eventually, is_established
+from tests.unit.ptapi import test_wrong_manifests as table
 
 from ptapi.crd.definition import crd
 from ptapi.crd.immutable_fields import MESSAGE, QUEUE_MESSAGE
-from ptapi.load import load_job, parse_job
+from ptapi.load import load_job, manifest, parse_job
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import CRDS, POSTTRAINJOBS
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
-
-
-def _table() -> ModuleType:
-    path = ROOT / "tests" / "unit" / "ptapi" / "test_wrong_manifests.py"
-    spec = importlib.util.spec_from_file_location("wrong_manifests", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-table = _table()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,8 +37,9 @@ def send(api: Cluster, namespace: str, document: Any, *, dry_run: bool = True) -
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_is_accepted_and_its_defaults_are_ours(api: Cluster, namespace: str, path: Path) -> None:
-    stored = send(api, namespace, yaml.safe_load(path.read_text())).expect(201)
-    assert parse_job(stored).spec == load_job(path.read_text()).spec
+    job = load_job(path.read_text())
+    for document in (yaml.safe_load(path.read_text()), manifest(job)):
+        assert parse_job(send(api, namespace, document).expect(201)).spec == job.spec
 
 
 @pytest.mark.parametrize("wrong", table.WRONG, ids=lambda wrong: wrong.name)

@@ -1,7 +1,5 @@
 """ptctl as a program of its own, against the session's cluster, in which the operator runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,17 +1,20 @@
 """How the demo ends when it does not end well: nothing left running, and the job's own words."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ptlocal import cluster as local
+from ptlocal.paths import Layout
+from ptlocal.processes import CLUSTER_MARK, with_marker
+from ptlocal.supervisor.identity import cluster_id
 
 
 @pytest.fixture
@@ -43,18 +46,51 @@ def processes_below(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("loading the model", signal.SIGTERM)])
+def listening_addresses(home: Path) -> set[str]:
+    """The addresses that the cluster's API server and operator accept connections on."""
+    connections = [c for p in with_marker(CLUSTER_MARK, cluster_id(Layout(home))) for c in p.net_connections("inet")]
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("Data:", signal.SIGTERM)])
 def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str, number: signal.Signals) -> None:
     demo = start(home)
-    assert demo.stderr is not None
     while word not in (line := demo.stderr.readline()):
         assert line, "the demo ended before it was interrupted"
+    if word == "Data:":  # everything is up
+        assert listening_addresses(home) == {"127.0.0.1"}
     demo.send_signal(number)
     out, err = demo.communicate(timeout=900)
     assert demo.returncode == 130
     assert "nothing is left running" in err
     assert "Traceback" not in err
     assert out == ""
+    assert local.status(home).phase == "stopped"
+    assert processes_below(home) == []
+
+
+def test_a_demo_that_is_interrupted_twice_leaves_nothing_running(home: Path) -> None:
+    demo = start(home)
+    assert demo.stderr is not None
+    for word in ("Cluster:", "Interrupted."):
+        while word not in (line := demo.stderr.readline()):
+            assert line, "the demo ended before it was interrupted"
+        demo.send_signal(signal.SIGINT)
+    _, err = demo.communicate(timeout=900)
+    assert (demo.returncode, "Traceback" in err) == (130, False)
+    deadline = time.monotonic() + 60
+    while processes_below(home) and time.monotonic() < deadline:  # the second ends the demo before its cleanup
+        time.sleep(0.1)
+    assert processes_below(home) == []
+
+
+def test_a_demo_that_is_killed_leaves_nothing_running(home: Path) -> None:
+    demo = start(home)
+    assert demo.stderr is not None
+    while "loading the model" not in (line := demo.stderr.readline()):
+        assert line, "the demo ended before it was killed"
+    demo.kill()
+    demo.communicate(timeout=900)  # until the end of all that writes to its pipes
     assert local.status(home).phase == "stopped"
     assert processes_below(home) == []
 

@@ -1,7 +1,5 @@
 """A job from ptctl's first word to its last: submitted, followed, suspended, failed; trained without a cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -132,6 +130,12 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
     done = train("--set", "training.steps=2")
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stdout
+    run = tmp_path / "runs" / "solo"
+    said = done.stderr.splitlines()
+    assert said[:2] == [f"solo: sft of random://tiny on cpu-1 (1 virtual device), in {run}", "starting the trainer"]
+    assert "loading the model ..." in said
+    assert said[-1] == f"  ptctl workload tensorboard {run} --open"
+    assert f"model: {run}/export" in said
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
     shorter = train("--set", "training.steps=1")
     assert shorter.returncode == 1
@@ -166,7 +170,6 @@ def test_train_that_is_ended_leaves_no_trainer_behind(job: Make, tmp_path: Path,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    assert child.stdout is not None
     while "step 1/" not in (line := child.stdout.readline()):
         assert line, "the trainer ended before its first step"
     if number is signal.SIGINT:

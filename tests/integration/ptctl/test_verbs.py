@@ -1,7 +1,5 @@
 """ptctl's verbs against an API server, embedded or real: what is sent, stored and shown. Nothing is trained here."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

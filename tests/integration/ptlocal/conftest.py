@@ -3,8 +3,6 @@
 Each steps aside where the real one is at work; a cluster with nodes of its own keeps them and gets no kubelet of ours.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -14,17 +12,7 @@ import pytest
 from tests.builders.cluster.control_planes import with_current_context
 
 from ptkube.client import ApiError, Kube, NotFound
-from ptkube.resources import (
-    CONFIGMAPS,
-    JOBS,
-    JOBSETS,
-    NAMESPACES,
-    NODES,
-    PODS,
-    POSTTRAINJOBS,
-    Manifest,
-    Resource,
-)
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, NAMESPACES, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptlocal import cluster as local
 
 

@@ -1,7 +1,5 @@
 """The embedded cluster as a whole: up, down, status, reset, and what is left after every kind of death."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Two processes of one jax.distributed job find each other by pod name, also while a second such job runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was owned goes with its owner, also where the owner's kind was just installed."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

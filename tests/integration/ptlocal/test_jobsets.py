@@ -1,7 +1,5 @@
 """JobSets and Jobs from creation to end, with real processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +53,6 @@ def test_a_jobset_runs_to_completion(kube: Kube, namespace: str, eventually: Eve
     create(kube, namespace, jobset("js", "echo hello", replicas=2, pods=2))
     done = eventually(JOBSETS, "js", namespace, ends("Completed"))
     completed = condition(done, "Completed")
-    assert completed is not None
     assert completed["reason"] == "AllJobsCompleted"
     row = done["status"]["replicatedJobsStatus"][0]
     assert (row["name"], row["succeeded"]) == ("w", 2)
@@ -120,7 +117,6 @@ def test_a_failure_beyond_the_budget_fails_the_jobset(kube: Kube, namespace: str
     create(kube, namespace, jobset("js", "exit 9", failurePolicy={"maxRestarts": 0}))
     done = eventually(JOBSETS, "js", namespace, ends("Failed"))
     failed = condition(done, "Failed")
-    assert failed is not None
     assert failed["reason"] == "ReachedMaxRestarts"
     assert failed["message"] == "jobset failed due to reaching max number of restarts (first failed job: js-w-0)"
 

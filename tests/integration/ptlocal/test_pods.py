@@ -1,7 +1,5 @@
 """Pods as local processes: environment, volumes, logs, exit codes, grace, restarts, preemption."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

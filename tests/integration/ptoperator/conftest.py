@@ -4,8 +4,6 @@ With --kube-context they run where this is so; a cluster with an operator, or wi
 this machine, is left alone.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The running operator on a pretended GKE: node pools over gRPC, their nodes and pods in the API server."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,10 +16,7 @@ from ptkube.client import Kube, NotFound
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS
 from ptlocal.kubelet.ports import free_port
 
-SECOND_CHOICE = [
-    {"type": "onDemand", "zones": ["us-east5-a"]},
-    {"type": "spot", "zones": ["us-east5-b"]},
-]
+SECOND_CHOICE = [{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-b"]}]
 MAX_STARTS = 120
 
 
@@ -59,8 +54,8 @@ def out_of_stock_on_demand(pool: PoolRecord) -> Fault | None:
 
 
 def tpu_job(jobs: Any, name: str, capacity: list[dict[str, Any]], **spec: Any) -> None:
-    spec = {"preflight": "Skip", **spec}
-    jobs.create(name, accelerator={"type": "v6e-4", "slices": 2}, capacity=capacity, **spec)
+    spec = {"preflight": "Skip", "training": {"steps": 3, "batchSize": 16}, **spec}
+    jobs.create(name, accelerator={"type": "v6e-8", "slices": 2}, capacity=capacity, **spec)
 
 
 def has_gone(jobs: Any, name: str) -> bool:

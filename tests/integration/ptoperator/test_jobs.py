@@ -1,7 +1,5 @@
 """Jobs on a running operator, JobSet controller and kubelet, with a trainer that starts in a moment."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from tests.builders.cluster.operator_process import OperatorProcess
 
 from ptkube.client import NotFound
-from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, Manifest
+from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, SERVICE_ACCOUNTS, Manifest
 
 
 def condition(status: Any, kind: str) -> tuple[str, str]:
@@ -98,7 +96,6 @@ def test_suspend_saves_frees_and_resumes_where_it_was(operator: OperatorProcess,
     jobs.wait(lambda: condition_or_none(jobs, "pause", "Suspended") == ("False", "Suspending"))
     status = jobs.wait_phase("pause", "Suspended")
     assert jobs.pods("pause") == []
-    assert status.checkpoint is not None
     saved = status.checkpoint.step
     jobs.edit("pause", suspend=False)
     jobs.wait_phase("pause", "Running")
@@ -125,6 +122,24 @@ def test_the_deadline_stops_the_pods(operator: OperatorProcess, jobs: Any) -> No
 def test_a_finished_job_goes_after_its_ttl(operator: OperatorProcess, jobs: Any) -> None:
     jobs.create("brief", {"FAKE_STEPS": "1"}, runPolicy={"ttlSecondsAfterFinished": 1})
     jobs.wait(lambda: jobs.left("brief") == [])
+
+
+def test_pods_that_are_refused_are_told_at_once_and_mended(operator: OperatorProcess, jobs: Any) -> None:
+    jobs.create("unserved", serviceAccountName="nobody")
+
+    def told() -> bool:
+        conditions = jobs.status("unserved").conditions
+        return any(
+            (each.type, each.reason) == ("CapacityReady", "CreateFailed")
+            and 'serviceaccount "nobody" not found' in each.message
+            for each in conditions
+        )
+
+    jobs.wait(told, shown=lambda: jobs.status("unserved"), timeout_s=60)
+    events = jobs.kube.list(EVENTS, jobs.namespace, fields="involvedObject.kind=PostTrainJob,reason=CreateFailed").items
+    assert ["nobody" in event["message"] for event in events] == [True]
+    jobs.kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": "nobody", "namespace": jobs.namespace}})
+    jobs.wait_phase("unserved", "Succeeded")
 
 
 def test_a_missing_secret_is_told_and_mended(operator: OperatorProcess, jobs: Any) -> None:
@@ -221,6 +236,43 @@ def test_any_command_runs_as_a_job_and_its_exit_code_counts(operator: OperatorPr
     status = jobs.wait_phase("wrong", "Failed")
     assert condition(status, "Failed") == ("True", "DataError")
     assert "column prompt is missing" in status.failure.message
+
+
+def test_a_trainer_over_its_memory_limit_is_told_the_limit_and_where_to_raise_it(
+    operator: OperatorProcess, jobs: Any
+) -> None:
+    script = "import time; held = b'x' * (200 << 20); time.sleep(600)"
+    jobs.create(
+        "hungry",
+        image="mine:1",
+        runtime={"container": {"command": ["python", "-c", script]}},
+        resources={"trainer": {"limits": {"memory": "100Mi"}}},
+        runPolicy={"maxRestarts": 0},
+    )
+    status = jobs.wait_phase("hungry", "Failed")
+    assert condition(status, "Failed") == ("True", "OutOfMemoryHost")
+    assert status.failure.exit_code == 137
+    limit = "more than its memory limit of 100Mi (spec.resources.trainer.limits.memory; OOMKilled)"
+    assert limit in status.failure.message
+
+
+def test_an_init_container_fills_a_volume_before_the_program_starts(operator: OperatorProcess, jobs: Any) -> None:
+    jobs.create(
+        "fetched",
+        image="mine:1",
+        runtime={"container": {"command": ["test", "-f", "/corpus/rows"]}},
+        volumes=[{"name": "corpus", "mountPath": "/corpus", "emptyDir": {}}],
+        pod={
+            "labels": {"team": "a"},
+            "initContainers": [
+                {"name": "fetch", "command": ["touch", "/work/rows"],
+                 "volumeMounts": [{"name": "corpus", "mountPath": "/work"}]},
+            ],
+        },
+    )  # fmt: skip
+    jobs.wait_phase("fetched", "Succeeded")
+    (pod,) = jobs.pods("fetched")
+    assert pod["metadata"]["labels"]["team"] == "a"
 
 
 def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: Any) -> None:

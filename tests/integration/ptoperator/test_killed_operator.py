@@ -1,7 +1,5 @@
 """kill -9 of the operator at every write of a job's life: before it is sent, and after it is done but not answered."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +10,7 @@ import pytest
 from tests.builders.cluster.operator_process import Killer, OperatorProcess, WriteProxy
 
 from ptkube.client import Kube
-from ptkube.resources import CONFIGMAPS, EVENTS, JOBSETS
+from ptkube.resources import CONFIGMAPS, CRDS, EVENTS, JOBSETS
 from ptlocal.kubelet.ports import free_port
 
 MAX_STARTS = 80
@@ -91,3 +89,31 @@ def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, j
             operator.kill()
     assert not operator.log.read_text().count("lost the API server") > 1
     assert "Traceback" not in operator.log.read_text()
+
+
+def test_an_operator_outlives_the_deletion_of_jobsets_definition(
+    control_plane: Any, kube: Kube, jobs: Any, tmp_path: Path
+) -> None:
+    definition = kube.get(CRDS, "jobsets.jobset.x-k8s.io")
+    with WriteProxy(control_plane.kubeconfig, tmp_path, lambda moment, what: True) as proxy:
+        proxy.late = "/customresourcedefinitions"  # the watch of JobSets ends before anybody hears why
+        operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace, free_port())
+        operator.start()
+        try:
+            operator.wait_ready()
+            jobs.create("kept", {"FAKE_WAIT": "yes"})
+            jobs.wait_phase("kept", "Running")
+            kube.delete(CRDS, definition["metadata"]["name"])
+            jobs.wait(lambda: "JobSet must be installed" in str(jobs.status("kept").conditions), 60)
+            kube.create(CRDS, {"metadata": {"name": definition["metadata"]["name"]}, "spec": definition["spec"]})
+            definition = {}
+            jobs.wait_phase("kept", "Running")
+            assert not operator.is_dead()
+        finally:
+            operator.kill()
+            if definition and definition["metadata"]["name"] not in _names(kube):
+                kube.create(CRDS, {"metadata": {"name": definition["metadata"]["name"]}, "spec": definition["spec"]})
+
+
+def _names(kube: Kube) -> set[str]:
+    return {item["metadata"]["name"] for item in kube.list(CRDS).items}

@@ -3,8 +3,6 @@
 The CRDs (Kueue 0.19) stand beside the repository, not in it; a cluster that has Kueue is left alone.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

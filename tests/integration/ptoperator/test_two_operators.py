@@ -1,7 +1,5 @@
 """Two replicas of the operator: one works; when it is killed the other goes on, and never do both write."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

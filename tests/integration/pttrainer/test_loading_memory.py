@@ -1,7 +1,5 @@
 """Loading takes what the devices hold and a little: `benchmarks/loading_memory.py` in small, on 1 and 8 devices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The mesh on TPUs that are not here: slices, and axes that are a part of a torus's side. Needs libtpu (`make aot`)."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -3,8 +3,6 @@
 Needs libtpu: `make aot`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

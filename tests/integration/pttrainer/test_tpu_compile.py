@@ -3,8 +3,6 @@
 Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e '.[tpu-compiler]'`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from typing import Any
@@ -24,7 +22,8 @@ from pttrainer.models.config import Experts
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
-from pttrainer.train_step import step as steps
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
@@ -83,14 +82,15 @@ def compiled(model: Model, topology: str, **split: int) -> str:
     """The program that the TPU's compiler makes of the real train step."""
     mesh = _mesh(topology, split or {"fsdp": 4})
     adamw = optax.adamw(1e-3)
-    where = steps.layout(model, adamw, mesh)
-    step = steps.train_step(model, Likelihood(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
+    program = Program(model, Likelihood(), adamw, lambda count: 1e-3)  # type: ignore[arg-type]
+    where = program.layout(mesh)
+    step: Any = train_step(program, where)
     frozen = None
     if where.frozen is not None:
         shapes = model.frozen(model.abstract())
         frozen = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where.frozen)
     with jax.set_mesh(mesh):
-        lowered = step.lower(steps.abstract_state(model, adamw, where), _batch(mesh), frozen)
+        lowered = step.lower(program.abstract_state(where), _batch(mesh), frozen)
         text: str = lowered.compile().as_text()
     assert KERNEL not in text or "tpu_custom_call" in text  # the name alone could be one of ordinary operations
     return text

@@ -3,8 +3,6 @@
 The engine's own functions are compiled from shapes alone, one after the other. Needs libtpu (`make aot`).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The harness of the learning curves: bars, the book, the page. Nothing is trained here."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

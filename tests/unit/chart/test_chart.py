@@ -1,7 +1,5 @@
 """The chart, rendered and linted by Helm itself (its Go SDK, from a wheel)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -11,9 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
+from ptapi.spec import Pod, Resources
 from ptoperator.monitoring.metrics import Metrics
-from ptoperator.settings import Settings
+from ptoperator.settings import Settings, pod_defaults
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
 
@@ -66,6 +66,19 @@ def test_no_rule_has_a_wildcard() -> None:
 def test_jobs_may_be_made_read_and_deleted_and_nothing_else() -> None:
     found = [rule for _, rule in rules({}) if rule["apiGroups"] == ["batch"]]
     assert found == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "create", "delete"]}]
+
+
+def test_deployments_and_services_are_the_operators_only_with_tensorboard_servers() -> None:
+    def resources(values: Values) -> set[str]:
+        return {resource for _, rule in rules(values) for resource in rule["resources"]}
+
+    assert resources({}) & {"deployments", "services"} == set()
+    assert env_of({})["POSTTRAIN_TENSORBOARD_SERVERS"] == "false"
+    served = {"tensorboard": {"servers": True}}
+    assert resources(served) >= {"deployments", "services"}
+    assert env_of(served)["POSTTRAIN_TENSORBOARD_SERVERS"] == "true"
+    with pytest.raises(Exception, match=r"tensorboard\.ingress\.domain: expected only with tensorboard\.servers=true"):
+        documents({"tensorboard": {"ingress": {"domain": "tb.example.com"}}})
 
 
 def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
@@ -164,11 +177,11 @@ def test_ingresses_may_be_made_only_where_a_domain_is_named() -> None:
 
     assert not may_make({})
     assert env_of({})["POSTTRAIN_TENSORBOARD_INGRESS"] == ""
-    named = {"tensorboard": {"ingress": {"domain": "tb.example.com", "className": "nginx"}}}
+    named = {"tensorboard": {"servers": True, "ingress": {"domain": "tb.example.com", "className": "nginx"}}}
     assert may_make(named)
     assert json.loads(env_of(named)["POSTTRAIN_TENSORBOARD_INGRESS"])["domain"] == "tb.example.com"
     assert not any("httproutes" in rule["resources"] for _, rule in rules(named))
-    routed = {"tensorboard": {"ingress": {"domain": "tb.example.com", "gateway": {"name": "shared"}}}}
+    routed = {"tensorboard": {"servers": True, "ingress": {"domain": "tb.example.com", "gateway": {"name": "shared"}}}}
     assert any("httproutes" in rule["resources"] for _, rule in rules(routed))
 
 
@@ -186,6 +199,22 @@ def test_prices_go_to_the_operator_as_one_setting() -> None:
     assert env_of({})["POSTTRAIN_PRICES"] == ""
     prices = env_of({"prices": {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}})
     assert json.loads(prices["POSTTRAIN_PRICES"]) == {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}
+
+
+def test_defaults_of_the_pods_reach_the_operator_in_the_words_of_a_job() -> None:
+    assert not {"POSTTRAIN_TRAINER_POD", "POSTTRAIN_TRAINER_RESOURCES"} & env_of({}).keys()
+    pod = {"securityContext": {"runAsUser": 0}, "containerSecurityContext": {"privileged": True}, "hostNetwork": True}
+    trainer = {"pod": pod, "resources": {"trainer": {"limits": {"memory": "64Gi"}}}}
+    settings = Settings.from_env(env_of({"trainer": trainer}))
+    assert pod_defaults.pod(settings.trainer_pod) == Pod.model_validate(pod)
+    assert pod_defaults.resources(settings.trainer_resources) == Resources.model_validate(trainer["resources"])
+
+
+@pytest.mark.parametrize(("name", "model"), [("pod", Pod), ("resources", Resources)])
+def test_the_schema_of_values_knows_every_field_of_the_pods_defaults(name: str, model: type[BaseModel]) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    known = schema["properties"]["trainer"]["properties"][name]["propertyNames"]["enum"]
+    assert known == [field.alias for field in model.model_fields.values()]
 
 
 def test_digest_wins_over_tag() -> None:
@@ -224,3 +253,45 @@ def operator_env(values: Values) -> dict[str, str]:
     (deployment,) = of_kind(values, "Deployment")
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     return {each["name"]: each["value"] for each in variables if "value" in each}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "group"),
+    [
+        ("serviceMonitor", "ServiceMonitor", "monitoring.coreos.com"),
+        ("podMonitoring", "PodMonitoring", "monitoring.googleapis.com"),
+    ],
+)
+def test_a_monitor_selects_what_serves_the_metrics(value: str, kind: str, group: str) -> None:
+    assert of_kind({}, kind) == []
+    values = {"metrics": {value: {"enabled": True, "interval": "10s", "labels": {"release": "prometheus"}}}}
+    (monitor,) = of_kind(values, kind)
+    assert monitor["apiVersion"] == f"{group}/v1"
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["endpoints"] == [{"port": "http", "path": "/metrics", "interval": "10s"}]
+    (service,) = of_kind(values, "Service")
+    pod = of_kind(values, "Deployment")[0]["spec"]["template"]
+    labels = {"ServiceMonitor": service["metadata"]["labels"], "PodMonitoring": pod["metadata"]["labels"]}[kind]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    ports = {"ServiceMonitor": service["spec"]["ports"], "PodMonitoring": pod["spec"]["containers"][0]["ports"]}[kind]
+    assert [port["name"] for port in ports] == ["http"]
+    assert "annotations" not in service["metadata"]  # else Prometheus scrapes it twice
+
+
+def test_pods_of_the_operator_get_annotations_labels_and_variables() -> None:
+    values = {
+        "podAnnotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+        "podLabels": {"team": "platform", "app.kubernetes.io/name": "other"},
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    }
+    deployment = of_kind(values, "Deployment")[0]["spec"]
+    metadata = deployment["template"]["metadata"]
+    assert metadata["annotations"] == values["podAnnotations"]
+    assert metadata["labels"]["team"] == "platform"
+    assert deployment["selector"]["matchLabels"].items() <= metadata["labels"].items()
+    assert env_of(values)["HTTPS_PROXY"] == "http://proxy:3128"
+
+
+def test_a_variable_of_the_chart_itself_is_refused() -> None:
+    with pytest.raises(Exception, match="env: POSTTRAIN_LOG_LEVEL is the chart's own"):
+        documents({"env": [{"name": "POSTTRAIN_LOG_LEVEL", "value": "debug"}]})

@@ -1,7 +1,5 @@
 """What documents name exists: jobs are accepted, commands are ptctl's; fields, files, pages and headings are there."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shlex
@@ -101,6 +99,19 @@ def test_every_yaml_in_a_document_is_accepted(where: str, document: Manifest, tm
         parse_job(whole(document.get("spec", document)))
 
 
+def test_what_install_applies_needs_nothing_that_it_does_not_create() -> None:
+    text = (ROOT / "docs/guides/install.md").read_text()
+    applied = re.findall(r"^kubectl apply -f (\S+)$", text, re.MULTILINE)
+    assert applied
+    for path in applied:
+        spec = parse_job(yaml.safe_load((ROOT / path).read_text())).spec
+        uris = [spec.model.uri, spec.data.train.uri if spec.data.train else "", spec.output.uri]
+        assert [uri for uri in uris if "my-bucket" in uri or "meta-llama" in uri] == []
+        assert spec.volumes == []
+        assert [reward for reward in spec.rewards if reward.python] == []
+        assert spec.accelerator.type.startswith("cpu-")
+
+
 def commands() -> Iterator[tuple[str, str]]:
     """(where, command line) of ptctl, from fenced blocks and from the examples of every help."""
     for where, text in [block for language in ("bash", "") for block in blocks(language)]:
@@ -124,6 +135,8 @@ def parse(line: str) -> None:
     context: click.Context | None = None
     while isinstance(command, click.Group):
         assert words, f"{line}: a group alone"
+        if command.invoke_without_command and words[0] not in command.list_commands(click.Context(command)):
+            break
         context = click.Context(command, parent=context, info_name=words[0])
         name, child, words = command.resolve_command(context, words)
         assert child is not None, name

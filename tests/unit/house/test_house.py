@@ -1,7 +1,5 @@
 """Rules about the repository itself."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

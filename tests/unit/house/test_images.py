@@ -1,7 +1,5 @@
 """The images: their build context has what the wheel needs, and documents build them with the script's commands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

@@ -1,7 +1,5 @@
 """The accelerators table: names, chips, machines, and the traps that other tools fall into."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -130,7 +128,7 @@ def test_size_beyond_the_largest_names_the_largest() -> None:
     [
         ("v5-8", "v5p-8 (4 chips)"),
         ("tpu7-8", "tpu7x-2 (1 chip)"),
-        ("tpu-v6e-16", "v6e-1 (1 chip)"),
+        ("tpu-v6e-16", "did you mean v6e-16?"),
         ("ironwod-8", "ironwood-2 (1 chip)"),
         ("h100-8", "known families: v4, v5p"),
         ("v5p", "v5p-8 (4 chips)"),

@@ -1,7 +1,5 @@
 """Conditions mean the same in CEL and in Python, however they are combined."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Every example is a job as it stands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

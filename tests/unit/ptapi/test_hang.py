@@ -1,7 +1,5 @@
 """How long a run may be silent."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from ptapi.hang_timeout import limit_s

@@ -1,7 +1,5 @@
 """The API package is light: a wheel without extras validates a job, and imports nothing that it need not."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The generated reference pages describe the present."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every field of the spec says what its change means to a run that goes on."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -33,7 +31,14 @@ def job(**parts: Any) -> PostTrainJob:
 def test_every_field_is_classified_once_and_no_other_name_is() -> None:
     named = Counter(field for group in GROUPS for field in group.fields.split())
     assert not [field for field, times in named.items() if times > 1]
-    assert set(named) == set(resume.leaves(structural(PostTrainJobSpec), ""))
+    leaves = set(resume.leaves(structural(PostTrainJobSpec), ""))
+    assert set(resume.changes()) == leaves
+    assert [name for name in named if not any(leaf == name or leaf.startswith(below(name)) for leaf in leaves)] == []
+    assert [name for name in named if any(name.startswith(below(map_)) for map_ in named)] == []
+
+
+def below(map_: str) -> tuple[str, str]:
+    return f"{map_}.", f"{map_}[]."
 
 
 def test_a_field_that_nobody_classified_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,14 @@
 """spec → YAML → spec is the identity, for jobs drawn at random from the schema."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ptapi.errors import SpecError
 from ptapi.load import dump_job, load_job, manifest, parse_job
 from ptapi.spec import PostTrainJob
 from ptapi.spec.openapi_schema import Schema, child, structural
@@ -21,7 +21,7 @@ TIED = {
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
-    "speculative", "vllm", "clipLow", "dualClip",
+    "speculative", "vllm", "clipLow", "dualClip", "resources", "pod",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
@@ -99,6 +99,15 @@ ENVIRONMENT = st.sampled_from(
 )  # fmt: skip
 
 
+POD = st.sampled_from(
+    [None, {"labels": {"team": "a"}, "hostNetwork": True, "affinity": {"podAntiAffinity": {}}},
+     {"tolerations": [{"key": "a", "operator": "Exists"}], "containerSecurityContext": {"capabilities": {}},
+      "initContainers": [{"name": "fetch", "command": ["fetch"], "restartPolicy": "Always"}]}]
+)  # fmt: skip
+AMOUNTS = {"cpu": "500m", "memory": 1073741824, "ephemeral-storage": "1e3"}
+RESOURCES = st.sampled_from([None, {"trainer": {"requests": AMOUNTS, "limits": {"cpu": 1}}, "preflight": {}}])
+
+
 @cache
 def _document() -> st.SearchStrategy[Any]:
     return values(structural(PostTrainJob))
@@ -127,10 +136,11 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     else:
         spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
-    environment = draw(ENVIRONMENT)
-    spec.pop("environment", None)
-    if environment is not None:
-        spec["environment"] = environment
+    for name, drawn in (("environment", ENVIRONMENT), ("pod", POD), ("resources", RESOURCES)):
+        spec.pop(name, None)
+        value = draw(drawn)
+        if value is not None:
+            spec[name] = value
     spec["checkpoint"] = draw(below("checkpoint")) | {"everySteps": draw(st.integers(1, 1000))}
     if "eval" in spec["data"]:
         spec["checkpoint"] |= draw(st.sampled_from([{}, {"best": {"metric": "eval/loss", "keep": 2}}]))
@@ -189,8 +199,18 @@ def test_yaml_that_is_written_is_read_back(value: Any) -> None:
 
 
 def test_numbers_are_kubectls() -> None:
-    text = "a: 1e-6\nb: 1E3\nc: 6.0e-5\nd: .5\ne: 1_000\nf: 0x10\ng: 1:30\nh: 2026-01-01\ni: 1.\nj: -3\n"
+    text = "a: 1e-6\nb: 1E3\nc: 6.0e-5\nd: .5\ne: 1_000\nf: 0x10\ng: 1:30\nh: 2026-01-01\ni: 1.\nj: -3\nk: 0o17\n"
     assert kubectl_yaml.read(text) == {
         "a": 1e-6, "b": 1000.0, "c": 6e-5, "d": 0.5, "e": 1000, "f": 16, "g": "1:30", "h": "2026-01-01", "i": 1.0,
-        "j": -3,
+        "j": -3, "k": 15,
     }  # fmt: skip
+
+
+def test_file_modes_are_octal_and_no_other_number_begins_with_a_zero() -> None:
+    assert kubectl_yaml.read("defaultMode: 0644\nitems: [{mode: 0400}]") == {
+        "defaultMode": 420,
+        "items": [{"mode": 256}],
+    }
+    for text in ("steps: 010", "steps: 09", "steps: -0_7", "010: steps"):
+        with pytest.raises(SpecError, match=r'is an octal number to some.*"-?0'):
+            kubectl_yaml.read(text)

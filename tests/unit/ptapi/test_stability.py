@@ -1,7 +1,5 @@
 """The list of experimental fields names what exists, once, and the jobs that newcomers run first do without it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

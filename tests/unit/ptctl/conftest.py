@@ -1,7 +1,5 @@
 """ptctl under test: the whole program in this process, on a fake cluster that keeps its objects in a dict."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable, Iterator, Mapping

@@ -1,14 +1,12 @@
 """`ptctl workload tensorboard` of a job whose TensorBoard runs in the cluster."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ptctl.connect import tensorboard_forward
+from ptctl.port_forwards import tensorboard_forward
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import labels
 from ptoperator.render.tensorboard import tensorboard_name

@@ -1,7 +1,5 @@
 """`wait`, `suspend`, `resume`, `delete`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`ptctl workload connect`: the address of a headless job's chips."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from typing import Any

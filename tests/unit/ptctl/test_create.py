@@ -1,9 +1,10 @@
 """`workload create`: from flags, from files, dry and in earnest."""
 
-from __future__ import annotations
-
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from ptctl.jobs.from_flags import apply_flags, empty_job
+from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 
@@ -139,10 +141,7 @@ def test_a_path_becomes_a_file_uri(invoke: Invoke, tmp_path: Path, monkeypatch: 
     job = dry(invoke, *FLAGS, "--data", "./train.jsonl", "--output", f"{tmp_path}/runs", "--reward", "my/r.py")
     assert job["spec"]["data"]["train"]["uri"] == f"file://{tmp_path.resolve()}/train.jsonl"
     assert job["spec"]["output"]["uri"] == f"file://{tmp_path.resolve()}/runs"
-    assert job["spec"]["rewards"] == [
-        {"builtin": "gsm8k"},
-        {"python": {"uri": f"file://{tmp_path.resolve()}/my/r.py"}},
-    ]
+    assert job["spec"]["rewards"] == [{"builtin": "gsm8k"}, {"python": {"uri": f"file://{tmp_path.resolve()}/my/r.py"}}]
 
 
 def test_flags_change_the_file_and_set_has_the_last_word(invoke: Invoke, job_file: Path) -> None:
@@ -287,6 +286,8 @@ def test_wrong_input_exits_2_names_what_is_wrong_and_sends_nothing(
     assert not any(call[0] == "create" for call in kube.calls)
 
 
+_BOMB = "a{1}: &a{1} [*a{0}, *a{0}]\n"
+
 FILES = {
     "empty": ("", "no document"),
     "a list": ("- 1\n", "list"),
@@ -300,6 +301,10 @@ FILES = {
     "no metadata": ("apiVersion: posttrain.dev/v1alpha1\nkind: PostTrainJob\nspec: {}\n", "metadata"),
     "name is a number": ("kind: PostTrainJob\nmetadata: {name: 7}\n", "metadata.name"),
     "metadata is text": ("kind: PostTrainJob\nmetadata: x\n", "metadata"),
+    "octal": ("kind: PostTrainJob\nspec: {training: {steps: 010}}\n", "write 10 for the decimal number, 0o10 for"),
+    "aliases that multiply": ("a0: &a0 x\n" + "".join(map(_BOMB.format, range(30), range(1, 31))), "100,000 values"),
+    "alias of itself": ("a: &a [*a]\n", "is an alias of what contains it"),
+    "deep nesting": ("a: " + "[" * 5000 + "]" * 5000, "deeper than 100 levels"),
     "null spec": ("kind: PostTrainJob\nmetadata: {name: a}\nspec:\n", "spec"),
 }
 
@@ -314,6 +319,57 @@ def test_a_wrong_file_exits_2_and_names_itself(invoke: Invoke, tmp_path: Path, t
         assert said in result.err
         assert str(path) in result.err
         assert "Traceback" not in result.err
+
+
+def test_a_job_from_get_is_created_without_what_the_server_sets(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    kube.put(POSTTRAINJOBS, {**make_job("a", spec={"rewards": [{"builtin": "gsm8k"}]})})
+    path = tmp_path / "job.yaml"
+    path.write_text(invoke("workload", "get", "a", "-o", "yaml").out)
+    result = invoke("workload", "create", "-f", str(path), "--workload", "b")
+    assert result.code == 0, result.err
+    ((_, (sent, _)),) = (call for call in kube.calls if call[0] == "create")
+    assert sorted(sent) == ["apiVersion", "kind", "metadata", "spec"]
+    assert sent["metadata"] == {"name": "b", "namespace": "default"}
+    assert "left out, because the server sets them: metadata.creationTimestamp, metadata.resourceVersion" in result.err
+    assert "status" in result.err
+
+
+def test_relative_paths_need_no_dot(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = dry(invoke, *FLAGS, "--data", "d/train.jsonl", "--eval-data", "eval.jsonl", "--output", "runs")
+    assert job["spec"]["data"]["train"]["uri"] == f"file://{tmp_path}/d/train.jsonl"
+    assert job["spec"]["data"]["eval"]["uri"] == f"file://{tmp_path}/eval.jsonl"
+    assert job["spec"]["output"]["uri"] == f"file://{tmp_path}/runs"
+    wrong = invoke("workload", "create", *FLAGS, "--data", "gs:/my-bucket/train.jsonl", "--dry-run=client")
+    assert (wrong.code, "spec.data.train.uri: gs:/my-bucket" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["V5P-128", "v5p_128", "v5p128", "tpu-v5p-128", "TPU_v5p-128"])
+def test_a_misspelt_accelerator_is_answered_with_the_one_that_was_meant(invoke: Invoke, name: str) -> None:
+    result = invoke("workload", "create", *FLAGS, "--tpu-type", name, "--dry-run=client")
+    assert (result.code, f"spec.accelerator.type: {name}: " in result.err) == (2, True)
+    assert "hint: did you mean v5p-128?" in result.err
+
+
+@pytest.mark.parametrize("kind", ["named pipe", "endless device", "endless standard input"])
+def test_a_job_file_that_never_ends_is_refused(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = {"named pipe": str(tmp_path / "pipe"), "endless device": "/dev/zero"}.get(kind, "-")
+    with open("/dev/zero") as zero:
+        command = [sys.executable, "-m", "ptctl", "validate", "-f", path]
+        done = subprocess.run(command, stdin=zero, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert ("no document" if kind == "named pipe" else "more than 3 MiB; accepted: one job") in done.stderr
+
+
+def test_a_job_file_may_be_a_pipe_that_is_written_later(job_file: Path) -> None:
+    line = (
+        f"{sys.executable} -m ptctl validate -f <(sleep 0.5; head -c 20 {job_file}; sleep 0.5; tail -c +21 {job_file})"
+    )
+    done = subprocess.run(line, shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_file_that_is_not_text_is_refused(invoke: Invoke, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The demo's parts that need no cluster: its jobs, what it shows, what it reports."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
@@ -13,8 +11,8 @@ from ptapi.load import parse_job
 from ptctl.demo import manifests, report
 from ptctl.demo.display import PlainView, render
 from ptctl.demo.follow import describe, share
-from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.lock import exclusive
+from ptctl.demo.own_jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.paths import GRPO, SFT, DemoPaths
 from ptctl.demo.task_list import Task, TaskList, clock_text
 from ptctl.errors import CliError
@@ -49,7 +47,6 @@ def test_the_jobs_are_valid_and_point_at_the_demos_files(tmp_path: Path) -> None
         assert job.metadata.name == name
         assert job.metadata.labels["posttrain.dev/demo"] == "true"
         assert job.spec.data.train.uri == f"file://{tmp_path}/data/train.jsonl"
-        assert job.spec.data.eval is not None
         assert job.spec.data.eval.uri == f"file://{tmp_path}/data/eval.jsonl"
         assert job.spec.output.uri == f"file://{tmp_path}/runs"
         assert job.spec.training.seed == 7

@@ -1,7 +1,5 @@
 """What `--help` says, and what it costs."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -113,11 +111,19 @@ def test_help_of_a_verb_imports_neither_a_cluster_client_nor_the_models(verb: st
     assert modules & HEAVY == set()
 
 
-def test_listing_imports_no_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "position"), [("ptctl wo", 1), ("ptctl workload list --filter-by-s", 3)])
+def test_completion_of_verbs_and_flags_imports_nothing_heavy(words: str, position: int) -> None:
+    asked = {"_PTCTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    printed = run_python(f"import os; os.environ.update({asked!r})\n" + LOADED.format(args=[])).splitlines()
+    assert printed[0] in ("plain,workload", "plain,--filter-by-status")
+    assert set(json.loads(printed[-1])) & HEAVY == set()
+
+
+def test_listing_imports_no_models_of_jobs(tmp_path: Path) -> None:
     args = ["workload", "list", "--kubeconfig", str(tmp_path / "none")]
     modules = set(json.loads(run_python(LOADED.format(args=args)).splitlines()[-1]))
     assert "ptkube.client" in modules
-    assert modules & {"pydantic", "rich", "ptapi.spec", "kubernetes", "aiohttp"} == set()
+    assert modules & {"rich", "ptapi.spec", "aiohttp", "kopf", "kubernetes.client.api.core_v1_api"} == set()
 
 
 def cpu_seconds(words: list[str]) -> float:

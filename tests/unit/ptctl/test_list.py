@@ -1,7 +1,5 @@
 """`workload list` and `get`: tables, documents, filters, watching."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

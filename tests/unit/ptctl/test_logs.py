@@ -1,7 +1,5 @@
 """`workload logs` and `describe`: what pods and their job say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`ptctl plan`: what the trainer's verdict becomes for a shell."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,4 @@
-"""`ptctl plan --fit` and `--matrix`: what becomes of the trainer's answer, and the user's prices."""
-
-from __future__ import annotations
+"""`ptctl plan fit` and `plan matrix`: what becomes of the trainer's answer, and the user's prices."""
 
 import csv
 import io
@@ -54,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 def test_fit_prints_the_users_job_with_the_change_and_says_what_it_is(
     invoke: Invoke, job_file: Path, asked: list[tuple[str, ...]]
 ) -> None:
-    outcome = invoke("plan", "-f", str(job_file), "--fit", "--keep", "chips", "--quick")
+    outcome = invoke("plan", "fit", "-f", str(job_file), "--keep", "chips", "--quick")
     assert outcome.code == 0
     before, after = yaml.safe_load(job_file.read_text()), yaml.safe_load(outcome.out)
     assert after["spec"] == {**before["spec"], "training": {"microBatchSize": 16, "lora": {}}}
@@ -68,7 +66,7 @@ def test_fit_writes_a_file_that_is_a_job(
     invoke: Invoke, job_file: Path, tmp_path: Path, asked: list[tuple[str, ...]]
 ) -> None:
     target = tmp_path / "fitting.yaml"
-    outcome = invoke("plan", "-f", str(job_file), "--fit", "-o", str(target))
+    outcome = invoke("plan", "fit", "-f", str(job_file), "-o", str(target))
     assert (outcome.code, outcome.out) == (0, "")
     assert invoke("validate", "-f", str(target)).code == 0
 
@@ -81,7 +79,7 @@ def test_fit_without_a_change_that_helps_ends_with_1(
         return 70
 
     monkeypatch.setattr(ptctl.trainer_process, "trainer_code", trainer_code)
-    outcome = invoke("plan", "-f", str(job_file), "--fit")
+    outcome = invoke("plan", "fit", "-f", str(job_file))
     assert (outcome.code, outcome.out) == (1, "")
     assert "layouts tried fits" in outcome.err
 
@@ -91,7 +89,7 @@ def test_the_matrix_as_text_json_and_csv_says_the_same(
 ) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("currency: EUR\nsource: a contract\nchipHour: {v6e: 2.7}\n")
-    flags = ("plan", "-f", str(job_file), "--matrix", "--accelerator", "v6e-16", "--batch-size", "32")
+    flags = ("plan", "matrix", "-f", str(job_file), "--accelerator", "v6e-16", "--batch-size", "32")
     text = invoke(*flags, "--prices", str(prices))
     assert text.code == 0
     assert asked[0][:6] == ("preflight", "--matrix", "--accelerator", "v6e-16", "--batch-size", "32")
@@ -117,7 +115,7 @@ def test_the_matrix_as_text_json_and_csv_says_the_same(
 
 def test_the_matrix_as_a_picture(invoke: Invoke, job_file: Path, tmp_path: Path, asked: list[tuple[str, ...]]) -> None:
     target = tmp_path / "matrix.png"
-    outcome = invoke("plan", "-f", str(job_file), "--matrix", "-o", str(target))
+    outcome = invoke("plan", "matrix", "-f", str(job_file), "-o", str(target))
     assert (outcome.code, outcome.out) == (0, "")
     assert target.read_bytes().startswith(b"\x89PNG")
     assert "no prices given, so no cost" in outcome.err
@@ -134,41 +132,62 @@ def test_a_price_of_the_table_is_the_price_of_the_plan(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("words", "message"),
     [
-        (("--fit", "--matrix"), "exclude each other"),
-        (("--keep", "chips"), "--keep works only with --fit"),
-        (("--accelerator", "v6e-16"), "only with --matrix"),
-        (("--batch-size", "64"), "only with --matrix"),
-        (("--quick", "--depth", "full"), "does not work with --quick"),
-        (("--matrix", "--price", "2.70"), "--prices FILE"),
-        (("--price", "-1"), "not in the range x>=0"),
-        (("-o", "csv"), "accepted: text, json"),
-        (("--matrix", "-o", "matrix.pdf"), "accepted: text, json, csv"),
+        (("plan", "--quick", "--depth", "full"), "does not work with --quick"),
+        (("plan", "--price", "-1"), "not in the range x>=0"),
+        (("plan", "-o", "csv"), "'csv' is not one of 'text', 'json'"),
+        (("plan", "matrix", "-o", "matrix.pdf"), "accepted: text, json, csv"),
     ],
 )
-def test_forms_that_do_not_go_together_are_refused(
-    invoke: Invoke, job_file: Path, flags: tuple[str, ...], said: str
+def test_flags_that_do_not_work_together_are_refused(
+    invoke: Invoke, job_file: Path, words: tuple[str, ...], message: str
 ) -> None:
-    outcome = invoke("plan", "-f", str(job_file), *flags)
+    outcome = invoke(*words, "-f", str(job_file))
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("flag", "verb"),
+    [
+        ("--fit", "fit"),
+        ("--keep=chips", "fit"),
+        ("--matrix", "matrix"),
+        ("--accelerator=v6e-16", "matrix"),
+        ("--batch-size=64", "matrix"),
+    ],
+)
+def test_a_flag_that_has_become_a_verb_is_refused_with_the_verb(
+    invoke: Invoke, job_file: Path, flag: str, verb: str
+) -> None:
+    outcome = invoke("plan", "-f", str(job_file), flag)
+    assert outcome.code == 2
+    assert f"hint: `ptctl plan {verb} -f job.yaml`\n" in outcome.err
+
+
+def test_flags_in_front_of_a_verb_are_refused_and_never_dropped(invoke: Invoke, job_file: Path) -> None:
+    outcome = invoke("plan", "-f", str(job_file), "fit")
+    assert outcome.code == 2
+    assert "hint: `ptctl plan fit -f job.yaml`" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
     [
         ("chipHour: {v9: 1}", "chipHour.v9: accepted generations: "),
         ("chipHour: {v6e: free}", "chipHour.v6e: 'free': accepted: a price above 0"),
         ("v6e: 1", "accepted: a map with currency, source, chipHour"),
     ],
 )
-def test_wrong_prices_are_refused_by_name(invoke: Invoke, job_file: Path, tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_prices_are_refused_by_name(
+    invoke: Invoke, job_file: Path, tmp_path: Path, text: str, message: str
+) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(text)
-    outcome = invoke("plan", "-f", str(job_file), "--matrix", "--prices", str(file))
+    outcome = invoke("plan", "matrix", "-f", str(job_file), "--prices", str(file))
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
 
 
 def test_cost_follows_from_price_and_speed(tmp_path: Path) -> None:

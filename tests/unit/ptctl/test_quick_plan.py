@@ -1,7 +1,5 @@
 """`ptctl plan --quick`, whole: exit codes, where its lines go, what it costs, and what it never imports."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess
@@ -64,7 +62,10 @@ def test_one_that_does_not_fit_ends_with_1_and_says_what_would(file: Path) -> No
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [("training.batchSize=65", "spec.training.batchSize: 65"), ("model.uri=random://nothing", "no such preset")],
+    [
+        ("training.batchSize=65", "spec.training.batchSize: 65"),
+        ("model.uri=random://tinny", "did you mean random://tiny?"),
+    ],
 )
 def test_one_that_is_wrong_ends_with_2_and_names_the_field(file: Path, change: str, message: str) -> None:
     done, _ = plan(file, "--set", change)

@@ -1,7 +1,5 @@
 """`metrics`, `samples`, `tensorboard`: what the trainer left in the run directory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 import pytest
 
 from ptctl.runs import sample_view
+from ptkube.errors import Unreachable
 from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
@@ -115,6 +114,17 @@ def test_tensorboard_prints_the_command(invoke: Invoke, run: Path) -> None:
     assert invoke("workload", "tensorboard", "a").out == f"tensorboard --logdir {run}/tensorboard --port 6006\n"
 
 
+def test_tensorboard_reads_the_run_directory_where_the_operator_starts_no_servers(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any]
+) -> None:
+    spec = {"output": {"uri": "gs://b/runs"}, "tensorboard": {"server": True}}
+    command = "tensorboard --logdir gs://b/runs/a/tensorboard"
+    kube.put(POSTTRAINJOBS, make_job("a", spec=spec, links={"tensorboard": command}))
+    result = invoke("workload", "tensorboard", "a")
+    assert (result.code, result.out) == (0, f"{command} --port 6006\n")
+    assert "tensorboard.servers" in result.err
+
+
 def test_a_run_in_a_bucket_names_the_command_that_reads_it(
     invoke: Invoke, kube: Any, make_job: Callable[..., Any]
 ) -> None:
@@ -144,6 +154,57 @@ def test_samples_are_followed_from_the_newest_step_to_the_job_s_end(
     assert "step 13   reward none   a none   b 0.5   advantage 0\nP13\nC\n" in result.out
     assert "assistant: call\ntool: 7\n" in result.out
     assert "job 'a' succeeded" in result.err
+
+
+@pytest.fixture
+def local_run(invoke: Invoke, run: Path, kube: Any) -> Path:
+    """The same run without a job in a cluster, which does not answer either."""
+    made = kube.objects.popitem()[1]
+    made.pop("status")
+    (run / "spec.yaml").write_text(json.dumps(made))
+    kube.error = Unreachable(0, "Unreachable", "no cluster")
+    return run
+
+
+def ends(run: Path, *, released: str = "now", heartbeat: str = "2026-01-01T00:00:00Z", **termination: Any) -> None:
+    (run / "lease.json").write_text(json.dumps({"released": released, "heartbeat": heartbeat}))
+    (run / "termination.json").write_text(json.dumps(termination))
+
+
+def test_a_run_directory_stands_in_for_a_job(invoke: Invoke, local_run: Path) -> None:
+    ends(local_run, exitCode=0)
+    (local_run / "progress.json").write_text(json.dumps({"stage": "done", "step": 12, "totalSteps": 12}))
+    assert invoke("workload", "metrics", str(local_run), "--last", "1").out.splitlines()[1].split()[0] == "12"
+    assert "P12\nC\n" in invoke("workload", "samples", str(local_run)).out
+    assert invoke("workload", "samples", f"{local_run}/", "-f").err == "job 'a' succeeded\n"
+    assert f"--logdir {local_run}/tensorboard" in invoke("workload", "tensorboard", local_run.as_uri()).out
+    described = invoke("workload", "describe", str(local_run))
+    assert described.code == 0, described.err
+    lines = {" ".join(line.split()) for line in described.out.splitlines()}
+    assert {"Name: a", "Phase: Succeeded", "Step: 12 of 12 (100%)", f"Run directory: file://{local_run}"} <= lines
+
+
+@pytest.mark.parametrize(
+    ("end", "phase"),
+    [
+        ({"exitCode": 65, "failureClass": "DataError", "message": "no rows"}, "Failed"),
+        ({"exitCode": 75}, "Suspended"),
+        ({"exitCode": 0, "released": ""}, "Suspended"),
+        ({"exitCode": 0, "released": "", "heartbeat": "2999-01-01T00:00:00Z"}, "Running"),
+    ],
+)
+def test_a_local_run_s_phase_follows_from_its_lease_and_its_end(
+    invoke: Invoke, local_run: Path, end: dict[str, Any], phase: str
+) -> None:
+    ends(local_run, **end)
+    out = invoke("workload", "describe", str(local_run)).out
+    assert f"Phase:           {phase}\n" in out
+    assert ("DataError: no rows" in out) == (phase == "Failed")
+
+
+def test_a_directory_without_a_run_is_refused_with_the_runs_in_it(invoke: Invoke, local_run: Path) -> None:
+    result = invoke("workload", "metrics", str(local_run.parent))
+    assert (result.code, f"did you mean {local_run}?" in result.err) == (3, True)
 
 
 @pytest.mark.usefixtures("run")

@@ -1,7 +1,5 @@
 """`workload list` of a thousand jobs, as a process of its own against a server of a few lines."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

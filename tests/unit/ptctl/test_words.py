@@ -1,7 +1,5 @@
 """Foreign words, small functions, and the shell."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,6 +33,14 @@ def test_a_flag_of_xpk_that_means_nothing_here_is_refused_with_what_to_use(invok
     assert xpk_flags.CREATE[flag] in result.err
 
 
+def test_all_flags_of_xpk_are_refused_at_once(invoke: Invoke) -> None:
+    result = invoke("workload", "create", "--workload", "a", "--zone=us-east5-a", "--project", "p", "--cluster", "c")
+    assert result.code == 2
+    assert "error: --zone, --project, --cluster do not exist here.\n" in result.err
+    for flag in ("--zone", "--project", "--cluster"):
+        assert f"  {flag}: {xpk_flags.CREATE[flag]}\n" in result.err
+
+
 def test_the_words_of_flags_are_those_of_the_models() -> None:
     assert get_args(GrpoLoss) == choices.GRPO_LOSSES
     assert get_args(BuiltinReward) == choices.BUILTIN_REWARDS
@@ -56,6 +62,23 @@ def test_a_command_of_another_tool_is_answered(invoke: Invoke, word: str) -> Non
 def test_a_verb_of_another_tool_is_answered(invoke: Invoke, word: str) -> None:
     result = invoke("workload", word, "--some", "x")
     assert (result.code, WORKLOAD_MOVED[word] in result.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("list",), "did you mean `ptctl workload list`"),
+        (("lst",), "did you mean `ptctl workload list`"),
+        (("validat",), "did you mean `ptctl validate`"),
+        (("workload", "decribe"), "did you mean `ptctl workload describe`"),
+        (("chat",), "accepted: workload, validate, "),
+    ],
+)
+def test_an_unknown_verb_is_answered_with_one_that_is_like_it(
+    invoke: Invoke, words: tuple[str, ...], hint: str
+) -> None:
+    result = invoke(*words)
+    assert (result.code, f"hint: {hint}" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("words", [[], ["workload"], ["local"]])

@@ -1,19 +1,20 @@
-"""The Kubernetes client against a scripted HTTP server: URLs, bodies, errors, retries, streams."""
-
-from __future__ import annotations
+"""The Kubernetes client against a scripted HTTP server: URLs, bodies, errors, retries, streams, credentials."""
 
 import json
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from ptkube import timestamps
 from ptkube.client import (
     AlreadyExists,
     ApiError,
@@ -26,7 +27,6 @@ from ptkube.client import (
     Unauthorized,
     Unreachable,
 )
-from ptkube.kubeconfig import Access
 from ptkube.resources import CRDS, JOBSETS, NODES, PODS, Manifest
 
 
@@ -49,14 +49,27 @@ class Script:
     seen: list[Seen] = field(default_factory=list)
     hung_up: threading.Event = field(default_factory=threading.Event)
     port: int = 0
+    folder: Path = Path()
 
-    def kube(self, **access: Any) -> Kube:
-        return Kube(Access(server=f"http://127.0.0.1:{self.port}", **access))
+    def kube(self, namespace: str = "default", **user: Any) -> Kube:
+        return Kube.load(str(self.kubeconfig(namespace, **user)))
+
+    def kubeconfig(self, namespace: str = "default", **user: Any) -> Path:
+        path = self.folder / "config"
+        context = {"cluster": "c", "user": "u", "namespace": namespace}
+        config = {
+            "current-context": "local",
+            "contexts": [{"name": "local", "context": context}],
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "users": [{"name": "u", "user": user}],
+        }
+        path.write_text(yaml.safe_dump(config))
+        return path
 
 
 @pytest.fixture
-def script() -> Iterator[Script]:
-    script = Script()
+def script(tmp_path: Path) -> Iterator[Script]:
+    script = Script(folder=tmp_path)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -192,24 +205,19 @@ def test_create_of_a_cluster_scoped_kind_has_no_namespace_in_its_path(script: Sc
 
 def test_apply_is_server_side_and_states_manager_force_and_kind(script: Script) -> None:
     script.answers = [(200, {})]
-    script.kube().apply(JOBSETS, {"metadata": {"name": "a", "namespace": "ns"}}, field_manager="me", force=False)
+    script.kube().apply(JOBSETS, {"metadata": {"name": "a", "namespace": "ns"}}, field_manager="me")
     seen = script.seen[0]
     assert seen.method == "PATCH"
-    assert seen.path.endswith("/jobsets/a?fieldManager=me&force=false")
+    assert seen.path.endswith("/jobsets/a?fieldManager=me&force=true")
     assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
     assert (seen.body["apiVersion"], seen.body["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
 
 
-def test_patch_is_a_merge_patch_for_a_dict_and_a_json_patch_for_a_list(script: Script) -> None:
-    script.answers = [(200, {})] * 2
-    kube = script.kube()
-    kube.patch(PODS, "a", "ns", {"status": {"phase": "Running"}}, subresource="status")
-    kube.patch(PODS, "a", "ns", [{"op": "remove", "path": "/spec"}])
+def test_patch_is_a_merge_patch(script: Script) -> None:
+    script.answers = [(200, {})]
+    script.kube().patch(PODS, "a", "ns", {"status": {"phase": "Running"}}, subresource="status")
     assert script.seen[0].path == "/api/v1/namespaces/ns/pods/a/status"
-    assert [s.headers["Content-Type"] for s in script.seen] == [
-        "application/merge-patch+json",
-        "application/json-patch+json",
-    ]
+    assert script.seen[0].headers["Content-Type"] == "application/merge-patch+json"
 
 
 def test_delete_sends_propagation_grace_and_uid(script: Script) -> None:
@@ -300,14 +308,14 @@ def test_connections_are_reused_and_a_dead_idle_one_is_noticed_before_a_write(sc
     assert ports[0] == ports[1] != ports[2]
 
 
-def test_unreachable_server_names_the_address_and_what_to_do() -> None:
+def test_unreachable_server_names_the_address_and_what_to_do(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    kube = Kube(Access(server=f"http://127.0.0.1:{port}", context="local", source="/x/config"))
+        script = Script(port=free.getsockname()[1], folder=tmp_path)
     with pytest.raises(Unreachable) as caught:
-        kube.get(PODS, "a", "ns")
-    assert f"http://127.0.0.1:{port} (context 'local' of /x/config): Connection refused" in str(caught.value)
+        script.kube().get(PODS, "a", "ns")
+    where = f"http://127.0.0.1:{script.port} (context 'local' of {tmp_path / 'config'})"
+    assert f"{where}: Connection refused" in str(caught.value)
     assert "hint:" in str(caught.value)
 
 
@@ -391,33 +399,76 @@ def test_one_client_serves_many_threads(script: Script) -> None:
     assert sorted(got) == list(range(40))
 
 
-def test_bearer_token_is_sent_and_a_401_makes_an_exec_plugin_run_again(script: Script, tmp_path: Any) -> None:
-    counter = tmp_path / "count"
+def plugin(folder: Path, **credential: str) -> Manifest:
+    """The `exec` of a user: hands out token-1, then token-2, ...."""
+    version = "client.authentication.k8s.io/v1"
     program = (
-        "import json,pathlib,os; p=pathlib.Path(os.environ['COUNT']); n=int(p.read_text() or 0)+1 if p.exists() else 1;"
-        "p.write_text(str(n)); print(json.dumps({'kind':'ExecCredential','status':{'token':f'token-{n}'}}))"
+        "import json, pathlib, sys; path = pathlib.Path(sys.argv[1]); answer = json.loads(sys.argv[2]);"
+        "path.write_text(path.read_text() + 'x' if path.exists() else 'x');"
+        "answer['status']['token'] = f'token-{len(path.read_text())}'; print(json.dumps(answer))"
     )
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": sys.executable,
-        "args": ["-c", program],
-        "env": [{"name": "COUNT", "value": str(counter)}],
-    }
+    answer = {"apiVersion": version, "kind": "ExecCredential", "status": credential}
+    words = ["-c", program, str(folder / "count"), json.dumps(answer)]
+    return {"apiVersion": version, "command": sys.executable, "args": words}
+
+
+def test_a_401_makes_an_exec_plugin_run_again(script: Script, tmp_path: Path) -> None:
     script.answers = [(200, {}), status(401, "Unauthorized", "expired"), (200, {})]
-    kube = script.kube(exec_plugin=plugin)
+    kube = script.kube(exec=plugin(tmp_path))
     kube.get(PODS, "a", "ns")
     kube.get(PODS, "a", "ns")
-    assert [s.headers["Authorization"] for s in script.seen] == [
-        "Bearer token-1",
-        "Bearer token-1",
-        "Bearer token-2",
-    ]
+    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
 
 
-def test_importing_the_client_stays_cheap() -> None:
-    code = (
-        "import sys, time; import ptkube.client; "
-        "print([m for m in ('kubernetes', 'aiohttp', 'urllib3', 'requests', 'kopf', 'pydantic') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert out.stdout.strip() == "[]"
+def test_an_exec_plugin_runs_again_only_when_its_token_expires(script: Script, tmp_path: Path) -> None:
+    script.answers = [(200, {})] * 4
+    in_minutes = (timestamps.utc_now() + timedelta(minutes=2)).isoformat()
+    kube = script.kube(exec=plugin(tmp_path, expirationTimestamp=in_minutes))
+    kube.get(PODS, "a", "ns")
+    kube.get(PODS, "a", "ns")
+    script.kube(exec=plugin(tmp_path, expirationTimestamp="2020-01-01T00:00:00Z")).get(PODS, "a", "ns")
+    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer token-1", "Bearer token-1", "Bearer token-3"]
+
+
+def test_a_401_reads_the_kubeconfig_anew_but_follows_it_to_no_other_cluster(script: Script) -> None:
+    refused = status(401, "Unauthorized", "expired")
+    kube = script.kube(token="old")
+    script.kubeconfig(token="new")
+    script.answers = [refused, (200, {})]
+    kube.get(PODS, "a", "ns")
+    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer old", "Bearer new"]
+
+    config = yaml.safe_load((script.folder / "config").read_text())
+    config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    config["users"][0]["user"]["token"] = "another cluster's"
+    (script.folder / "config").write_text(yaml.safe_dump(config))
+    script.answers = [refused]
+    with pytest.raises(Unauthorized, match="hint: log in again"):
+        kube.get(PODS, "a", "ns")
+    assert script.seen[-1].headers["Authorization"] == "Bearer new"
+
+
+def test_who_asks_is_the_impersonated_user_of_posttrain(script: Script) -> None:
+    script.answers = [(200, {})]
+    script.kube(**{"username": "u", "password": "p", "as": "someone"}).get(PODS, "a", "ns")
+    headers = script.seen[0].headers
+    assert (headers["Impersonate-User"], headers["User-Agent"]) == ("someone", "posttrain")
+    assert headers["Authorization"] == "Basic dTpw"
+
+
+def test_an_environments_proxy_is_not_asked_for_this_machine(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    script.answers = [(200, {"a": 1})]
+    assert script.kube().get(PODS, "a", "ns") == {"a": 1}
+
+
+def test_a_chosen_proxy_is_asked_with_its_password(script: Script) -> None:
+    path = script.kubeconfig()
+    cluster = {"server": "http://api.example/prefix", "proxy-url": f"http://u:p@127.0.0.1:{script.port}"}
+    config = yaml.safe_load(path.read_text()) | {"clusters": [{"name": "c", "cluster": cluster}]}
+    path.write_text(yaml.safe_dump(config))
+    script.answers = [(200, {"a": 1})]
+    assert Kube.load(str(path)).get(PODS, "a", "ns") == {"a": 1}
+    seen = script.seen[0]
+    assert seen.path == "http://api.example/prefix/api/v1/namespaces/ns/pods/a"
+    assert seen.headers["proxy-authorization"] == "Basic dTpw"

@@ -1,14 +1,17 @@
 """The local copy of a kind: list, watch, resume, and writes of our own."""
 
-from __future__ import annotations
-
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ptkube.client import Gone, ListResult
+import pytest
+
+from ptkube.client import ListResult
+from ptkube.errors import ApiError, Forbidden, Gone, Unreachable
 from ptkube.informer import Informer
 from ptkube.resources import PODS, Manifest
+from ptkube.watch import changes
 
 
 def pod(name: str, version: int, uid: str = "u") -> Manifest:
@@ -104,3 +107,26 @@ def test_a_late_event_does_not_undo_a_newer_write_of_ours() -> None:
     found = informer.get("ns", "a")
     assert found is not None
     assert found["metadata"]["resourceVersion"] == "9"
+
+
+def test_a_program_that_waits_is_told_what_an_outage_hid_and_gives_up_on_a_refusal() -> None:
+    lists = [ListResult([pod("a", 1), pod("b", 2)], "5"), ListResult([pod("a", 1), pod("c", 7)], "9")]
+    away = Unreachable(0, "Unreachable", "connection refused")
+    kube = Scripted(lists, [away, Forbidden(403, "Forbidden", "cannot watch")], threading.Event())
+    told = changes(kube, PODS, "ns")  # type: ignore[arg-type]
+    seen = [f"{kind} {item['metadata']['name']}" if item else kind for kind, item in itertools.islice(told, 6)]
+    assert seen == ["ADDED a", "ADDED b", "SYNCED", "DELETED b", "ADDED c", "SYNCED"]
+    with pytest.raises(Forbidden):
+        next(told)
+    with pytest.raises(Unreachable):  # before anything was seen nothing is waited for
+        list(changes(Unserved(away), PODS, "ns"))  # type: ignore[arg-type]
+
+
+class Unserved:
+    """A cluster that is away from the start."""
+
+    def __init__(self, error: ApiError) -> None:
+        self.error = error
+
+    def list(self, *_: Any, **__: Any) -> ListResult:
+        raise self.error

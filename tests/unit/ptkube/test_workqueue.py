@@ -1,49 +1,151 @@
-"""The queue and its worker: each key once, in time, and again after errors."""
-
-from __future__ import annotations
+"""The work queue: coalescing, order, repetition, timers, and several threads that never take one key at once."""
 
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from ptkube.workqueue import Worker, WorkQueue
+import pytest
 
+from ptkube.errors import Conflict, Unreachable
+from ptkube.workqueue import Pace, WorkQueue
 
-def test_a_key_added_twice_comes_once_and_at_the_earlier_time() -> None:
-    now = [0.0]
-    queue: WorkQueue[str] = WorkQueue(clock=lambda: now[0])
-    queue.add("late", after_s=5)
-    queue.add("a")
-    queue.add("a")
-    queue.add("late", after_s=1)
-    assert queue.get() == "a"
-    now[0] = 1.0
-    assert queue.get() == "late"
-    queue.close()
-    assert queue.get() is None
+KEY = "team-a/llama"
+QUICK = Pace(settle_s=0.01, first_pause_s=0.01, longest_pause_s=0.02)
 
 
-def test_an_added_key_is_not_delayed_by_a_later_date() -> None:
-    queue: WorkQueue[str] = WorkQueue(clock=lambda: 0.0)
-    queue.add("a")
-    queue.add("a", after_s=100)
-    assert queue.get() == "a"
+class Looks:
+    """Records looks; answers and errors are scripted."""
+
+    def __init__(self, *answers: float | Exception | None) -> None:
+        self.seen: list[tuple[str, bool]] = []
+        self._answers = list(answers)
+        self.at_once = 0
+        self.most_at_once = 0
+        self._lock = threading.Lock()
+        self.pause = threading.Event()
+        self.pause.set()
+
+    def __call__(self, key: str, is_news: bool) -> float | None:
+        with self._lock:
+            self.seen.append((key, is_news))
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            answer = self._answers.pop(0) if self._answers else None
+        self.pause.wait(60)
+        with self._lock:
+            self.at_once -= 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
-def test_a_failing_key_is_tried_again_and_a_returned_time_is_kept() -> None:
-    seen: list[str] = []
-    done = threading.Event()
+@contextmanager
+def running(looks: Looks, workers: int = 1, pace: Pace = QUICK, **options: Any) -> Iterator[WorkQueue[str]]:
+    queue = WorkQueue("test", looks, workers=workers, pace=pace, **options)
+    queue.start()
+    yield queue
+    queue.close(60)
 
-    def reconcile(key: str) -> float | None:
-        seen.append(key)
-        if len(seen) == 1:
-            raise RuntimeError("boom")
-        if len(seen) == 2:
-            return 0.01
-        done.set()
-        return None
 
-    worker: Worker[str] = Worker("test", reconcile)
-    worker.start()
-    worker.queue.add("k")
-    assert done.wait(5)
-    worker.queue.close()
-    assert seen == ["k", "k", "k"]
+def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if is_so():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come to be")
+
+
+def test_many_events_while_a_look_waits_are_one_look() -> None:
+    looks = Looks()
+    queue = WorkQueue("test", looks, workers=2)
+    for _ in range(50):
+        queue.add(KEY)
+    queue.start()
+    until(lambda: len(queue) == 0)
+    assert looks.seen == [(KEY, True)]
+    queue.close(60)
+
+
+def test_events_during_a_look_are_one_more_look_and_never_two_at_once() -> None:
+    looks = Looks()
+    looks.pause.clear()
+    with running(looks, workers=4) as queue:
+        queue.add(KEY)
+        until(lambda: len(looks.seen) == 1)
+        for _ in range(10):
+            queue.add(KEY)
+        looks.pause.set()
+        until(lambda: len(queue) == 0)
+    assert looks.seen == [(KEY, True)] * 2
+    assert looks.most_at_once == 1
+
+
+def test_a_timer_is_no_news() -> None:
+    looks = Looks(0.02, None)
+    with running(looks) as queue:
+        queue.add(KEY)
+        until(lambda: len(queue) == 0)
+    assert looks.seen == [(KEY, True), (KEY, False)]
+
+
+def test_an_event_comes_before_a_timer_and_a_later_time_delays_nothing() -> None:
+    looks = Looks(60.0, None)
+    with running(looks) as queue:
+        queue.add(KEY)
+        queue.add(KEY, after_s=60.0)
+        until(lambda: len(looks.seen) == 1)
+        queue.add(KEY, after_s=60.0)
+        queue.add(KEY)
+        until(lambda: len(queue) == 0)
+    assert looks.seen == [(KEY, True), (KEY, True)]
+
+
+def test_keys_come_in_the_order_of_their_times() -> None:
+    looks = Looks()
+    queue = WorkQueue("test", looks)
+    queue.add("late", after_s=60.0)
+    queue.add("second", after_s=0.02)
+    queue.add("first")
+    queue.add("late", after_s=0.04)
+    queue.start()
+    until(lambda: len(queue) == 0)
+    assert [key for key, _ in looks.seen] == ["first", "second", "late"]
+    queue.close(60)
+
+
+@pytest.mark.parametrize("error", [Conflict(409, "Conflict", ""), Unreachable(0, "", "gone"), ValueError("a bug")])
+def test_a_look_that_fails_is_repeated_as_news(error: Exception) -> None:
+    looks = Looks(error, error, error, None)
+    told: list[Exception | None] = []
+    with running(looks, on_done=lambda seconds, error: told.append(error)) as queue:
+        queue.add(KEY)
+        until(lambda: len(queue) == 0)
+    assert looks.seen == [(KEY, True)] * 4
+    assert told == [error, error, error, None]
+
+
+def test_no_more_looks_at_once_than_workers() -> None:
+    looks = Looks()
+    with running(looks, workers=3) as queue:
+        for number in range(20):
+            queue.add(f"team-a/job-{number}")
+        until(lambda: len(queue) == 0)
+    assert len(looks.seen) == 20
+    assert looks.most_at_once <= 3
+
+
+def test_a_closed_queue_starts_nothing_and_waits_for_what_runs() -> None:
+    looks = Looks()
+    looks.pause.clear()
+    with running(looks) as queue:
+        queue.add(KEY)
+        until(lambda: len(looks.seen) == 1)
+        queue.close(0.01)
+        queue.add("another")
+        assert looks.at_once == 1
+        looks.pause.set()
+        queue.close(60)
+        assert looks.at_once == 0
+    assert looks.seen == [(KEY, True)]

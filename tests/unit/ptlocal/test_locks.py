@@ -1,7 +1,5 @@
 """Locks that die with their holder, and children that are started again with growing pauses."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -45,7 +43,6 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         f"assert Lock(Path({str(path)!r})).acquire(); print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     assert lock_holder(path) == process.pid
     with file_lock(path, wait_s=0.0) as taken:

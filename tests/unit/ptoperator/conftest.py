@@ -1,8 +1,7 @@
 """Lets the tests of this folder share `operator_world`, a small cluster in memory, and gives them one."""
 
-from __future__ import annotations
-
 import pytest
+from tests.builders.operator.cloud_site import Site
 from tests.builders.operator.world import Api, Operator, World
 
 from ptoperator.observe import run_directory
@@ -24,3 +23,9 @@ def _names(files: dict[str, bytes], folder: str) -> list[str]:
 @pytest.fixture
 def operator(world: World) -> Operator:
     return Operator(world)
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    """The small cluster with a pretended GKE."""
+    return Site(world)

@@ -1,8 +1,6 @@
 """Eight virtual devices for the whole room, so that layouts can be compared in one process, and quick compilation: what
 one test has compiled, no other of this process and session compiles again."""
 
-from __future__ import annotations
-
 import os
 
 from tests.builders.trainer import quick, runs

@@ -42,7 +42,7 @@ class Algorithm(Objective, Protocol):
         """Return a batch of the shapes that the next one most likely has; None if they are unknown."""
         ...
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return metrics on held-out data, named `eval/…`; empty without such data."""
         ...
 

@@ -2,7 +2,7 @@
 
     loss = Σ_t m_t · D_β(teacher(· | x_<t), student(· | x_<t)) / Σ m        sums over the whole optimizer step
 
-D_β is the generalised Jensen-Shannon divergence (`losses.distillation`), m is 1 on completion tokens. The source of x:
+D_β is the generalised Jensen-Shannon divergence (`losses.divergence`), m is 1 on completion tokens. The source of x:
 
     offline     the data's completions, with the teacher's most likely tokens and their log-probs in the data
     online      the data's completions: supervised distillation
@@ -40,15 +40,17 @@ from pttrainer.data import loss_weights
 from pttrainer.data.batching import Batches, PackedRows, in_order
 from pttrainer.data.loss_weights import Mean, Metric, perplexity
 from pttrainer.data.prompts import Question
-from pttrainer.losses.distillation import DistillationStats, OfflineTeacher, Teacher
+from pttrainer.losses.divergence import DistillationStats, OfflineTeacher, Teacher
 from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
-from pttrainer.rollout.disaggregated.async_pipeline import Drawn, Pipeline
+from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.prompt_stream import PromptStream
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_metrics import completion_facts
 from pttrainer.rollout.sampler import Sampler, sampling_of
 from pttrainer.train_step.optimizer.total_steps import total_steps
 
@@ -107,15 +109,15 @@ class Distill(Loss):
         if self._data_batches is not None and not self._is_on_policy(step):
             self._pipeline.start_batches(step, params)
             return next(self._data_batches), {}
-        drawn = self._pipeline.next(step, params)
-        self._context.save_samples(step + 1, drawn.table)
-        return drawn.batch, drawn.facts
+        rollout = self._pipeline.next(step, params)
+        self._context.save_samples(step + 1, rollout.table)
+        return rollout.batch, rollout.facts
 
     def expected_batch(self) -> Batch | None:
         """Return the shape of batches from the data; the length of the student's completions is unknown."""
         return None if self._data_batches is None or self._is_on_policy(0) else self._data_batches.foreseen()
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return divergence and perplexity on held-out completions, and rewards of greedy ones if requested."""
         divergence, nll, count = 0.0, 0.0, 0.0
         for batch in self._held_out:
@@ -153,20 +155,18 @@ class Distill(Loss):
         coin: float = np.random.default_rng((self._context.spec.training.seed, step)).random()
         return coin < self._student_share
 
-    def _roll_out(self, step: int, weights: Params) -> Drawn:
+    def _roll_out(self, step: int, weights: Params) -> Rollout:
         assert self._prompt_stream is not None
-        judged = self._prompt_stream.draw(step, weights)
-        advantages_P1 = np.zeros((len(judged.groups), 1))
+        rollout = self._prompt_stream.draw(step, weights)
+        advantages_P1 = np.zeros((len(rollout.groups), 1))
         pad_id, length = self._context.tokenizer.pad_id, self._context.spec.training.sequence_length
-        laid = groups.lay_out(judged.groups, advantages_P1, pad_id, length)
-        batch = laid._replace(
-            advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT)
+        batch = groups.lay_out(rollout.groups, advantages_P1, pad_id, length)
+        batch = batch._replace(
+            advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(batch.mask_BT)
         )
-        if judged.groups[0].question.teacher_tokens:
-            batch = teachers.with_teacher_rows(batch, judged.groups, pad_id)
-        table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
-        facts = {**groups.facts(judged.groups), **judged.facts, "seconds/generate": judged.generate_s}
-        return Drawn(batch, facts, table)
+        if rollout.groups[0].question.teacher_tokens:
+            batch = teachers.with_teacher_rows(batch, rollout.groups, pad_id)
+        return rollout.laid_out(batch, advantages_P1, completion_facts(rollout.groups))
 
 
 def build(context: Context) -> Distill:
@@ -185,14 +185,14 @@ def build(context: Context) -> Distill:
     if on_policy and sampler is not None:
         questions = evaluator.read_questions(context, "train", sampler)
         prompts = (teachers.with_privileged_context(context, spec.self_teacher, questions), sampler)
-    judged = evaluator.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
+    evaluation = evaluator.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = (
         None
         if spec.self_teacher
         else sft.read_rows(context, "eval", learn_prompt=False, pack=True, with_teacher_logps=with_teacher_logps)
     )
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
-    return Distill(context, spec, teacher, data_rows, prompts, batches, judged)
+    return Distill(context, spec, teacher, data_rows, prompts, batches, evaluation)
 
 
 def _compare(

@@ -27,6 +27,7 @@ from ptapi import run_directory
 from ptapi.spec import Dpo as DpoSpec
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
+from pttrainer.checkpoint import batch_json
 from pttrainer.data import preference_pairs, rows
 from pttrainer.data.loss_weights import Metric, RowMean
 from pttrainer.data.preference_pairs import Pair, Pairs
@@ -36,7 +37,6 @@ from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import BY_TOKEN, WITHOUT_REFERENCE
 from pttrainer.losses.preference import Coefficients, Side
 from pttrainer.models import Params
-from pttrainer.rollout import batch_json
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.evaluation.evaluator import Evaluation, evaluation, job_sampler
 from pttrainer.train_step.optimizer.total_steps import total_steps
@@ -111,7 +111,7 @@ class Dpo(Loss):
         unknown_B1 = np.zeros((2 * self._pairs, 1), np.float32)
         return batch._replace(ref_sums_B1=unknown_B1) if self._needs_reference else batch
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return loss, margins and accuracy on held-out pairs, and rewards of greedy answers if requested."""
         if self._held_out is None:
             return {}

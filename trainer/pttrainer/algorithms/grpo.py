@@ -24,8 +24,8 @@ from jax import Array
 
 from ptapi.spec import Grpo as GrpoSpec
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.algorithms import advantages
-from pttrainer.algorithms.on_policy import Laid, OnPolicyAlgorithm
+from pttrainer.algorithms import advantages, prompt_sharing
+from pttrainer.algorithms.on_policy import OnPolicyAlgorithm
 from pttrainer.batch import Batch
 from pttrainer.data.loss_weights import Metric
 from pttrainer.data.prompts import Question
@@ -33,14 +33,14 @@ from pttrainer.losses import policy_gradient, policy_metrics
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import by_token
 from pttrainer.models import Params
-from pttrainer.rollout import groups, missing_rewards, multi_turn, prompt_sharing
+from pttrainer.rollout import groups, multi_turn
 from pttrainer.rollout.context import Context
-from pttrainer.rollout.disaggregated.async_pipeline import Drawn
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.quantiles import summary
-from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.rollout import Rollout, missing_rewards
+from pttrainer.rollout.rollout_metrics import summary
+from pttrainer.rollout.sampler import Sampler
 
 
 class Loss:
@@ -68,8 +68,8 @@ class Loss:
             stats, batch, old_BT, ratio_BT, importance_BT, self._clip, cuts_weight=self._variant.cuts_weight
         )
         if batch.ref_logps_BT is not None:
-            token_ratio_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT))
-            pull_BT = policy_gradient.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, token_ratio_BT)
+            weight_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT)) * importance_BT
+            pull_BT = policy_gradient.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, weight_BT)
             loss_BT = loss_BT + self._spec.beta * pull_BT
         return loss_BT, metrics
 
@@ -92,7 +92,7 @@ class Grpo(Loss, OnPolicyAlgorithm):
         evaluation: Evaluation | None,
         shared: int | None = None,
     ) -> None:
-        """Initialise. shared: prompt slots shared by all samples of a prompt (`rollout.prompt_sharing`)."""
+        """Initialise. shared: prompt slots shared by all samples of a prompt (`prompt_sharing`)."""
         Loss.__init__(self, context.spec)
         OnPolicyAlgorithm.__init__(self, context, train, sampler, evaluation)
         self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
@@ -101,15 +101,15 @@ class Grpo(Loss, OnPolicyAlgorithm):
         if context.spec.environment is not None:
             self._weights[multi_turn.REWARD] = context.spec.environment.reward_weight
 
-    def _collect(self, step: int, weights: Params) -> Judged:
+    def _collect(self, step: int, weights: Params) -> Rollout:
         """Return scored groups; dynamic sampling replaces groups without spread while tries last."""
-        judged = self._draw(step, weights)
+        rollout = self._draw(step, weights)
         if self._spec.dynamic_sampling is None:
-            return judged
-        chosen, replaced, last = judged.groups, 0, judged
+            return rollout
+        chosen, replaced, last = rollout.groups, 0, rollout
         for tries in range(self._spec.dynamic_sampling.max_tries):
             flat = np.flatnonzero(~advantages.has_spread(self._compared(chosen)))
-            if not flat.size or missing_rewards.fault(last, self.min_rewarded) is not None:
+            if not flat.size or missing_rewards(last, self.min_rewarded) is not None:
                 break  # failing rewards take long, and would fail again
             self._note_many_tries(step, tries, len(flat), len(chosen))
             last = more = self._draw(step, weights)
@@ -118,8 +118,8 @@ class Grpo(Loss, OnPolicyAlgorithm):
             for place, group in zip(flat, fresh, strict=False):
                 chosen[place] = group
                 replaced += 1
-            judged = judged.with_more(chosen, more)
-        return replace(judged, facts={**judged.facts, "groups/replaced": float(replaced)})
+            rollout = rollout.with_more(chosen, more)
+        return replace(rollout, facts={**rollout.facts, "groups/replaced": float(replaced)})
 
     def _note_many_tries(self, step: int, tries: int, flat: int, groups: int) -> None:
         """Log a line at 8, 16, 32, … tries: a step that keeps sampling looks like one that hangs."""
@@ -130,12 +130,12 @@ class Grpo(Loss, OnPolicyAlgorithm):
                 "algorithm.grpo.dynamicSampling.maxTries"
             )
 
-    def _draw(self, step: int, weights: Params) -> Judged:
+    def _draw(self, step: int, weights: Params) -> Rollout:
         """Sample and score the next prompts, with the penalty for overlong completions."""
-        judged = self._prompt_stream.draw(step, weights)
+        rollout = self._prompt_stream.draw(step, weights)
         if self._spec.overlong is None:
-            return judged
-        return replace(judged, groups=[self._with_penalty(group) for group in judged.groups])
+            return rollout
+        return replace(rollout, groups=[self._with_penalty(group) for group in rollout.groups])
 
     def _with_penalty(self, group: Group) -> Group:
         samples = [sample._replace(reward=sample.reward + self._penalty(sample)) for sample in group.samples]
@@ -148,30 +148,30 @@ class Grpo(Loss, OnPolicyAlgorithm):
         limit, buffer = self._sampling.max_new_tokens, self._spec.overlong.buffer_tokens
         return -min(max(sample.length - (limit - buffer), 0) / buffer, 1.0)
 
-    def _compared(self, judged: list[Group]) -> np.ndarray:
+    def _compared(self, scored: list[Group]) -> np.ndarray:
         """Return the `rewards_PG` by which the samples of a group are compared."""
         if self._spec.combine_rewards == "sum":
-            return groups.rewards(judged)
-        parts = groups.reward_parts(judged)
-        penalties_PG = np.array([[self._penalty(sample) for sample in group.samples] for group in judged])
+            return groups.rewards(scored)
+        parts = groups.reward_parts(scored)
+        penalties_PG = np.array([[self._penalty(sample) for sample in group.samples] for group in scored])
         summed_PG = advantages.combined(list(parts.values()), [self._weights[name] for name in parts])
         return np.asarray(summed_PG + penalties_PG)
 
-    def _lay_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
-        compared_PG = self._compared(judged)
+    def _lay_out(self, rollout: Rollout) -> Rollout:
+        rewards_PG, compared_PG = groups.rewards(rollout.groups), self._compared(rollout.groups)
         advantages_PG = self._advantages(compared_PG)
         length = self._context.spec.training.sequence_length
-        batch = groups.lay_out(judged, advantages_PG, self._context.tokenizer.pad_id, length, self._shared)
+        batch = groups.lay_out(rollout.groups, advantages_PG, self._context.tokenizer.pad_id, length, self._shared)
         environment = self._context.spec.environment
         most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
         batch = batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
-        return Laid(batch, advantages_PG, _group_facts(rewards_PG, compared_PG, advantages_PG))
+        return rollout.laid_out(batch, advantages_PG, _group_facts(rewards_PG, compared_PG, advantages_PG))
 
-    def _with_policy_terms(self, drawn: Drawn, params: Params) -> Drawn:
+    def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
         """Add the log-probs before the first update, if there are several updates."""
         if self._updates == 1:
-            return drawn
-        return drawn._replace(batch=drawn.batch._replace(old_logps_BT=self._logps(params, drawn.batch)))
+            return rollout
+        return rollout.with_facts({}, old_logps_BT=self._logps(params, rollout.batch))
 
 
 def build(context: Context) -> Grpo:

@@ -14,33 +14,26 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import numpy as np
+from dataclasses import replace
+from typing import Any
 
 from ptapi import run_directory
 from pttrainer.batch import Batch
+from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Question
 from pttrainer.losses import loss_traits
 from pttrainer.models import Params
-from pttrainer.rollout import batch_json, groups, missing_rewards
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
-from pttrainer.rollout.disaggregated.async_pipeline import Drawn, Pipeline
+from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.evaluation.evaluator import Evaluation
-from pttrainer.rollout.groups import Group
 from pttrainer.rollout.prompt_stream import PromptStream
-from pttrainer.rollout.sampler import Judged, Sampler, rollout_facts, training_sampling
+from pttrainer.rollout.rollout import Rollout, missing_rewards
+from pttrainer.rollout.rollout_metrics import rollout_facts
+from pttrainer.rollout.sampler import Sampler, training_sampling
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.train_step.optimizer.total_steps import total_steps
-
-
-class Laid(NamedTuple):
-    """The rows of a rollout. advantages_PG: for the table; facts: for the log."""
-
-    batch: Batch
-    advantages_PG: np.ndarray
-    facts: Mapping[str, float]
 
 
 class OnPolicyAlgorithm(ABC):
@@ -70,14 +63,14 @@ class OnPolicyAlgorithm(ABC):
         self._pipeline = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
 
     @abstractmethod
-    def _lay_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
-        """Return the rows, which follow from the samples alone."""
+    def _lay_out(self, rollout: Rollout) -> Rollout:
+        """Add the rows, which follow from the samples alone."""
 
     @abstractmethod
-    def _with_policy_terms(self, drawn: Drawn, params: Params) -> Drawn:
+    def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
         """Add what follows from the weights before the first update; reference log-probs are set."""
 
-    def _collect(self, step: int, weights: Params) -> Judged:
+    def _collect(self, step: int, weights: Params) -> Rollout:
         """Return the samples of this step."""
         return self._prompt_stream.draw(step, weights)
 
@@ -101,14 +94,14 @@ class OnPolicyAlgorithm(ABC):
         if spec.environment is not None:
             return None
         names = [reward.label for reward in spec.rewards]
-        judged = groups.longest(self._prompt_stream.upcoming, spec.algorithm.samples_per_prompt, self._sampling, names)
-        batch = self._lay_out(judged, groups.rewards(judged)).batch
+        longest = groups.longest(self._prompt_stream.upcoming, spec.algorithm.samples_per_prompt, self._sampling, names)
+        batch = self._lay_out(Rollout(0, longest)).batch
         placeholders = {
             name: batch.mask_BT for name in loss_traits.of_tokens(spec.algorithm) if getattr(batch, name) is None
         }
         return batch._replace(**placeholders)
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return the rewards of greedy completions."""
         return {} if self._evaluation is None else self._evaluation.run(self._pipeline.when_idle(params))
 
@@ -139,26 +132,20 @@ class OnPolicyAlgorithm(ABC):
 
     def _take(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
         """Return the rollout of this step, with log-probs of the reference and of the current weights."""
-        drawn = self._pipeline.next(step, self._policy_params(params))
+        rollout = self._pipeline.next(step, self._policy_params(params))
         began = time.monotonic()
-        batch, facts = drawn.batch, drawn.facts
         if self._reference is not None:
-            batch = batch._replace(ref_logps_BT=self._logps(self._reference, batch))
-            facts = {**facts, "seconds/reference": time.monotonic() - began}
-        done = self._with_policy_terms(drawn._replace(batch=batch, facts=facts), params)
-        self._context.save_samples(step + 1, done.table)
-        self.fault = done.fault
-        return done.batch, {**done.facts, "seconds/score": time.monotonic() - began}
+            ref_logps_BT = self._logps(self._reference, rollout.batch)
+            rollout = rollout.with_facts({"seconds/reference": time.monotonic() - began}, ref_logps_BT=ref_logps_BT)
+        rollout = self._with_policy_terms(rollout, params)
+        self._context.save_samples(step + 1, rollout.table)
+        self.fault = rollout.fault
+        return rollout.batch, {**rollout.facts, "seconds/score": time.monotonic() - began}
 
-    def _roll_out(self, step: int, weights: Params) -> Drawn:
+    def _roll_out(self, step: int, weights: Params) -> Rollout:
         """Sample, and compute what follows from the samples alone. weights: on the sampling devices."""
-        judged = self._collect(step, weights)
-        rewards_PG = groups.rewards(judged.groups)
-        laid = self._lay_out(judged.groups, rewards_PG)
-        table = groups.table(step + 1, judged.groups, laid.advantages_PG, groups.MAX_TABLE_ROWS)
-        ended_N = np.array([sample.ended for group in judged.groups for sample in group.samples])
-        facts, fault = {**rollout_facts(judged), **laid.facts}, missing_rewards.fault(judged, self.min_rewarded)
-        return Drawn(laid.batch, facts, table, rewards_PG.reshape(-1), ended_N, fault)
+        rollout = self._lay_out(self._collect(step, weights))
+        return replace(rollout, facts=rollout_facts(rollout), fault=missing_rewards(rollout, self.min_rewarded))
 
     def _logps(self, params: Params, batch: Batch) -> Any:
         return self._context.score(params, batch, self.temperature).logps_BT

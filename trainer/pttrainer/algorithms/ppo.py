@@ -17,6 +17,7 @@ a batch without any trains nothing; a single token has advantage 0 once whitened
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ from jax import Array
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer.algorithms import gae
-from pttrainer.algorithms.on_policy import Laid, OnPolicyAlgorithm
+from pttrainer.algorithms.on_policy import OnPolicyAlgorithm
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.data.loss_weights import Mean, Metric
@@ -41,17 +42,16 @@ from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import CRITIC_URI, ModelSource
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
-from pttrainer.rollout.disaggregated.async_pipeline import Drawn
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
-from pttrainer.rollout.groups import Group
 from pttrainer.rollout.native.buckets import slots_for
-from pttrainer.rollout.quantiles import summary
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_metrics import summary
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.model_files import Note
 from pttrainer.train_step import critic as critics
-from pttrainer.train_step import step as steps
+from pttrainer.train_step import scoring
 from pttrainer.train_step.critic import Critic
 
 
@@ -111,7 +111,7 @@ class Ppo(Loss, OnPolicyAlgorithm):
         self._source = critic[1]
         replicated = sharding.replicated(context.mesh)
         needs_old = spec.updates_per_batch > 1 or self._reference is not None
-        self._values = steps.value_step(context.model, self.critic, replicated, self.temperature, scored=needs_old)
+        self._values = scoring.value_step(context.model, self.critic, replicated, self.temperature, scored=needs_old)
 
     def first_critic(self, shardings: Params) -> Params:
         """Return a value head that is 0 or another run's, and a critic model's initial weights.
@@ -136,18 +136,20 @@ class Ppo(Loss, OnPolicyAlgorithm):
     def _policy_params(self, params: Params) -> Params:
         return critics.split_critic_params(params)[0]
 
-    def _lay_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
-        """Return the tokens alone: their advantages follow from the critic."""
-        length, unknown_PG = self._context.spec.training.sequence_length, np.zeros_like(rewards_PG)
-        return Laid(groups.lay_out(judged, unknown_PG, self._context.tokenizer.pad_id, length), unknown_PG, {})
+    def _lay_out(self, rollout: Rollout) -> Rollout:
+        """Add the tokens alone: their advantages follow from the critic."""
+        length = self._context.spec.training.sequence_length
+        unknown_PG = np.zeros_like(groups.rewards(rollout.groups))
+        batch = groups.lay_out(rollout.groups, unknown_PG, self._context.tokenizer.pad_id, length)
+        return rollout.laid_out(batch, unknown_PG, {})
 
-    def _with_policy_terms(self, drawn: Drawn, params: Params) -> Drawn:
+    def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
         """Add the critic's values, advantages and returns; the table shows a sample's mean advantage."""
-        values = self._rollout_values(drawn.batch, drawn.ended_N, *critics.split_critic_params(params))
-        batch, facts = with_returns(drawn.batch, drawn.rewards_N, values, self._spec)
+        values = self._rollout_values(rollout.batch, rollout.ended_N, *critics.split_critic_params(params))
+        batch, facts = with_returns(rollout.batch, rollout.rewards_N, values, self._spec)
         of_samples_N = batch.advantages_BT.sum(axis=1) / np.maximum(batch.mask_BT.sum(axis=1), 1.0)
-        table = groups.with_advantages(drawn.table, of_samples_N)
-        return drawn._replace(batch=batch, facts={**drawn.facts, **facts}, table=table)
+        table = groups.with_advantages(rollout.table, of_samples_N)
+        return replace(rollout, rows=batch, facts={**rollout.facts, **facts}, table=table)
 
     def _rollout_values(self, laid: Batch, ended_N: np.ndarray, policy: Params, critic: Params) -> RolloutValues:
         T = laid.mask_BT.shape[1]

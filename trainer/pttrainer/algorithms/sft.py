@@ -91,7 +91,7 @@ class Sft(Loss):
         """Return a batch of the shapes that all batches have."""
         return self._batches.foreseen()
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return the mean loss per held-out token, its exponential, and rewards of greedy answers if requested."""
         total, hits, count = 0.0, 0.0, 0.0
         for batch in self._held_out:

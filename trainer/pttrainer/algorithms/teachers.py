@@ -18,7 +18,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.distillation import privileged_context
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
-from pttrainer.losses.distillation import OfflineTeacher, Teacher
+from pttrainer.losses.divergence import OfflineTeacher, Teacher
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import auxiliary_structure, open_source

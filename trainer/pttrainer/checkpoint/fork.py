@@ -18,7 +18,7 @@ from ptapi.spec import Fork
 from pttrainer.checkpoint.store import Restored, path_of, read_params, read_state
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
-from pttrainer.train_step.step import TrainState
+from pttrainer.train_step.state import TrainState
 
 FIELD = "spec.checkpoint.fork"
 SHOWN = 5

@@ -28,7 +28,7 @@ from pttrainer.models import Params
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.distributed.checksum import digest
 from pttrainer.runtime.io.storage import is_service_problem, is_storage_problem, no_fence, split, storage_reason
-from pttrainer.train_step.step import TrainState
+from pttrainer.train_step.state import TrainState
 
 # Orbax logs tracebacks of its threads; relevant errors are raised and reported once here.
 logging.getLogger("absl").setLevel(logging.CRITICAL)

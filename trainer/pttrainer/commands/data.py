@@ -22,7 +22,7 @@ from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from pttrainer.data.report import Report, Shown
+    from pttrainer.data.data_check import Report, Shown
 
 PARTS = ("train", "eval")
 BAD_SHOWN = 20
@@ -57,13 +57,13 @@ def run(options: argparse.Namespace) -> None:
     parts = [part for part in PARTS if getattr(job.spec.data, part) is not None and options.part in (None, part)]
     if not parts:
         raise ConfigError(f"spec.data.{options.part}: unset; accepted: a data source to look at")
-    from pttrainer.data import report
+    from pttrainer.data import data_check
     from pttrainer.models.loading.model_loader import open_chat
 
     chat = open_chat(job.spec.model, note)
-    reports = [report.inspect(job.spec, part, chat, note, options.examples) for part in parts]
+    reports = [data_check.inspect(job.spec, part, chat, note, options.examples) for part in parts]
     if options.output == "json":
-        print(json.dumps({"data": [report.document(item) for item in reports]}, indent=2, ensure_ascii=False))
+        print(json.dumps({"data": [data_check.document(item) for item in reports]}, indent=2, ensure_ascii=False))
     else:
         print("\n\n".join(text(item, job.spec.training.sequence_length, colour=_colour()) for item in reports))
     bad = [(item, error) for item in reports for error in item.bad]
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
 
 def text(report: Report, length: int, *, colour: bool) -> str:
     """Return the report for a person."""
-    from pttrainer.data.report import statistics
+    from pttrainer.data.data_check import statistics
 
     numbers = statistics(report.lengths)
     per_row = ", ".join(f"{name} {numbers[name]:,}" for name in ("min", "median", "p95", "max"))

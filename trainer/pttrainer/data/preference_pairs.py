@@ -57,22 +57,14 @@ def make(rows: Rows, chat: Chat, length: int) -> Pairs:
             f"{rows.uri}: rows are {rows.format}; accepted for dpo: preference (chosen and rejected, with a prompt or "
             "with one beginning); hint: name them in columns.chosen and columns.rejected"
         )
-    pairs: list[Pair] = []
-    bad = list(rows.bad)
-    lengths: list[int] = []
-    for row in rows.rows:
-        try:
-            tokens = pair_tokens(row, chat)
-        except DataError as error:
-            if not rows.skip_bad:
-                raise
-            bad.append(error)
-            continue
-        lengths.append(max(len(one.ids) for one in tokens))
-        pairs.append(_fitted(*tokens, length))
-    if not pairs:
-        raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
-    return Pairs(pairs, sum(count > length + 1 for count in lengths), bad, lengths)
+
+    def pair(row: Row) -> tuple[Pair, int]:
+        tokens = pair_tokens(row, chat)
+        return _fitted(*tokens, length), max(len(one.ids) for one in tokens)
+
+    made, bad = rows.convert(pair)
+    lengths = [count for _, count in made]
+    return Pairs([one for one, _ in made], sum(count > length + 1 for count in lengths), bad, lengths)
 
 
 def pair_tokens(row: Row, chat: Chat) -> tuple[Tokens, Tokens]:

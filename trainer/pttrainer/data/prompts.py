@@ -51,17 +51,7 @@ def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: b
 
     tools: offered to the model in addition to a row's own.
     """
-    readable: list[Question] = []
-    bad = list(rows.bad)
-    for row in rows.rows:
-        try:
-            readable.append(_question(row, chat, field, tools, with_answer=with_answer))
-        except DataError as error:
-            if not rows.skip_bad:
-                raise
-            bad.append(error)
-    if not readable:
-        raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
+    readable, bad = rows.convert(lambda row: _question(row, chat, field, tools, with_answer=with_answer))
     fitting = [question for question in readable if len(question.tokens) < length]
     if not fitting:
         shortest = min(len(question.tokens) for question in readable)

@@ -6,16 +6,18 @@ file, line, column and what is accepted. Tokens come later: `sft_examples`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from ptapi.spec import Columns, DataSource, DataSpec
 from pttrainer.data import conversation
 from pttrainer.data.sources import files, formats
 from pttrainer.data.sources.formats.record import Record
 from pttrainer.errors import DataError
+
+T = TypeVar("T")
 
 USUAL: dict[str, tuple[str, ...]] = {
     "messages": ("messages", "conversations"),
@@ -92,6 +94,21 @@ class Rows:
     def form(self) -> str:
         """Return what was recognised, for the log."""
         return f"{self.format}: {', '.join(self.columns.values())}"
+
+    def convert(self, one: Callable[[Row], T]) -> tuple[list[T], list[DataError]]:
+        """Return what `one` makes of each row, and all errors where bad rows are skipped; raise DataError."""
+        made: list[T] = []
+        bad = list(self.bad)
+        for row in self.rows:
+            try:
+                made.append(one(row))
+            except DataError as error:
+                if not self.skip_bad:
+                    raise
+                bad.append(error)
+        if not made:
+            raise DataError(f"{self.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
+        return made, bad
 
 
 def of_job(data: DataSpec, part: str, note: files.Note) -> Rows | None:

@@ -56,41 +56,27 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, wit
 
     with_teacher: add the teacher's log-probs of each learned token, from the rows.
     """
-    outcomes = 0
     if rows.format == "preference":
         raise DataError(
             f"{rows.uri}: rows are preferences (chosen, rejected); accepted for sft: messages, prompt-completion, "
             "prompt-answer, text; hint: set columns.completion to the column that holds the better answer"
         )
-    examples: list[Example] = []
-    bad = list(rows.bad)
-    lengths: list[int] = []
-    without_target = 0
-    for row in rows.rows:
-        try:
-            tokens = row_tokens(row, chat)
-            teacher = (
-                teacher_logprobs.read(
-                    row.fields, row.where, sum(tokens.assistant_mask[1:]), outcomes, chat.tokenizer.size
-                )
-                if with_teacher
-                else None
-            )
-        except DataError as error:
-            if not rows.skip_bad:
-                raise
-            bad.append(error)
-            continue
-        lengths.append(len(tokens.ids))
-        without_target += not learn_prompt and not any(tokens.assistant_mask[1:])
-        example = _example(tokens, length, learn_prompt)
-        if teacher is not None:
-            outcomes, learned = teacher.ids.shape[1], int(example.learned.sum())
-            example = replace(example, teacher=TeacherLogprobs(teacher.ids[:learned], teacher.logps[:learned]))
-        if example.learned.any():
-            examples.append(example)
-    if not lengths:
-        raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
+    outcomes = 0
+
+    def example(row: Row) -> tuple[Example, int, bool]:
+        nonlocal outcomes
+        tokens = row_tokens(row, chat)
+        one, targets = _example(tokens, length, learn_prompt), sum(tokens.assistant_mask[1:])
+        if with_teacher:
+            teacher = teacher_logprobs.read(row.fields, row.where, targets, outcomes, chat.tokenizer.size)
+            outcomes, learned = teacher.ids.shape[1], int(one.learned.sum())
+            one = replace(one, teacher=TeacherLogprobs(teacher.ids[:learned], teacher.logps[:learned]))
+        return one, len(tokens.ids), not (learn_prompt or targets)
+
+    made, bad = rows.convert(example)
+    examples = [one for one, _, _ in made if one.learned.any()]
+    lengths = [count for _, count, _ in made]
+    without_target = sum(has_none for _, _, has_none in made)
     if not examples:
         raise DataError(_nothing_to_learn(rows, chat, length))
     cut = sum(count > length + 1 for count in lengths)

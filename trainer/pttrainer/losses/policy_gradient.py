@@ -136,18 +136,19 @@ VARIANTS: dict[str, Variant] = {
 """Losses by name in `spec.algorithm.grpo.loss`."""
 
 
-def kl(estimator: str, logps_BT: Array, ref_BT: Array, ratio_BT: Array) -> Array:
+def kl(estimator: str, logps_BT: Array, ref_BT: Array, weight_BT: Array) -> Array:
     """Return KL(policy ‖ reference) per token, as a loss whose gradient is that of the reverse KL.
 
-    k2 is ½(lp − ref)². k3 is exp(ref − lp) − (ref − lp) − 1, times the token's ratio w: only then has it the right
-    gradient, w·(lp − ref)·∇lp. k1 = lp − ref is no loss: its expected gradient is 0.
+    weight_BT: the policy's probability by the sampler's, w. The gradient is w·(lp − ref)·∇lp, whose expectation over
+    the sampler's tokens is the policy's own: without w it would be another's as soon as samples are stale. The value is
+    w times the estimator: k2 is ½(lp − ref)², k3 is exp(ref − lp) − (ref − lp) − 1, which is unbiased. k1 = lp − ref is
+    no loss: its expected gradient is 0.
     """
-    if estimator == "k2":
-        return 0.5 * jnp.square(logps_BT - ref_BT)
-    # The gradient is written out: as the product's it is the difference of two exponentials, which loses its digits
-    # where the reference is far above the policy, and has the wrong sign beyond the clamp of `k3`.
-    slope_BT = lax.stop_gradient(ratio_BT * (logps_BT - ref_BT))
-    return lax.stop_gradient(ratio_BT * k3(logps_BT, ref_BT)) + slope_BT * (logps_BT - lax.stop_gradient(logps_BT))
+    value_BT = 0.5 * jnp.square(logps_BT - ref_BT) if estimator == "k2" else k3(logps_BT, ref_BT)
+    # The gradient is written out: as the product's, that of k3 is the difference of two exponentials, which loses its
+    # digits where the reference is far above the policy, and has the wrong sign beyond the clamp of `k3`.
+    slope_BT = lax.stop_gradient(weight_BT * (logps_BT - ref_BT))
+    return lax.stop_gradient(weight_BT * value_BT) + slope_BT * (logps_BT - lax.stop_gradient(logps_BT))
 
 
 SMALL = 0.1

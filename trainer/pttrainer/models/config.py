@@ -130,20 +130,24 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise ConfigError(
-                f"config.json num_attention_heads: {self.heads}: must be a multiple of "
-                f"num_key_value_heads ({self.kv_heads})"
+                f"config.json num_attention_heads: {self.heads}: not divisible by the key/value heads; accepted: a "
+                f"multiple of num_key_value_heads ({self.kv_heads})"
             )
         if self.head_dim % 2:
-            raise ConfigError(f"config.json head_dim: {self.head_dim}: rotary embedding needs an even head size")
+            raise ConfigError(f"config.json head_dim: {self.head_dim}: is odd; accepted: an even number")
         if self.local_layers and len(self.local_layers) != self.layers:
             raise ConfigError(
-                f"config.json layer_types: {len(self.local_layers)} entries: must be num_hidden_layers ({self.layers})"
+                f"config.json layer_types: has {len(self.local_layers)} entries; accepted: num_hidden_layers of them "
+                f"({self.layers})"
             )
         if any(self.local_layers) and self.window is None:
-            raise ConfigError("config.json sliding_window: not set: layer_types has sliding_attention")
+            raise ConfigError(
+                "config.json sliding_window: unset; accepted: a number, because layer_types has sliding_attention"
+            )
         if self.experts is not None and self.experts.per_token > self.experts.count:
             raise ConfigError(
-                f"config.json num_experts_per_tok: {self.experts.per_token}: there are {self.experts.count} experts"
+                f"config.json num_experts_per_tok: {self.experts.per_token}: more than there are experts; accepted: at "
+                f"most {self.experts.count}"
             )
 
     def is_local(self, layer: int) -> bool:

@@ -1,26 +1,96 @@
-"""Floating-point operations of one optimizer step, counted exactly from the model and the batch.
+"""Floating-point operations of one optimizer step, counted exactly from the model and the batch; no jax.
 
 MFU = FLOPs of the step / (seconds of the step · peak FLOPs of all chips)
 
 Counts what the mathematics requires (a multiply-add is 2), not what a program adds: padding, repeated forward passes
-(remat) and masked scores do not count. Norms, softmax and the optimizer are left out; they are not matrix products. The
-cost of a token is in `matmul_flops`.
+(remat) and masked scores do not count. Norms, softmax and the optimizer are left out; they are not matrix products.
+
+Letters: D model, F feed-forward, N and K query and key/value heads, H head size.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from pttrainer.batch import Batch
-from pttrainer.models import matmul_flops
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.lora.adapters import Adapters
 
+if TYPE_CHECKING:
+    from pttrainer.batch import Batch  # imports jax
 
-def of_step(config: ModelConfig, adapters: Adapters | None, batch: Batch) -> float:
-    """Return the FLOPs of the forward and backward pass of a batch (`matmul_flops.of_step`)."""
+Pairs = Callable[[int | None], int]
+"""Window -> pairs of a query and a visible key in a layer."""
+
+
+def batch_flops(config: ModelConfig, adapters: Adapters | None, batch: Batch) -> float:
+    """Return the FLOPs of the forward and backward pass of a batch (`step_flops`)."""
     learned = int(np.sum(batch.mask_BT > 0))
-    return matmul_flops.of_step(config, adapters, tokens_of(batch), learned, lambda window: pairs(batch, window))
+    return step_flops(config, adapters, tokens_of(batch), learned, lambda window: pairs(batch, window))
+
+
+def step_flops(config: ModelConfig, adapters: Adapters | None, tokens: int, learned: int, pairs: Pairs) -> float:
+    """Return the FLOPs of a forward and backward pass. learned: tokens whose prediction is trained.
+
+    The backward pass of a product computes two more: the gradients of its input and of its weight. Frozen weights
+    (with adapters) skip the second. Attention's products have no weights: their gradients are two products each,
+    whatever is trained.
+    """
+    frozen = adapters is not None
+    of_weights = 2 * tokens * config.layers * active_weights(config) + 2 * learned * config.vocab_size * config.d_model
+    total = float(of_weights) * (2 if frozen else 3)
+    if adapters is not None:
+        total += 6 * tokens * config.layers * adapter_weights(config, adapters)
+    return total + 3 * attention(config, pairs)
+
+
+def row_flops(config: ModelConfig, adapters: Adapters | None, tokens: int) -> float:
+    """Return the FLOPs of a row that is one example, all of it learned."""
+    return step_flops(config, adapters, tokens, tokens, lambda window: visible(tokens, window))
+
+
+def active_weights(config: ModelConfig) -> int:
+    """Return the weights of one layer's matrices that a token uses: of experts, the chosen ones and the router."""
+    D, q, kv = config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim
+    of_attention = 2 * D * q + 2 * D * kv
+    if config.experts is None:
+        return of_attention + 3 * D * config.d_ff
+    return of_attention + D * config.experts.count + config.experts.per_token * 3 * D * config.experts.d_ff
+
+
+def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
+    """Return the weights of one layer's adapters that a token uses.
+
+    rank · (inputs + outputs) of each of their matrices; of experts, the chosen ones' and the router's.
+    """
+    D, q, kv, experts = (
+        config.d_model,
+        config.heads * config.head_dim,
+        config.kv_heads * config.head_dim,
+        config.experts,
+    )
+    inner = D + config.d_ff if experts is None else experts.per_token * (D + experts.d_ff)
+    sizes = {"q": D + q, "k": D + kv, "v": D + kv, "o": q + D, "gate": inner, "up": inner, "down": inner}
+    if experts is not None:
+        sizes["router"] = D + experts.count
+    return adapters.rank * sum(sizes[name] for name in adapters.matrices)
+
+
+def attention(config: ModelConfig, pairs: Pairs) -> float:
+    """Return the forward FLOPs of attention: 4·N·H per pair of a query and a visible key (scores, weighted values)."""
+    windows = Counter(config.window if config.is_local(layer) else None for layer in range(config.layers))
+    total = sum(count * pairs(window) for window, count in windows.items())
+    return 4.0 * config.heads * config.head_dim * total
+
+
+def visible(tokens: int, window: int | None) -> int:
+    """Return Σ_t min(t, window), t from 1: the pairs that a causal mask and a window leave of an example."""
+    window_tokens = tokens if window is None else min(tokens, window)
+    # 1 + 2 + … + window, and a whole window for each query after that.
+    return window_tokens * (window_tokens + 1) // 2 + (tokens - window_tokens) * window_tokens
 
 
 def tokens_of(batch: Batch) -> int:
@@ -41,7 +111,7 @@ def pairs(batch: Batch, window: int | None) -> int:
 
 def visible_pairs(lengths: np.ndarray, window: int | None) -> int:
     """Return the pairs within examples of these lengths."""
-    return sum(matmul_flops.visible(length, window) for length in lengths.tolist())
+    return sum(visible(length, window) for length in lengths.tolist())
 
 
 def example_lengths(segment_ids_BT: np.ndarray) -> np.ndarray:

@@ -16,10 +16,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pttrainer.models import parameters
+from pttrainer.models import decode_backend, parameters
 from pttrainer.models.attention import rope
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.cpu_kernels import blocked_matmul, jit
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.parameters import ParamSpec
 from pttrainer.runtime.distributed import sharding
@@ -95,7 +94,7 @@ def project(
 
 def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
     """Return the product; read: the adapter's input after dropout."""
-    out = x @ w if w.ndim == 2 else blocked_matmul.product(x, w, jit.target(blocked_matmul.NAME))
+    out = decode_backend.product(x, w)
     return out if adapter is None else out + adapter(x if read is None else read)
 
 

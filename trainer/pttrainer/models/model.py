@@ -18,20 +18,18 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.batch import Prompts
-from pttrainer.models.attention import dot_product, flash_kernels, paged_kernel, paged_kv_cache, rope, shared_prefix
+from pttrainer.models import decode_backend
+from pttrainer.models.attention import flash_kernels, paged_kernel, paged_kv_cache, rope, shared_prefix
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.dot_product import (
     Scoring,
-    attend_cached,
     attend_packed,
-    attend_shared,
     cached_mask,
     packed_mask,
     packed_window,
 )
 from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.cpu_kernels.blocked_matmul import HEAD
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.lora import adapters as lora
@@ -173,14 +171,14 @@ class Model(ModelStructure):
         padding: it is stored as an empty slot, and its hidden state is meaningless. Serves prefill (T = prompt
         length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`.
         """
-        use_cpu_kernels = HEAD in params
-        params = {name: part for name, part in params.items() if name != HEAD}
+        use_kernels = decode_backend.HEAD_BLOCKS in params
+        params = {name: part for name, part in params.items() if name != decode_backend.HEAD_BLOCKS}
         decoder = self._decoder({**params, "layers": params["layers"][0]})
         opened: kv.KVCache | PagedCache
         if isinstance(cache, PagedCache):
             opened, attends = self._over_pages(positions_BT, cache)
         else:
-            opened, attends = self._over_slots(positions_BT, cache, use_cpu_kernels=use_cpu_kernels)
+            opened, attends = self._over_slots(positions_BT, cache, use_kernels=use_kernels)
         # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
         rotations = jax.lax.optimization_barrier(
             {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
@@ -353,14 +351,12 @@ class Model(ModelStructure):
             mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
         return self._rotation(is_local, positions_BT), mask_BTT
 
-    def _over_slots(
-        self, positions_BT: Array, cache: kv.KVCache, *, use_cpu_kernels: bool
-    ) -> tuple[kv.KVCache, _Attends]:
+    def _over_slots(self, positions_BT: Array, cache: kv.KVCache, *, use_kernels: bool) -> tuple[kv.KVCache, _Attends]:
         """Return the cache with slots for new tokens, and how each layer attends to it."""
         cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
         masks = {is_local: self._cached_masks(is_local, positions_BT, cache) for is_local in self._kinds()}
         return cache, lambda i: self._attend_with(
-            cache, i, slot, *masks[self.config.is_local(i)], use_cpu_kernels=use_cpu_kernels
+            cache, i, slot, *masks[self.config.is_local(i)], use_kernels=use_kernels
         )
 
     def _over_pages(self, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, _Attends]:
@@ -394,17 +390,14 @@ class Model(ModelStructure):
         own_mask: Array,
         prompt_mask: Array | None,
         *,
-        use_cpu_kernels: bool,
+        use_kernels: bool,
     ) -> Attend:
         def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
             own = kv.write(cache.layers[layer], k, v, slot)
             scoring = self._scoring(sinks_N)
             prompt = None if cache.prompt is None else cache.prompt.layers[layer]
-            if use_cpu_kernels and dot_product.can_use_cpu_kernel(q, own, prompt, scoring):
-                return dot_product.attend_cpu_kernel(q, own, own_mask, prompt, prompt_mask, scoring), own
-            if prompt is None or prompt_mask is None:
-                return attend_cached(q, own, own_mask, scoring), own
-            return attend_shared(q, own, own_mask, prompt, prompt_mask, scoring), own
+            out = decode_backend.attend(q, own, own_mask, prompt, prompt_mask, scoring, use_kernels=use_kernels)
+            return out, own
 
         return attend
 

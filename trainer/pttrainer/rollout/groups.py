@@ -133,40 +133,13 @@ def _prompts(prompts: Sequence[Sequence[int]], pad_id: int, slots: int) -> Promp
     return Prompts(tokens_PT, np.arange(slots, dtype=np.int32) * segments_PT, segments_PT)
 
 
-def facts(groups: Sequence[Group], prefix: str = "") -> dict[str, float]:
-    """Return completion length, truncation and episode metrics, for the log."""
-    samples = [sample for group in groups for sample in group.samples]
-    lengths = [sample.length for sample in samples]
-    ended = [sample.length for sample in samples if sample.ended]
-    return {
-        f"{prefix}completion_length": float(np.mean(lengths)),
-        f"{prefix}completion_length/min": float(min(lengths)),
-        f"{prefix}completion_length/max": float(max(lengths)),
-        **({f"{prefix}completion_length/terminated": float(np.mean(ended))} if ended else {}),
-        f"{prefix}truncated": float(np.mean([not sample.ended for sample in samples])),
-        **{f"{prefix}{name}": value for name, value in _episode_facts(samples).items()},
-    }
-
-
-def _episode_facts(samples: Sequence[Sample]) -> dict[str, float]:
-    episodes = [sample.episode for sample in samples if sample.episode is not None]
-    if not episodes:
-        return {}
-    calls = sum(episode.calls for episode in episodes)
-    return {
-        "episodes/turns": float(np.mean([episode.turns for episode in episodes])),
-        "episodes/failed": float(np.mean([bool(episode.error) for episode in episodes])),
-        "tools/calls": calls / len(episodes),
-        "tools/used": float(np.mean([episode.calls > 0 for episode in episodes])),
-        "tools/failed": sum(episode.failed for episode in episodes) / max(calls, 1),
-    }
-
-
 def _prompt(group: Group, sample: Sample) -> Sequence[int]:
     return group.question.tokens if sample.episode is None else sample.episode.prompt
 
 
-def table(step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: int) -> list[dict[str, Any]]:
+def table(
+    step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: int = MAX_TABLE_ROWS
+) -> list[dict[str, Any]]:
     """Return the rows of the sample table: whole groups, at most `most` samples."""
     rows: list[dict[str, Any]] = []
     for group, advantages_G in zip(groups, advantages_PG, strict=True):
@@ -219,6 +192,11 @@ def samples_of(completions: Completions, texts: Sequence[str], scores: Any) -> l
         )
         for row, text in enumerate(texts)
     ]
+
+
+def grouped(questions: Sequence[Question], samples: Sequence[Sample], size: int) -> list[Group]:
+    """Return groups of `size` samples, which follow each other."""
+    return [Group(q, list(samples[p * size : (p + 1) * size])) for p, q in enumerate(questions)]
 
 
 def _number(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Rollouts of several turns: the model speaks, the environment answers, all episodes side by side.
+"""Rollouts of several turns: model and environment take turns, all episodes side by side.
 
     prompt · sampled · observed · sampled · … · sampled          one row of tokens; only sampled ones are trained
 
@@ -30,10 +30,13 @@ from pttrainer.environments.environment import AssistantTurn, Environment, StepR
 from pttrainer.errors import UserCodeError
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, Sampling
-from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.groups import EpisodeInfo, Sample
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
+from pttrainer.rollout.sampler import Sampler
 from pttrainer.rollout.speculative.verify import add_counts, with_rates
 
 REWARD = "environment"
@@ -105,7 +108,7 @@ class EpisodeSampler(Sampler):
         samples: int,
         sampling: Sampling,
         draw: Draw,
-    ) -> Judged:
+    ) -> Rollout:
         """Return `samples` scored episodes of each question; their keys are folded from `numbers`."""
         began = time.monotonic()
         episodes = self._start_episodes([question for question in questions for _ in range(samples)])
@@ -132,9 +135,16 @@ class EpisodeSampler(Sampler):
         generate_s = time.monotonic() - began - outside_s
         self._check(episodes)
         since = time.monotonic()
-        judged = self._judged(questions, episodes, samples)
-        facts = {**judged.facts, **with_rates(counts), "seconds/environment": outside_s}
-        return replace(judged, generate_s=generate_s, reward_s=time.monotonic() - since + outside_s, facts=facts)
+        scores = self._scored(episodes)
+        scored = [_sample(episode, scores, row) for row, episode in enumerate(episodes)]
+        facts = {
+            **scores.facts,
+            **with_rates(counts),
+            "seconds/environment": outside_s,
+            GENERATE_SECONDS: generate_s,
+            REWARD_SECONDS: time.monotonic() - since + outside_s,
+        }
+        return Rollout(draw.step, groups.grouped(questions, scored, samples), facts, scores.failures)
 
     def _start_episodes(self, questions: Sequence[Question]) -> list[Episode]:
         episodes = [Episode(question, list(question.tokens)) for question in questions]
@@ -227,7 +237,7 @@ class EpisodeSampler(Sampler):
             raise UserCodeError(f"spec.environment: {counted}")
         print(f"environment: {counted}", file=sys.stderr)
 
-    def _judged(self, questions: Sequence[Question], episodes: Sequence[Episode], samples: int) -> Judged:
+    def _scored(self, episodes: Sequence[Episode]) -> Scores:
         requests = [
             rewards.Sample(
                 episode.question.text,
@@ -237,10 +247,7 @@ class EpisodeSampler(Sampler):
             )
             for episode in episodes
         ]
-        scores = self._with_environment_reward(self._judge(requests), episodes)
-        scored_samples = [_sample(episode, scores, row) for row, episode in enumerate(episodes)]
-        grouped = [Group(q, scored_samples[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
-        return Judged(grouped, 0.0, 0.0, scores.facts, scores.failures)
+        return self._with_environment_reward(self._score(requests), episodes)
 
     def _with_environment_reward(self, scores: Scores, episodes: Sequence[Episode]) -> Scores:
         """Add the environment's own reward; a failed episode has none."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pttrainer.data.prompts import Order, Question
 from pttrainer.models import Params
 from pttrainer.rollout.engine import Draw, Sampling
-from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.sampler import Sampler
 
 
 class PromptStream:
@@ -30,7 +31,7 @@ class PromptStream:
         """Return the next prompts without drawing them."""
         return [self._questions[self._order[number]] for number in self._numbers()]
 
-    def draw(self, step: int, weights: Params) -> Judged:
+    def draw(self, step: int, weights: Params) -> Rollout:
         """Draw the next prompts, sample and score them. weights: on the sampling devices."""
         numbers, questions = self._numbers(), self.upcoming
         self.drawn += self._prompts

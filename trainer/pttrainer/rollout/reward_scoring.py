@@ -18,7 +18,7 @@ from pttrainer.rollout.context import Context
 PULSE_S = 5.0
 
 
-def judge(context: Context, runner: Runner, samples: Sequence[Sample]) -> Scores:
+def score(context: Context, runner: Runner, samples: Sequence[Sample]) -> Scores:
     """Return the same scores on every process; only the leader's have facts. All processes call it together."""
     nothing = np.zeros((len(runner.names) + 1, len(samples)))
     if context.leader:

@@ -41,7 +41,7 @@ def main() -> None:
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
-    def say(word: str, answer: dict[str, Any]) -> None:
+    def send(word: str, answer: dict[str, Any]) -> None:
         if os.getpid() != me:
             os._exit(0)  # the user's code forked this process and never exits the copy
         print(json.dumps([word, answer]), file=answers, flush=True)
@@ -49,12 +49,12 @@ def main() -> None:
     word, source = next(requests)
     try:
         handler = handlers.load(source)
-        say(word, {"takes": handler.takes, **handler.details})
+        send(word, {"takes": handler.takes, **handler.details})
     except BaseException as error:
-        say(word, {"error": handlers.error_message(error)})
+        send(word, {"error": handlers.error_message(error)})
         return
     for word, request in requests:
-        say(word, handlers.answer(handler.handle, request))
+        send(word, handlers.answer(handler.handle, request))
 
 
 def _die_with_parent() -> None:

@@ -41,7 +41,7 @@ class Process:
         self._mark = secrets.token_hex(16)
         self._word = ""
         self._unsent = memoryview(b"")
-        self._heard = bytearray()
+        self._received = bytearray()
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "pttrainer.sandbox.child"],
             stdin=subprocess.PIPE,
@@ -91,14 +91,14 @@ class Process:
             return None
         if not piece:
             raise ChildDied(self._death())
-        self._heard += piece
+        self._received += piece
         if b"\n" in piece:
-            *lines, rest = bytes(self._heard).split(b"\n")
-            self._heard = bytearray(rest)
+            *lines, rest = bytes(self._received).split(b"\n")
+            self._received = bytearray(rest)
             for line in lines:
                 if (answer := _answer(line, self._word)) is not None:
                     return answer
-        if len(self._heard) > LONGEST_ANSWER:
+        if len(self._received) > LONGEST_ANSWER:
             raise ChildDied(f"its answer has more than {LONGEST_ANSWER} bytes")
         return None
 

@@ -101,17 +101,17 @@ def _execute(path: str) -> Any:
     return module
 
 
-def _check_signature(path: str, name: str, function: Any, wanted: Signature) -> None:
+def _check_signature(path: str, name: str, function: Any, expected: Signature) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:
         return  # written in C: it has no signature
     try:
-        signature.bind(*wanted.examples)
+        signature.bind(*expected.examples)
     except TypeError as error:
         raise RewardCodeError(
-            f"{path}: {name}{signature} cannot be called with ({wanted.names}); "
-            f"accepted: def {wanted.written.format(name=name)}"
+            f"{path}: {name}{signature} cannot be called with ({expected.names}); "
+            f"accepted: def {expected.written.format(name=name)}"
         ) from error
 
 

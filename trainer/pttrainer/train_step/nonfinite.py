@@ -5,7 +5,7 @@ it writes anyway, so a good step has the same bits and costs the same. The step 
 moments, weights and averages stay as they were. The counts are in the state, hence in checkpoints, and replicated on
 every process: all of them stop at the same step.
 
-Left out: repairing a gradient (dropping the non-finite values). The rest would be a step that nobody asked for.
+Left out: repairing a gradient (dropping the non-finite values). The remaining gradient would point elsewhere.
 """
 
 from __future__ import annotations

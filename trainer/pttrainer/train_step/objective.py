@@ -9,7 +9,7 @@ from jax import Array
 from pttrainer.batch import Batch
 from pttrainer.data.loss_weights import Metric
 from pttrainer.losses.chunked_logprobs import TokenStats
-from pttrainer.losses.distillation import OfflineTeacher, Teacher
+from pttrainer.losses.divergence import OfflineTeacher, Teacher
 from pttrainer.models import Params
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.train_step.critic import Critic

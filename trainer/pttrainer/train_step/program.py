@@ -6,60 +6,81 @@ that runs. Nothing here reads data or creates weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.models import Model
-from pttrainer.train_step import step as steps
-from pttrainer.train_step.critic import CriticLearner
+from pttrainer.losses.divergence import OfflineTeacher, Teacher
+from pttrainer.models import Model, Params
+from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step.critic import CriticLearner, CriticState
 from pttrainer.train_step.lora_dropout import Dropout
 from pttrainer.train_step.neftune import Noise
 from pttrainer.train_step.objective import HasCritic, HasTeacher, Objective
-from pttrainer.train_step.optimizer import freeze, transformation
-from pttrainer.train_step.step import Layout, TrainState
+from pttrainer.train_step.optimizer import freeze, state_sharding, transformation
+from pttrainer.train_step.state import Layout, TrainState
 
 
 @dataclass(frozen=True)
 class Program:
-    """The parts of the step, without the mesh. frozen_mask: what is frozen (`freeze`)."""
+    """The parts of the step, without the mesh.
+
+    updates, rate: of the optimizer. micro_batch: rows; None: the whole batch. frozen_mask: what is frozen (`freeze`).
+    noise: on embeddings (`neftune`). dropout: on adapter inputs. learner: the critic of an algorithm that has one.
+    """
 
     model: Model
     objective: Objective
     updates: optax.GradientTransformation
     rate: optax.Schedule
-    micro_batch: int | None
-    frozen_mask: Any
-    noise: Noise | None
-    dropout: Dropout | None
+    micro_batch: int | None = None
+    frozen_mask: Any = None
+    noise: Noise | None = None
+    dropout: Dropout | None = None
     learner: CriticLearner | None = None
 
+    @property
+    def teacher(self) -> Teacher | OfflineTeacher | None:
+        """Return the teacher, if the algorithm has one."""
+        return self.objective.teacher if isinstance(self.objective, HasTeacher) else None
+
     def layout(self, mesh: Mesh) -> Layout:
-        """Return the shardings of the state."""
-        return steps.layout(self.model, self.updates, mesh, self.learner)
+        """Return the shardings of the state, from shapes alone. Moments are sharded like their weights."""
+        abstract, whole = self.model.abstract(), sharding.replicated(mesh)
+        weights = sharding.weight_shardings(mesh, abstract, self.model.logical_axes())
+        shapes, trained = self.model.trained(abstract), self.model.trained(weights)
+        optimizer = state_sharding.shardings(jax.eval_shape(self.updates.init, shapes), shapes, trained, whole)
+        critic = None if self.learner is None else _critic_layout(self.learner, mesh, whole)
+        return Layout(mesh, TrainState(trained, optimizer, whole, whole, critic), self.model.frozen(weights))
+
+    def new_state(self, params: Params, critic: Params | None = None) -> TrainState:
+        """Return the state before the first step. critic: its weights."""
+        of_critic = None
+        if self.learner is not None and critic is not None:
+            of_critic = CriticState(critic, self.learner.updates.init(critic))
+        count, skipped = jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32)
+        return TrainState(params, self.updates.init(params), count, skipped, of_critic)
 
     def abstract_state(self, where: Layout) -> TrainState:
-        """Return the abstract state that a checkpoint is restored to."""
-        return steps.abstract_state(self.model, self.updates, where, self.learner)
+        """Return shapes, dtypes and shardings of the state, to restore a checkpoint to."""
+        critic = None if self.learner is None else self.learner.critic.abstract()
+        shapes = jax.eval_shape(self.new_state, self.model.trained(self.model.abstract()), critic)
+        place: Callable[[Any, Any], Any] = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)  # noqa: E731
+        state: TrainState = jax.tree.map(place, shapes, where.state)
+        return state
 
-    def train_step(self, where: Layout) -> Any:
-        """Return the jitted step."""
-        return steps.train_step(
-            self.model,
-            self.objective,
-            self.updates,
-            self.rate,
-            where,
-            self.micro_batch,
-            self.objective.teacher if isinstance(self.objective, HasTeacher) else None,
-            frozen_mask=self.frozen_mask,
-            noise=self.noise,
-            dropout=self.dropout,
-            learner=self.learner,
-        )
+
+def _critic_layout(learner: CriticLearner, mesh: Mesh, whole: NamedSharding) -> CriticState:
+    shapes = learner.critic.abstract()
+    weights = sharding.weight_shardings(mesh, shapes, learner.critic.logical_axes())
+    state = jax.eval_shape(learner.updates.init, shapes)
+    return CriticState(weights, state_sharding.shardings(state, shapes, weights, whole))
 
 
 def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_steps: int) -> Program:

@@ -136,7 +136,7 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(done, session.model.join_params(session.frozen, session.evaluated_params)))
+    facts = dict(session.algorithm.evaluate(session.model.join_params(session.frozen, session.evaluated_params)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts

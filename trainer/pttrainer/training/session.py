@@ -30,7 +30,7 @@ from pttrainer.train_step import nonfinite
 from pttrainer.train_step.critic import Critic, with_critic_params
 from pttrainer.train_step.objective import HasCritic, HasFault, HasTeacher
 from pttrainer.train_step.optimizer import ema
-from pttrainer.train_step.step import Layout, TrainState
+from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.training import learning_record
 from pttrainer.training.async_compile import BackgroundCompile
 from pttrainer.training.learning_record import LearningRecord, RunFailure
@@ -139,14 +139,9 @@ class Session:
 
         Raises ConfigError if too many steps were skipped, and the last steps' fault if too many could not learn.
         """
-        limit = self.job.spec.training.max_non_finite_steps
         fault = self.record.count(step, values, batch, batch_fault)
         self.checkpoint_policy.good = self.record.good
-        spike = self.spikes.report(step, values) if self.spikes is not None else ""
-        health_warnings = self.rl_health.report(values) if self.rl_health is not None else []
-        skipped = nonfinite.warning(step, values, limit)
-        for warning in filter(None, (skipped or self._fault_warning(step, fault), spike, *health_warnings)):
-            self.reporter.note(warning)
+        self._warn(step, values, fault)
         logged = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         logged |= {} if self.transfer is None else self.transfer.facts()
         logged[run_directory.GOODPUT] = self.reporter.goodput()
@@ -154,17 +149,30 @@ class Session:
         self._report_checkpoint()
         self.reporter.finished_step(step, logged, seconds)
         self.write_metrics(step, logged)  # after the line: the first time it imports TensorBoard's writer
-        if values[nonfinite.IN_A_ROW] >= limit:
-            file = run_directory.batch_file(step)
-            if self.leader:
-                self.place.write(file, nonfinite.rows(batch, self.tokenizer))
-            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}", self._good_checkpoint())
+        self._check_finite(step, values, batch)
         self._end(learning_record.stop(self.record, step, self.job.spec.training.max_failed_steps))
 
     def check_learning(self) -> None:
         """Raise the run's failure if too few of its steps could learn, or none changed a weight."""
         now = weight_digests(self.state)
         self._end(learning_record.verdict(self.record, self.job.spec.training.min_learning_share, now))
+
+    def _warn(self, step: int, values: Mapping[str, float], fault: Fault | None) -> None:
+        """Log what is wrong with a step."""
+        skipped = nonfinite.warning(step, values, self.job.spec.training.max_non_finite_steps)
+        spike = self.spikes.report(step, values) if self.spikes is not None else ""
+        health_warnings = self.rl_health.report(values) if self.rl_health is not None else []
+        for warning in filter(None, (skipped or self._fault_warning(step, fault), spike, *health_warnings)):
+            self.reporter.note(warning)
+
+    def _check_finite(self, step: int, values: Mapping[str, float], batch: Batch) -> None:
+        """Raise ConfigError, and write the batch, if too many steps in a row were skipped."""
+        if values[nonfinite.IN_A_ROW] < self.job.spec.training.max_non_finite_steps:
+            return
+        file = run_directory.batch_file(step)
+        if self.leader:
+            self.place.write(file, nonfinite.rows(batch, self.tokenizer))
+        raise nonfinite.stop(step, values, f"{self.place.uri}/{file}", self._good_checkpoint())
 
     def _fault_warning(self, step: int, fault: Fault | None) -> str:
         if fault is None:

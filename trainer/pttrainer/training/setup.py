@@ -8,7 +8,7 @@ Nothing is compiled before the whole job is known to be valid; then the step is,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,10 +36,11 @@ from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.watchdog import Watchdog
-from pttrainer.train_step import step as steps
+from pttrainer.train_step import scoring
 from pttrainer.train_step.objective import HasCriticInit
 from pttrainer.train_step.program import Program, program
-from pttrainer.train_step.step import Layout, TrainState
+from pttrainer.train_step.state import Layout, TrainState
+from pttrainer.train_step.step import TrainStep, train_step
 from pttrainer.training import async_compile, learning_record, loss_spikes
 from pttrainer.training.async_compile import BackgroundCompile
 from pttrainer.training.learning_record import LearningRecord
@@ -65,17 +66,12 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
     layout = train_program.layout(loaded.meshes.trainer)
     origin = _fork_source(run)
     if run.leader:
-        step = None if run.resumed is None else run.resumed.at.step
-        for change in run_files.write_lineage(
-            place, job, data, lineage(loaded, train_program.frozen_mask, origin), step
-        ):
-            run.reporter.note(f"changed since the last attempt: {change}")
+        _write_lineage(run, data, lineage(loaded, train_program.frozen_mask, origin))
     checkpoint_policy = CheckpointPolicy(job.spec.checkpoint, place, leader=run.leader)
-    checkpoints = Checkpoints(
-        path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), checkpoint_policy, run.reporter.note, place.fence
-    )
-    train_step = train_program.train_step(layout)
-    background_compile = _background_compile(train_step, train_program, layout, algorithm, frozen)
+    directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
+    checkpoints = Checkpoints(directory, checkpoint_policy, run.reporter.note, place.fence)
+    compiled_step = train_step(train_program, layout)
+    background_compile = _background_compile(compiled_step, train_program, layout, algorithm, frozen)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     checkpoint_policy.resumed(checkpoints.steps(), first, record.good)
@@ -89,7 +85,7 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
         chat_template=loaded.parts.chat.source,
         layout=layout,
         algorithm=algorithm,
-        train_step=train_step,
+        train_step=compiled_step,
         checkpoints=checkpoints,
         checkpoint_policy=checkpoint_policy,
         watchdog=watchdog,
@@ -106,6 +102,13 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
         background_compile=background_compile,
         record=record,
     )
+
+
+def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) -> None:
+    """Record what the run is made of, and log what changed since the last attempt."""
+    step = None if run.resumed is None else run.resumed.at.step
+    for change in run_files.write_lineage(run.place, run.job, data, made_of, step):
+        run.reporter.note(f"changed since the last attempt: {change}")
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:
@@ -130,7 +133,7 @@ def _context(
     run: ClaimedRun, loaded: PlacedModel, data: DataSpec, sample_log: SampleLog, transfer: WeightSync | None
 ) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
-    compiled_score = steps.score_step(parts.model, sharding.replicated(mesh))
+    compiled_score = scoring.score_step(parts.model, sharding.replicated(mesh))
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, sharding.put(mesh, batch), temperature))
@@ -156,7 +159,7 @@ def _context(
 
 
 def _background_compile(
-    train_step: Any, train_program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None
+    step: TrainStep, train_program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None
 ) -> BackgroundCompile | None:
     """Start to compile the step for the expected batch; return None if none is expected or it is impossible."""
     batch = algorithm.expected_batch() if async_compile.is_possible() else None
@@ -166,7 +169,7 @@ def _background_compile(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
     )
     arguments = (train_program.abstract_state(layout), shapes, *constants(algorithm, frozen))
-    return BackgroundCompile(train_step, layout.mesh, arguments)
+    return BackgroundCompile(step, layout.mesh, arguments)
 
 
 def _state(
@@ -218,7 +221,7 @@ def _check_length(least: int, total: int, what: str) -> None:
 def _first_state(params: Params, train_program: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
     """Return the state before the first step, with these weights (donated) and the critic's initial weights."""
     first: Callable[..., TrainState] = jax.jit(
-        partial(steps.new_state, optimizer=train_program.updates, learner=train_program.learner),
+        train_program.new_state,
         out_shardings=layout.state,
         donate_argnums=(0,),
         donate_argnames=("critic",),

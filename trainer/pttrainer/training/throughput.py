@@ -58,7 +58,7 @@ class Meter:
         """Return the work of a step, and the seconds spent on preparing it."""
         tokens, learned = flops.tokens_of(batch), int((batch.mask_BT > 0).sum())
         spent, self._spent = self._spent, {}
-        total = flops.of_step(self._model.config, self._model.adapters, batch)
+        total = flops.batch_flops(self._model.config, self._model.adapters, batch)
         return Work(tokens, learned, total, {f"{run_directory.SECONDS}{on}": seconds for on, seconds in spent.items()})
 
     def facts(self, work: Work, seconds: float) -> dict[str, float]:

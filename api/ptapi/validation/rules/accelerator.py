@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ptapi.accelerators.table import single_host_types
 from ptapi.validation import accelerator_cel as cel
-from ptapi.validation.condition import Condition, empty, starts_with
-from ptapi.validation.rule import Rule, Scope
+from ptapi.validation.condition import Condition, empty, equals, one_of, starts_with
+from ptapi.validation.rule import SPEC, Rule, Scope
+from ptapi.validation.rules.pathways import enabled
 
 
 def checked_by_table(_: object) -> bool:
@@ -40,6 +42,15 @@ RULES: tuple[Rule, ...] = (
                 or spec.training.sequence_length % spec.training.parallelism.sequence == 0
             ),
         ),
+    ),
+    # cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice: "Multislice availability in GKE".
+    SPEC.rule(
+        "accelerator.slices",
+        "1, because Google's Multislice joins slices of several hosts only, and this type is one host",
+        equals("accelerator.slices", 1)
+        | ~one_of("accelerator.type", *single_host_types())
+        | enabled("pathways.enabled"),
+        "take one larger slice instead",
     ),
     _chip_rule("spec.accelerator", "type", cel.UNKNOWN, cel.name_rule(), cel.nearest_message()),
     _chip_rule("spec.accelerator", "topology", cel.TOPOLOGY, cel.topology_rule()),

@@ -6,7 +6,8 @@ from ptapi.validation.condition import Condition, at, empty, equals, has, is_tru
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 
-def _enabled(field: str = "enabled") -> Condition:
+def enabled(field: str = "enabled") -> Condition:
+    """Require that Pathways is asked for; field: its switch, from the rule's scope on."""
     return Condition("", lambda node: at(node, field) is True)
 
 
@@ -16,16 +17,16 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "output.uri",
         "gs://…, because pathways.enabled is true and its workers share no disk with the trainer",
-        ~_enabled("pathways.enabled") | starts_with("output.uri", "gs://"),
+        ~enabled("pathways.enabled") | starts_with("output.uri", "gs://"),
     ),
     *(
-        _PATHWAYS.rule(field, "unset, because pathways.enabled is not true", _enabled() | empty(field))
+        _PATHWAYS.rule(field, "unset, because pathways.enabled is not true", enabled() | empty(field))
         for field in ("serverImage", "proxyImage", "colocatedPythonImage", "serverArgs", "proxyArgs", "workerArgs")
     ),
     _PATHWAYS.rule(
         "headless",
         "false, because pathways.enabled is not true",
-        _enabled() | ~is_true("headless"),
+        enabled() | ~is_true("headless"),
         "pathways: {enabled: true, headless: true}",
     ),
     SPEC.rule(
@@ -42,6 +43,6 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "pathways.elasticSlices",
         "0, because pathways.enabled is not true",
-        equals("pathways.elasticSlices", 0) | _enabled("pathways.enabled"),
+        equals("pathways.elasticSlices", 0) | enabled("pathways.enabled"),
     ),
 )

@@ -11,9 +11,23 @@ OPERATOR_ENV = r"^(JAX_COORDINATOR_ADDRESS|JAX_NUM_PROCESSES|JAX_PROCESS_ID|(POS
 JOB_DIR = "/etc/posttrain"
 POOLS_PER_CHECK = 8
 """Node pools that a job's pods can be bound to through Kueue: a toleration each, of which a check has eight."""
-_VARIABLE = Scope("spec.env[]")
 _VOLUME = Scope("spec.volumes[]")
 _IS_NATIVE = unset("runtime") | ~(has("runtime.container") | has("runtime.maxtext"))
+
+
+def variable_rules(scope: str) -> tuple[Rule, ...]:
+    """Return the rules for every environment variable at a scope."""
+    variable = Scope(scope)
+    return (
+        variable.exactly_one("value", "valueFrom", secret=True),
+        variable.unset_unless(
+            "value",
+            ~matches("name", SECRET_NAME),
+            "because the name says it is a secret, and a job can be read by many",
+            "valueFrom: {secretKeyRef: {name: …, key: …}}",
+            secret=True,
+        ),
+    )
 
 
 def _is_unique(values: list[str]) -> bool:
@@ -44,15 +58,8 @@ RULES: tuple[Rule, ...] = (
         "name no more",
         unset("queue") | IS_EXISTING | compare("accelerator.slices", "<=", POOLS_PER_CHECK),
     ),
-    _VARIABLE.exactly_one("value", "valueFrom", secret=True),
-    _VARIABLE.unset_unless(
-        "value",
-        ~matches("name", SECRET_NAME),
-        "because the name says it is a secret, and a job can be read by many",
-        "valueFrom: {secretKeyRef: {name: …, key: …}}",
-        secret=True,
-    ),
-    _VARIABLE.rule(
+    *variable_rules("spec.env[]"),
+    Scope("spec.env[]").rule(
         "name",
         "a variable that the operator does not set itself, as it does JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, "
         "JAX_PROCESS_ID, POSTTRAIN_… and MEGASCALE_…",

@@ -31,10 +31,10 @@ def connect(app: App, target: Target, name: str, forward: bool, port: int) -> No
     """
     import shutil
 
-    from ptctl.connect.pathways_proxy import address, head_of, variables
-    from ptctl.connect.port_forward import command, run
     from ptctl.errors import CliError
     from ptctl.jobs.lookup import fetch
+    from ptctl.port_forwards.pathways_proxy import address, head_of, variables
+    from ptctl.port_forwards.port_forward import command, run
     from ptoperator.kube.names import PATHWAYS_PROXY_PORT
 
     kube = app.connect(target)

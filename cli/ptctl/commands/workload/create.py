@@ -102,7 +102,7 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
     """
     from ptctl.jobs.file import check
 
-    job = _job(filename, flags)
+    job = _job(app, filename, flags)
     check(job, filename or "the job")
     namespace = _namespace(job, target)
     if namespace:
@@ -113,8 +113,8 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
         _submit(app, target, job, form, dry=dry_run == "server")
 
 
-def _job(filename: str | None, flags: dict[str, Any]) -> Manifest:
-    from ptctl.jobs.file import read
+def _job(app: App, filename: str | None, flags: dict[str, Any]) -> Manifest:
+    from ptctl.jobs.file import read, without_server_fields
     from ptctl.jobs.from_flags import apply_flags, empty_job
 
     ctx = click.get_current_context()
@@ -125,7 +125,9 @@ def _job(filename: str | None, flags: dict[str, Any]) -> Manifest:
         raise click.UsageError("the job has no name: pass --workload NAME", ctx)
     if flags["output_uri"] in ("json", "yaml", "name", "wide"):
         raise click.UsageError(f"--output is where results go; to print the object use -o {flags['output_uri']}", ctx)
-    job = empty_job() if filename is None else read(filename)
+    job, dropped = without_server_fields(empty_job() if filename is None else read(filename))
+    if dropped:
+        app.console.say(f"left out, because the server sets them: {', '.join(dropped)}")
     apply_flags(job, flags)
     return job
 

@@ -7,14 +7,17 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import cluster_options, complete_names
+from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
+_EXAMPLES = """
+ptctl workload describe llama-gsm8k
+ptctl workload describe runs/llama-gsm8k     # a run of `ptctl train`
+"""
 
-@click.command(
-    "describe", cls=Verb, context_settings=SETTINGS, examples="ptctl workload describe llama-gsm8k", replacements=NAMED
-)
-@click.argument("name", shell_complete=complete_names)
+
+@click.command("describe", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@job_or_directory
 @cluster_options
 @pass_app
 def describe(app: App, target: Target, name: str) -> None:
@@ -24,15 +27,17 @@ def describe(app: App, target: Target, name: str) -> None:
     """
     from datetime import UTC, datetime
 
-    from ptctl.jobs.lookup import fetch
     from ptctl.jobs.view import view
+    from ptctl.runs import local_run
     from ptctl.runs.description import describe_job
-    from ptctl.runs.files import newest_sample
+    from ptctl.runs.directory import newest_sample
     from ptkube.resources import EVENTS, PODS
     from ptoperator.kube import labels
 
-    kube = app.connect(target)
-    job = view(fetch(kube, target, name))
-    pods = kube.list(PODS, job.namespace, labels=labels.selector(name)).items
-    events = kube.list(EVENTS, job.namespace, fields=f"involvedObject.name={name}").items
+    job = view(local_run.find(app, target, name))
+    pods, events = [], []
+    if not local_run.is_directory(name):
+        kube = app.connect(target)
+        pods = kube.list(PODS, job.namespace, labels=labels.selector(name)).items
+        events = kube.list(EVENTS, job.namespace, fields=f"involvedObject.name={name}").items
     app.console.data(describe_job(job, pods, events, newest_sample(job.run_uri), datetime.now(UTC), app.console.width))

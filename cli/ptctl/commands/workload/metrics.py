@@ -7,18 +7,19 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import cluster_options, complete_names
+from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload metrics llama-gsm8k                    # the newest steps
 ptctl workload metrics llama-gsm8k --plot reward      # a curve in the terminal
+ptctl workload metrics runs/llama-gsm8k               # a run of `ptctl train`
 ptctl workload metrics llama-gsm8k -o json | jq -s 'map(.loss) | min'
 """
 
 
 @click.command("metrics", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
-@click.argument("name", shell_complete=complete_names)
+@job_or_directory
 @click.option(
     "--last", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of steps in the table."
 )
@@ -33,14 +34,13 @@ def metrics(app: App, target: Target, name: str, last: int, plot: str | None, fo
     import json
 
     from ptctl.errors import MissingError
-    from ptctl.jobs.lookup import fetch
     from ptctl.jobs.view import view
-    from ptctl.runs import files, metric_table
+    from ptctl.runs import directory, local_run, metric_table
 
-    job = view(fetch(app.connect(target), target, name))
-    rows = files.metrics(files.local_path(job.run_uri, "metrics.jsonl"))
+    job = view(local_run.find(app, target, name))
+    rows = directory.metrics(directory.local_path(job.run_uri, "metrics.jsonl"))
     if not rows:
-        raise MissingError(f"job {name!r} has no metrics yet (phase {job.phase})")
+        raise MissingError(f"job {job.name!r} has no metrics yet (phase {job.phase})")
     if form == "json":
         app.console.data("\n".join(json.dumps(row) for row in rows))
     elif plot:

@@ -7,19 +7,20 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import cluster_options, complete_names
+from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload samples llama-gsm8k                 # the newest step's samples
 ptctl workload samples llama-gsm8k -f --last 1     # and those of every later step
 ptctl workload samples llama-gsm8k --step 10 --last 2
+ptctl workload samples runs/llama-gsm8k            # of a run of `ptctl train`
 ptctl workload samples llama-gsm8k -o json | jq .reward
 """
 
 
 @click.command("samples", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
-@click.argument("name", shell_complete=complete_names)
+@job_or_directory
 @click.option("-f", "--follow", is_flag=True, help="Print every new step until the job ends.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Step to print; default: the newest.")
 @click.option("--last", type=click.IntRange(1), default=4, show_default=True, metavar="N", help="Samples per step.")

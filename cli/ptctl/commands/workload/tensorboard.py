@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import cluster_options, complete_names
+from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload tensorboard llama-gsm8k             # prints the command
 ptctl workload tensorboard llama-gsm8k --open      # runs it until Ctrl-C
+ptctl workload tensorboard runs/llama-gsm8k --open # on a run of `ptctl train`
 """
 
 
 @click.command("tensorboard", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
-@click.argument("name", shell_complete=complete_names)
+@job_or_directory
 @click.option("--open", "opens", is_flag=True, help="Run TensorBoard here.")
 @click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port on this machine.")
 @click.option("--no-browser", is_flag=True, help="Do not open the browser for a TensorBoard in the cluster.")
@@ -30,16 +33,16 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
     spec.tensorboard.server, starts the TensorBoard in the cluster, forwards its port and opens the browser.
     """
     import shutil
-    import subprocess
 
     from ptctl.errors import CliError
-    from ptctl.jobs.lookup import fetch
     from ptctl.jobs.view import view
+    from ptctl.runs import local_run
+    from ptctl.ui import interrupts
 
-    manifest = fetch(app.connect(target), target, name)
+    manifest = local_run.find(app, target, name)
     job = view(manifest)
-    if (manifest["spec"].get("tensorboard") or {}).get("server"):
-        from ptctl.connect.tensorboard_forward import forward
+    if not local_run.is_directory(name) and _has_server(manifest, app):
+        from ptctl.port_forwards.tensorboard_forward import forward
 
         forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
         return
@@ -50,6 +53,17 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
         return
     if shutil.which("tensorboard") is None:
         raise CliError("TensorBoard is not installed", "pip install tensorboard")
-    code = subprocess.call(command)
+    code = interrupts.call(command)
     if code:
         raise CliError(f"tensorboard exited with code {code}")
+
+
+def _has_server(manifest: dict[str, Any], app: App) -> bool:
+    """Return True if the job has a TensorBoard server; say so if it asks for one that the operator does not start."""
+    if not (manifest["spec"].get("tensorboard") or {}).get("server"):
+        return False
+    link = ((manifest.get("status") or {}).get("links") or {}).get("tensorboard", "")
+    if not link.startswith("tensorboard "):
+        return True
+    app.console.say("this operator starts no TensorBoard servers (tensorboard.servers in its chart's values)")
+    return False

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from ptkube import quantity
+from ptapi import quantity
 from ptlocal.apiserver.errors import FieldError, invalid_value, not_supported, required, show
 
 Schema = dict[str, Any]
@@ -46,9 +46,10 @@ def _own_errors(value: Any, schema: Schema, path: str) -> list[FieldError]:
             return []
         return [_wrong_type(path, schema["type"], "null")]
     if schema.get("x-kubernetes-int-or-string"):
-        if isinstance(value, bool) or not isinstance(value, int | str | float):
+        is_quantity = schema.get("format") == "quantity"  # of the built-in kinds, which take fractions, too
+        if not any(_is_type(value, kind) for kind in ("integer", "string", *(["number"] if is_quantity else []))):
             return [_wrong_type(path, "integer,string", _type_name(value))]
-        if schema.get("format") == "quantity" and not quantity.is_quantity(value):
+        if is_quantity and not quantity.is_quantity(value):
             return [invalid_value(path, value, quantity.RULE)]
     elif schema.get("type") and not _is_type(value, schema["type"]):
         return [_wrong_type(path, schema["type"], _type_name(value))]

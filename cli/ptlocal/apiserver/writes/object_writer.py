@@ -84,6 +84,7 @@ class Writer:
         admission.fill_in(obj, kind)
         rules_of(kind.storage_key).create(obj)
         admission.check(obj, kind)
+        self._refuse_missing_service_account(kind, namespace, obj)
         if self._store.get(kind.storage_key, namespace, meta["name"]) is not None:
             raise already_exists(kind.named(meta["name"]))
         if managed is not None:
@@ -169,6 +170,13 @@ class Writer:
                 }
             ]
             raise error
+
+    def _refuse_missing_service_account(self, kind: Kind, namespace: str, obj: Manifest) -> None:
+        """Refuse a pod whose ServiceAccount does not exist. Every namespace has `default`, without an object."""
+        name = obj["spec"]["serviceAccountName"] if kind.storage_key == "/pods" else "default"
+        if name != "default" and self._store.get("/serviceaccounts", namespace, name) is None:
+            why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+            raise forbidden(kind.named(obj["metadata"]["name"]), why)
 
     def _check_versions(self, kind: Kind, old: Manifest, meta: Manifest, required: bool) -> None:
         what = kind.named(old["metadata"]["name"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ptkube.client import Conflict, Kube, NotFound
+from ptkube.client import ApiError, Conflict, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
-from ptkube.informer import Informer, Key, key_of
+from ptkube.informer import Informer
 from ptkube.resources import JOBS, PODS, Manifest
-from ptkube.workqueue import Worker
+from ptkube.watch import Key, key_of
+from ptkube.workqueue import WorkQueue
 from ptlocal.controllers.job.job_decision import Decision, decide
 from ptlocal.controllers.job.job_pods import build_pod, is_tracked, without_finalizer
 
@@ -15,12 +16,12 @@ class JobController:
     """Reconciles Jobs."""
 
     def __init__(self, kube: Kube, jobs: Informer, pods: Informer) -> None:
-        self.worker: Worker[Key] = Worker("job-controller", self.reconcile)
+        self.queue: WorkQueue[Key] = WorkQueue("job-controller", lambda key, _: self.reconcile(key))
         self._kube = kube
         self._jobs = jobs
         self._pods = pods
         self._events = EventRecorder(kube, "job-controller")
-        jobs.listen(lambda _, job: self.worker.queue.add(key_of(job)))
+        jobs.listen(lambda _, job: self.queue.add(key_of(job)))
         pods.listen(self._pod_changed)
 
     def reconcile(self, key: Key) -> float | None:
@@ -45,13 +46,20 @@ class JobController:
         for pod in decision.delete:
             self._delete_pod(job, pod)
         for index in decision.create:
-            pod = self._kube.create(PODS, build_pod(job, index))
-            self._pods.record(pod)
-            self._events.record(job, "Normal", "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
+            self._create_pod(job, index)
         for kind, reason, message in decision.events:
             self._events.record(job, kind, reason, message)
         if decision.delete_job:
             self._delete_job(job)
+
+    def _create_pod(self, job: Manifest, index: int | None) -> None:
+        try:
+            pod = self._kube.create(PODS, build_pod(job, index))
+        except ApiError as error:
+            self._events.record(job, "Warning", "FailedCreate", f"Error creating: {error.message}")
+            raise
+        self._pods.record(pod)
+        self._events.record(job, "Normal", "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
 
     def _release(self, pod: Manifest) -> None:
         meta = pod["metadata"]
@@ -90,7 +98,7 @@ class JobController:
     def _pod_changed(self, _: str, pod: Manifest) -> None:
         owner = _owning_job(pod)
         if owner:
-            self.worker.queue.add((pod["metadata"]["namespace"], owner["name"]))
+            self.queue.add((pod["metadata"]["namespace"], owner["name"]))
 
 
 _US = "kubernetes.io/job-controller"

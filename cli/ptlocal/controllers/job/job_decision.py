@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
+from ptkube.backoff import pause_s
 from ptkube.events import seconds_since
 from ptkube.objects import is_deleting, pod_phase
 from ptkube.resources import Manifest
@@ -189,8 +190,7 @@ class _Evaluation:
         ended = [t for t in (finished_at(pod) for pod in self.pods if pod_phase(pod) == "Failed") if t]
         if not failures or not ended:
             return False
-        pause_s = float(min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S))
-        left_s: float = pause_s - seconds_since(max(ended), self.now)
+        left_s = pause_s(failures, _BACKOFF_S, _LONGEST_BACKOFF_S) - seconds_since(max(ended), self.now)
         if left_s > 0:
             self.decision.again_s = min(left_s, self.decision.again_s or left_s)
         return left_s > 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
-from ptkube.informer import Informer, Key, key_of
+from ptkube.informer import Informer
 from ptkube.resources import JOBS, JOBSETS, Manifest, Resource
-from ptkube.workqueue import Worker
+from ptkube.watch import Key, key_of
+from ptkube.workqueue import WorkQueue
 from ptlocal import jobset_names
 from ptlocal.controllers.jobset.jobset_decision import Decision, decide
 
@@ -15,13 +16,13 @@ class JobSetController:
     """Reconciles JobSets."""
 
     def __init__(self, kube: Kube, jobsets: Informer, jobs: Informer, services: Informer) -> None:
-        self.worker: Worker[Key] = Worker("jobset-controller", self.reconcile)
+        self.queue: WorkQueue[Key] = WorkQueue("jobset-controller", lambda key, _: self.reconcile(key))
         self._kube = kube
         self._jobsets = jobsets
         self._jobs = jobs
         self._services = services
         self._events = EventRecorder(kube, "jobset-controller")
-        jobsets.listen(lambda _, jobset: self.worker.queue.add(key_of(jobset)))
+        jobsets.listen(lambda _, jobset: self.queue.add(key_of(jobset)))
         jobs.listen(self._owner_changed)
         services.listen(self._owner_changed)
 
@@ -94,7 +95,7 @@ class JobSetController:
         meta = item["metadata"]
         for owner in meta.get("ownerReferences") or []:
             if owner["kind"] == JOBSETS.kind and owner["apiVersion"] == JOBSETS.api_version:
-                self.worker.queue.add((meta["namespace"], owner["name"]))
+                self.queue.add((meta["namespace"], owner["name"]))
 
 
 def _scheduling_fields(job: Manifest, template: Manifest) -> Manifest:

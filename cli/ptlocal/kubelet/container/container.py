@@ -8,8 +8,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 
+from ptapi.quantity import parse_quantity
 from ptkube.events import timestamp
 from ptkube.resources import Manifest
 from ptlocal import processes
@@ -43,6 +45,8 @@ class ContainerRun:
         self._born = 0.0
         self._container_id = ""
         self._oom_kills = 0
+        self._over_memory = False
+        self._memory_limit = _memory_limit(spec)
 
     @property
     def pid(self) -> int | None:
@@ -75,7 +79,7 @@ class ContainerRun:
         self._born = processes.start_time(self._process.pid) or time.time()
         self._container_id = f"posttrain-local://{self._process.pid}-{self._born:.2f}"
         self._oom_kills = _oom_kills()
-        self._killed = self._signalled = False
+        self._killed = self._signalled = self._over_memory = False
         self.started_at = timestamp()
         threading.Thread(
             target=_await_end, args=(self._process, on_end), name=f"wait-{self._process.pid}", daemon=True
@@ -102,6 +106,15 @@ class ContainerRun:
         if self._process:
             self._killed = True
             processes.signal_group(self._process.pid, signal.SIGKILL)
+
+    def enforce_memory(self) -> bool:
+        """Kill it if its processes hold more than its memory limit; return True if there is a limit to watch."""
+        if self._process is None or self._memory_limit is None:
+            return False
+        if processes.memory(processes.in_session(self._process.pid, self._born)) > self._memory_limit:
+            self._over_memory = True
+            processes.signal_group(self._process.pid, signal.SIGKILL)
+        return True
 
     def collect(self) -> bool:
         """Record an end of the process; return True if there was one since the last call."""
@@ -156,9 +169,12 @@ class ContainerRun:
     def _reason(self, process: subprocess.Popen[bytes], code: int) -> str:
         if code == START_ERROR and self._error_file.exists():
             return "StartError"
-        if process.returncode == -signal.SIGKILL and not self._killed and _oom_kills() > self._oom_kills:
+        if process.returncode == -signal.SIGKILL and (self._over_memory or self._was_killed_by_kernel()):
             return "OOMKilled"
         return "Completed" if code == 0 else "Error"
+
+    def _was_killed_by_kernel(self) -> bool:
+        return not self._killed and _oom_kills() > self._oom_kills
 
     def _message(self, code: int) -> str:
         if self._error_file.exists():
@@ -197,6 +213,11 @@ def _tail(path: Path, size: int) -> str:
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - size))
         return file.read().decode("utf-8", "replace")
+
+
+def _memory_limit(spec: Manifest) -> Decimal | None:
+    limit = ((spec.get("resources") or {}).get("limits") or {}).get("memory")
+    return None if limit is None else parse_quantity(limit)
 
 
 def _oom_kills() -> int:

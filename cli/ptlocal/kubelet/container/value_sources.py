@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ptkube.quantity import parse_quantity
+from ptapi.quantity import parse_quantity
 from ptkube.resources import Manifest
 from ptlocal.kubelet.container.environment import expand
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ptoperator.capacity.cloud_errors import Trouble
+from ptkube.backoff import pause_s
+from ptoperator.capacity.cloud_errors import CloudFailure
 
 MAX_BACKOFF_S = 60.0
 """Google's limits are per minute."""
@@ -21,17 +22,17 @@ class Backoff:
         self._seconds = seconds
         self._refusals = 0
         self._until = 0.0
-        self._why: Trouble | None = None
+        self._why: CloudFailure | None = None
 
     @property
-    def pausing(self) -> Trouble | None:
+    def pausing(self) -> CloudFailure | None:
         """Return the rejection that forbids calls now, or None."""
         return self._why if self._why is not None and self._seconds() < self._until else None
 
-    def refused(self, why: Trouble, asked_s: float | None = None) -> None:
+    def refused(self, why: CloudFailure, asked_s: float | None = None) -> None:
         """Record a rejection. asked_s: the retry delay that the API names."""
-        doubled = min(MAX_BACKOFF_S, self._first_s * 2.0 ** min(self._refusals, 10))
         self._refusals += 1
+        doubled = pause_s(self._refusals, self._first_s, MAX_BACKOFF_S)
         self._until = self._seconds() + max(doubled, asked_s or 0.0)
         self._why = why
 

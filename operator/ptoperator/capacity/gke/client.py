@@ -32,7 +32,7 @@ from ptoperator.capacity.cloud import (
     ReleasePool,
     Reservation,
 )
-from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.capacity.gke.backoff import Backoff
 from ptoperator.capacity.gke.convert import (
     belongs_to,
@@ -51,9 +51,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _THROTTLED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
 """Refusals of a GKE that is asked too much, or does not answer."""
-_SLOW_TROUBLE = Trouble(None, "DEADLINE_EXCEEDED", "GKE is slow to respond")
+_SLOW = CloudFailure(None, "DEADLINE_EXCEEDED", "GKE is slow to respond")
 _LOCK_TIMEOUT_S = 5.0
-"""A look that takes longer than this is not waited for by other jobs: those that run need the threads."""
+"""Other jobs do not wait for a snapshot that takes longer than this: running ones need the threads."""
 
 
 class Gke:
@@ -80,10 +80,10 @@ class Gke:
         self._last: tuple[float, Cloud] | None = None
         self._changed: set[str] = set()
         self._zones: tuple[str, ...] = ()
-        self._was_refused: Trouble | None = None
+        self._was_refused: CloudFailure | None = None
         self._refused_by: frozenset[str] = frozenset()
 
-    def look(self, uid: str = "") -> Cloud:
+    def snapshot(self, uid: str = "") -> Cloud:
         """Return a snapshot, at most half a poll old and never older than the last change to this job's pools.
 
         Another job's pool may have changed meanwhile. That is safe: a pool is taken over by its etag, and deleted after
@@ -92,7 +92,7 @@ class Gke:
         since = self._asking_since
         waited_s = self._seconds() - since if since is not None else 0.0
         if not self._looking.acquire(timeout=max(0.0, _LOCK_TIMEOUT_S - waited_s)):
-            return Cloud(trouble=_SLOW_TROUBLE)
+            return Cloud(failure=_SLOW)
         try:
             return self._cached(uid) or self._refresh()
         finally:
@@ -105,17 +105,17 @@ class Gke:
         if self._last and age is not None and age < self._settings.cloud_poll_seconds / 2 and not is_changed:
             return self._last[1]
         pausing = self._reads.pausing
-        return Cloud(trouble=pausing) if pausing else None
+        return Cloud(failure=pausing) if pausing else None
 
     def _refresh(self) -> Cloud:
         self._changed = set()  # before asking: what changes while it is asked is asked again
         self._asking_since = self._seconds()
         try:
-            found = self._fetch()
+            cloud = self._fetch()
         finally:
             self._asking_since = None
-        self._last = (self._seconds(), found)
-        return found
+        self._last = (self._seconds(), cloud)
+        return cloud
 
     def last(self) -> Cloud | None:
         """Return the latest snapshot without a call; None before the first one, and just after a rejected change."""
@@ -130,19 +130,19 @@ class Gke:
         """Start one change. GKE's error is part of the result; this does not raise for it."""
         with self._changing:
             if pausing := self._changes.pausing:
-                return Answer(action.pool, trouble=pausing)
+                return Answer(action.pool, failure=pausing)
             try:
                 answer = self._change(action)
                 self._changes.served()
             except exceptions.GoogleAPICallError as error:
-                answer = Answer(action.pool, trouble=self._refused(error))
+                answer = Answer(action.pool, failure=self._refused(error))
             self._changed = {*self._changed, _job_of(action)}
-            if answer.trouble is not None:  # GKE may refuse every change now
+            if answer.failure is not None:  # GKE may refuse every change now
                 self._last = None
-        said = answer.trouble
+        failure = answer.failure
         logger.info(
             "%s %s: %s", type(action).__name__, action.pool,
-            f"{said.code}: {said.message}" if said else answer.operation or "nothing to do",
+            f"{failure.code}: {failure.message}" if failure else answer.operation or "nothing to do",
         )  # fmt: skip
         return answer
 
@@ -168,11 +168,11 @@ class Gke:
             listed = self._call(self._client.list_operations, container.ListOperationsRequest(parent=self._region))
             pools = self._call(self._client.list_node_pools, container.ListNodePoolsRequest(parent=self._cluster))
         except exceptions.GoogleAPICallError as error:
-            found = refusal_of(error)
-            if _is_throttled(error, found):
-                self._reads.refused(found, retry_delay_s(error))
-            logger.warning("GKE cannot be queried: %s: %s", found.code, found.message)
-            return Cloud(trouble=found)
+            failure = refusal_of(error)
+            if _is_throttled(error, failure):
+                self._reads.refused(failure, retry_delay_s(error))
+            logger.warning("GKE cannot be queried: %s: %s", failure.code, failure.message)
+            return Cloud(failure=failure)
         self._reads.served()
         cluster = self._settings.gke_cluster
         operations = tuple(filter(None, (operation_of(each, cluster) for each in listed.operations)))
@@ -185,10 +185,10 @@ class Gke:
         try:
             started = self._call(self._client.create_node_pool, request)
         except exceptions.GoogleAPICallError as error:
-            found = self._get(action.pool)
-            if found is None:
+            node_pool = self._get(action.pool)
+            if node_pool is None:
                 raise
-            return self._adopt(action, found, error)
+            return self._adopt(action, node_pool, error)
         return Answer(action.pool, started.name)
 
     def _create_shared(self, action: CreateShared) -> Answer:
@@ -198,14 +198,14 @@ class Gke:
         except exceptions.AlreadyExists:
             return Answer(action.pool)
 
-    def _adopt(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
+    def _adopt(self, action: CreatePool, node_pool: Any, error: exceptions.GoogleAPICallError) -> Answer:
         """Decide whose pool it is that exists although the create failed."""
-        wanted, there = action.manifest["config"]["resource_labels"], dict(found.config.resource_labels)
-        if not is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
-            words = f"node pool {action.pool} exists and belongs to another owner; hint: delete that node pool"
-            return Answer(action.pool, trouble=Trouble(FailureClass.CONFIG_ERROR, "ALREADY_EXISTS", words))
+        wanted, there = action.manifest["config"]["resource_labels"], dict(node_pool.config.resource_labels)
+        if not is_ours(node_pool) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
+            message = f"node pool {action.pool} exists and belongs to another owner; hint: delete that node pool"
+            return Answer(action.pool, failure=CloudFailure(FailureClass.CONFIG_ERROR, "ALREADY_EXISTS", message))
         if any(there.get(key) != wanted[key] for key in (labels.POOL_SHAPE, labels.POOL_SLICE)):
-            return Answer(action.pool, trouble=Trouble(None, "ALREADY_EXISTS", "the previous pool still exists"))
+            return Answer(action.pool, failure=CloudFailure(None, "ALREADY_EXISTS", "the previous pool still exists"))
         logger.info("CreatePool %s: adopted, although the call returned %s", action.pool, error_code(error))
         return Answer(action.pool)
 
@@ -214,14 +214,14 @@ class Gke:
         return Answer(action.pool, self._label(action.pool, action.etag, action.labels).name)
 
     def _release(self, action: ReleasePool) -> Answer:
-        found = self._get(action.pool)
-        if found is None or not belongs_to(found, action.job_uid):
+        node_pool = self._get(action.pool)
+        if node_pool is None or not belongs_to(node_pool, action.job_uid):
             return Answer(action.pool)
         kept = {
-            k: v for k, v in found.config.resource_labels.items() if k not in (labels.POOL_JOB_UID, labels.POOL_JOB)
+            k: v for k, v in node_pool.config.resource_labels.items() if k not in (labels.POOL_JOB_UID, labels.POOL_JOB)
         }
         try:
-            started = self._label(action.pool, found.etag, {**kept, labels.POOL_IDLE_SINCE: str(action.idle_since)})
+            started = self._label(action.pool, node_pool.etag, {**kept, labels.POOL_IDLE_SINCE: str(action.idle_since)})
         except exceptions.GoogleAPICallError as error:
             if self._refused(error).is_definite:
                 return self._delete(action.pool, action.job_uid)
@@ -229,9 +229,9 @@ class Gke:
         return Answer(action.pool, started.name)
 
     def _delete(self, pool: str, job_uid: str) -> Answer:
-        found = self._get(pool)
-        is_going = found is None or found.status == container.NodePool.Status.STOPPING
-        if is_going or not is_ours(found) or not belongs_to(found, job_uid):
+        node_pool = self._get(pool)
+        is_going = node_pool is None or node_pool.status == container.NodePool.Status.STOPPING
+        if is_going or not is_ours(node_pool) or not belongs_to(node_pool, job_uid):
             return Answer(pool)
         request = container.DeleteNodePoolRequest(name=self._path(pool))
         try:
@@ -259,14 +259,14 @@ class Gke:
         except exceptions.RetryError as error:
             raise exceptions.DeadlineExceeded(str(error)) from error
 
-    def _refused(self, error: exceptions.GoogleAPICallError) -> Trouble:
+    def _refused(self, error: exceptions.GoogleAPICallError) -> CloudFailure:
         """Classify a rejection. One caused by other operations blocks changes until those are done."""
-        found = refusal_of(error)
-        if _is_throttled(error, found):
-            self._changes.refused(found, retry_delay_s(error))
-        if found.kind is None and "incompatible operation" in found.message.lower():
-            self._was_refused = found
-        return found
+        failure = refusal_of(error)
+        if _is_throttled(error, failure):
+            self._changes.refused(failure, retry_delay_s(error))
+        if failure.kind is None and "incompatible operation" in failure.message.lower():
+            self._was_refused = failure
+        return failure
 
     def _why_busy(self, operations: tuple[Operation, ...]) -> str:
         """Return a running operation that blocked a change, or the rejection that the client backs off from."""
@@ -305,6 +305,6 @@ def connect(endpoint: str) -> Any:
     return container.ClusterManagerClient(client_options={"api_endpoint": address} if address else None)
 
 
-def _is_throttled(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
+def _is_throttled(error: exceptions.GoogleAPICallError, failure: CloudFailure) -> bool:
     """Return True if the error is about the call rate, not about the request."""
-    return found.kind is None and error_code(error) in _THROTTLED
+    return failure.kind is None and error_code(error) in _THROTTLED

@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2
 
 from ptoperator.capacity import cloud_errors
 from ptoperator.capacity.cloud import Operation, Pool, PoolState
-from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.kube import labels
 
 _DELETE = container.Operation.Type.DELETE_NODE_POOL
@@ -23,51 +23,51 @@ _DONE = container.Operation.Status.DONE
 _STATES = frozenset(PoolState)
 
 
-def pool_of(found: Any) -> Pool:
+def pool_of(pool: Any) -> Pool:
     """Convert a node pool."""
-    marks = dict(found.config.resource_labels)
-    name = _name(found.status)
+    marks = dict(pool.config.resource_labels)
+    name = _name(pool.status)
     state = PoolState(name) if name in _STATES else PoolState.UNKNOWN
-    said = [cloud_errors.of_condition(_status_code(each), each.message) for each in found.conditions]
-    if state is PoolState.ERROR and (found.status_message or not any(said)):
-        said.append(cloud_errors.of_outcome("ERROR", found.status_message))
+    failures = [cloud_errors.of_condition(_status_code(each), each.message) for each in pool.conditions]
+    if state is PoolState.ERROR and (pool.status_message or not any(failures)):
+        failures.append(cloud_errors.of_outcome("ERROR", pool.status_message))
     return Pool(
-        name=found.name,
+        name=pool.name,
         state=state,
         shape=marks.get(labels.POOL_SHAPE, ""),
         namespace=marks.get(labels.POOL_NAMESPACE, ""),
         job_uid=marks.get(labels.POOL_JOB_UID, ""),
         slice=_number(marks.get(labels.POOL_SLICE)),
         idle_since=_number(marks.get(labels.POOL_IDLE_SINCE)),
-        etag=found.etag,
-        troubles=tuple(filter(None, said)),
-        is_flex=found.config.flex_start,
+        etag=pool.etag,
+        failures=tuple(filter(None, failures)),
+        is_flex=pool.config.flex_start,
     )
 
 
-def operation_of(found: Any, cluster: str) -> Operation | None:
+def operation_of(operation: Any, cluster: str) -> Operation | None:
     """Convert an operation on this cluster or its node pools; None for other clusters."""
-    _, is_ours, rest = found.target_link.partition(f"/clusters/{cluster}")
+    _, is_ours, rest = operation.target_link.partition(f"/clusters/{cluster}")
     if not is_ours or (rest and not rest.startswith("/nodePools/")):
         return None
-    is_done = found.status == _DONE
+    is_done = operation.status == _DONE
     return Operation(
-        name=found.name,
+        name=operation.name,
         pool=rest.rpartition("/")[2],
         is_done=is_done,
-        is_deletion=found.operation_type == _DELETE,
-        troubles=tuple(_troubles(found, is_done)),
+        is_deletion=operation.operation_type == _DELETE,
+        failures=tuple(_failures(operation, is_done)),
     )
 
 
-def is_ours(found: Any) -> bool:
+def is_ours(pool: Any) -> bool:
     """Return True if this operator created the pool."""
-    return bool(found.config.resource_labels.get(labels.POOL_MANAGER) == labels.MANAGER)
+    return bool(pool.config.resource_labels.get(labels.POOL_MANAGER) == labels.MANAGER)
 
 
-def belongs_to(found: Any, job_uid: str) -> bool:
+def belongs_to(pool: Any, job_uid: str) -> bool:
     """Return True if the job holds the pool."""
-    return bool(found.config.resource_labels.get(labels.POOL_JOB_UID, "") == job_uid)
+    return bool(pool.config.resource_labels.get(labels.POOL_JOB_UID, "") == job_uid)
 
 
 def error_code(error: exceptions.GoogleAPICallError) -> str:
@@ -75,7 +75,7 @@ def error_code(error: exceptions.GoogleAPICallError) -> str:
     return str(error.grpc_status_code.name) if error.grpc_status_code else "UNKNOWN"
 
 
-def refusal_of(error: exceptions.GoogleAPICallError) -> Trouble:
+def refusal_of(error: exceptions.GoogleAPICallError) -> CloudFailure:
     """Classify the error of a call."""
     return cloud_errors.of_call(error_code(error), error.message or str(error))
 
@@ -87,18 +87,18 @@ def retry_delay_s(error: exceptions.GoogleAPICallError) -> float | None:
             return float(detail.retry_delay.ToTimedelta().total_seconds())
     call = next(iter(error.errors), None)
     trailing = call.trailing_metadata() if isinstance(call, grpc.Call) else ()
-    said = next((str(value) for key, value in trailing or () if key == "retry-after"), "")
-    return float(said) if said.isdigit() else None
+    delay = next((str(value) for key, value in trailing or () if key == "retry-after"), "")
+    return float(delay) if delay.isdigit() else None
 
 
-def _troubles(operation: Any, is_done: bool) -> list[Trouble]:
+def _failures(operation: Any, is_done: bool) -> list[CloudFailure]:
     """Return the operation's errors. `status_message` is older than `error`, and sometimes the only one."""
-    said = [cloud_errors.of_outcome(_status_code(each), each.message) for each in operation.nodepool_conditions]
+    failures = [cloud_errors.of_outcome(_status_code(each), each.message) for each in operation.nodepool_conditions]
     if operation.error.code:
-        said.append(cloud_errors.of_outcome(_grpc_name(operation.error.code), operation.error.message))
-    elif is_done and (words := operation.error.message or operation.status_message):
-        said.append(cloud_errors.of_outcome("ERROR", words))
-    return said
+        failures.append(cloud_errors.of_outcome(_grpc_name(operation.error.code), operation.error.message))
+    elif is_done and (message := operation.error.message or operation.status_message):
+        failures.append(cloud_errors.of_outcome("ERROR", message))
+    return failures
 
 
 def _number(text: str | None) -> int:

@@ -13,9 +13,9 @@ class LeaderOnlyCloud:
     def __init__(self, cloud: CloudProvider, check: Callable[[], None]) -> None:
         self._cloud, self._check = cloud, check
 
-    def look(self, uid: str = "", /) -> Cloud:
+    def snapshot(self, uid: str = "", /) -> Cloud:
         """Return a snapshot."""
-        return self._cloud.look(uid)
+        return self._cloud.snapshot(uid)
 
     def last(self) -> Cloud | None:
         """Return the latest snapshot without a call, or None."""

@@ -52,12 +52,12 @@ class Reservations:
         if not zone:
             return None
         with self._lock:
-            at, found = self._known.get((name, zone), (None, None))
+            at, reservation = self._known.get((name, zone), (None, None))
             if at is not None and self._seconds() - at < self._settings.cloud_poll_seconds / 2:
-                return found
-            found = self._ask(name, zone, found)
-            self._known[name, zone] = (self._seconds(), found)
-            return found
+                return reservation
+            reservation = self._ask(name, zone, reservation)
+            self._known[name, zone] = (self._seconds(), reservation)
+            return reservation
 
     def _ask(self, name: str, zone: str, before: Reservation | None) -> Reservation | None:
         """Fetch a reservation. before: its last value, which stays valid while the API does not answer."""
@@ -125,13 +125,13 @@ def _split(name: str, project: str) -> tuple[str, str]:
     return quote(project, safe=":"), "/".join(quote(part, safe="") for part in parts)
 
 
-def _counts(found: Manifest) -> tuple[int, int] | None:
+def _counts(reservation: Manifest) -> tuple[int, int] | None:
     """Return all VMs and the used ones: of a block or sub-block, of instances, or of hosts of a TPU family."""
-    found = found.get("resource") or found
+    reservation = reservation.get("resource") or reservation
     for holder, total, used in (
-        (found, "count", "inUseCount"),
-        (found.get("specificReservation") or {}, "count", "inUseCount"),
-        (found.get("aggregateReservation") or {}, "hostCount", "inUseHostCount"),
+        (reservation, "count", "inUseCount"),
+        (reservation.get("specificReservation") or {}, "count", "inUseCount"),
+        (reservation.get("aggregateReservation") or {}, "hostCount", "inUseHostCount"),
     ):
         if holder.get(total) is not None:
             return _number(holder[total]), _number(holder.get(used))

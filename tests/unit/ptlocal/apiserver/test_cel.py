@@ -1,7 +1,5 @@
 """CEL as Kubernetes documents it: each case with its value, its error, or why its definition is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache

@@ -1,19 +1,11 @@
 """Field sets: what is owned, what changed, FieldsV1 and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptlocal.apiserver.writes.field_sets import (
-    difference,
-    from_fields_v1,
-    shown,
-    stated,
-    to_fields_v1,
-)
+from ptlocal.apiserver.writes.field_sets import difference, from_fields_v1, shown, stated, to_fields_v1
 
 KEYED: dict[str, Any] = {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
                          "items": {"type": "object"}}  # fmt: skip

@@ -1,7 +1,5 @@
 """Patches as pure functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

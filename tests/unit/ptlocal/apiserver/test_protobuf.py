@@ -1,7 +1,5 @@
 """Kubernetes protobuf bodies."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,14 +1,12 @@
 """Walks over schemas: unknown fields, nulls, defaults, validation; and the shipped schemas themselves."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptkube import quantity
+from ptapi import quantity
 from ptlocal.apiserver import jobset_crd
 from ptlocal.apiserver.kinds import builtin_schemas
 from ptlocal.apiserver.rules import rules_of

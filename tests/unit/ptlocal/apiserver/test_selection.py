@@ -1,7 +1,5 @@
 """Selectors against labels and fields."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What kubectl prints: JSONPath of columns, ages, pod states."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The Job controller's decisions: which pods to make, count, let go and delete, and when a Job is over."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -53,10 +51,7 @@ def pod(
     if leaving:
         meta["deletionTimestamp"] = NOW
     containers = [{"name": "main", "state": state, "restartCount": restarts}]
-    return {
-        "metadata": meta,
-        "status": {"phase": phase, "conditions": conditions, "containerStatuses": containers},
-    }
+    return {"metadata": meta, "status": {"phase": phase, "conditions": conditions, "containerStatuses": containers}}
 
 
 def run(j: Manifest, *pods: Manifest) -> Decision:
@@ -64,7 +59,6 @@ def run(j: Manifest, *pods: Manifest) -> Decision:
 
 
 def condition(decision: Decision, kind: str) -> Manifest | None:
-    assert decision.status is not None
     return next((c for c in decision.status.get("conditions") or [] if c["type"] == kind), None)
 
 
@@ -141,7 +135,6 @@ def test_a_pod_too_many_is_let_go_and_deleted() -> None:
 
 def test_success_is_counted_before_the_pod_is_let_go_and_then_the_job_completes() -> None:
     first = run(job(), pod(0, "Succeeded", code=0))
-    assert first.status is not None
     assert (first.status["succeeded"], first.status["completedIndexes"]) == (1, "0")
     assert [p["metadata"]["uid"] for p in first.release] == ["p0"]
     final = to_the_end(job(), [pod(0, "Succeeded", code=0)])
@@ -154,21 +147,18 @@ def test_success_is_counted_before_the_pod_is_let_go_and_then_the_job_completes(
 def test_the_same_index_twice_counts_once() -> None:
     j = job(parallelism=2, completions=2)
     decision = run(j, pod(0, "Succeeded", code=0, uid="a"), pod(0, "Succeeded", code=0, uid="b"))
-    assert decision.status is not None
     assert decision.status["succeeded"] == 1
 
 
 def test_a_failure_is_counted_once_however_often_the_controller_dies_in_between() -> None:
     j, failed = job(backoffLimit=6), pod(0, "Failed", code=1)
     first = run(j, failed)
-    assert first.status is not None
     assert first.status["uncountedTerminatedPods"] == {"failed": ["p0"]}
     again = run({**j, "status": first.status}, failed)  # died before the finalizer was taken off
     assert again.status is None
     assert [p["metadata"]["uid"] for p in again.release] == ["p0"]
     released = pod(0, "Failed", code=1, tracked=False)
     settled = run({**j, "status": first.status}, released)  # died before the count was settled
-    assert settled.status is not None
     assert (settled.status["failed"], settled.status["uncountedTerminatedPods"]) == (1, {})
     assert run({**j, "status": settled.status}, released).status is None
 
@@ -177,7 +167,6 @@ def test_backoff_limit_exceeded_deletes_the_rest_and_then_fails() -> None:
     j = job(parallelism=2, completions=2)
     decision = run(j, pod(0, "Failed", code=1), pod(1))
     target = condition(decision, "FailureTarget")
-    assert target is not None
     assert (target["reason"], target["message"]) == (
         "BackoffLimitExceeded",
         "Job has reached the specified backoff limit",
@@ -270,7 +259,6 @@ def test_suspending_deletes_pods_without_calling_them_failures() -> None:
     assert [p["metadata"]["uid"] for p in decision.delete] == ["p0"]
     assert [p["metadata"]["uid"] for p in decision.release] == ["p0"]
     suspended = condition(decision, "Suspended")
-    assert suspended is not None
     assert (suspended["status"], suspended["reason"], suspended["message"]) == ("True", "JobSuspended", "Job suspended")
     assert decision.status is not None
     assert "startTime" not in decision.status, "the deadline must not run on"
@@ -281,9 +269,7 @@ def test_resuming_starts_the_clock_anew() -> None:
     old = {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": ""}
     decision = run(job({"conditions": [old]}))
     resumed = condition(decision, "Suspended")
-    assert resumed is not None
     assert (resumed["status"], resumed["reason"], resumed["message"]) == ("False", "JobResumed", "Job resumed")
-    assert decision.status is not None
     assert decision.status["startTime"] == NOW
     assert decision.create == [0]
 
@@ -291,7 +277,6 @@ def test_resuming_starts_the_clock_anew() -> None:
 def test_the_deadline_fails_the_job_and_is_waited_for() -> None:
     late = run(job(activeDeadlineSeconds=600), pod(0))
     target = condition(late, "FailureTarget")
-    assert target is not None
     assert (target["reason"], target["message"]) == (
         "DeadlineExceeded",
         "Job was active longer than specified deadline",
@@ -327,5 +312,4 @@ def test_ttl_counts_from_the_end(ttl_s: int | None, deleted: bool, again_s: floa
 def test_ready_and_terminating_pods_are_counted() -> None:
     j = job(parallelism=3, completions=3)
     decision = run(j, pod(0, ready=True), pod(1), pod(2, leaving=True))
-    assert decision.status is not None
     assert (decision.status["active"], decision.status["ready"], decision.status["terminating"]) == (2, 1, 1)

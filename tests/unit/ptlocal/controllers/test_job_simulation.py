@@ -4,8 +4,6 @@ Whatever happens, the Job ends, every failure is counted once, no pod stays held
 two pods at work.
 """
 
-from __future__ import annotations
-
 import copy
 from datetime import UTC, datetime
 from typing import Any

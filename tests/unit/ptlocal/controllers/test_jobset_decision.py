@@ -1,7 +1,5 @@
 """The JobSet controller's decisions, table by table: observed objects in, writes out."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 
@@ -71,7 +69,6 @@ def created(decision: Decision) -> list[str]:
 
 
 def condition(decision: Decision, kind: str) -> Manifest:
-    assert decision.status is not None
     return next(c for c in decision.status["conditions"] if c["type"] == kind)
 
 
@@ -79,7 +76,6 @@ def test_a_new_jobset_gets_its_service_and_all_jobs() -> None:
     decision = run(jobset(group("driver"), group("w", 2)), has_service=False)
     assert created(decision) == ["js-driver-0", "js-w-0", "js-w-1"]
     service = decision.create_service
-    assert service is not None
     assert service["metadata"]["name"] == "js"
     assert service["spec"] == {
         "clusterIP": "None",
@@ -128,7 +124,6 @@ def test_existing_jobs_are_not_created_again_also_not_those_on_their_way_out() -
 
 def test_a_subdomain_and_disabled_hostnames_are_honoured() -> None:
     decision = run(jobset(network={"subdomain": "net"}), has_service=False)
-    assert decision.create_service is not None
     assert decision.create_service["metadata"]["name"] == "net"
     decision = run(jobset(network={"enableDNSHostnames": False}), has_service=False)
     assert decision.create_service is None
@@ -153,7 +148,6 @@ def test_counts_of_each_replicated_job_stand_in_the_status() -> None:
         job("a", 2, suspended=True),
         job("b", 0, state="complete"),
     )
-    assert decision.status is not None
     assert decision.status["replicatedJobsStatus"] == [
         {"name": "a", "ready": 1, "succeeded": 0, "failed": 0, "active": 2, "suspended": 1},
         {"name": "b", "ready": 0, "succeeded": 1, "failed": 0, "active": 0, "suspended": 0},
@@ -185,7 +179,6 @@ def test_success_policy(policy: Manifest, complete: list[str], expected: str | N
         for name, index in (("a", 0), ("a", 1), ("b", 0))
     ]
     decision = run(js, *jobs)
-    assert decision.status is not None
     assert decision.status.get("terminalState") == expected
     if expected:
         done = condition(decision, "Completed")
@@ -257,7 +250,6 @@ def test_failure_policy(
 ) -> None:
     spec = {"failurePolicy": policy} if policy else {}
     decision = run(jobset(status=status or None, **spec), job("w", 0, state="failed", **failure), job("w", 1))
-    assert decision.status is not None
     assert decision.status["restarts"] == restarts
     assert decision.status["restartsCountTowardsMax"] == charged
     assert decision.create_jobs == []
@@ -331,7 +323,6 @@ def test_resuming_unsuspends_every_job_and_says_so() -> None:
 
 def test_a_jobset_never_suspended_has_no_suspended_condition() -> None:
     decision = run(jobset())
-    assert decision.status is not None
     assert not decision.status.get("conditions")
 
 

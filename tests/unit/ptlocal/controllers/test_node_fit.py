@@ -1,7 +1,5 @@
 """Where a pod fits, and the sentence when it fits nowhere."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What garbage collection does to one object."""
 
-from __future__ import annotations
-
 import pytest
 
 from ptkube.resources import Manifest
@@ -44,12 +42,7 @@ def thing(
             [thing("me", uid="x", blocks=False)],
             Verdict(drop_finalizer="foregroundDeletion"),
         ),
-        (
-            thing(leaving=True, finalizers=["foregroundDeletion"]),
-            {},
-            [],
-            Verdict(drop_finalizer="foregroundDeletion"),
-        ),
+        (thing(leaving=True, finalizers=["foregroundDeletion"]), {}, [], Verdict(drop_finalizer="foregroundDeletion")),
         (
             thing(leaving=True, finalizers=["orphan"]),
             {},

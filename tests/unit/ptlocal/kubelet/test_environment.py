@@ -1,7 +1,5 @@
 """What a container sees: $(VAR) expansion, local paths for mounts, local addresses for pod names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

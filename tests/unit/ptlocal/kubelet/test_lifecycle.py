@@ -1,7 +1,5 @@
 """Which container of a pod starts, restarts or stops next, and the pod's phase."""
 
-from __future__ import annotations
-
 import pytest
 
 from ptlocal.kubelet.lifecycle import Container, advance, restart_delay_s

@@ -1,7 +1,5 @@
 """Environment and volumes of a container, from literals, downward API, ConfigMaps and Secrets."""
 
-from __future__ import annotations
-
 import base64
 import os
 from decimal import Decimal
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ptkube.quantity import parse_quantity
+from ptapi.quantity import parse_quantity
 from ptkube.resources import Manifest
 from ptlocal.kubelet.container.value_sources import NotReady, References, environment, field_value
 from ptlocal.kubelet.container.volumes import mounts_of, prepare

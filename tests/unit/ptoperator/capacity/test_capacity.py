@@ -1,7 +1,5 @@
 """A job goes through spec.capacity on a GKE that a test scripts: what it tries, says, makes and leaves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +12,6 @@ from ptkube.resources import EVENTS, POSTTRAINJOBS, Manifest
 from ptoperator.controller.orphan_collector import OrphanCollector
 
 
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
-
-
 def test_a_pool_is_made_before_the_pods_and_deleted_after_them(site: Site) -> None:
     site.create()
     site.run(30)
@@ -28,18 +21,15 @@ def test_a_pool_is_made_before_the_pods_and_deleted_after_them(site: Site) -> No
     assert (pool.zone, pool.manifest["initial_node_count"]) == ("us-east5-a", 4)
     site.run_until(lambda: jobset(site))
     assert site.outcomes() == ["onDemand in us-east5-a: ready after 1m"]
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     site.run_until(lambda: not site.model.pools)
     site.run(30)
     assert site.status().capacity.node_pools == []
 
 
 def test_pods_run_on_their_own_pools_only(site: Site) -> None:
-    site.create(accelerator={"type": "v6e-16", "slices": 2})
-    site.run_until(lambda: jobset(site))
+    site.provision(accelerator={"type": "v6e-16", "slices": 2})
     made = jobset(site)
-    assert made is not None
     spec = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert terms[0]["matchExpressions"][0]["values"] == sorted(site.model.pools)
@@ -51,8 +41,7 @@ def test_pods_run_on_their_own_pools_only(site: Site) -> None:
 
 def test_a_stockout_moves_on_says_so_and_leaves_nothing(site: Site) -> None:
     site.faults["other"] = STOCKOUT
-    site.create(capacity=[{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-a"]}])
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=[{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-a"]}])
     first, second = site.outcomes()
     assert first == "onDemand in us-east5-a: ZONE_RESOURCE_POOL_EXHAUSTED in us-east5-a after 4m20s, trying spot"
     assert second.startswith("spot in us-east5-a: ready after ")
@@ -65,15 +54,13 @@ def test_a_stockout_moves_on_says_so_and_leaves_nothing(site: Site) -> None:
 
 def test_zones_are_tried_in_order_and_the_clusters_where_none_are_named(site: Site) -> None:
     site.faults["us-east5-a"] = STOCKOUT
-    site.create(capacity=[{"type": "spot"}])
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=[{"type": "spot"}])
     assert [each.zone for each in site.status().capacity.attempts] == ["us-east5-a", "us-east5-b"]
 
 
 def test_a_quota_error_names_metric_need_and_limit(site: Site) -> None:
     site.faults["other"] = Fault(refuse=("PERMISSION_DENIED", QUOTA))
-    site.create(capacity=[{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-a"]}])
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=[{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-a"]}])
     first = site.outcomes()[0]
     assert "quota TPU_V6E: needs 16, limit 8, short of 8" in first
     assert first.startswith("onDemand in us-east5-a: PERMISSION_DENIED in us-east5-a after 0s, trying spot")
@@ -110,7 +97,6 @@ def test_a_job_fails_after_the_rounds_that_are_allowed(world: World) -> None:
     site.create()
     site.run_until(lambda: site.status().phase == "Failed")
     status = site.status()
-    assert status.failure is not None
     assert status.failure.failure_class == "Stockout"
     assert "tried 2 times without chips" in status.failure.message
     site.run_until(lambda: not site.model.pools)
@@ -122,7 +108,6 @@ def test_a_missing_role_ends_the_job_and_is_named(site: Site) -> None:
     site.create()
     site.run_until(lambda: site.status().phase == "Failed")
     status = site.status()
-    assert status.failure is not None
     assert status.failure.failure_class == "ConfigError"
     assert "roles/container.clusterAdmin" in status.failure.message
 
@@ -135,7 +120,6 @@ def test_an_operator_without_gke_says_what_to_set(world: World) -> None:
         operator.work()
         world.tick(11)
     job = world.api.find(POSTTRAINJOBS, "llama")
-    assert job is not None
     assert job["status"]["phase"] == "Failed"
     assert "gke.cluster" in job["status"]["failure"]["message"]
     assert "finalizers" not in job["metadata"]
@@ -164,7 +148,6 @@ def test_a_pool_of_before_an_operators_crash_is_taken_up(site: Site) -> None:
     site.run(10)
     assert len(site.model.pools) == 1
     job = site.job()
-    assert job is not None
     job["status"]["capacity"]["nodePools"] = []  # the status write was lost
     site.operator.restart()
     site.run_until(lambda: jobset(site))
@@ -181,7 +164,6 @@ def test_somebody_elses_pool_of_that_name_is_left_alone(site: Site) -> None:
     site.model.pools[name] = PoolRecord({"name": name, "locations": [""], "config": {}}, state="RUNNING")
     site.run_until(lambda: site.status().phase == "Failed")
     status = site.status()
-    assert status.failure is not None
     assert "belongs to another owner" in status.failure.message
     assert list(site.model.pools) == [name]
 
@@ -190,15 +172,13 @@ def test_the_cluster_does_one_thing_at_a_time_and_is_not_pestered(site: Site) ->
     site.model.is_serial = True
     calls: list[str] = []
     site.gke._client._strike = lambda call, is_after: calls.append(call)
-    site.create(accelerator={"type": "v6e-16", "slices": 3})
-    site.run_until(lambda: jobset(site))
+    site.provision(accelerator={"type": "v6e-16", "slices": 3})
     assert len(site.model.pools) == 3
     assert calls.count("create_node_pool") <= 2 * 6  # each tried, refused once per operation, then held back
 
 
 def test_deleting_a_job_deletes_its_pools_first(site: Site) -> None:
-    site.create()
-    site.run_until(lambda: jobset(site))
+    site.provision()
     site.start_pods()
     site.run(10)
     site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
@@ -217,8 +197,7 @@ def test_deleting_a_job_whose_pool_is_being_made_deletes_that_pool(site: Site) -
 
 
 def test_suspend_gives_the_chips_back_and_resume_gets_them_again(site: Site) -> None:
-    site.create()
-    site.run_until(lambda: jobset(site))
+    site.provision()
     site.start_pods()
     site.run(10)
     patch = {"spec": {"runPolicy": {"suspend": True}}}
@@ -234,10 +213,8 @@ def test_suspend_gives_the_chips_back_and_resume_gets_them_again(site: Site) -> 
 
 def test_a_pool_waits_for_the_next_job_of_its_shape(world: World) -> None:
     site = Site(world, replace(SETTINGS, pool_idle_seconds=600.0))
-    site.create("one")
-    site.run_until(lambda: jobset(site, "one"))
-    site.finish()
-    site.run_until(lambda: site.status("one").phase == "Succeeded")
+    site.provision("one")
+    site.succeed("one")
     site.run(30)
     (pool,) = site.model.pools.values()
     assert "posttrain-job-uid" not in pool.labels
@@ -254,10 +231,8 @@ def test_a_pool_waits_for_the_next_job_of_its_shape(world: World) -> None:
 
 def test_two_jobs_that_want_one_waiting_pool_get_one_each(world: World) -> None:
     site = Site(world, replace(SETTINGS, pool_idle_seconds=600.0))
-    site.create("one")
-    site.run_until(lambda: jobset(site, "one"))
-    site.finish()
-    site.run_until(lambda: site.status("one").phase == "Succeeded")
+    site.provision("one")
+    site.succeed("one")
     site.run(30)
     site.create("two")
     site.create("three")
@@ -269,35 +244,28 @@ def test_two_jobs_that_want_one_waiting_pool_get_one_each(world: World) -> None:
 @pytest.mark.parametrize("other", [{"accelerator": {"type": "v6e-32"}}, {"capacity": [{"type": "spot"}]}])
 def test_a_pool_of_another_shape_is_not_taken(world: World, other: dict[str, Any]) -> None:
     site = Site(world, replace(SETTINGS, pool_idle_seconds=3600.0))
-    site.create("one")
-    site.run_until(lambda: jobset(site, "one"))
-    site.finish()
-    site.run_until(lambda: site.status("one").phase == "Succeeded")
+    site.provision("one")
+    site.succeed("one")
     site.run(30)
-    site.create("two", **other)
-    site.run_until(lambda: jobset(site, "two"))
+    site.provision("two", **other)
     assert len(site.model.pools) == 2
 
 
 @pytest.mark.parametrize(("share", "made"), [(False, 2), (True, 1)])
 def test_a_pool_goes_to_another_namespace_only_where_that_is_allowed(world: World, share: bool, made: int) -> None:
     site = Site(world, replace(SETTINGS, pool_idle_seconds=3600.0, share_pools=share))
-    site.create("one")
-    site.run_until(lambda: jobset(site, "one"))
-    site.finish()
-    site.run_until(lambda: site.status("one").phase == "Succeeded")
+    site.provision("one")
+    site.succeed("one")
     site.run(30)
     (pool,) = site.model.pools.values()
     pool.labels["posttrain-namespace"] = "team-b"
-    site.create("two")
-    site.run_until(lambda: jobset(site, "two"))
+    site.provision("two")
     assert len(site.model.made) == made
 
 
 def test_the_sweeper_deletes_what_nobody_holds_and_nothing_else(world: World) -> None:
     site = Site(world, replace(SETTINGS, pool_idle_seconds=600.0))
-    site.create("kept")
-    site.run_until(lambda: jobset(site, "kept"))
+    site.provision("kept")
     (kept,) = site.model.pools
     mine = {"posttrain-managed-by": "posttrain", "posttrain-namespace": NAMESPACE}
     now = int(world.api.now.timestamp())
@@ -318,8 +286,7 @@ def test_the_sweeper_deletes_what_nobody_holds_and_nothing_else(world: World) ->
 
 
 def test_a_job_whose_pool_somebody_deleted_gets_another(site: Site) -> None:
-    site.create()
-    site.run_until(lambda: jobset(site))
+    site.provision()
     (name,) = site.model.pools
     site.model.vanish(name)
     site.run_until(lambda: site.model.pools and len(site.status().capacity.attempts) == 2)
@@ -336,7 +303,6 @@ def test_nodes_that_are_there_get_their_time_before_chips_are_bought(site: Site)
     assert site.outcomes()[0] == "existing: NOT_READY after 1m5s, trying spot in us-east5-a"
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
     made = jobset(site)
-    assert made is not None
     assert "affinity" in made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 
 
@@ -350,8 +316,7 @@ def test_nodes_that_are_there_and_free_are_taken(site: Site) -> None:
 
 
 def test_spot_nodes_that_do_not_come_back_are_looked_for_elsewhere(site: Site) -> None:
-    site.create(capacity=[{"type": "spot", "waitSeconds": 300}, {"type": "onDemand", "zones": ["us-east5-a"]}])
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=[{"type": "spot", "waitSeconds": 300}, {"type": "onDemand", "zones": ["us-east5-a"]}])
     site.start_pods()
     site.run(30)
     for pod in site.world.unfinished:
@@ -369,8 +334,7 @@ def test_spot_nodes_that_do_not_come_back_are_looked_for_elsewhere(site: Site) -
 
 def test_the_time_that_a_pool_took_is_not_held_against_its_nodes(site: Site) -> None:
     site.model.seconds = 250.0
-    site.create(capacity=[{"type": "spot", "waitSeconds": 300}, {"type": "onDemand", "zones": ["us-east5-a"]}])
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=[{"type": "spot", "waitSeconds": 300}, {"type": "onDemand", "zones": ["us-east5-a"]}])
     site.run(200)  # nodes are a while in coming
     site.start_pods()
     site.run(30)
@@ -388,8 +352,7 @@ def test_half_of_the_nodes_are_not_enough(site: Site) -> None:
 
 
 def test_flex_start_waits_for_its_nodes_with_its_pods(site: Site) -> None:
-    site.create(capacity=[{"type": "flexStart", "zones": ["us-east5-a"], "waitSeconds": 600}, {"type": "spot"}])
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=[{"type": "flexStart", "zones": ["us-east5-a"], "waitSeconds": 600}, {"type": "spot"}])
     assert site.status().capacity.attempts[0].ready is None
     site.run_until(lambda: len(site.status().capacity.attempts) == 2)
     assert site.outcomes()[0] == "flexStart in us-east5-a: NOT_READY in us-east5-a after 10m5s, trying spot"
@@ -414,8 +377,7 @@ def _always_unavailable(call: str, is_after: bool) -> None:
 
 
 def test_a_running_job_costs_no_calls_of_the_cloud(site: Site) -> None:
-    site.create()
-    site.run_until(lambda: jobset(site))
+    site.provision()
     site.start_pods()
     site.run(30)
     calls: list[str] = []
@@ -476,7 +438,6 @@ def test_the_cpu_pool_for_pathways_heads_is_made_once_before_the_chips_and_stays
 def test_a_cpu_pool_of_that_name_that_is_there_is_taken_as_it_is(site: Site) -> None:
     there = PoolRecord({"name": "cpu-np", "locations": [""], "config": {}}, state="RUNNING")
     site.model.pools["cpu-np"] = there
-    site.create(pathways={"enabled": True}, output={"uri": "gs://bucket/runs"})
-    site.run_until(lambda: jobset(site))
+    site.provision(pathways={"enabled": True}, output={"uri": "gs://bucket/runs"})
     assert site.model.pools["cpu-np"] is there
     assert len(site.model.made) == 1

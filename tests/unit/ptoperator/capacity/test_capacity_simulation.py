@@ -6,8 +6,6 @@ that are answered well, badly or not. When the faults stop, the job ends right a
 is left. At no time has a slice two pools.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -114,7 +112,7 @@ class CloudLife(Life):
             capacity.append({"type": "spot"})
         policy: Manifest = {"maxRestarts": self.rng.choice((0, 1, 3)), "suspend": self.rng.random() < 0.1}
         is_queued = any(option["type"] == "queuedProvisioning" for option in capacity)
-        accelerator = {"type": "v6e-4", "slices": 1 if is_queued else self.rng.choice((1, 1, 2))}
+        accelerator = {"type": "v6e-8", "slices": 1 if is_queued else self.rng.choice((1, 1, 2))}
         spec: Manifest = {"runPolicy": policy, "accelerator": accelerator, "capacity": capacity}
         spec["preflight"] = "Skip"  # its own lives: test_simulation
         self.world.api.create(POSTTRAINJOBS, job_manifest(NAME, **spec))

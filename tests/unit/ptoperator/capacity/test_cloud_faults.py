@@ -1,7 +1,5 @@
 """Scripts of a GKE that goes wrong: what the job tries next, says and leaves; and how often GKE is called."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -20,11 +18,6 @@ from ptoperator.kube import names
 HERE: list[Manifest] = [{"type": "onDemand", "zones": ["us-east5-a"]}]
 THEN_SPOT: list[Manifest] = [*HERE, {"type": "spot", "zones": ["us-east5-b"]}]
 EXISTS_NOT = "is currently unavailable in the us-east5-a zone. Consider trying your request in the us-east5-b zone."
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
 
 
 class Storm:
@@ -69,8 +62,7 @@ class Storm:
 )  # fmt: skip
 def test_the_next_option_follows_and_the_outcome_says_why(site: Site, fault: Fault, outcome: str, kind: str) -> None:
     site.faults["us-east5-a"] = fault
-    site.create(capacity=THEN_SPOT)
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=THEN_SPOT)
     first, second = site.status().capacity.attempts
     assert outcome in first.outcome
     assert first.failure_class == kind
@@ -97,8 +89,7 @@ def test_what_heals_is_waited_for_and_nothing_is_left(
     site: Site, call: str, error: type[Exception], words: str, times: int, most_calls: int
 ) -> None:
     storm = Storm(site, call, error, words, times)
-    site.create(capacity=HERE)
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=HERE)
     site.finish()
     site.run_until(lambda: site.status().phase == "Succeeded" and not site.model.pools)
     site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
@@ -126,7 +117,7 @@ def test_calls_that_are_limited_without_a_word_are_made_ever_more_seldom(site: S
     assert "GKE cannot be queried: RESOURCE_EXHAUSTED: Too many requests." in site.waits_for()
 
 
-def test_a_cluster_that_is_upgraded_is_asked_for_nothing_until_it_is_done(site: Site) -> None:
+def test_a_cluster_that_is_upgraded_is_contended_for_nothing_until_it_is_done(site: Site) -> None:
     calls = Counter[str]()
     site.gke._client._strike = lambda call, is_after: calls.update([call])
     site.model.upgrade(1200.0)
@@ -162,7 +153,7 @@ def test_a_status_that_the_client_does_not_know_is_waited_out(site: Site, monkey
 
     monkeypatch.setattr(site.gke._client, "list_node_pools", strange)
     site.run(120)
-    assert [pool.state for pool in site.gke.look().pools] == [PoolState.UNKNOWN]
+    assert [pool.state for pool in site.gke.snapshot().pools] == [PoolState.UNKNOWN]
     assert jobset(site) is None
     monkeypatch.undo()
     site.run_until(lambda: jobset(site))
@@ -195,8 +186,7 @@ def test_a_pool_whose_nodes_never_come_is_replaced_although_it_is_the_last_optio
 
 
 def test_a_repair_that_does_not_end_sends_the_next_try_elsewhere(site: Site) -> None:
-    site.create(capacity=[{"type": "spot", "zones": ["us-east5-a"], "waitSeconds": 300}, *HERE])
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=[{"type": "spot", "zones": ["us-east5-a"], "waitSeconds": 300}, *HERE])
     site.run_with_nodes(30)
     (name,) = site.model.pools
     site.model.lose_nodes(name, "RECONCILING")
@@ -208,8 +198,7 @@ def test_a_repair_that_does_not_end_sends_the_next_try_elsewhere(site: Site) -> 
 
 
 def test_a_pool_that_runs_with_errors_does_not_disturb_the_run_on_it(site: Site) -> None:
-    site.create(capacity=HERE)
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=HERE)
     site.run_with_nodes(30)
     (name,) = site.model.pools
     site.model.resize(name, 4, "RUNNING_WITH_ERROR")
@@ -220,8 +209,7 @@ def test_a_pool_that_runs_with_errors_does_not_disturb_the_run_on_it(site: Site)
 
 
 def test_a_pool_that_is_deleted_by_hand_under_a_run_is_made_anew(site: Site) -> None:
-    site.create(capacity=HERE)
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=HERE)
     site.run_with_nodes(30)
     (name,) = site.model.pools
     site.model.delete(name)
@@ -269,26 +257,22 @@ def test_a_reservation_that_is_full_is_had_when_it_is_free(site: Site) -> None:
 
 def test_a_pool_of_flex_start_is_not_kept_for_the_next_job(world: World) -> None:
     site = Site(world, replace(SETTINGS, pool_idle_seconds=3600.0))
-    site.create(capacity=[{"type": "flexStart", "zones": ["us-east5-a"]}])
-    site.run_until(lambda: jobset(site))
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.provision(capacity=[{"type": "flexStart", "zones": ["us-east5-a"]}])
+    site.succeed()
     site.run(60)
     assert site.model.pools == {}
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_pool_that_may_not_be_deleted_is_told(site: Site, is_deleted: bool) -> None:
-    site.create(capacity=HERE)
-    site.run_until(lambda: jobset(site))
+    site.provision(capacity=HERE)
     words = 'Required "container.clusters.update" permission(s).'
     Storm(site, "delete_node_pool", exceptions.PermissionDenied, words, 10)
     if is_deleted:
         site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
         site.run(40)
     else:
-        site.finish()
-        site.run_until(lambda: site.status().phase == "Succeeded")
+        site.succeed()
         site.run(40)
     (name,) = site.model.pools
     assert site.waits_for().startswith(f"node pool {name} is to be deleted: PERMISSION_DENIED: {words}")
@@ -301,7 +285,6 @@ def test_a_pool_that_may_not_be_deleted_is_told(site: Site, is_deleted: bool) ->
 def test_a_foreign_pool_of_the_same_name_that_goes_away_was_no_reason_to_touch_it(site: Site) -> None:
     site.create(capacity=THEN_SPOT)
     job = site.job()
-    assert job is not None
     name = names.node_pool("llama", job["metadata"]["uid"], 0)
     foreign = PoolRecord({"name": name, "locations": [""], "config": {}}, state="PROVISIONING")
     site.model.pools[name] = foreign

@@ -1,8 +1,6 @@
 """Node pools when others interfere: labels that a user edits, a GKE that may not be asked any more, an operator that
 was away. No pool that is paid for goes untold, and none goes under a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +8,7 @@ import pytest
 from google.api_core import exceptions
 from tests.builders.gke.model import PoolRecord
 from tests.builders.operator.cloud_site import Site, jobset
-from tests.builders.operator.world import NAMESPACE, World
+from tests.builders.operator.world import NAMESPACE
 
 from ptkube.client import ListResult
 from ptkube.errors import Forbidden
@@ -25,15 +23,9 @@ DISABLED = (
 )
 
 
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
-
-
 def running(site: Site, **policy: Any) -> PoolRecord:
     """A job runs on a pool of its own."""
-    site.create(runPolicy=policy)
-    site.run_until(lambda: jobset(site))
+    site.provision(runPolicy=policy)
     site.run_with_nodes(30)
     (pool,) = site.model.pools.values()
     return pool

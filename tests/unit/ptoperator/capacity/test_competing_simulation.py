@@ -9,8 +9,6 @@ than they take may ask. No pool has pods of two jobs. When the faults stop, all 
 histories.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,21 +18,22 @@ from tests.builders.operator.world import NAMESPACE, copied, job_manifest
 from tests.unit.ptoperator.capacity.test_capacity_simulation import CloudLife, pools_of
 from tests.unit.ptoperator.controller.test_simulation import Crash, Faults, live_all
 
-from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.fair_queue import Claim, claim_of
 from ptoperator.capacity.gke.client import Gke
+from ptoperator.job import JobObject, read_job
 from ptoperator.kube import labels
 from ptoperator.observe.cache import JobCache
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "48"))
 BATCHES = 4
 NAMES = ("one", "two", "three", "four")
-HOSTS = 3
-"""Of the reservation."""
-THERE = 3
-"""Nodes that are there."""
+HOSTS = 6
+"""Of the reservation: three slices."""
+THERE = 6
+"""Nodes that are there: three slices."""
+ENDS = ("Succeeded", "Failed", "Suspended")
 KINDS = ("reservation", "existing", "spot", "mixed")
 
 
@@ -73,12 +72,12 @@ class CompetingLife(CloudLife):
         self.world.api.put(PRIORITY_CLASSES, high)
 
     def _add_nodes(self) -> None:
-        """v6e-4, each a slice."""
-        marks = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
+        """v6e-8, two of them a slice."""
+        marks = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x4"}
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         for index in range(THERE):
             meta = {"name": f"n{index}", "namespace": "", "uid": f"n{index}"}
-            pool = {"cloud.google.com/gke-nodepool": f"there-{index}"}
+            pool = {"cloud.google.com/gke-nodepool": f"there-{index // 2}"}
             self.world.api.put(NODES, {"metadata": {**meta, "labels": {**marks, **pool}}, "status": ready})
 
     def _moves(self) -> list[tuple[Callable[[], None], int]]:
@@ -107,10 +106,10 @@ class CompetingLife(CloudLife):
         capacity = self._capacity()
         spec: Manifest = {
             "runPolicy": {"maxRestarts": self.rng.choice((0, 3)), "suspend": self.rng.random() < 0.1},
-            "accelerator": {"type": "v6e-4", "slices": self.rng.choice((1, 1, 2, 3))},
+            "accelerator": {"type": "v6e-8", "slices": self.rng.choice((1, 1, 2, 3))},
             "capacity": capacity,
             "preflight": "Skip",
-            "training": {"steps": 10, "batchSize": 24},
+            "training": {"steps": 10, "batchSize": 48},
         }
         if self.rng.random() < 0.2:
             spec["priorityClassName"] = "high"
@@ -156,7 +155,6 @@ class CompetingLife(CloudLife):
         name = self._any()
         if name:
             job = self.world.api.find(POSTTRAINJOBS, name)
-            assert job is not None
             suspend = not job["spec"]["runPolicy"]["suspend"]
             self.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, {"spec": {"runPolicy": {"suspend": suspend}}})
 
@@ -175,20 +173,20 @@ class CompetingLife(CloudLife):
     def _check_always(self) -> None:
         assert self.world.overlaps == [], "two attempts at once"
         assert self.model.doubled == [], "two pools for one slice"
-        granted = [claim for job in self.world.api.kinds("PostTrainJob") if (claim := claim_of(job)) and claim.granted]
+        granted = [claim for job in self._jobs() if (claim := claim_of(job)) and claim.granted]
         reserved = [claim for claim in granted if claim.queue.startswith("reservation ")]
         if self.is_known:
             assert sum(each.hosts for each in reserved) <= HOSTS, "more turns than the reservation has VMs"
         else:
-            assert sum(each.is_asking for each in reserved) <= 1, "two jobs ask at once"
+            assert sum(each.is_provisioning for each in reserved) <= 1, "two jobs ask at once"
         self._check_nodes([claim for claim in granted if claim.queue.startswith("existing ")])
         self._check_pools()
 
     def _check_nodes(self, there: list[Claim]) -> None:
         """Of nodes that are there; those whose pods have ended need none, although nobody has heard of it yet."""
         live = {pod["metadata"]["labels"][labels.JOB_UID] for pod in self.world.unfinished}
-        needed = sum(each.hosts for each in there if each.is_asking or each.uid in live)
-        one_too_many = max((each.hosts for each in there if each.is_asking), default=0)
+        needed = sum(each.hosts for each in there if each.is_provisioning or each.uid in live)
+        one_too_many = max((each.hosts for each in there if each.is_provisioning), default=0)
         assert needed - one_too_many <= THERE, "more than one job too many asks for nodes"
 
     def _check_pools(self) -> None:
@@ -202,15 +200,15 @@ class CompetingLife(CloudLife):
         assert shared == {}, "a pool has pods of two jobs"
 
     def _is_over(self) -> bool:
-        jobs = self.world.api.kinds("PostTrainJob")
-        ends = ("Succeeded", "Failed", "Suspended")
-        return all(str((job.get("status") or {}).get("phase")) in ends and claim_of(job) is None for job in jobs)
+        return all(job.status.phase in ENDS and claim_of(job) is None for job in self._jobs())
+
+    def _jobs(self) -> list[JobObject]:
+        return [read_job(manifest) for manifest in self.world.api.kinds("PostTrainJob")]
 
     def _check_end(self) -> None:
         assert self.model.pools == {}, "a pool is left"
-        for job in self.world.api.kinds("PostTrainJob"):
-            status = PostTrainJobStatus.model_validate(job["status"])
-            assert str(status.phase) in ("Succeeded", "Failed", "Suspended"), status
+        for job in self._jobs():
+            assert job.status.phase in ENDS, job.status
             assert claim_of(job) is None, "a job that is over stands in line"
         assert self.world.unfinished == [], "pods run on"
 

@@ -1,17 +1,16 @@
 """Who comes next where several jobs want the same chips."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders.operator.world import START
+from tests.builders.operator.world import START, job_manifest
 
 from ptapi.accelerators import resolve
 from ptkube import timestamps
 from ptoperator.capacity.fair_queue import Claim, ahead_message, claim_of, order, queue_of, queue_position
+from ptoperator.job import read_job
 
 QUEUE = "reservation r us-east5-a"
 NODES = "existing v6e 4x4"
@@ -116,17 +115,15 @@ def test_a_claim_is_read_from_the_job() -> None:
         "priority": 7,
         "first": "t1",
     }
-    job = {
-        "metadata": {"name": "n", "namespace": "a", "uid": "u", "creationTimestamp": "t0"},
-        "spec": {
-            "accelerator": {"type": "v6e-16", "slices": 2},
-            "capacity": [{"type": "spot"}, {"type": "reservation", "reservation": "r"}],
-        },
-        "status": {"capacity": {"attempts": [attempt]}},
-    }
-    assert claim_of(job) == Claim(QUEUE, "u", "a", "t0", hosts=8, priority=7, first="t1")
+    capacity = [{"type": "spot"}, {"type": "reservation", "reservation": "r"}]
+    accelerator = {"type": "v6e-16", "slices": 2}
+    job = job_manifest("n", accelerator=accelerator, capacity=capacity, output={"uri": "gs://b/r"})
+    job["spec"]["training"]["batchSize"] = 32
+    job["metadata"] |= {"uid": "u", "creationTimestamp": "t0"}
+    job["status"] = {"capacity": {"attempts": [attempt]}}
+    assert claim_of(read_job(job)) == Claim(QUEUE, "u", "team-a", "t0", hosts=8, priority=7, first="t1")
     attempt["ended"] = "t2"
-    assert claim_of(job) is None
+    assert claim_of(read_job(job)) is None
 
 
 CLAIMS = st.lists(

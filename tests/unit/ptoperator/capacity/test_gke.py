@@ -1,7 +1,5 @@
 """The GKE client against a gRPC server that speaks ClusterManager: what is asked, what is understood, what is kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,17 +64,16 @@ def labels_of(action: CreatePool) -> dict[str, str]:
 def test_a_pool_is_created_seen_and_deleted(gke: Gke, settings: Settings, model: GkeModel) -> None:
     action = create(settings)
     answer = gke.carry_out(action)
-    assert answer.trouble is None
-    seen = gke.look()
+    assert answer.failure is None
+    seen = gke.snapshot()
     assert seen.zones == ("us-east5-a", "us-east5-b")
     (pool,) = seen.pools
     assert (pool.name, pool.job_uid, pool.slice, pool.state) == (action.pool, "u1", 0, PoolState.RUNNING)
     assert pool.shape == labels_of(action)["posttrain-shape"]
     operation = seen.operation(answer.operation)
-    assert operation is not None
-    assert (operation.pool, operation.is_done, operation.troubles) == (action.pool, True, ())
+    assert (operation.pool, operation.is_done, operation.failures) == (action.pool, True, ())
     gke.carry_out(DeletePool(action.pool, "u1"))
-    assert gke.look().pools == ()
+    assert gke.snapshot().pools == ()
 
 
 def test_what_arrives_is_what_was_asked_for(gke: Gke, settings: Settings, model: GkeModel) -> None:
@@ -94,19 +91,13 @@ def test_what_arrives_is_what_was_asked_for(gke: Gke, settings: Settings, model:
     assert model.pools[action.pool].manifest["placement_policy"]["tpu_topology"] == "4x4"
 
 
-@pytest.mark.parametrize(
-    "twist",
-    [
-        Twist(lose_answer=True),
-        Twist(lose_answer=True, seconds=0.2),
-    ],
-)
+@pytest.mark.parametrize("twist", [Twist(lose_answer=True), Twist(lose_answer=True, seconds=0.2)])
 def test_a_pool_whose_answer_was_lost_is_adopted(
     gke: Gke, settings: Settings, server: GkeServer, model: GkeModel, twist: Twist
 ) -> None:
     server.script = lambda call, pool: twist if call == "CreateNodePool" else None
     answer = gke.carry_out(create(settings))
-    assert (answer.trouble, answer.operation) == (None, "")
+    assert (answer.failure, answer.operation) == (None, "")
     assert len(model.pools) == 1
 
 
@@ -115,8 +106,7 @@ def test_a_call_that_takes_too_long_passes_by_itself(settings: Settings, server:
         Twist(seconds=1.0, refuse=("INTERNAL", "x")) if call == "CreateNodePool" else None
     )
     answer = Gke(replace(settings, cloud_timeout_seconds=0.2)).carry_out(create(settings))
-    assert answer.trouble is not None
-    assert (answer.trouble.code, answer.trouble.is_definite) == ("DEADLINE_EXCEEDED", False)
+    assert (answer.failure.code, answer.failure.is_definite) == ("DEADLINE_EXCEEDED", False)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +127,8 @@ def test_refusals_have_a_class(
     gke: Gke, settings: Settings, server: GkeServer, refuse: tuple[str, str], kind: str | None
 ) -> None:
     server.script = lambda call, pool: Twist(refuse=refuse) if call == "CreateNodePool" else None
-    trouble = gke.carry_out(create(settings)).trouble
-    assert trouble is not None
-    assert trouble.kind == kind
+    failure = gke.carry_out(create(settings)).failure
+    assert failure.kind == kind
 
 
 @pytest.mark.parametrize("leaves_nothing", [False, True])
@@ -150,50 +139,48 @@ def test_a_stockout_is_read_from_the_operation_and_from_the_pool(
         outcome=ZONE_EXHAUSTED, condition="GCE_STOCKOUT", leaves_nothing=leaves_nothing
     )
     answer = gke.carry_out(create(settings))
-    seen = gke.look()
+    seen = gke.snapshot()
     operation = seen.operation(answer.operation)
-    assert operation is not None
-    assert {trouble.kind for trouble in operation.troubles} == {"Stockout"}
-    assert operation.troubles[0].code == "ZONE_RESOURCE_POOL_EXHAUSTED"
-    states = [(pool.state, {trouble.kind for trouble in pool.troubles}) for pool in seen.pools]
+    assert {failure.kind for failure in operation.failures} == {"Stockout"}
+    assert operation.failures[0].code == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    states = [(pool.state, {failure.kind for failure in pool.failures}) for pool in seen.pools]
     assert states == ([] if leaves_nothing else [(PoolState.ERROR, {"Stockout"})])
 
 
 @pytest.mark.parametrize("state", ["RUNNING_WITH_ERROR", "RECONCILING", "STOPPING", "ERROR"])
 def test_every_state_of_a_pool_is_understood(gke: Gke, settings: Settings, model: GkeModel, state: str) -> None:
     gke.carry_out(create(settings))
-    gke.look()
+    gke.snapshot()
     (pool,) = model.pools.values()
     pool.state = state
-    assert [each.state for each in gke.look().pools] == [state]
+    assert [each.state for each in gke.snapshot().pools] == [state]
 
 
 def test_only_one_of_two_takes_a_pool_over(gke: Gke, settings: Settings, model: GkeModel) -> None:
     action = create(settings)
     gke.carry_out(action)
-    gke.look()
-    assert gke.carry_out(ReleasePool(action.pool, "u1", 1000)).trouble is None
-    (pool,) = gke.look().pools
+    gke.snapshot()
+    assert gke.carry_out(ReleasePool(action.pool, "u1", 1000)).failure is None
+    (pool,) = gke.snapshot().pools
     assert (pool.job_uid, pool.idle_since, pool.namespace) == ("", 1000, "team-a")
     first, second = (ClaimPool(pool.name, pool.etag, labels_of(create(settings, uid))) for uid in ("u2", "u3"))
-    assert gke.carry_out(first).trouble is None
-    lost = gke.carry_out(second).trouble
-    assert lost is not None
+    assert gke.carry_out(first).failure is None
+    lost = gke.carry_out(second).failure
     assert not lost.is_definite
-    assert [each.job_uid for each in gke.look().pools] == ["u2"]
+    assert [each.job_uid for each in gke.snapshot().pools] == ["u2"]
 
 
 def test_a_pool_that_another_job_took_over_is_not_deleted(gke: Gke, settings: Settings, model: GkeModel) -> None:
     action = create(settings)
     gke.carry_out(action)
-    assert gke.carry_out(DeletePool(action.pool, "u9")).trouble is None
-    assert gke.carry_out(DeletePool(action.pool, "")).trouble is None
+    assert gke.carry_out(DeletePool(action.pool, "u9")).failure is None
+    assert gke.carry_out(DeletePool(action.pool, "")).failure is None
     assert list(model.pools) == [action.pool]
 
 
 def test_a_pool_that_is_not_ours_is_never_deleted(gke: Gke, model: GkeModel) -> None:
     model.pools["default-pool"] = PoolRecord({"name": "default-pool", "locations": [""], "config": {}}, "RUNNING")
-    assert gke.look().pools == ()
+    assert gke.snapshot().pools == ()
     gke.carry_out(DeletePool("default-pool", ""))
     assert list(model.pools) == ["default-pool"]
 
@@ -205,21 +192,20 @@ def test_a_pool_that_cannot_be_labelled_is_deleted_instead(
     gke.carry_out(action)
     denied = Twist(refuse=("PERMISSION_DENIED", "no container.clusters.update"))
     server.script = lambda call, pool: denied if call == "UpdateNodePool" else None
-    assert gke.carry_out(ReleasePool(action.pool, "u1", 1000)).trouble is None
-    assert gke.look().pools == ()
+    assert gke.carry_out(ReleasePool(action.pool, "u1", 1000)).failure is None
+    assert gke.snapshot().pools == ()
 
 
 def test_a_cluster_that_is_not_there_is_said(settings: Settings) -> None:
-    trouble = Gke(replace(settings, gke_cluster="other")).look().trouble
-    assert trouble is not None
-    assert trouble.code == "NOT_FOUND"
-    assert "clusters/other" in trouble.message
+    failure = Gke(replace(settings, gke_cluster="other")).snapshot().failure
+    assert failure.code == "NOT_FOUND"
+    assert "clusters/other" in failure.message
 
 
 def test_one_look_serves_many(settings: Settings, server: GkeServer) -> None:
     gke = Gke(replace(settings, cloud_poll_seconds=60.0))
     for _ in range(50):
-        gke.look()
+        gke.snapshot()
     assert server.calls == {"GetCluster": 1, "ListOperations": 1, "ListNodePools": 1}
 
 
@@ -240,12 +226,12 @@ def test_a_change_for_one_job_makes_only_that_job_look_again(
     asked: list[int] = []
     ask = gke._fetch
     monkeypatch.setattr(gke, "_fetch", lambda: asked.append(1) or ask())
-    gke.look("u1")
+    gke.snapshot("u1")
     gke.carry_out(create(settings, "u1"))
-    gke.look("u2")
+    gke.snapshot("u2")
     assert len(asked) == 1
-    assert [pool.job_uid for pool in gke.look("u1").pools] == ["u1"]
+    assert [pool.job_uid for pool in gke.snapshot("u1").pools] == ["u1"]
     assert len(asked) == 2
-    gke.look("u1")
-    gke.look("u2")
+    gke.snapshot("u1")
+    gke.snapshot("u2")
     assert len(asked) == 2

@@ -1,7 +1,5 @@
 """Jobs that want the same chips take turns: what they do, and what they say while they wait."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.operator.cloud_site import SETTINGS, Site
 from tests.builders.operator.world import NAMESPACE, Operator, World
@@ -14,11 +12,6 @@ from ptoperator.settings import Settings
 
 EXISTING: list[Manifest] = [{"type": "existing"}]
 RESERVED: list[Manifest] = [{"type": "reservation", "reservation": "r1", "zones": ["us-east5-a"]}]
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
 
 
 def add_slices(site: Site, count: int) -> None:

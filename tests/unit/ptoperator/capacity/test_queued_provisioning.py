@@ -1,24 +1,18 @@
 """A job whose nodes GKE queues: the ProvisioningRequest is made, waited for, taken and given back."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.gke.provisioning import Queue
 from tests.builders.operator.cloud_site import Site, jobset
-from tests.builders.operator.world import NAMESPACE, World
+from tests.builders.operator.world import NAMESPACE
 
 from ptkube.errors import ApiError, Forbidden, NotFound
 from ptkube.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.capacity.gke.client import Gke
+from ptoperator.render.overrides import SAFE_TO_EVICT
 from ptoperator.render.pod import pools_of
 
 QUEUED = {"type": "queuedProvisioning", "zones": ["us-east5-a"]}
 SPOT = {"type": "spot", "zones": ["us-east5-a"]}
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return Site(world)
 
 
 @pytest.fixture
@@ -53,9 +47,11 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
         "parameters": {"maxRunDurationSeconds": "604800"},
     }
     asked = site.world.api.find(POD_TEMPLATES, name)
-    assert asked is not None
     (container,) = asked["template"]["spec"]["containers"]
-    assert container["resources"] == {"limits": {"google.com/tpu": 4}, "requests": {"google.com/tpu": 4}}
+    assert container["resources"] == {
+        "limits": {"google.com/tpu": 4, "memory": "684G"},
+        "requests": {"google.com/tpu": 4, "cpu": "153", "memory": "612G"},
+    }
     assert pools_of(asked["template"]["spec"]) == (pool.name,)
     owners = [each["metadata"]["ownerReferences"][0]["name"] for each in (asked, request)]
     assert owners == ["llama", "llama"]
@@ -65,6 +61,7 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
     assert made is not None
     template = _pod_template(made)
     assert template["metadata"]["annotations"] == {
+        SAFE_TO_EVICT: "false",
         "autoscaling.x-k8s.io/consume-provisioning-request": name,
         "autoscaling.x-k8s.io/provisioning-class-name": "queued-provisioning.gke.io",
     }
@@ -94,8 +91,7 @@ def test_the_end_of_the_job_gives_back_request_template_and_pool(site: Site, que
     queue.provision(_until_asked(site, queue))
     site.run_until(lambda: jobset(site))
     assert site.outcomes()[0].startswith("queuedProvisioning in us-east5-a: ready after ")
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     site.run(120)
     assert (_objects(site), site.model.pools, site.status().capacity.node_pools) == (set(), {}, [])
 
@@ -126,7 +122,7 @@ def test_a_request_that_brings_no_nodes_gives_way_to_the_next_option(
     assert pool.manifest["config"]["spot"] is True
     made = jobset(site)
     assert made is not None
-    assert "annotations" not in _pod_template(made)["metadata"]
+    assert list(_pod_template(made)["metadata"]["annotations"]) == [SAFE_TO_EVICT]
 
 
 def test_a_request_that_is_not_answered_in_time_gives_way_to_the_next_option(site: Site, queue: Queue) -> None:
@@ -177,7 +173,6 @@ def test_a_request_that_the_api_server_refuses_ends_the_job_with_its_words(site:
     site.create(capacity=[QUEUED])
     site.run_until(lambda: site.status().phase == "Failed")
     failure = site.status().failure
-    assert failure is not None
     assert failure.failure_class == "ConfigError"
     assert error.message in failure.message
     assert ("1.32.2-gke.1652000" in failure.message) is isinstance(error, NotFound)
@@ -201,8 +196,7 @@ def test_nodes_whose_time_is_over_are_asked_for_anew(site: Site, queue: Queue) -
     assert "was CapacityRevoked (NodesDeleted: 7 days are over)" in site.outcomes()[0]
     queue.provision(again)
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     site.run(120)
     assert (_objects(site), site.model.pools) == (set(), {})
 
@@ -237,7 +231,7 @@ def test_only_pathways_workers_are_asked_for(site: Site, queue: Queue) -> None:
     made = jobset(site)
     assert made is not None
     head, workers = (_pod_template(made, role)["metadata"] for role in (0, 1))
-    assert "annotations" not in head
+    assert list(head["annotations"]) == [SAFE_TO_EVICT]
     assert workers["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
 
 

@@ -5,8 +5,6 @@ and has other admission checks. At no time is a pool asked for without quota, or
 run on another job's pool. When the faults stop all jobs end right, and no pool and no quota is left.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ from ptoperator.kube import labels
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "16"))
 BATCHES = 2
-CHIPS = 12
+CHIPS = 24
 TAINT = "posttrain.dev/node-pool"
 
 
@@ -55,10 +53,10 @@ class QueuedLife(CompetingLife):
         capacity = [self._option(kind) for kind in self.rng.sample(("existing", "spot", "onDemand", "flexStart"), 2)]
         spec: Manifest = {
             "runPolicy": {"maxRestarts": self.rng.choice((0, 3)), "suspend": self.rng.random() < 0.1},
-            "accelerator": {"type": "v6e-4", "slices": self.rng.choice((1, 1, 2, 3))},
+            "accelerator": {"type": "v6e-8", "slices": self.rng.choice((1, 1, 2, 3))},
             "capacity": capacity,
             "preflight": "Skip",
-            "training": {"steps": 10, "batchSize": 24},
+            "training": {"steps": 10, "batchSize": 48},
             "output": {"uri": f"gs://b/{name}"},
             "queue": QUEUE,
         }

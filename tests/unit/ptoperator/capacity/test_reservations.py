@@ -1,7 +1,5 @@
 """What a reservation has left, asked of a server that answers as the Compute API does."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
@@ -103,7 +101,6 @@ def test_instances_hosts_blocks_and_sub_blocks_are_counted(
 def test_a_reservation_that_nobody_uses_yet_is_all_free(reservations: Reservations, api: ComputeApi) -> None:
     api.answers[PATH] = {"specificReservation": {"count": "16"}}
     found = reservations("r1", ZONE)
-    assert found is not None
     assert found.free == 16
 
 

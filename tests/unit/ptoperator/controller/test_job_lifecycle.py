@@ -1,14 +1,17 @@
 """The life of a job, event by event, in a small cluster in memory."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import pytest
 from tests.builders.operator.job_steps import (
     NAME,
+    begin,
     bring_up,
+    change,
     condition,
     create,
     edit,
+    end,
     events,
     exit_all,
     phase,
@@ -19,7 +22,9 @@ from tests.builders.operator.job_steps import (
 )
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
-from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
+from ptkube import timestamps
+from ptkube.errors import ApiError, Invalid
+from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.kube import labels
 
 
@@ -38,11 +43,9 @@ def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> N
     assert phase(world) == "Running"
     now = status(world)
     assert (now.progress.steps, now.progress.percent, now.metrics.loss) == ("4/10", 40, "2.1")
-    assert now.checkpoint is not None
     assert now.checkpoint.step == 3
     world.progress(10, "done")
-    exit_all(world, 0)
-    settle(operator)
+    end(operator, 0)
     assert phase(world) == "Succeeded"
     assert condition(world, "Complete")[:2] == ("True", "Succeeded")
     assert status(world).progress.percent == 100
@@ -100,8 +103,7 @@ def test_reading_progress_between_events_costs_no_api_read(operator: Operator, w
 )
 def test_a_fatal_exit_code_fails_the_job_at_once(operator: Operator, world: World, code: int, kind: str) -> None:
     bring_up(operator)
-    exit_all(world, code, said(code, kind, "row 3 is no JSON"))
-    settle(operator)
+    end(operator, code, said(code, kind, "row 3 is no JSON"))
     assert phase(world) == "Failed"
     reason, message = condition(world, "Failed")[1:]
     assert reason == kind
@@ -121,15 +123,13 @@ def test_preemption_is_free_however_often(operator: Operator, world: World) -> N
     assert phase(world) == "Running"
     assert status(world).restarts == {"HostError": 5}
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["status"]["restartsCountTowardsMax"] == 0
 
 
 def test_a_saved_checkpoint_is_free_and_named_when_it_continues(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 0})
     world.progress(5, checkpoint=5)
-    exit_all(world, 75, said(75, "Preempted", "SIGTERM; saved step 5"))
-    settle(operator)
+    end(operator, 75, said(75, "Preempted", "SIGTERM; saved step 5"))
     assert phase(world) == "Restarting"
     assert status(world).restarts == {"Preempted": 1}
     assert "continues from step 5" in condition(world, "Running")[2]
@@ -138,12 +138,10 @@ def test_a_saved_checkpoint_is_free_and_named_when_it_continues(operator: Operat
 def test_unknown_errors_restart_until_the_budget_is_used_up(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 2})
     for _ in range(2):
-        exit_all(world, 1, "Traceback: ValueError: boom")
-        settle(operator)
+        end(operator, 1, "Traceback: ValueError: boom")
         assert phase(world) == "Restarting"
         start(operator)
-    exit_all(world, 1, "Traceback: ValueError: boom")
-    settle(operator)
+    end(operator, 1, "Traceback: ValueError: boom")
     assert phase(world) == "Failed"
     assert "runPolicy.maxRestarts (2) is exhausted" in condition(world, "Failed")[2]
     assert "boom" in condition(world, "Failed")[2]
@@ -181,8 +179,7 @@ def test_suspend_saves_stops_and_resumes(operator: Operator, world: World) -> No
     assert condition(world, "Suspended")[0] == "True"
     assert "continues from step 6" in condition(world, "Suspended")[2]
     assert world.pods == []
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     assert condition(world, "Suspended")[:2] == ("False", "Resumed")
     start(operator)
     assert phase(world) == "Running"
@@ -190,28 +187,23 @@ def test_suspend_saves_stops_and_resumes(operator: Operator, world: World) -> No
 
 
 def test_suspended_job_creates_no_pods(operator: Operator, world: World) -> None:
-    create(world, runPolicy={"suspend": True})
-    settle(operator)
+    begin(operator, runPolicy={"suspend": True})
     assert phase(world) == "Suspended"
     assert world.api.find(JOBSETS, NAME) is None
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     assert len(world.pods) == 1
 
 
 def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: World) -> None:
-    create(world, queue="team")
-    settle(operator)
+    begin(operator, queue="team")
     assert phase(world) == "Queued"
     assert condition(world, "QuotaReserved")[:2] == ("False", "WaitingForQuota")
     assert world.pods == []
     world.admit()
-    settle(operator)
     start(operator)
     assert phase(world) == "Running"
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     jobset["spec"]["suspend"] = True
     world.api.put(JOBSETS, jobset)
     settle(operator)
@@ -220,25 +212,18 @@ def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: W
 
 
 def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(operator: Operator, world: World) -> None:
-    create(world, queue="team")
-    settle(operator)
+    begin(operator, queue="team")
     world.admit()
-    settle(operator)
     start(operator)
     world.disrupt(world.unfinished[0])
-    settle(operator)
     start(operator)
-    edit(world, suspend=True)
-    settle(operator)
+    change(operator, suspend=True)
     assert phase(world) == "Suspended"
     assert world.api.find(JOBSETS, NAME) is None
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     world.admit()
-    settle(operator)
     start(operator)
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["metadata"]["annotations"][labels.RESTARTS_BEFORE] == "1"
     world.disrupt(world.unfinished[0])
     settle(operator)
@@ -247,14 +232,11 @@ def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(op
 
 def test_the_queue_may_change_while_suspended(operator: Operator, world: World) -> None:
     bring_up(operator)
-    edit(world, suspend=True)
-    settle(operator)
+    change(operator, suspend=True)
     world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, {"spec": {"queue": "other"}})
     settle(operator)
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["metadata"]["labels"][labels.KUEUE_QUEUE] == "other"
     assert phase(world) == "Queued"
 
@@ -271,20 +253,17 @@ def test_the_deadline_fails_the_job_and_frees_its_chips(operator: Operator, worl
 
 def test_the_deadline_counts_anew_after_a_suspension(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"activeDeadlineSeconds": 60})
-    edit(world, suspend=True)
-    settle(operator)
+    change(operator, suspend=True)
     world.tick(500)
     settle(operator)
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=False)
     start(operator)
     assert phase(world) == "Running"
 
 
 def test_a_finished_job_is_deleted_after_its_ttl(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"ttlSecondsAfterFinished": 30})
-    exit_all(world, 0)
-    settle(operator)
+    end(operator, 0)
     world.tick(29)
     settle(operator)
     assert phase(world) == "Succeeded"
@@ -295,17 +274,14 @@ def test_a_finished_job_is_deleted_after_its_ttl(operator: Operator, world: Worl
 
 def test_a_ttl_may_be_set_after_the_end(operator: Operator, world: World) -> None:
     bring_up(operator)
-    exit_all(world, 0)
-    settle(operator)
-    edit(world, ttlSecondsAfterFinished=0)
-    settle(operator)
+    end(operator, 0)
+    change(operator, ttlSecondsAfterFinished=0)
     assert world.api.find(POSTTRAINJOBS, NAME) is None
 
 
 def test_a_finished_job_is_not_started_again_when_its_jobset_is_deleted(operator: Operator, world: World) -> None:
     bring_up(operator)
-    exit_all(world, 0)
-    settle(operator)
+    end(operator, 0)
     world.api.delete(JOBSETS, NAME, NAMESPACE)
     settle(operator)
     assert phase(world) == "Succeeded"
@@ -330,7 +306,6 @@ def test_a_deleted_jobset_comes_back_after_its_pods_are_gone(operator: Operator,
     assert world.api.find(JOBSETS, NAME) is None
     assert condition(world, "CapacityReady")[1] == "CleaningUp"
     world.reap()
-    settle(operator)
     start(operator)
     assert phase(world) == "Running"
     assert world.overlaps == []
@@ -361,8 +336,7 @@ def test_somebody_elses_jobset_of_the_same_name_is_left_alone(operator: Operator
 
 
 def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, world: World) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     (name,) = [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")]
     world.api.remove(("ConfigMap", NAMESPACE, name))
     world.tick(600)
@@ -371,8 +345,7 @@ def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, 
 
 
 def test_an_image_that_cannot_be_pulled_fails_after_a_grace_period(operator: Operator, world: World) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     world.cannot_pull(world.pods[0])
     operator.work()
     assert phase(world) == "Starting"
@@ -386,8 +359,7 @@ def test_an_image_that_cannot_be_pulled_fails_after_a_grace_period(operator: Ope
 
 
 def test_the_registrys_words_are_told_while_the_kubelet_only_waits(operator: Operator, world: World) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     world.cannot_pull(world.pods[0], "ErrImagePull", "manifest for trainer:9 not found")
     operator.hear()
     world.cannot_pull(world.pods[0], "ImagePullBackOff", 'Back-off pulling image "trainer:9"')
@@ -396,8 +368,7 @@ def test_the_registrys_words_are_told_while_the_kubelet_only_waits(operator: Ope
 
 
 def test_a_spec_that_slipped_past_the_crd_is_a_condition_and_no_crash(operator: Operator, world: World) -> None:
-    create(world, accelerator={"type": "v5p-9"})
-    settle(operator)
+    begin(operator, accelerator={"type": "v5p-9"})
     assert phase(world) == "Failed"
     status_, reason, message = condition(world, "Validated")
     assert (status_, reason) == ("False", "InvalidSpec")
@@ -424,8 +395,6 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
 
 
 def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator, world: World) -> None:
-    from ptkube.errors import Invalid
-
     create(world)
     made = world.api.create
 
@@ -449,11 +418,116 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator,
     assert len(world.pods) == 1
 
 
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_a_pod_evicted_by_a_taint_is_a_host_error_although_its_peer_saved_first(
+    operator: Operator, world: World, vanishes: bool
+) -> None:
+    bring_up(operator, accelerator={"type": "cpu-1", "slices": 2})
+    evicted, peer = world.unfinished
+    condition_ = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    condition_ |= {
+        "message": "deleting due to NoExecute taint",
+        "lastTransitionTime": timestamps.to_text(world.api.now),
+    }
+    evicted["status"].setdefault("conditions", []).append(condition_)
+    world.api.put(PODS, evicted)
+    world.api.terminate(("Pod", NAMESPACE, evicted["metadata"]["name"]))
+    operator.work()
+    world.tick(5)
+    world.exit(peer, 75)
+    operator.work()
+    world.tick(5)
+    if not vanishes:  # a node that cannot be reached reports no end of its pods
+        world.exit(evicted, 75)
+    settle(operator)
+    assert status(world).restarts == {"HostError": 1}
+
+
+WEBHOOK = 'Internal error occurred: failed calling webhook "vjobset.kb.io": connection refused'
+
+
+def fail_writes(world: World, verb: str, kind: Resource) -> Callable[[], None]:
+    """Let the API server answer 500 to a verb on a kind; call the result to mend it."""
+    made = getattr(world.api, verb)
+
+    def fail(r: Resource, *rest: object, **more: object) -> object:
+        if r is kind:
+            raise ApiError(500, "InternalError", WEBHOOK)
+        return made(r, *rest, **more)
+
+    setattr(world.api, verb, fail)
+    return lambda: setattr(world.api, verb, made)
+
+
+def test_a_webhook_that_is_down_is_told_at_the_first_try(operator: Operator, world: World) -> None:
+    create(world)
+    mend = fail_writes(world, "create", JOBSETS)
+    operator.hear()
+    for _ in range(3):
+        operator.look((NAMESPACE, NAME))
+    status_, reason, message = condition(world, "CapacityReady")
+    assert (status_, reason) == ("False", "WriteFailed")
+    assert message == f"the API server fails a request: create JobSet llama: {WEBHOOK}"
+    assert events(world) == [("Warning", "WriteFailed")]
+    mend()
+    settle(operator)
+    assert condition(world, "CapacityReady")[1] == "WaitingForNodes"
+    assert sorted(reason for _, reason in events(world)) == ["Accepted", "Created", "WriteFailed"]
+
+
+def test_a_running_job_that_cannot_be_suspended_says_why(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    mend = fail_writes(world, "patch", JOBSETS)
+    edit(world, suspend=True)
+    operator.hear()
+    operator.look((NAMESPACE, NAME))
+    assert condition(world, "Running")[:2] == ("False", "WriteFailed")
+    assert "patch JobSet llama" in condition(world, "Running")[2]
+    assert events(world)[-1] == ("Warning", "WriteFailed")
+    mend()
+    settle(operator)
+    for pod in world.unfinished:
+        world.exit(pod, 75)
+    settle(operator)
+    assert phase(world) == "Suspended"
+
+
+def test_a_finished_job_whose_pods_cannot_be_stopped_says_why_until_they_are(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"activeDeadlineSeconds": 60})
+    mend = fail_writes(world, "delete", JOBSETS)
+    world.tick(61)
+    for _ in range(3):
+        operator.hear()
+        operator.look((NAMESPACE, NAME))
+    ended = status(world).completion_time
+    assert phase(world) == "Failed"
+    assert condition(world, "CapacityReady")[:2] == ("False", "WriteFailed")
+    mend()
+    world.tick(5)
+    settle(operator)
+    assert condition(world, "CapacityReady")[:2] == ("False", "Released")
+    assert status(world).completion_time == ended
+
+
+def test_a_jobset_that_was_refused_is_not_called_created(operator: Operator, world: World) -> None:
+    create(world)
+    made = world.api.create
+
+    def refuse(r: Resource, body: Manifest) -> Manifest:
+        if r is JOBSETS:
+            raise Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
+        return made(r, body)
+
+    world.api.create = refuse  # type: ignore[method-assign]
+    operator.work()
+    assert ("Normal", "Created") not in events(world)
+    assert status(world).job_set == ""
+
+
 def test_a_trainer_whose_progress_cannot_be_read_is_called_running_after_a_while(
     operator: Operator, world: World
 ) -> None:
-    create(world)
-    settle(operator)
+    begin(operator)
     world.start(world.pods[0])
     operator.work()
     assert phase(world) == "Starting"

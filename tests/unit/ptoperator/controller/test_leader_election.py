@@ -1,7 +1,5 @@
 """Two replicas and one lease: who works, when the other begins, and that never both do."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

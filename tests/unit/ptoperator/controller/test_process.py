@@ -1,7 +1,5 @@
 """The process around the reconciler: settings, command line, endpoints, liveness."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -73,10 +71,10 @@ def test_the_readme_lists_every_setting() -> None:
 
 async def test_endpoints_tell_health_and_metrics(unused_tcp_port: int) -> None:
     metrics = Metrics(lambda: [JobNumbers("n", name, "Running") for name in ("a", "b")])
-    metrics.on_look(0.02, None)
-    metrics.on_look(0.02, ValueError("a bug"))
+    metrics.on_reconcile(0.02, None)
+    metrics.on_reconcile(0.02, ValueError("a bug"))
     why = {"now": ""}
-    endpoints = Endpoints(unused_tcp_port, metrics, lambda: why["now"])
+    endpoints = Endpoints("127.0.0.1", unused_tcp_port, metrics, lambda: why["now"])
     await endpoints.start()
     base = f"http://127.0.0.1:{unused_tcp_port}"
     try:
@@ -97,11 +95,13 @@ async def test_endpoints_tell_health_and_metrics(unused_tcp_port: int) -> None:
 
 
 def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubernetes.client import Configuration
+
     from ptkube.client import Kube
     from ptkube.kubeconfig import Access
     from ptoperator.app import Application
 
-    app = Application(Kube(Access(server="http://127.0.0.1:1")), Settings(silence_seconds=60))
+    app = Application(Kube(Access(Configuration("http://127.0.0.1:1"), "nowhere")), Settings(silence_seconds=60))
     assert app.why_not_alive() == ""
     later = time.monotonic() + 61
     monkeypatch.setattr(time, "monotonic", lambda: later)

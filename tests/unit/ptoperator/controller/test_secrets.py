@@ -1,7 +1,5 @@
 """A planted token shows up nowhere: not in status, events, manifests, arguments or logs, whoever says it."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

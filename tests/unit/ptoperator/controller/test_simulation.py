@@ -5,8 +5,6 @@ or after any single write, answers get lost, conflicts, old reads, news that arr
 faults stop, the world runs on, and the end is checked against what happened.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterable
@@ -53,8 +51,10 @@ class Faults:
         self.old[r.kind] = (len(self.api.changes), copied(fresh))
         return fresh
 
-    def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
-        return self.api.list(r, namespace, labels=labels)
+    def list(
+        self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
+    ) -> ListResult:
+        return self.api.list(r, namespace, labels=labels, fields=fields)
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
         return self.api.get_subresource(r, name, subresource, namespace)
@@ -286,7 +286,6 @@ class Life:
         assert self.world.unfinished == [], "pods run on"
         if job["spec"].get("preflight") == "Enforce" and status.preflight and status.preflight.outcome == "DoesNotFit":
             assert (phase, jobset) == ("Failed", None)
-            assert status.failure is not None
             assert status.failure.failure_class == "OutOfMemoryHBM"
         held = {condition.type: condition for condition in status.conditions if condition.status == "True"}
         assert ("Complete" in held) == (phase == "Succeeded")

@@ -1,7 +1,5 @@
 """What logs, nodes and kubelets say, case by case, in shapes as clusters and libraries write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -81,7 +79,6 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
 def test_the_end_of_a_log_has_a_class_and_the_line_that_matters(name: str) -> None:
     code, tail, kind, words = LOGS[name]
     found = pod_failure(pod(code, tail))
-    assert found is not None
     assert found.kind == kind
     assert words in found.message
     assert "\n" not in found.message
@@ -90,7 +87,6 @@ def test_the_end_of_a_log_has_a_class_and_the_line_that_matters(name: str) -> No
 
 def test_a_fatal_exit_code_is_not_argued_with() -> None:
     found = pod_failure(pod(65, XLA_HBM))
-    assert found is not None
     assert found.kind == FailureClass.DATA_ERROR
 
 
@@ -106,7 +102,6 @@ def test_a_tpu_under_repair_refuses_its_pods_and_that_is_the_hosts_fault() -> No
         },
     }
     found = pod_failure(refused)
-    assert found is not None
     assert (found.kind, found.is_charged) == (FailureClass.HOST_ERROR, False)
     assert found.message.startswith("UnexpectedAdmissionError: Allocate failed due to no healthy devices")
 

@@ -1,7 +1,5 @@
 """From what pods say to failure classes, case by case."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -99,7 +97,6 @@ CASES: dict[str, tuple[Manifest, FailureClass, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_failed_pod_has_a_class_and_a_reason(name: str) -> None:
     found = pod_failure(CASES[name][0])
-    assert found is not None
     assert found.kind == CASES[name][1]
     assert CASES[name][2] in found.message
     assert (found.pod, found.attempt) == ("p-0", 2)
@@ -108,8 +105,45 @@ def test_a_failed_pod_has_a_class_and_a_reason(name: str) -> None:
 @pytest.mark.parametrize("code", sorted(EXIT_CLASSES))
 def test_every_exit_code_of_the_trainer_has_its_class(code: int) -> None:
     found = pod_failure(pod(code))
-    assert found is not None
     assert (found.kind, found.exit_code) == (EXIT_CLASSES[code], code)
+
+
+def over_memory(container: str, resources: Manifest, field: str = "containerStatuses") -> Manifest:
+    killed = pod(137, reason="OOMKilled")
+    (status,) = killed["status"].pop("containerStatuses")
+    killed["status"] |= {field: [{**status, "name": container}]}
+    kind = "initContainers" if field.startswith("init") else "containers"
+    return {**killed, "spec": {"containers": [], kind: [{"name": container, "resources": resources}]}}
+
+
+@pytest.mark.parametrize(
+    ("container", "resources", "field", "words"),
+    [
+        ("trainer", {"limits": {"memory": "64Gi"}}, "containerStatuses", "limit of 64Gi (spec.resources.trainer."),
+        ("trainer-1", {"limits": {"memory": "64Gi"}}, "containerStatuses", "(spec.resources.trainer.limits.memory;"),
+        ("trainer", {"requests": {"memory": "1Gi"}}, "containerStatuses",
+         "has no limit, spec.resources.trainer.requests.memory is 1Gi (OOMKilled)"),
+        ("preflight", {"limits": {"memory": "6Gi"}}, "containerStatuses", "(spec.resources.preflight.limits.memory;"),
+        ("pathways-proxy", {"limits": {"memory": "9G"}}, "initContainerStatuses", "(spec.resources.pathwaysProxy."),
+        ("fetch", {"limits": {"memory": "1G"}}, "initContainerStatuses", "resources of fetch in spec.pod.init"),
+    ],
+)  # fmt: skip
+def test_a_container_out_of_memory_names_its_limit_and_where_to_raise_it(
+    container: str, resources: Manifest, field: str, words: str
+) -> None:
+    found = pod_failure(over_memory(container, resources, field))
+    assert found is not None
+    assert found.kind is FailureClass.OUT_OF_MEMORY_HOST
+    assert words in found.message
+
+
+def test_a_pod_over_its_storage_limit_names_the_field() -> None:
+    full = pod(137) | {"spec": {"containers": [{"name": "trainer"}]}}
+    words = 'Container trainer exceeded its local ephemeral storage limit "1Gi". '
+    full["status"] |= {"reason": "Evicted", "message": words}
+    found = pod_failure(full)
+    assert found is not None
+    assert found.message == f"Evicted: {words[:-2]} (spec.resources.trainer.limits.ephemeral-storage)"
 
 
 def test_a_running_pod_did_not_fail() -> None:
@@ -123,7 +157,6 @@ def test_one_of_two_containers_is_enough() -> None:
     both["status"] |= {"phase": "Running"}
     both["status"]["containerStatuses"].append({"name": "trainer-1", "state": second})
     found = pod_failure(both)
-    assert found is not None
     assert found.kind == FailureClass.USER_CODE
 
 
@@ -139,7 +172,6 @@ def test_the_cause_is_the_earliest_that_explains_itself() -> None:
         failure("d", FailureClass.CONFIG_ERROR, "2026-01-01T00:00:00Z", attempt=1),
     ]
     found = cause(failures, 0)
-    assert found is not None
     assert found.pod == "b"
     assert cause(failures, 7) is None
 
@@ -150,8 +182,6 @@ def test_the_jobsets_rule_says_whether_a_free_or_a_charged_failure_is_meant() ->
         failure("host", FailureClass.HOST_ERROR, "2026-01-01T00:00:02Z"),
     ]
     free, charged = cause(failures, 0, charged=False), cause(failures, 0, charged=True)
-    assert free is not None
-    assert charged is not None
     assert (free.pod, charged.pod) == ("host", "peer")
 
 
@@ -181,5 +211,10 @@ def test_the_exit_code_of_a_pathways_worker_is_not_one_of_the_trainers() -> None
     worker = pod(65)
     worker["metadata"]["labels"][labels.REPLICATED_JOB_NAME] = names.PATHWAYS_WORKER
     failure = pod_failure(worker)
-    assert failure is not None
     assert (failure.kind, failure.message) == (FailureClass.UNKNOWN, "a Pathways worker ended with exit code 65")
+
+
+def test_a_kill_for_memory_keeps_the_end_of_the_log_because_the_pod_goes() -> None:
+    failure = pod_failure(pod(137, "step 41\nloading shard 12 of 30", reason="OOMKilled"))
+    assert failure is not None
+    assert (failure.kind, failure.log) == (FailureClass.OUT_OF_MEMORY_HOST, "step 41\nloading shard 12 of 30")

@@ -1,7 +1,5 @@
 """Names fit where Kubernetes puts them, and different jobs have different ones."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import given

@@ -1,12 +1,10 @@
 """RBAC follows from the calls: nothing is missing, nothing is granted that nothing uses."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.kueue import objects as made_by_kueue
 from tests.builders.operator import world as operator_world
 from tests.builders.operator.cloud_site import Site
-from tests.builders.operator.job_steps import NAME, bring_up, edit, settle, start
+from tests.builders.operator.job_steps import NAME, bring_up, change, settle, start
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 from tests.builders.scripts import load_script
 
@@ -80,7 +78,6 @@ def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
     maxtext = job_manifest("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://b/m/0/items"},
                            output={"uri": "gs://b/maxtext"})  # fmt: skip
     world.api.create(POSTTRAINJOBS, maxtext)
-    settle(operator)
     start(operator)
 
 
@@ -96,12 +93,9 @@ def _eventful_life(operator: Operator) -> None:
     operator.work()
     for pod in world.unfinished:
         world.exit(pod, 137)
-    settle(operator)
     start(operator)
-    edit(world, suspend=True)
-    settle(operator)
-    edit(world, suspend=False)
-    settle(operator)
+    change(operator, suspend=True)
+    change(operator, suspend=False)
     start(operator)
     job = job_manifest(
         "pooled", capacity=[{"type": "spot"}], accelerator={"type": "v6e-4"}, output={"uri": "gs://b/other"}
@@ -114,7 +108,6 @@ def _eventful_life(operator: Operator) -> None:
     world.exit(world.unfinished[0], 1, "No ba16c7433 device found")
     settle(operator)
     world.tick(700)
-    settle(operator)
     start(operator)
     world.exit(world.unfinished[0], 65)
     settle(operator)

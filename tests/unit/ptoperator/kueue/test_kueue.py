@@ -1,31 +1,20 @@
 """Waiting in a Kueue queue: what the status says, and when the operator looks again. Kueue's part is a test's."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
 import pytest
 import yaml
 from tests.builders.kueue import objects as made_by_kueue
+from tests.builders.operator.job_steps import NAME, begin, change, condition, phase, settle, start, status
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
-from tests.unit.ptoperator.controller.test_job_lifecycle import (
-    NAME,
-    condition,
-    create,
-    edit,
-    phase,
-    settle,
-    start,
-    status,
-)
 from tests.unit.ptoperator.render.test_render import PUBLIC_JOBSET_CRD, closed, job
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
 from ptkube.resources import JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 from ptoperator.kube import labels
-from ptoperator.kueue.workload import KueueState, waiting_words
+from ptoperator.kueue.workload import KueueState, waiting_message
 from ptoperator.render import jobset, layout_of
 from ptoperator.settings import Settings
 
@@ -42,8 +31,7 @@ def queued(operator: Operator, world: World, **status: Any) -> Manifest:
     found = made_by_kueue.local_queue("team", NAMESPACE, "cluster-queue")
     found["metadata"]["uid"] = "of-the-queue"
     world.api.put(LOCAL_QUEUES, found)
-    create(world, **V5P)
-    settle(operator)
+    begin(operator, **V5P)
     return say(operator, world, **status)
 
 
@@ -87,13 +75,12 @@ def test_a_waiting_job_is_looked_at_every_half_minute_and_written_only_when_some
 
 
 def test_a_queue_that_is_not_there_is_named(operator: Operator, world: World) -> None:
-    create(world, **V5P)
-    settle(operator)
+    begin(operator, **V5P)
     assert "queue team, which does not exist; hint: create the LocalQueue" in why(world)
 
 
 def test_a_cluster_without_kueue_says_so() -> None:
-    words = waiting_words(KueueState("team", has_kueue=False), resolve("v5p-128"))
+    words = waiting_message(KueueState("team", has_kueue=False), resolve("v5p-128"))
     assert words == "waiting in queue team, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
 
 
@@ -112,12 +99,10 @@ def test_a_waiting_admission_check_is_named(operator: Operator, world: World) ->
 def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator: Operator, world: World) -> None:
     queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
     world.admit()
-    settle(operator)
     start(operator)
     assert phase(world) == "Running"
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
     suspended = world.api.find(JOBSETS, NAME)
-    assert suspended is not None
     suspended["spec"]["suspend"] = True
     world.api.put(JOBSETS, suspended)
     evicted = made_by_kueue.condition(
@@ -150,8 +135,7 @@ def test_a_workload_that_kueue_put_aside_says_what_to_do(operator: Operator, wor
 
 def test_suspending_a_waiting_job_takes_it_out_of_the_queue(operator: Operator, world: World) -> None:
     queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
-    edit(world, suspend=True)
-    settle(operator)
+    change(operator, suspend=True)
     assert world.api.find(JOBSETS, NAME) is None
     assert phase(world) == "Suspended"
 
@@ -166,11 +150,10 @@ def test_the_jobset_carries_queue_and_workload_priority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "words"),
-    [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")],
+    ("accelerator", "words"), [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")]
 )
 def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
-    assert waiting_words(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
+    assert waiting_message(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
 
 
 @pytest.mark.skipif(not PUBLIC_JOBSET_CRD.exists(), reason="the public CRDs are not beside the repository")

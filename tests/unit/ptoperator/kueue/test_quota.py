@@ -1,7 +1,5 @@
 """A queue together with node pools: quota first, then chips, then pods; and both given back together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -88,7 +86,7 @@ def test_quota_comes_first_then_the_pools_then_the_pods(site: QueuedSite) -> Non
 
 
 def test_pods_are_bound_to_their_pools_by_what_kueue_lets_a_check_add(site: QueuedSite) -> None:
-    site.create(accelerator={"type": "v6e-4", "slices": 2})
+    site.create(accelerator={"type": "v6e-8", "slices": 2})
     site.run_until(site.is_running())
     spec = pod_spec(site.jobset())
     assert spec["nodeSelector"]["posttrain.dev/node-pool"] == "true"
@@ -124,8 +122,7 @@ def test_an_eviction_gives_the_pools_back_and_is_charged_to_nobody(site: QueuedS
     assert all(each.ended for each in status.capacity.attempts)
     site.kueue.chips = 16
     site.run_until(site.is_running())
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
     assert site.status().restarts == {}
 
 
@@ -241,8 +238,7 @@ def test_pools_that_vanish_under_waiting_pods_are_made_again(site: QueuedSite) -
     site.model.vanish(pool)
     site.run_until(lambda: len(site.model.made) == 2)
     site.run_until(site.is_running())
-    site.finish()
-    site.run_until(lambda: site.status().phase == "Succeeded")
+    site.succeed()
 
 
 def test_another_check_that_waits_is_named(site: QueuedSite) -> None:
@@ -300,7 +296,6 @@ def test_a_cluster_queue_that_never_asks_for_pools_fails_the_job_and_says_what_i
     site.create()
     site.run_until(lambda: site.status().phase == "Failed", 120)
     failure = site.status().failure
-    assert failure is not None
     assert failure.failure_class == "ConfigError"
     assert failure.message.startswith(
         "cluster-queue admits jobs without an admission check for their node pools; hint: add"
@@ -313,14 +308,13 @@ def test_a_job_on_nodes_that_are_there_is_answered_at_once(site: QueuedSite) -> 
     site.create(capacity=[{"type": "existing"}])
     site.run_until(site.is_running(), 60)
     workload = site.kueue.of("llama")
-    assert workload is not None
     (check,) = workload["status"]["admissionChecks"]
     assert (check["message"], check["podSetUpdates"]) == ("nodes are ready", [])
 
 
 def test_more_pools_than_a_check_can_name_are_refused() -> None:
-    accelerator = {"type": "v6e-4", "slices": 9}
-    spec = {"accelerator": accelerator, "capacity": SPOT, "training": {"batchSize": 36}}
+    accelerator = {"type": "v6e-8", "slices": 9}
+    spec = {"accelerator": accelerator, "capacity": SPOT, "training": {"batchSize": 72}}
     parse_job(job_manifest(**spec))
     with pytest.raises(SpecError, match=r"spec.accelerator.slices: 9.*at most 8 with queue"):
         parse_job(job_manifest(**spec, queue="team"))
@@ -330,7 +324,6 @@ def test_the_check_is_marked_active_once_and_only_ours(site: QueuedSite) -> None
     api = site.world.api
     mark_active(api, api.now)
     marked = api.find(ADMISSION_CHECKS, CHECK)
-    assert marked is not None
     (said,) = marked["status"]["conditions"]
     assert (said["type"], said["status"], said["reason"]) == ("Active", "True", "Active")
     assert "status" not in api.get(ADMISSION_CHECKS, "budget")

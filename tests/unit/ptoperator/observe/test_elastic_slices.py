@@ -1,7 +1,5 @@
 """Headless servers and elastic slices: what is rendered, and what the status says when a slice is lost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +8,9 @@ from tests.builders.operator.world import START
 from tests.unit.ptoperator.render.test_render import SETTINGS, made_for, on, pod_spec
 
 from ptapi.errors import SpecError
+from ptapi.load import manifest
 from ptkube.resources import Manifest
+from ptoperator.job import read_job
 from ptoperator.kube import labels
 from ptoperator.observe import elastic_slices
 from ptoperator.observe.state import Observed
@@ -32,9 +32,9 @@ def state(layout: Layout, scheduled: dict[int, int], head: bool = True) -> Obser
     pods = [_pod("pathways-head", 0, 0, head)]
     for index in range(layout.slices):
         pods += [_pod("pathways-worker", index, host, host < scheduled[index]) for host in range(layout.hosts)]
-    job = {"metadata": {"name": "llama", "namespace": "team-a", "uid": UID}, "spec": {}}
-    made = jobset(layout)
-    return Observed(now=START, observed_at=START, job=job, jobset=made, pods=tuple(pods))
+    meta = {"name": "llama", "namespace": "team-a", "uid": UID}
+    job = read_job({**manifest(layout.job), "metadata": meta})
+    return Observed(now=START, observed_at=START, job=job, layout=layout, jobset=jobset(layout), pods=tuple(pods))
 
 
 def _pod(role: str, index: int, host: int, is_scheduled: bool) -> Manifest:

@@ -1,10 +1,8 @@
 """MaxText's log lines become progress and metrics, in the form of its metric_logger and RL hooks at e591f30."""
 
-from __future__ import annotations
-
 import pytest
+from tests.builders.operator.job_steps import bring_up, condition, status
 from tests.builders.operator.world import Operator, World
-from tests.unit.ptoperator.controller.test_job_lifecycle import bring_up, condition, status
 
 from ptoperator.observe import maxtext_log
 
@@ -35,7 +33,6 @@ def test_the_newest_step_counts_with_its_loss_rate_and_rest() -> None:
         NOISE.replace("00Z", "09Z"),
     ]
     found = maxtext_log.read(lines, 250, 128)
-    assert found is not None
     assert (found.step, found.total_steps, found.stage, found.seconds_per_step) == (10, 250, "training", 0.25)
     assert found.eta_seconds == 60.0
     assert found.metrics == {"loss": 2.125, "perplexity": 2.001, "tokens_per_second": 16404.374 * 128}
@@ -45,7 +42,6 @@ def test_the_newest_step_counts_with_its_loss_rate_and_rest() -> None:
 def test_an_evaluation_adds_its_loss_and_leaves_the_step() -> None:
     said = f"2026-08-22T10:01:00Z {HEAD} Completed eval after train step 10, loss=1.750, perplexity=5.755"
     found = maxtext_log.read([sft(10, 2.0, "2026-08-22T10:00:00Z"), said], 250, 1)
-    assert found is not None
     assert (found.step, found.metrics["eval/loss"], found.metrics["loss"]) == (10, 1.75, 2.0)
 
 
@@ -63,7 +59,6 @@ def test_an_evaluation_adds_its_loss_and_leaves_the_step() -> None:
 )  # fmt: skip
 def test_reinforcement_learning_speaks_at_its_evaluations(line: str, step: int, reward: float | None) -> None:
     found = maxtext_log.read([f"2026-08-22T10:00:00Z W0822 train_rl.py:9] {line}"], 250, 1)
-    assert found is not None
     assert (found.step, found.metrics.get("eval/reward")) == (step, reward)
 
 
@@ -74,7 +69,6 @@ def test_lines_that_say_nothing_are_no_progress(line: str) -> None:
 
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
     found = maxtext_log.read([sft(1, float("nan"), "2026-08-22T10:00:00Z")], 250, 1)
-    assert found is not None
     assert found.metrics["loss"] != found.metrics["loss"]
 
 

@@ -1,7 +1,5 @@
 """Preflight in the operator: what its pod says, and what becomes of the job."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from tests.builders.operator.world import NAMESPACE, Operator, job_manifest
 
 from ptapi.load import parse_job
 from ptapi.status import Condition, PostTrainJobStatus
-from ptkube.resources import POSTTRAINJOBS, Manifest
+from ptkube.resources import PODS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import names
 from ptoperator.observe.memory_estimate import Estimates
 from ptoperator.render import layout_of, preflight_job
@@ -59,12 +57,24 @@ def test_a_tpu_job_gets_no_jobset_before_its_verdict_and_one_after(operator: Ope
     assert (said.status, said.reason) == ("True", "Fits")
     assert said.message == "peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated"
     found = status(operator)
-    assert found.preflight is not None
     assert (found.preflight.outcome, found.preflight.peak_gib) == ("Fits", 29.8)
     assert found.phase == "Provisioning"
     assert len(operator.api.kinds("JobSet")) == len(operator.api.kinds("Job")) == 1
     reasons = [event["reason"] for event in operator.api.kinds("Event")]
     assert reasons.count("Fits") == reasons.count("Created") == 1
+
+
+def test_a_pod_whose_containers_are_being_created_is_not_said_to_run(operator: Operator) -> None:
+    pod = begin(operator)
+    waiting = {"name": "trainer", "image": "trainer:1", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    operator.world.schedule(pod)
+    pod["status"]["containerStatuses"] = [waiting]
+    operator.api.put(PODS, pod)
+    operator.work()
+    assert preflighted(operator).message.endswith("the pod is starting")
+    operator.world.start(pod)
+    operator.work()
+    assert preflighted(operator).message.endswith("the pod runs")
 
 
 def test_a_job_that_does_not_fit_fails_for_good_with_what_to_change(operator: Operator) -> None:
@@ -74,7 +84,6 @@ def test_a_job_that_does_not_fit_fails_for_good_with_what_to_change(operator: Op
     operator.work()
     found = status(operator)
     assert found.phase == "Failed"
-    assert found.failure is not None
     assert (found.failure.failure_class, found.failure.exit_code) == ("OutOfMemoryHBM", 70)
     message = next(each.message for each in found.conditions if each.type == "Failed")
     assert "micro-batches of 8 rows (training.microBatchSize=8): 12.1 of 31.2 GiB" in message
@@ -104,7 +113,6 @@ def test_a_job_that_is_wrong_in_itself_fails_in_the_trainers_words(operator: Ope
     operator.work()
     found = status(operator)
     assert found.phase == "Failed"
-    assert found.failure is not None
     assert found.failure.failure_class == "ConfigError"
     assert found.failure.message == "spec.training.batchSize: 7: wrong"
 
@@ -186,7 +194,7 @@ def test_suspend_stops_it_and_resuming_begins_anew(operator: Operator) -> None:
     assert len(operator.api.kinds("JobSet")) == 1
 
 
-def test_a_verdict_is_asked_for_once_in_a_jobs_life(operator: Operator) -> None:
+def test_a_verdict_is_contended_for_once_in_a_jobs_life(operator: Operator) -> None:
     operator.world.answer(begin(operator), "Fits")
     operator.work()
     jobset = operator.api.kinds("JobSet")[0]["metadata"]["name"]

@@ -1,7 +1,5 @@
 """Budgets by failure class: who pays for a restart, who gets none, and how long a broken machine is waited for."""
 
-from __future__ import annotations
-
 from tests.builders.operator.job_steps import NAME, bring_up, condition, edit, phase, said, settle, start, status
 from tests.builders.operator.world import Operator, World
 
@@ -17,7 +15,6 @@ def fail_again(operator: Operator, code: int = 1, message: str = "") -> None:
     operator.world.exit(operator.world.unfinished[0], code, message)
     settle(operator)
     operator.world.tick(700)
-    settle(operator)
     start(operator)
 
 
@@ -36,7 +33,6 @@ def test_the_budget_left_goes_with_a_jobset_that_is_made_anew(operator: Operator
     fail_again(operator, 1, UNHEALTHY)
     fail_again(operator, 1, UNHEALTHY)
     jobset = world.api.find(JOBSETS, NAME)
-    assert jobset is not None
     assert jobset["spec"]["failurePolicy"]["maxRestarts"] == 1
     assert jobset["metadata"]["annotations"][labels.RESTARTS_BEFORE] == "3"
     fail_again(operator, 1, "ValueError: boom")
@@ -71,7 +67,6 @@ def test_a_node_under_maintenance_explains_a_crash_that_is_then_free(operator: O
     assert phase(world) == "Running"
     assert status(world).restarts == {"Maintenance": 1}
     failure = status(world).failure
-    assert failure is not None
     assert failure.message.startswith("node node-1: its host is under maintenance; the trainer ended with exit code 1")
     assert (failure.node, failure.log) == ("node-1", "Traceback\nRuntimeError: socket closed")
 
@@ -124,7 +119,6 @@ def test_a_run_without_a_sign_of_life_is_restarted_by_the_operator(operator: Ope
     assert all("deletionTimestamp" in pod["metadata"] for pod in world.pods)
     for pod in world.unfinished:
         world.exit(pod, 137)
-    settle(operator)
     start(operator)
     assert phase(world) == "Running"
     assert status(world).restarts == {"Hang": 1}

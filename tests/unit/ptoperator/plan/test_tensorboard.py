@@ -1,7 +1,5 @@
 """TensorBoard in the cluster: one for all jobs of an output, with a pod only while somebody looks."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 
@@ -10,7 +8,8 @@ from tests.builders.operator.job_steps import NAME, settle
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube import timestamps
-from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
+from ptkube.errors import Forbidden
+from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.render.tensorboard import tensorboard_name
 from ptoperator.settings import Settings, SettingsError
@@ -19,15 +18,27 @@ SERVED = {"tensorboard": {"server": True}, "output": {"uri": "gs://bucket/runs"}
 TENSORBOARD = tensorboard_name("gs://bucket/runs")
 
 
-def create(world: World, name: str, **spec: object) -> None:
-    world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
+def create(operator: Operator, name: str = NAME, **spec: object) -> None:
+    operator.world.api.create(POSTTRAINJOBS, job_manifest(name, **(spec or SERVED)))
+    settle(operator)
 
 
-def look(world: World, name: str, seconds: float) -> None:
+def look(operator: Operator, name: str, seconds: float) -> None:
     """Somebody looks for so long."""
-    until = timestamps.to_text(world.api.now + timedelta(seconds=seconds))
+    mark(operator, name, timestamps.to_text(operator.world.api.now + timedelta(seconds=seconds)))
+
+
+def mark(operator: Operator, name: str, until: str) -> None:
     body = {"metadata": {"annotations": {labels.TENSORBOARD_UNTIL: until}}}
-    world.api.patch(POSTTRAINJOBS, name, NAMESPACE, body)
+    operator.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, body)
+    settle(operator)
+
+
+def replicas(operator: Operator) -> int:
+    """Of the deployment, once everybody has done their part."""
+    settle(operator)
+    found: int = deployment(operator.world)["spec"]["replicas"]
+    return found
 
 
 def deployment(world: World) -> Manifest:
@@ -37,17 +48,41 @@ def deployment(world: World) -> Manifest:
 
 
 def test_a_job_that_does_not_ask_gets_none(operator: Operator, world: World) -> None:
-    create(world, NAME, output={"uri": "gs://bucket/runs"})
-    settle(operator)
+    create(operator, NAME, output={"uri": "gs://bucket/runs"})
     assert world.api.kinds("Deployment") == []
     assert world.api.kinds("Service") == []
 
 
+def test_an_operator_without_servers_starts_none_and_links_the_run_directory(operator: Operator, world: World) -> None:
+    operator.settings = Settings(tensorboard_servers=False)
+    create(operator)
+    assert world.api.kinds("Deployment") == world.api.kinds("Service") == []
+    job = world.api.find(POSTTRAINJOBS, NAME)
+    assert job["status"]["links"]["tensorboard"] == f"tensorboard --logdir gs://bucket/runs/{NAME}/tensorboard"
+
+
+def test_a_refused_tensorboard_holds_up_nothing(operator: Operator, world: World) -> None:
+    world.api.create(POSTTRAINJOBS, job_manifest(NAME, **SERVED))
+    made = world.api.create
+
+    def refuse(r: Resource, body: Manifest) -> Manifest:
+        if r is DEPLOYMENTS:
+            raise Forbidden(403, "Forbidden", "exceeded quota: deployments")
+        return made(r, body)
+
+    world.api.create = refuse  # type: ignore[method-assign]
+    operator.hear()
+    operator.look((NAMESPACE, NAME))
+    job = world.api.find(POSTTRAINJOBS, NAME)
+    assert job["status"]["phase"] == "Provisioning"
+    world.api.create = made  # type: ignore[method-assign]
+    settle(operator)
+    assert len(world.api.kinds("Deployment")) == 1
+
+
 def test_jobs_of_one_output_share_one_and_it_goes_with_the_last(operator: Operator, world: World) -> None:
-    create(world, "first", **SERVED)
-    settle(operator)
-    create(world, "second", **SERVED)
-    settle(operator)
+    create(operator, "first")
+    create(operator, "second")
     assert len(world.api.kinds("Deployment")) == 1
     for item in (*world.api.kinds("Deployment"), *world.api.kinds("Service")):
         assert [each["name"] for each in item["metadata"]["ownerReferences"]] == ["first", "second"]
@@ -60,77 +95,59 @@ def test_jobs_of_one_output_share_one_and_it_goes_with_the_last(operator: Operat
 
 
 def test_it_has_a_pod_only_while_somebody_looks(operator: Operator, world: World) -> None:
-    create(world, NAME, **SERVED)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 0
-    look(world, NAME, 900)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 1
+    create(operator)
+    assert replicas(operator) == 0
+    look(operator, NAME, 900)
+    assert replicas(operator) == 1
     world.tick(890)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 1
+    assert replicas(operator) == 1
     world.tick(20)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 0
+    assert replicas(operator) == 0
 
 
 def test_another_job_of_the_output_does_not_take_it_away(operator: Operator, world: World) -> None:
-    create(world, "first", **SERVED)
-    create(world, "second", **SERVED)
-    settle(operator)
-    look(world, "first", 900)
-    settle(operator)
+    create(operator, "first")
+    create(operator, "second")
+    look(operator, "first", 900)
     world.tick(700)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 1
-    look(world, "second", 900)
-    settle(operator)
+    assert replicas(operator) == 1
+    look(operator, "second", 900)
     world.tick(300)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 1
+    assert replicas(operator) == 1
     world.tick(700)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 0
+    assert replicas(operator) == 0
 
 
 def test_a_finished_job_can_still_be_looked_at(operator: Operator, world: World) -> None:
-    create(world, NAME, **SERVED)
-    settle(operator)
+    create(operator)
     for pod in world.unfinished:
         world.exit(pod, 65)
     settle(operator)
-    look(world, NAME, 900)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 1
+    look(operator, NAME, 900)
+    assert replicas(operator) == 1
 
 
 def test_its_pod_reads_the_whole_output_without_any_right(operator: Operator, world: World) -> None:
-    create(world, NAME, **SERVED)
-    settle(operator)
+    create(operator)
     pod = deployment(world)["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"][:2] == ["--logdir", "gs://bucket/runs"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     service = world.api.find(SERVICES, TENSORBOARD)
-    assert service is not None
     assert service["spec"]["selector"] == deployment(world)["spec"]["selector"]["matchLabels"]
 
 
 def test_a_mark_that_is_no_time_changes_nothing(operator: Operator, world: World) -> None:
-    create(world, NAME, **SERVED)
-    settle(operator)
-    body = {"metadata": {"annotations": {labels.TENSORBOARD_UNTIL: "soon"}}}
-    world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, body)
-    settle(operator)
-    assert deployment(world)["spec"]["replicas"] == 0
+    create(operator)
+    mark(operator, NAME, "soon")
+    assert replicas(operator) == 0
 
 
 def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(operator: Operator, world: World) -> None:
     asked = {"domain": "tb.example.com", "className": "nginx", "annotations": {"a/b": "c"}, "tlsSecret": "wildcard"}
     operator.settings = Settings(tensorboard_ingress=json.dumps(asked))
-    create(world, "first", **SERVED)
-    create(world, "second", **SERVED)
-    settle(operator)
+    create(operator, "first")
+    create(operator, "second")
     made = world.api.find(INGRESSES, TENSORBOARD)
     assert made is not None
     host = f"{TENSORBOARD}.{NAMESPACE}.tb.example.com"
@@ -142,7 +159,6 @@ def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(oper
     assert made["metadata"]["annotations"] == {"a/b": "c"}
     assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
     job = world.api.find(POSTTRAINJOBS, "first")
-    assert job is not None
     assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while it is in use: ptctl workload")
     for name in ("first", "second"):
         world.api.delete(POSTTRAINJOBS, name)
@@ -153,11 +169,9 @@ def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(oper
 def test_with_a_gateway_a_route_leads_to_it_in_place_of_an_ingress(operator: Operator, world: World) -> None:
     gateway = {"name": "shared", "namespace": "infra", "section": "https"}
     operator.settings = Settings(tensorboard_ingress=json.dumps({"domain": "tb.example.com", "gateway": gateway}))
-    create(world, "first", **SERVED)
-    create(world, "second", **SERVED)
-    settle(operator)
+    create(operator, "first")
+    create(operator, "second")
     made = world.api.find(HTTP_ROUTES, TENSORBOARD)
-    assert made is not None
     assert made["spec"] == {
         "parentRefs": [{"name": "shared", "namespace": "infra", "sectionName": "https"}],
         "hostnames": [f"{TENSORBOARD}.{NAMESPACE}.tb.example.com"],
@@ -168,8 +182,7 @@ def test_with_a_gateway_a_route_leads_to_it_in_place_of_an_ingress(operator: Ope
 
 
 def test_without_a_domain_there_is_no_ingress(operator: Operator, world: World) -> None:
-    create(world, NAME, **SERVED)
-    settle(operator)
+    create(operator)
     assert world.api.kinds("Ingress") == []
 
 

@@ -1,7 +1,5 @@
 """`runtime: container`: any image and command, with what posttrain's trainer gets."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from typing import Any

@@ -4,8 +4,6 @@ Sources: see builders/xpk.py for XPK and the tutorial's words; the numbers that 
 those of src/maxtext/configs/post_train/rl.yml, base.yml and configs/types.py at maxtext e591f30 (2026-08-22).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The node pool of every accelerator and every way to buy it: golden requests, and rules that hold for all."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

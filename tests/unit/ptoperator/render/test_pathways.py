@@ -1,7 +1,5 @@
 """A Pathways JobSet: compared field by field with Google's own builder; and what ours has beyond it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

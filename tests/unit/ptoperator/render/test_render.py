@@ -1,7 +1,5 @@
 """What the operator makes of a job: golden files for every kind of job, and rules that hold for all accelerators."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

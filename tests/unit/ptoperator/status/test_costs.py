@@ -1,7 +1,5 @@
 """What a run costs, and where to look at it."""
 
-from __future__ import annotations
-
 from urllib.parse import unquote
 
 import pytest

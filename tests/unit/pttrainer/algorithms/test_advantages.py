@@ -1,7 +1,5 @@
 """Advantages: cases computed by hand, and what must hold for all rewards."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Distillation around its loss: which completions a step trains on, what a checkpoint holds, one step on any layout."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -12,6 +10,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
@@ -24,16 +23,20 @@ from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError, DataError
-from pttrainer.losses.distillation import Teacher
+from pttrainer.losses.divergence import Teacher
 from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Draw
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.sampler import Judged
+from pttrainer.rollout.rollout import Rollout
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import ema, transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.state import TrainState
+from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -47,12 +50,12 @@ class FakeSampler:
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
 
-    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Judged:
+    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Rollout:
         assert samples == 1
         self.asked.append(list(numbers))
         said = [[7] * (number % 3 + 1) + [EOS] for number in numbers]
         made = [Sample(t, np.zeros(len(t), np.float32), True, "", {}, 0.0) for t in said]
-        return Judged([Group(q, [s]) for q, s in zip(questions, made, strict=True)], 1.0, 0.0)
+        return Rollout(draw.step, [Group(q, [s]) for q, s in zip(questions, made, strict=True)])
 
 
 def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
@@ -135,9 +138,10 @@ def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: 
     mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
-    layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, made, updates, rate, layout, micro, made.teacher)
-    fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
+    program = Program(MODEL, made, updates, rate, micro)
+    layout = program.layout(mesh)
+    function = train_step(program, layout)
+    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
     weights = sharding.weight_shardings(mesh, MODEL.abstract(), MODEL.logical_axes())
     with jax.set_mesh(mesh):
         teacher = jax.device_put(jax.device_get(made.teacher_params), weights)
@@ -169,7 +173,7 @@ TEMPLATE = "{prompt} (it is {answer})"
 
 def with_rows(asked: list[Question]) -> Batch:
     """Four rollouts, the teacher told something else in each."""
-    found = FakeSampler().sample(None, asked, range(4), 1, None, None).groups
+    found = FakeSampler().sample(None, asked, range(4), 1, None, Draw(0, 0)).groups
     laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
     batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT))
     return teachers.with_teacher_rows(batch, found, 258)
@@ -252,6 +256,8 @@ def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() ->
 def test_the_weights_that_teach_are_those_the_job_names(self_weights: Any) -> None:
     """Of one number: the first weights are 1, the average 2, those of now 3."""
     average = ema.EmaState({"w": np.float32(2.0)}, 0, ())
-    state = step.TrainState({"w": np.float32(3.0)}, average, 0, 0)
-    found = step._teacher(Teacher(MODEL, 1.0, self_weights=self_weights), MODEL, state, None, {"w": np.float32(1.0)})
-    assert float(found["w"]) == {"initial": 1.0, "average": 2.0, "current": 3.0}[self_weights]
+    state = TrainState({"w": np.float32(3.0)}, average, 0, 0)
+    objective = distill.Loss(Teacher(MODEL, 1.0, self_weights=self_weights), {})
+    program = Program(MODEL, objective, optax.identity(), lambda count: 1.0)
+    params: Any = step._teacher(program, state, None, {"w": np.float32(1.0)})
+    assert float(params["w"]) == {"initial": 1.0, "average": 2.0, "current": 3.0}[self_weights]

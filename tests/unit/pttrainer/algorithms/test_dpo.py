@@ -1,7 +1,5 @@
 """DPO around its loss: pairs through a real step, the reference asked once, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import lru_cache, partial
@@ -22,8 +20,9 @@ from pttrainer.models import Model, preset
 from pttrainer.rollout.context import Context
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -78,7 +77,7 @@ def test_losses_without_a_reference_never_ask_one(tmp_path: Path, loss: str) -> 
 
 def test_a_batch_carries_what_the_first_weights_said(tmp_path: Path) -> None:
     dpo, _ = algorithm(tmp_path, {})
-    dpo.evaluate(0, cast(Any, 0.5))
+    dpo.evaluate(cast(Any, 0.5))
     for number in range(3):
         batch, _ = dpo.next_batch(number, cast(Any, 9.0))
         np.testing.assert_allclose(batch.ref_sums_B1[:, 0], -0.5 * batch.mask_BT.sum(axis=1))
@@ -106,10 +105,10 @@ def test_a_resumed_run_has_the_references_of_the_first_weights(tmp_path: Path) -
 def test_held_out_figures_by_hand_whatever_the_batches(tmp_path: Path) -> None:
     """The policy says −2 per token, the reference −1: h is tokens of the rejected less tokens of the chosen answer."""
     dpo, _ = algorithm(tmp_path, {"beta": 0.3})
-    dpo.evaluate(0, cast(Any, 1.0))
+    dpo.evaluate(cast(Any, 1.0))
     chosen, rejected = np.arange(8) + 2.0, 3.0 + np.arange(8) % 3
     h = rejected - chosen
-    found = dpo.evaluate(1, cast(Any, 2.0))
+    found = dpo.evaluate(cast(Any, 2.0))
     assert found["eval/loss"] == pytest.approx(np.mean(np.log1p(np.exp(-0.3 * h))), rel=1e-6)
     assert found["eval/rewards/accuracies"] == np.mean(h > 0)
     assert found["eval/rewards/margins"] == pytest.approx(0.3 * h.mean(), rel=1e-6)
@@ -123,13 +122,10 @@ def trained(shape: tuple[int, int, int, int], micro: int | None, dpo: Dpo) -> An
     mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
-    layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, dpo, updates, rate, layout, micro)
-    return (
-        mesh,
-        function,
-        jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state),
-    )
+    program = Program(MODEL, dpo, updates, rate, micro)
+    layout = program.layout(mesh)
+    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
+    return mesh, train_step(program, layout), fresh
 
 
 def after(dpo: Dpo, batch: Batch, shape: tuple[int, int, int, int] = (1, 1, 1, 1), micro: int | None = None) -> Any:

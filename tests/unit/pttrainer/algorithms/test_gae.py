@@ -1,7 +1,5 @@
 """Generalised advantages and whitening: values by hand, the ends of λ, what is no step, what may not divide by zero."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,32 +1,35 @@
 """GRPO around its loss: which tokens are trained, what is drawn when, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import Array
 
 from ptapi import run_directory
 from ptapi.spec import Evaluation as EvaluationSpec
-from ptapi.spec import PostTrainJobSpec, Rollout
+from ptapi.spec import PostTrainJobSpec
+from ptapi.spec import Rollout as RolloutSpec
 from ptapi.spec.algorithm import DynamicSampling, Overlong
 from ptapi.spec.algorithm import Grpo as GrpoSpec
 from pttrainer.algorithms.grpo import Grpo
 from pttrainer.batch import Batch
+from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Order, Question
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import TokenStats
-from pttrainer.rollout import batch_json, groups
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.sampler import Sampler
 
 EOS = 257
 QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {"answer": str(i)}) for i in range(6)]
@@ -53,7 +56,7 @@ class FakeSampler:
         samples: int,
         sampling: Sampling,
         draw: Any,
-    ) -> Judged:
+    ) -> Rollout:
         call = len(self.asked)
         self.asked.append(list(numbers))
         made = [
@@ -63,7 +66,7 @@ class FakeSampler:
             )
             for p, q in enumerate(questions)
         ]
-        return Judged(made, 1.0, 1.0)
+        return Rollout(draw.step, made, {"seconds/generate": 1.0, "seconds/reward": 1.0})
 
 
 class FakeContext:
@@ -169,7 +172,7 @@ def test_no_reference_is_loaded_without_beta_and_one_with_it() -> None:
     loss_BT, metrics = grpo.loss(stats, batch._replace(ref_logps_BT=batch.ref_logps_BT - 1.0 * batch.mask_BT))
     said = batch.mask_BT > 0
     plain_BT, _ = grpo.loss(stats, batch)
-    np.testing.assert_allclose((loss_BT - plain_BT)[said], 0.1 * 0.5, rtol=1e-5)
+    np.testing.assert_allclose((loss_BT - plain_BT)[said], 0.1 * 0.5 * metrics["sampler/weight"].values_BT[said], 1e-5)
     np.testing.assert_allclose(metrics["kl"].values_BT[said], np.exp(-1.0), rtol=1e-5)
 
 
@@ -183,6 +186,33 @@ def test_a_sampler_that_differs_is_corrected_and_shown() -> None:
     np.testing.assert_allclose(loss_BT[said], 1.5 * same[said], rtol=1e-5)
     np.testing.assert_allclose(metrics["sampler/difference"].values_BT[said], np.log(1.5), rtol=1e-5)
     np.testing.assert_allclose(metrics["sampler/weight"].values_BT[said], 1.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kl", ["k2", "k3"])
+@pytest.mark.parametrize("updates", [1, 2])
+def test_the_kl_of_stale_samples_has_the_gradient_of_the_policy_s_own_kl(kl: str, updates: int) -> None:
+    """Every outcome of a policy of three is one row, weighted by how likely the sampler drew it: no noise is left."""
+    theta, sampler = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([0.5, -0.2, 0.1]))
+    old, reference = jax.nn.log_softmax(jnp.array([0.3, -0.4, 0.5])), jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
+    grpo, _ = make(GrpoSpec(group_size=2, beta=1.0, kl=kl, updates_per_batch=updates), FakeSampler(half_right))  # type: ignore[arg-type]
+    batch, _ = grpo.next_batch(0, {})
+    column = lambda logps: logps[:, None]  # noqa: E731
+    batch = batch._replace(
+        mask_BT=np.ones((3, 1), np.float32),
+        advantages_BT=np.zeros((3, 1), np.float32),
+        old_logps_BT=column(old) if updates > 1 else None,
+        sampler_logps_BT=column(sampler),
+        ref_logps_BT=column(reference),
+    )
+
+    def expected(t: Array) -> Array:
+        logps_BT = column(jax.nn.log_softmax(t))
+        loss_BT, _ = grpo.loss(TokenStats(logps_BT, jnp.zeros_like(logps_BT)), batch)
+        return jnp.sum(column(jnp.exp(sampler)) * loss_BT)
+
+    exact = jax.grad(lambda t: jnp.sum(jax.nn.softmax(t) * (jax.nn.log_softmax(t) - reference)))(theta)
+    assert np.linalg.norm(exact) > 0.1
+    np.testing.assert_allclose(jax.grad(expected)(theta), exact, atol=1e-6)
 
 
 def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first() -> None:
@@ -246,7 +276,7 @@ def test_saved_arrays_keep_every_bit() -> None:
 def test_the_old_policy_of_stale_samples_is_that_of_their_first_update() -> None:
     grpo_spec, sampler = GrpoSpec(group_size=2, updates_per_batch=2), FakeSampler(half_right)
     context = FakeContext(grpo_spec)
-    rollout = Rollout(max_new_tokens=8, placement="disaggregated", max_staleness=2)
+    rollout = RolloutSpec(max_new_tokens=8, placement="disaggregated", max_staleness=2)
     context.spec = context.spec.model_copy(update={"rollout": rollout})
     context.deliver = lambda params: params
     grpo = Grpo(cast(Context, context), grpo_spec, QUESTIONS, cast(Sampler, sampler), None)
@@ -275,7 +305,6 @@ def test_dynamic_sampling_ends_with_a_draw_that_has_no_reward_and_its_fault_surv
     grpo.next_batch(0, {})
     assert len(sampler.asked) == 1
     fault = grpo.fault
-    assert fault is not None
     assert fault.message == "reward own: 4 of 4 samples have no reward"
     resumed, _ = make(GrpoSpec(group_size=2), sampler)
     resumed.restore(json.loads(json.dumps(grpo.state())))
@@ -305,12 +334,12 @@ def test_z_scored_rewards_are_compared_and_the_plain_sum_is_shown() -> None:
     """Of two rewards that disagree, the one that is a thousand times the other decides a sum and no z-scores."""
 
     class TwoRewards(FakeSampler):
-        def sample(self, *asked: Any) -> Judged:
-            judged = super().sample(*asked)
+        def sample(self, *asked: Any) -> Rollout:
+            scored = super().sample(*asked)
             parts = [{"right": float(g % 2), "short": 1000.0 * (g == 0)} for g in range(3)]
-            of_parts = zip(judged.groups[0].samples, parts, strict=True)
+            of_parts = zip(scored.groups[0].samples, parts, strict=True)
             made = [one._replace(rewards=p, reward=sum(p.values())) for one, p in of_parts]
-            return replace(judged, groups=[judged.groups[0]._replace(samples=made)])
+            return replace(scored, groups=[scored.groups[0]._replace(samples=made)])
 
     sampler = TwoRewards(half_right, length=lambda call, p, g: 8 if g == 2 else 2)
     rewards = [{"builtin": "gsm8k", "name": "right"}, {"builtin": "format", "name": "short", "weight": 0.5}]

@@ -1,7 +1,5 @@
 """PPO: its losses by hand and as TRL has them, what a rollout becomes, and the step that trains policy and critic."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,8 +14,9 @@ from tests.builders.peers.ppo_losses import ours
 from tests.builders.trainer.steps import single
 
 from ptapi import run_directory
-from ptapi.spec import Optimizer, PostTrainJobSpec, Rollout, Schedule
+from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from ptapi.spec import Ppo as PpoSpec
+from ptapi.spec import Rollout as RolloutSpec
 from pttrainer.algorithms import ppo
 from pttrainer.algorithms.ppo import Ppo, RolloutValues, with_returns
 from pttrainer.batch import Batch
@@ -35,13 +34,15 @@ from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.train_step import step
 from pttrainer.train_step.critic import Critic, CriticLearner, with_critic_params
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 EOS, PAD = 257, 258
 QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {"answer": str(i)}) for i in range(8)]
@@ -184,11 +185,15 @@ class FakeSampler:
 
     calls: int = 0
 
-    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Judged:
+    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Rollout:
         assert "critic" not in params
         self.calls += 1
         made = [[sample([7, 8, EOS], float(g), ended=bool(g % 2)) for g in range(samples)] for _ in questions]
-        return Judged([Group(q, row) for q, row in zip(questions, made, strict=True)], 1.0, 1.0)
+        return Rollout(
+            draw.step,
+            [Group(q, row) for q, row in zip(questions, made, strict=True)],
+            {"seconds/generate": 1.0, "seconds/reward": 1.0},
+        )
 
 
 class FakeContext:
@@ -221,7 +226,7 @@ class FakeContext:
 def make(algorithm: PpoSpec, staleness: int = 0, **training: Any) -> tuple[Ppo, FakeContext, FakeSampler]:
     context, sampler = FakeContext(algorithm, **training), FakeSampler()
     if staleness:
-        rollout = Rollout(max_new_tokens=8, placement="disaggregated", max_staleness=staleness)
+        rollout = RolloutSpec(max_new_tokens=8, placement="disaggregated", max_staleness=staleness)
         context.spec, context.deliver = context.spec.model_copy(update={"rollout": rollout}), lambda policy: policy
     made = Ppo(
         cast(Context, context), algorithm, (Critic(MODEL.config.d_model), None), QUESTIONS, cast(Sampler, sampler), None
@@ -335,10 +340,9 @@ def program(critic: Critic, shape: tuple[int, ...] = (1,), micro: int | None = N
     rate = transformation.schedule(Schedule(), 1.0, 10)
     learner = CriticLearner(critic, transformation.build(PROPORTIONAL, rate, critic.logical_axes()), rate)
     updates = transformation.build(PROPORTIONAL, rate, MODEL.logical_axes())
-    where = step.layout(MODEL, updates, mesh, learner)
-    train = step.train_step(
-        MODEL, ppo.Loss(spec(PpoSpec(updates_per_batch=2)), critic), updates, rate, where, micro, learner=learner
-    )
+    loss = ppo.Loss(spec(PpoSpec(updates_per_batch=2)), critic)
+    made = Program(MODEL, loss, updates, rate, micro, learner=learner)
+    where = made.layout(mesh)
 
     def fresh() -> Any:
         """From numbers on the host: nothing is compiled for it."""
@@ -346,12 +350,11 @@ def program(critic: Critic, shape: tuple[int, ...] = (1,), micro: int | None = N
         own: dict[str, Any] = {"value": {"weight": np.full(critic.width, 0.01, np.float32), "bias": np.float32(0.1)}}
         if critic.model is not None:
             own["model"] = jax.tree.map(lambda x: np.float32(1.01) * x, params)
-        shapes = step.abstract_state(MODEL, updates, where, learner)
-        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), made.abstract_state(where))
         state = state._replace(params=params, critic=state.critic._replace(params=own))
         return jax.device_put(state, where.state)
 
-    return mesh, train, fresh
+    return mesh, train_step(made, where), fresh
 
 
 def after(*of_program: Any, silent: bool = False) -> Any:
@@ -450,7 +453,6 @@ def adapted() -> tuple[Critic, Any, Any]:
 
 def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_in_the_export(tmp_path: Path) -> None:
     critic, numbers, frozen = adapted()
-    assert critic.model is not None
     assert critic.abstract()["model"] == critic.model.trained(critic.model.abstract())
     batch = ragged()
     found = jax.jit(critic.values)(numbers, None, batch, frozen)

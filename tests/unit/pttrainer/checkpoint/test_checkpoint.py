@@ -1,7 +1,5 @@
 """Checkpoints: whole or not at all, and damage is noticed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ import pytest
 
 from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import Preempted, StorageError
-from pttrainer.train_step.step import TrainState
+from pttrainer.train_step.state import TrainState
 from pttrainer.training import loop
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.session import Session
@@ -177,7 +175,6 @@ def test_a_checkpoint_is_restored_onto_another_mesh(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 5, print)
     found = checkpoints.restore(jax.tree.map(place, state(0)))
     checkpoints.close()
-    assert found is not None
     assert found.state.params["w"].sharding == split
     jax.tree.map(np.testing.assert_array_equal, found.state, state(3))
 

@@ -1,7 +1,5 @@
 """A program that starts itself once more, with malloc's tunable."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """From examples to batches: nothing lost, nothing doubled, the same every time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -94,8 +92,8 @@ def test_restored_state_continues_with_the_very_next_batch() -> None:
 
 def test_an_epoch_holds_every_row_once_and_the_next_is_in_another_order() -> None:
     packed = PackedRows(many(40), 16, pack=True)
-    found = Batches(packed, 1, seed=0)
-    order = [[tuple(next(found).tokens_BT[0].tolist()) for _ in range(len(packed))] for _ in range(2)]
+    result = Batches(packed, 1, seed=0)
+    order = [[tuple(next(result).tokens_BT[0].tolist()) for _ in range(len(packed))] for _ in range(2)]
     assert (
         sorted(order[0]) == sorted(order[1]) == sorted(tuple(packed[i]["tokens"].tolist()) for i in range(len(packed)))
     )
@@ -108,16 +106,16 @@ def test_weights_of_a_batch_sum_to_one() -> None:
 
 def test_evaluation_sees_every_row_once_and_filling_rows_do_not_count() -> None:
     packed = PackedRows(many(21), 16, pack=True)
-    found = in_order(packed, 4)
-    assert sum(b.mask_BT.sum() for b in found) == sum(e.length for e in many(21))
-    assert {b.tokens_BT.shape for b in found} == {(4, 16)}
+    result = in_order(packed, 4)
+    assert sum(b.mask_BT.sum() for b in result) == sum(e.length for e in many(21))
+    assert {b.tokens_BT.shape for b in result} == {(4, 16)}
 
 
 def test_long_rows_are_cut_at_the_right_and_rows_with_nothing_to_learn_are_dropped(tmp_path: Path) -> None:
     long_prompt, short = {"prompt": "x" * 80, "completion": "y"}, {"prompt": "1", "completion": "2"}
-    found = made(tmp_path, long_prompt, short, {"prompt": "1", "completion": "y" * 80}, length=32)
-    assert (found.rows, found.cut, found.dropped) == (3, 2, 1)
-    assert [e.length for e in found.examples] == [6, 32]
+    result = made(tmp_path, long_prompt, short, {"prompt": "1", "completion": "y" * 80}, length=32)
+    assert (result.rows, result.cut, result.dropped) == (3, 2, 1)
+    assert [e.length for e in result.examples] == [6, 32]
 
 
 def test_the_prompt_is_learned_only_by_request(tmp_path: Path) -> None:
@@ -148,36 +146,35 @@ def test_gsm8k_as_it_is_has_no_row_without_something_to_learn() -> None:
     if not path.exists():
         pytest.skip("the shared data are not on this machine")
     read = rows.load(DataSource(uri=f"file://{path}", limit=200), "spec.data.train")
-    found = sft_examples.make(read, CHAT, 2048)
+    result = sft_examples.make(read, CHAT, 2048)
     assert read.format == "prompt-answer"
-    assert (len(found.examples), found.dropped) == (200, 0)
+    assert (len(result.examples), result.dropped) == (200, 0)
 
 
-def said(row: dict[str, Any], entries: int, k: int = 2, **changes: Any) -> dict[str, Any]:
-    """A row with what a teacher said: ids 1, 2, … and log-probs −0.1, −0.2, …, one entry after the other."""
+def taught(row: dict[str, Any], entries: int, k: int = 2, **changes: Any) -> dict[str, Any]:
+    """A row with a teacher's predictions: ids 1, 2, … and log-probs −0.1, −0.2, …, one entry after the other."""
     count = entries * k
     table = np.arange(1, count + 1).reshape(entries, k)
     return {**row, "teacher_ids": table.tolist(), "teacher_logprobs": (-0.1 * table).tolist(), **changes}
 
 
 def test_what_a_teacher_said_stands_at_the_tokens_that_it_is_about_packed_or_not(tmp_path: Path) -> None:
-    rows_ = [said({"prompt": "a", "completion": "bc"}, 3), said({"prompt": "dd", "completion": "e"}, 2)]
-    found = made(tmp_path, *rows_, with_teacher=True)
+    rows_ = [taught({"prompt": "a", "completion": "bc"}, 3), taught({"prompt": "dd", "completion": "e"}, 2)]
+    result = made(tmp_path, *rows_, with_teacher=True)
     for pack in (True, False):
-        packed = PackedRows(found.examples, 32, pack=pack)
+        packed = PackedRows(result.examples, 32, pack=pack)
         row = packed[0]
         at = np.flatnonzero(row["mask"])
         wanted = [[1, 2], [3, 4], [5, 6]] + ([[1, 2], [3, 4]] if pack else [])
         assert row["teacher_ids"][at].tolist() == wanted
         np.testing.assert_allclose(row["teacher_logps"][at], -0.1 * np.array(wanted), rtol=1e-6)
         assert not row["teacher_ids"][row["mask"] == 0].any()
-    batch = in_order(PackedRows(found.examples, 32, pack=True), 2)[0]
+    batch = in_order(PackedRows(result.examples, 32, pack=True), 2)[0]
     assert batch.teacher_ids_BTK.shape == (2, 32, 2)
 
 
 def test_what_a_teacher_said_is_cut_with_its_row(tmp_path: Path) -> None:
-    (example_,) = made(tmp_path, said({"prompt": "a", "completion": "bc"}, 3), with_teacher=True, length=5).examples
-    assert example_.teacher is not None
+    (example_,) = made(tmp_path, taught({"prompt": "a", "completion": "bc"}, 3), with_teacher=True, length=5).examples
     assert example_.learned.sum() == len(example_.teacher.ids) < 3
 
 
@@ -185,11 +182,11 @@ def test_what_a_teacher_said_is_cut_with_its_row(tmp_path: Path) -> None:
     ("row", "words"),
     [
         ({"prompt": "a", "completion": "bc"}, "line 1: no 'teacher_ids' as a list of lists"),
-        (said({"prompt": "a", "completion": "bc"}, 2), "has 2 entries; accepted: 3, one per token"),
-        (said({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1]] * 3), "is 3 x 1 and teacher_logprobs 3 x 2"),
-        (said({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1, 999]] * 3), "holds 1 to 999; accepted: ids"),
-        (said({"prompt": "a", "completion": "bc"}, 3, teacher_logprobs=[[0.5, 0.5]] * 3), "are not all log-probs"),
-        (said({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1, 2], [1], [1, 2]]), "no 'teacher_ids'"),
+        (taught({"prompt": "a", "completion": "bc"}, 2), "has 2 entries; accepted: 3, one per token"),
+        (taught({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1]] * 3), "is 3 x 1 and teacher_logprobs 3 x 2"),
+        (taught({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1, 999]] * 3), "holds 1 to 999; accepted: ids"),
+        (taught({"prompt": "a", "completion": "bc"}, 3, teacher_logprobs=[[0.5, 0.5]] * 3), "are not all log-probs"),
+        (taught({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1, 2], [1], [1, 2]]), "no 'teacher_ids'"),
     ],
 )  # fmt: skip
 def test_what_no_teacher_can_have_said_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:

@@ -1,7 +1,5 @@
 """What is learned of a conversation, for the templates of all families; their ids are compared in tests/parity."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,9 +9,9 @@ from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.errors import DataError
 
 
-def said(found: Chat, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> list[str]:
+def learned_texts(chat_: Chat, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> list[str]:
     """The runs of learned tokens, as text."""
-    tokens = found.tokens(messages, tools)
+    tokens = chat_.tokens(messages, tools)
     runs: list[list[int]] = []
     before = False
     for token, learned in zip(tokens.ids, tokens.assistant_mask, strict=True):
@@ -22,7 +20,7 @@ def said(found: Chat, messages: list[dict[str, Any]], tools: list[Any] | None = 
         elif learned:
             runs.append([token])
         before = learned
-    return [found.tokenizer.decode(run, skip_special=False) for run in runs]
+    return [chat_.tokenizer.decode(run, skip_special=False) for run in runs]
 
 
 FINE = "Fine.\n\nVery 'fine'!"
@@ -43,7 +41,7 @@ CONVERSATIONS = {"answered": ANSWERED, "turns": TURNS, "thought": THOUGHT}
 
 @pytest.mark.parametrize(("name", "conversation"), LEARNED)
 def test_what_the_assistant_says_is_learned_with_its_end_of_turn(name: str, conversation: str) -> None:
-    assert said(chat(FAMILIES[name]), CONVERSATIONS[conversation]) == LEARNED[name, conversation]
+    assert learned_texts(chat(FAMILIES[name]), CONVERSATIONS[conversation]) == LEARNED[name, conversation]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,7 @@ def test_what_the_assistant_says_is_learned_with_its_end_of_turn(name: str, conv
     ],
 )
 def test_a_call_of_a_tool_is_learned_and_its_result_is_not(name: str, learned: str) -> None:
-    assert said(chat(FAMILIES[name]), CALLED, TOOLS) == [learned]
+    assert learned_texts(chat(FAMILIES[name]), CALLED, TOOLS) == [learned]
 
 
 @pytest.mark.parametrize("name", ["qwen-3", "gpt-oss"])
@@ -71,7 +69,7 @@ def test_a_mark_that_ends_before_the_end_of_turn_is_mended() -> None:
         "{{ message.content }}{% endgeneration %}{{ '<|im_end|>' }}",
     )
     assert short != family.template
-    assert said(Chat(chat(family).tokenizer, short), TURNS) == LEARNED["marked", "turns"]
+    assert learned_texts(Chat(chat(family).tokenizer, short), TURNS) == LEARNED["marked", "turns"]
 
 
 def test_a_marked_template_may_write_earlier_turns_as_it_likes() -> None:
@@ -80,5 +78,5 @@ def test_a_marked_template_may_write_earlier_turns_as_it_likes() -> None:
         "{{ ('' if loop.last else 'earlier ') + m.content + '<|im_end|>' }}{% endgeneration %}"
         "{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    found = said(Chat(chat(FAMILIES["marked"]).tokenizer, template), TURNS)
-    assert found == [f"earlier  {FINE} <|im_end|>", "Yes.<|im_end|>"]
+    texts = learned_texts(Chat(chat(FAMILIES["marked"]).tokenizer, template), TURNS)
+    assert texts == [f"earlier  {FINE} <|im_end|>", "Yes.<|im_end|>"]

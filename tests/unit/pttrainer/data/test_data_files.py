@@ -1,6 +1,4 @@
-"""Data files: the same rows whatever they are written in, which files are chosen, what is said about broken ones."""
-
-from __future__ import annotations
+"""Data files: the same rows whatever they are written in, which files are chosen, errors for broken ones."""
 
 import bz2
 import csv
@@ -8,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,37 +19,38 @@ from ptapi.spec import Columns, DataSource
 from pttrainer.data import rows
 from pttrainer.data.sources import files, selection
 from pttrainer.errors import DataError
+from pttrainer.runtime.io import storage
 
 ROWS = [{"question": f"{i} + 1, “how” many?\nSay.", "answer": str(i + 1)} for i in range(5)]
 
 
-def as_lines(found: list[dict[str, Any]]) -> bytes:
-    return "\n".join(json.dumps(row) for row in found).encode()
+def as_lines(records: list[dict[str, Any]]) -> bytes:
+    return "\n".join(json.dumps(row) for row in records).encode()
 
 
-def as_list(found: list[dict[str, Any]]) -> bytes:
-    return json.dumps(found, indent=1, ensure_ascii=False).encode()
+def as_list(records: list[dict[str, Any]]) -> bytes:
+    return json.dumps(records, indent=1, ensure_ascii=False).encode()
 
 
 def as_text(delimiter: str) -> Callable[[list[dict[str, Any]]], bytes]:
-    def write(found: list[dict[str, Any]]) -> bytes:
+    def write(records: list[dict[str, Any]]) -> bytes:
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, list(found[0]), delimiter=delimiter)
+        writer = csv.DictWriter(text, list(records[0]), delimiter=delimiter)
         writer.writeheader()
-        writer.writerows(found)
+        writer.writerows(records)
         return text.getvalue().encode()
 
     return write
 
 
-def as_parquet(found: list[dict[str, Any]]) -> bytes:
+def as_parquet(records: list[dict[str, Any]]) -> bytes:
     out = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(found), out, row_group_size=2)
+    parquet.write_table(pyarrow.Table.from_pylist(records), out, row_group_size=2)
     return out.getvalue()
 
 
-def as_arrow(found: list[dict[str, Any]]) -> bytes:
-    table = pyarrow.Table.from_pylist(found)
+def as_arrow(records: list[dict[str, Any]]) -> bytes:
+    table = pyarrow.Table.from_pylist(records)
     out = io.BytesIO()
     with pyarrow.ipc.new_stream(out, table.schema) as stream:
         stream.write_table(table)
@@ -79,13 +79,13 @@ def load(uri: str | Path, skip_bad: bool = False, **fields: Any) -> rows.Rows:
     return rows.load(source, "spec.data.train", skip_bad=skip_bad)
 
 
-def texts(found: rows.Rows) -> list[str]:
-    return [str(row.text) for row in found.rows]
+def texts(loaded: rows.Rows) -> list[str]:
+    return [str(row.text) for row in loaded.rows]
 
 
-def write_texts(path: Path, *found: str) -> None:
+def write_texts(path: Path, *contents: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(as_lines([{"text": text} for text in found]))
+    path.write_bytes(as_lines([{"text": text} for text in contents]))
 
 
 @pytest.mark.parametrize("packed", PACKERS)
@@ -93,9 +93,9 @@ def write_texts(path: Path, *found: str) -> None:
 def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str, packed: str) -> None:
     path = tmp_path / f"rows{suffix}{packed}"
     path.write_bytes(PACKERS[packed](WRITERS[suffix](ROWS)))
-    found = load(path)
-    assert [dict(row.fields) for row in found.rows] == ROWS
-    assert found.format == "prompt-answer"
+    loaded = load(path)
+    assert [dict(row.fields) for row in loaded.rows] == ROWS
+    assert loaded.format == "prompt-answer"
     assert [row.answer for row in load(path, limit=3).rows] == ["1", "2", "3"]
 
 
@@ -140,9 +140,9 @@ def test_json_lines_in_a_json_file_are_read_as_what_they_are(tmp_path: Path) -> 
 def test_a_pattern_names_files_in_order_and_each_row_knows_its_own(tmp_path: Path) -> None:
     for name, text in (("part-1", "b"), ("part-0", "a"), ("other", "c")):
         write_texts(tmp_path / f"{name}.jsonl", text)
-    found = load(tmp_path / "part-?.jsonl")
-    assert texts(found) == ["a", "b"]
-    assert found.rows[1].where == f"file://{tmp_path}/part-1.jsonl line 1"
+    loaded = load(tmp_path / "part-?.jsonl")
+    assert texts(loaded) == ["a", "b"]
+    assert loaded.rows[1].where == f"file://{tmp_path}/part-1.jsonl line 1"
     assert len(load(tmp_path / "*.jsonl").rows) == len(load(tmp_path / "**" / "*.jsonl").rows) == 3
     with pytest.raises(DataError, match="no file matches the pattern"):
         load(tmp_path / "*.csv")
@@ -273,10 +273,10 @@ def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path, suffix: str) -> No
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"a{suffix} {place}: "):
         load(path)
-    found = load(path, skip_bad=True)
-    assert [text.strip() for text in texts(found)] == ["a", "b"]
-    assert len(found.bad) == {".jsonl": 2, ".json": 2, ".csv": 1, ".parquet": 1}[suffix]
-    assert rows.skipped(found.bad).startswith(f"; {len(found.bad)} bad rows skipped, the first: file://")
+    loaded = load(path, skip_bad=True)
+    assert [text.strip() for text in texts(loaded)] == ["a", "b"]
+    assert len(loaded.bad) == {".jsonl": 2, ".json": 2, ".csv": 1, ".parquet": 1}[suffix]
+    assert rows.skipped(loaded.bad).startswith(f"; {len(loaded.bad)} bad rows skipped, the first: file://")
 
 
 def test_a_file_of_bad_rows_only_is_an_error_even_where_they_are_skipped(tmp_path: Path) -> None:
@@ -288,13 +288,13 @@ def test_a_file_of_bad_rows_only_is_an_error_even_where_they_are_skipped(tmp_pat
 def test_a_preference_without_its_other_half_is_a_bad_row(tmp_path: Path) -> None:
     good = {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
     (tmp_path / "a.jsonl").write_bytes(as_lines([good, {**good, "rejected": None}, {**good, "rejected": "2"}]))
-    found = load(tmp_path / "a.jsonl", skip_bad=True)
-    assert (found.format, len(found.rows), len(found.bad)) == ("preference", 1, 2)
+    loaded = load(tmp_path / "a.jsonl", skip_bad=True)
+    assert (loaded.format, len(loaded.rows), len(loaded.bad)) == ("preference", 1, 2)
 
 
 def test_a_preference_that_repeats_its_prompt_has_it_once(tmp_path: Path) -> None:
-    asked = {"role": "user", "content": "1+1?"}
-    both = {part: [asked, {"role": "assistant", "content": part}] for part in ("chosen", "rejected")}
+    question = {"role": "user", "content": "1+1?"}
+    both = {part: [question, {"role": "assistant", "content": part}] for part in ("chosen", "rejected")}
     (tmp_path / "a.jsonl").write_bytes(as_lines([{"prompt": "1+1?", **both}]))
     assert list(load(tmp_path / "a.jsonl").rows[0].messages) == both["chosen"]
 
@@ -302,16 +302,28 @@ def test_a_preference_that_repeats_its_prompt_has_it_once(tmp_path: Path) -> Non
 def test_columns_are_named_in_every_format(tmp_path: Path) -> None:
     for suffix, write in WRITERS.items():
         (tmp_path / f"a{suffix}").write_bytes(write([{"ask": "1+1?", "say": "2"}]))
-        found = load(tmp_path / f"a{suffix}", columns=Columns(prompt="ask", completion="say"))
-        assert found.format == "prompt-completion"
+        loaded = load(tmp_path / f"a{suffix}", columns=Columns(prompt="ask", completion="say"))
+        assert loaded.format == "prompt-completion"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "a.jsonl")
+    accepted = "is not a regular file; accepted: a file, a pattern or a directory"
+    with pytest.raises(DataError, match=f"spec.data.train.uri: file://{tmp_path}/a.jsonl: {accepted}"):
+        load(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match=r"field: file://.*a\.jsonl: is not a regular file; accepted: the URI of"):
+        storage.read_file(f"file://{tmp_path}/a.jsonl", "field")
+    with pytest.raises(DataError, match="no file matches the pattern"):
+        load(tmp_path / "*.jsonl")
 
 
 def test_the_lineage_knows_every_file(tmp_path: Path) -> None:
     write_texts(tmp_path / "a.jsonl", "a")
     write_texts(tmp_path / "b.jsonl", "b")
-    found = files.facts(DataSource(uri=f"file://{tmp_path}"), "spec.data.train")["files"]
-    assert [(file["uri"], file["bytes"]) for file in found] == [
+    listed = files.facts(DataSource(uri=f"file://{tmp_path}"), "spec.data.train")["files"]
+    assert [(file["uri"], file["bytes"]) for file in listed] == [
         (f"file://{tmp_path}/a.jsonl", 13),
         (f"file://{tmp_path}/b.jsonl", 13),
     ]
-    assert found[0]["sha256"] != found[1]["sha256"]
+    assert listed[0]["sha256"] != listed[1]["sha256"]

@@ -1,7 +1,5 @@
 """Weights of the reductions, by hand, and the properties that make them safe to split."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """From preference rows to pairs of examples: every form of row, one prompt, cut from the left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -88,11 +86,11 @@ def test_the_system_prompt_of_the_job_opens_both(tmp_path: Path) -> None:
 
 
 def test_a_pair_that_is_too_long_loses_the_beginning_of_its_prompt_on_both_sides(tmp_path: Path) -> None:
-    found = made(tmp_path, {"prompt": "abcdefghij", "chosen": "2", "rejected": "4444"}, chat=PLAIN, length=9)
-    (pair,) = found.pairs
+    result = made(tmp_path, {"prompt": "abcdefghij", "chosen": "2", "rejected": "4444"}, chat=PLAIN, length=9)
+    (pair,) = result.pairs
     assert shown(pair.chosen) == ("fghij", "2<|end|>")
     assert shown(pair.rejected) == ("fghij", "4444<|end|>")
-    assert (found.cut, found.lengths) == (1, [16])
+    assert (result.cut, result.lengths) == (1, [16])
     assert pair.length == 9
 
 

@@ -1,6 +1,4 @@
-"""Rows: what is recognised, and what is said about rows that are wrong."""
-
-from __future__ import annotations
+"""Rows: what is recognised, and errors for rows that are wrong."""
 
 import json
 from pathlib import Path
@@ -19,8 +17,8 @@ def source(tmp_path: Path, *lines: Any, **fields: Any) -> DataSource:
     return DataSource(uri=f"file://{tmp_path}/rows.jsonl", **fields)
 
 
-def load(found: DataSource, system: str | None = None) -> rows.Rows:
-    return rows.load(found, "spec.data.train", system)
+def load(data: DataSource, system: str | None = None) -> rows.Rows:
+    return rows.load(data, "spec.data.train", system)
 
 
 TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
@@ -40,16 +38,16 @@ TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "
     ],
 )
 def test_formats_are_told_apart_by_their_columns(tmp_path: Path, row: dict[str, Any], form: str) -> None:
-    found = load(source(tmp_path, row))
-    assert found.format == form
+    loaded = load(source(tmp_path, row))
+    assert loaded.format == form
     if form not in ("text", "preference"):
-        assert list(found.rows[0].messages) == TURNS
+        assert list(loaded.rows[0].messages) == TURNS
 
 
 def test_named_columns_win_over_usual_ones(tmp_path: Path) -> None:
     row = {"prompt": "no", "completion": "no", "ask": "1+1?", "say": "2"}
-    found = load(source(tmp_path, row, columns=Columns(prompt="ask", completion="say")))
-    assert list(found.rows[0].messages) == TURNS
+    loaded = load(source(tmp_path, row, columns=Columns(prompt="ask", completion="say")))
+    assert list(loaded.rows[0].messages) == TURNS
 
 
 def test_a_named_format_wins_over_detection(tmp_path: Path) -> None:
@@ -65,8 +63,8 @@ def test_the_gold_answer_is_kept_beside_a_conversation(tmp_path: Path) -> None:
 
 def test_the_system_prompt_does_not_replace_one_that_is_there(tmp_path: Path) -> None:
     own = [{"role": "system", "content": "own"}, *TURNS]
-    found = load(source(tmp_path, {"messages": TURNS}, {"messages": own}), "ours")
-    assert [row.messages[0]["content"] for row in found.rows] == ["ours", "own"]
+    loaded = load(source(tmp_path, {"messages": TURNS}, {"messages": own}), "ours")
+    assert [row.messages[0]["content"] for row in loaded.rows] == ["ours", "own"]
 
 
 def test_limit_stops_reading_so_later_lines_may_be_broken(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Tokenizers: bytes, a checkpoint's own, and what a checkpoint may lack."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

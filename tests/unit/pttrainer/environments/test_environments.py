@@ -174,9 +174,9 @@ def made(tmp_path: Path) -> Iterator[Make]:
 
 
 def step(environment: Any, *texts: str, row: Mapping[str, Any] | None = None, left_s: float = 10.0) -> list[StepResult]:
-    said = {n: AssistantTurn(text, row or {}, left_s) for n, text in enumerate(texts)}
-    found: dict[int, StepResult] = environment.step(said)
-    return [found[n] for n in range(len(texts))]
+    turns = {n: AssistantTurn(text, row or {}, left_s) for n, text in enumerate(texts)}
+    results: dict[int, StepResult] = environment.step(turns)
+    return [results[n] for n in range(len(texts))]
 
 
 def read(turn: StepResult) -> list[str]:
@@ -306,7 +306,7 @@ def test_a_function_s_annotations_say_what_its_arguments_are_and_a_row_is_not_sh
         """The weather."""
         return ""
 
-    said = python_tool.schema_of("near", near)["function"]
-    types = {name: one["type"] for name, one in said["parameters"]["properties"].items()}
+    schema = python_tool.schema_of("near", near)["function"]
+    types = {name: one["type"] for name, one in schema["parameters"]["properties"].items()}
     assert types == {"city": "string", "days": "integer", "tags": "array"}
-    assert (said["description"], said["parameters"]["required"]) == ("The weather.", ["city"])
+    assert (schema["description"], schema["parameters"]["required"]) == ("The weather.", ["city"])

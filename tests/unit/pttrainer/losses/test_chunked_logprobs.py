@@ -1,7 +1,5 @@
 """The loss whose gradients are computed with a chunk's logits at hand: equal to the way that computes them again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

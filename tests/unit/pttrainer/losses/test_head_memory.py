@@ -1,7 +1,5 @@
 """Logits of a large vocabulary never exist: what the compiler reserves says so. Compiled only, nothing is run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
@@ -16,7 +14,8 @@ from pttrainer.batch import Batch
 from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import Model, ModelConfig
 from pttrainer.runtime.distributed import logical_axes
-from pttrainer.train_step import step as steps
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 B, T, V, D = 8, 4096, 151_936, 896
 FULL_LOGITS = B * T * V * 4
@@ -42,11 +41,12 @@ def test_the_whole_train_step_needs_a_fraction_of_full_logits() -> None:
     config = ModelConfig("llama", V, D, layers=1, heads=1, kv_heads=1, head_dim=2, d_ff=8, tied_head=True)
     model, adamw = Model(config), optax.adamw(1e-3)
     one = Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(logical_axes.MESH_AXES)), logical_axes.MESH_AXES)
-    where = steps.layout(model, adamw, one)
-    step = steps.train_step(model, Likelihood(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
+    program = Program(model, Likelihood(), adamw, lambda count: 1e-3)  # type: ignore[arg-type]
+    where = program.layout(one)
+    step: Any = train_step(program, where)
     ids, numbers = _shape((B, T), "int32"), _shape((B, T))
     batch = Batch(ids, ids, ids, ids, numbers, numbers)
-    assert _temporary(step.lower(steps.abstract_state(model, adamw, where), batch)) < ALLOWED * FULL_LOGITS
+    assert _temporary(step.lower(program.abstract_state(where), batch)) < ALLOWED * FULL_LOGITS
 
 
 def _temporary(lowered: Any) -> int:

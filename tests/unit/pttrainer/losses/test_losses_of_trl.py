@@ -1,7 +1,5 @@
 """Our losses and gradients against TRL's own on the same tensors (numbers by `scripts/make_loss_references.py`)."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

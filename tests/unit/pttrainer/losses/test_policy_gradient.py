@@ -1,7 +1,5 @@
 """Policy losses: values computed by hand, gradients against formulas, degenerate and extreme cases."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -142,7 +140,8 @@ def test_kl_as_a_loss_has_the_gradient_of_the_reverse_kl(estimator: str) -> None
     np.testing.assert_allclose(jax.grad(estimated)(theta), exact, rtol=1e-5)
 
 
-def test_kl_off_policy_with_k3_is_unbiased_in_value_and_gradient() -> None:
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_kl_off_policy_has_an_unbiased_gradient_and_with_k3_an_unbiased_value(estimator: str) -> None:
     theta, behind = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([0.0, 0.0, 0.3]))
     reference = jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
 
@@ -151,10 +150,11 @@ def test_kl_off_policy_with_k3_is_unbiased_in_value_and_gradient() -> None:
 
     def estimated(t: Array) -> Array:
         logps = jax.nn.log_softmax(t)
-        return jnp.sum(jnp.exp(behind) * policy_gradient.kl("k3", logps, reference, jnp.exp(logps - behind)))
+        return jnp.sum(jnp.exp(behind) * policy_gradient.kl(estimator, logps, reference, jnp.exp(logps - behind)))
 
-    np.testing.assert_allclose(estimated(theta), exact(theta), rtol=1e-5)
     np.testing.assert_allclose(jax.grad(estimated)(theta), jax.grad(exact)(theta), rtol=1e-4, atol=1e-7)
+    if estimator == "k3":
+        np.testing.assert_allclose(estimated(theta), exact(theta), rtol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])

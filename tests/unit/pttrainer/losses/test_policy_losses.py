@@ -1,7 +1,5 @@
 """The chunked head: values against whole logits, gradients, and what never exists."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Losses of preferences: values by hand, gradients against formulas and finite differences, degenerate cases."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -43,10 +41,7 @@ def by_hand(name: str, coefficients: Coefficients) -> list[float]:
     """The formulas of the papers, written out for the two pairs: h is 1.5 and −2.5."""
     beta, share, margin = coefficients
     found = []
-    for h, ratios, means in (
-        (1.5, (1 / 3, -0.5 / 2), (-1.0, -2.5)),
-        (-2.5, (-0.5 / 4, 2 / 5), (-2.0, -0.8)),
-    ):
+    for h, ratios, means in ((1.5, (1 / 3, -0.5 / 2), (-1.0, -2.5)), (-2.5, (-0.5 / 4, 2 / 5), (-2.0, -0.8))):
         right, wrong = -math.log(sigmoid(beta * h)), -math.log(sigmoid(-beta * h))
         lead = beta * (means[0] - means[1]) - margin
         found.append(

@@ -1,7 +1,5 @@
 """Options of the SFT loss: values and gradients of the chunked path against the formula on full logits."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

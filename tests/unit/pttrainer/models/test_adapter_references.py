@@ -1,7 +1,5 @@
 """Adapters against numbers that `peft` computed from our export (`make references` wrote them)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LoRA: what is trained, what stays, and that adapters are the low-rank change of the weights they claim to be."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import lru_cache
@@ -31,8 +29,9 @@ from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 ALL = adapters.ATTENTION + adapters.MLP
 PLAIN = Model(preset("tiny"))
@@ -171,11 +170,12 @@ def trained(shape: tuple[int, int, int, int], micro: int | None = None, embeddin
     model = with_tables() if embeddings else MODEL
     rate = 0.1 if embeddings else 1.0  # an embedding's adapter begins with numbers of size 1
     updates = transformation.build(Optimizer(eps=1.0), lambda step: rate)
-    layout = step.layout(model, updates, mesh)
-    function = step.train_step(model, Likelihood(), updates, lambda step: rate, layout, micro)  # type: ignore[arg-type]
+    program = Program(model, Likelihood(), updates, lambda step: rate, micro)  # type: ignore[arg-type]
+    layout = program.layout(mesh)
+    function = train_step(program, layout)
     with jax.set_mesh(mesh):
         frozen = jax.device_put(MODEL.frozen(fresh()), layout.frozen)
-        first = jax.jit(lambda params: step.new_state(params, updates), out_shardings=layout.state)
+        first = jax.jit(program.new_state, out_shardings=layout.state)
         state, losses = first(fresh_adapters(model)), []
         for _ in range(3):
             state, metrics = function(state, put(mesh, one_per_row()), frozen)

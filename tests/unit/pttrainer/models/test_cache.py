@@ -1,7 +1,5 @@
 """How keys and values stand in the cache, and that a token's attention reads them so."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

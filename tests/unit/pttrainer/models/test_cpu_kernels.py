@@ -1,12 +1,10 @@
 """Machine code for sampling on a CPU: products and attention, how XLA calls them, and what a sampler gives them."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import importlib.util
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +12,14 @@ import numpy as np
 import pytest
 
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
-from pttrainer.models import Model, Params, preset
+from pttrainer.models import Model, Params, decode_backend, preset
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.cpu_kernels import attention, blocked_matmul, jit, softmax, weight_layout
-from pttrainer.models.cpu_kernels.blocked_matmul import HEAD, product, to_column_blocks
+from pttrainer.models.cpu_kernels import blocked_matmul, cached_attention, jit, softmax
+from pttrainer.models.cpu_kernels.blocked_matmul import product, to_column_blocks
 from pttrainer.models.cpu_kernels.register_tile import AVX2, AVX512, NEON, TERMS_PER_CHAIN, RegisterTile, tile_for
-from pttrainer.models.cpu_kernels.weight_layout import tile_of
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.rollout.disaggregated.weight_sync import named
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native import native_engine
 from pttrainer.rollout.native.native_engine import DecodingWeights, NativeEngine
 
 TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
@@ -96,10 +92,10 @@ class Cached(NamedTuple):
 
     def attended(self, tile: RegisterTile) -> np.ndarray:
         """By machine code."""
-        call = jit.target(attention.NAME, tile)
-        return np.asarray(jax.jit(lambda q, own, prompt: attention.attend(q, own, prompt, call))(*self))
+        call = jit.target(cached_attention.NAME, tile)
+        return np.asarray(jax.jit(lambda q, own, prompt: cached_attention.attend(q, own, prompt, call))(*self))
 
-    def rows(self, which: slice) -> Cached:
+    def rows(self, which: slice) -> Self:
         """These rows alone; each has a prompt of its own."""
         return Cached(self.q[which], *(tuple(x[which] for x in part) for part in self[1:]))
 
@@ -357,7 +353,6 @@ def completions(model: Model, params: Params, samples: int, rows: int | None, sp
 def wide_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 32 columns on any processor that runs the tests."""
     monkeypatch.setattr(jit, "host_tile", lambda: AVX512)
-    monkeypatch.setattr(weight_layout, "host_tile", lambda: AVX512)
 
 
 WIDE = dataclasses.replace(preset("tiny"), head_dim=32)
@@ -384,11 +379,11 @@ def test_samples_are_those_of_the_plain_program(
     model = Model(config)
     params = jax.jit(model.init)(jax.random.key(0))
     calls: list[str] = []
-    attend = attention.attend
-    monkeypatch.setattr(attention, "attend", lambda *given: calls.append("attention") or attend(*given))
+    attend = cached_attention.attend
+    monkeypatch.setattr(cached_attention, "attend", lambda *given: calls.append("attention") or attend(*given))
     coded = completions(model, params, samples, rows)
     assert bool(calls) == is_attention_coded
-    monkeypatch.setattr(native_engine, "tile_of", lambda params: None)
+    monkeypatch.setattr(decode_backend, "kernels_for", lambda params: None)
     plain = completions(model, params, samples, rows)
     count = len(PROMPTS) * samples
     assert [coded.tokens(row) for row in range(count)] == [plain.tokens(row) for row in range(count)]
@@ -405,7 +400,7 @@ def test_adapters_of_matrices_and_embeddings_go_along(monkeypatch: pytest.Monkey
         base, jax.tree.map(lambda x: x + 0.05 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), adapters)
     )
     coded = completions(model, params, 2, None)
-    monkeypatch.setattr(native_engine, "tile_of", lambda params: None)
+    monkeypatch.setattr(decode_backend, "kernels_for", lambda params: None)
     plain = completions(model, params, 2, None)
     assert [coded.tokens(row) for row in range(6)] == [plain.tokens(row) for row in range(6)]
     np.testing.assert_allclose(coded.logps_NT, plain.logps_NT, atol=1e-5)
@@ -414,8 +409,8 @@ def test_adapters_of_matrices_and_embeddings_go_along(monkeypatch: pytest.Monkey
     ]
 
 
-def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_engine, "tile_of", lambda params: AVX512)
+@pytest.mark.usefixtures("wide_vectors")
+def test_matrices_of_a_layer_come_in_strips_and_nothing_else() -> None:
     model, params = model_and_params(adapters=Adapters(4, 8.0, ("q", "down")))
     here = jax.tree.map(lambda x: params["norm"]["scale"].sharding, model.trained(model.abstract()))
     params = model.join_params(params, model.init_adapters(here, 0))
@@ -428,12 +423,12 @@ def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest
             np.testing.assert_array_equal(x, plain)
 
 
-def test_other_formats_and_widths_that_do_not_divide_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_engine, "tile_of", lambda params: AVX512)
+@pytest.mark.usefixtures("wide_vectors")
+def test_other_formats_and_widths_that_do_not_divide_stay_as_they_are() -> None:
     model, params = model_and_params()
     half = dataclasses.replace(model, compute_dtype="bfloat16")
     held = DecodingWeights(half, None)(params)
-    assert HEAD not in held
+    assert decode_backend.HEAD_BLOCKS not in held
     assert held["layers"][0]["attention"]["q"].shape == (64, 64)
     odd = Model(dataclasses.replace(preset("tiny"), d_ff=100))
     held = DecodingWeights(odd, None)(jax.jit(odd.init)(jax.random.key(0)))
@@ -445,8 +440,8 @@ def test_weights_on_several_devices_have_no_strips() -> None:
     alone = jnp.ones((8, 8))
     mesh = jax.make_mesh((8,), ("x",))
     spread = jax.device_put(alone, jax.NamedSharding(mesh, jax.P("x")))
-    assert tile_of({"a": alone}) == jit.host_tile()
-    assert tile_of({"a": alone, "b": spread}) is None
+    assert decode_backend.kernels_for({"a": alone}) == decode_backend.host_kernels()
+    assert decode_backend.kernels_for({"a": alone, "b": spread}) is None
 
 
 def test_without_llvmlite_there_are_no_strips(monkeypatch: pytest.MonkeyPatch) -> None:

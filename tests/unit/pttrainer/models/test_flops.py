@@ -1,12 +1,10 @@
 """FLOPs of a step, against hand-counted ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from pttrainer.batch import Batch
-from pttrainer.models import ModelConfig, flops, matmul_flops
+from pttrainer.models import ModelConfig, flops
 from pttrainer.models.config import Experts
 from pttrainer.models.lora.adapters import Adapters
 
@@ -24,7 +22,7 @@ def test_a_dense_model_by_hand() -> None:
     # One example of 3 tokens, 2 of them learned. A layer: q 4·12, k and v 4·6 each, o 12·4, MLP 3·4·5: 204 weights.
     weights = 2 * 3 * 2 * 204 + 2 * 2 * 11 * 4
     pairs = 2 * (1 + 2 + 3)  # layers
-    assert flops.of_step(DENSE, None, batch([[1, 1, 1, 0]], [[1, 1, 0, 0]])) == 3 * weights + 3 * 4 * 2 * 6 * pairs
+    assert flops.batch_flops(DENSE, None, batch([[1, 1, 1, 0]], [[1, 1, 0, 0]])) == 3 * weights + 3 * 4 * 2 * 6 * pairs
 
 
 def test_packed_examples_do_not_see_each_other() -> None:
@@ -40,9 +38,7 @@ def test_a_window_limits_what_is_seen(length: int, window: int) -> None:
 def test_only_local_layers_have_the_window() -> None:
     windowed = ModelConfig("gemma2", **SIZES, window=2, local_layers=(True, False))  # type: ignore[arg-type]
     one = batch([[1, 1, 1]])
-    assert matmul_flops.attention(windowed, lambda window: flops.pairs(one, window)) == 4 * 12 * (
-        (1 + 2 + 2) + (1 + 2 + 3)
-    )
+    assert flops.attention(windowed, lambda window: flops.pairs(one, window)) == 4 * 12 * ((1 + 2 + 2) + (1 + 2 + 3))
 
 
 def test_adapters_save_the_gradients_of_frozen_weights() -> None:
@@ -51,21 +47,21 @@ def test_adapters_save_the_gradients_of_frozen_weights() -> None:
     weights = 2 * 3 * 2 * 204 + 2 * 3 * 11 * 4
     of_adapters = 2 * 3 * 2 * (2 * (4 + 12) + 2 * (5 + 4))
     attention = 4 * 12 * 2 * 6
-    assert flops.of_step(DENSE, adapters, one) == 2 * weights + 3 * of_adapters + 3 * attention
+    assert flops.batch_flops(DENSE, adapters, one) == 2 * weights + 3 * of_adapters + 3 * attention
 
 
 def test_of_experts_only_the_chosen_count() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    assert matmul_flops.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
+    assert flops.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
 
 
 def test_of_adapters_on_experts_the_chosen_count_and_the_routers() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    found = matmul_flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
+    found = flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
     assert found == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
 
 
 def test_padding_costs_nothing() -> None:
-    assert flops.of_step(DENSE, None, batch([[1, 1, 0, 0], [0, 0, 0, 0]])) == flops.of_step(
+    assert flops.batch_flops(DENSE, None, batch([[1, 1, 0, 0], [0, 0, 0, 0]])) == flops.batch_flops(
         DENSE, None, batch([[1, 1]])
     )

@@ -1,7 +1,5 @@
 """Fused attention: which kernel is chosen, and that splash (interpreted) equals the plain computation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The paged cache: when it is chosen, that the kernel (interpreted) equals the plain computation over it, and that a
 rollout in pages says what one in the dense cache says."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Beginning with adapters in PEFT's layout: the same numbers, and one error for all that does not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import lru_cache

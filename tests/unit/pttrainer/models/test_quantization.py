@@ -1,8 +1,6 @@
 """QLoRA: what nf4 and int8 store and lose, that a quantised model is the model of the numbers it stands for, and that
 neither loading nor training nor decoding ever holds it whole."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -37,8 +35,9 @@ from pttrainer.rollout.native.prefill import PaddedPrompts
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 FORMATS: tuple[Format, ...] = ("nf4", "int8")
 NORMAL = NormalDist()
@@ -232,11 +231,12 @@ def test_a_train_step_never_holds_more_than_the_parts_and_a_layer(remat: Any) ->
     def memory(kind: Format | None) -> Any:
         model = Model(WIDE, adapters=ALL, quantization=kind, remat=remat)
         updates = transformation.build(Optimizer(), lambda step: 1.0)
-        layout = step.layout(model, updates, single())
-        state, batch = step.abstract_state(model, updates, layout), jax.tree.map(np.asarray, one_per_row())
+        program = Program(model, Likelihood(), updates, lambda step: 1.0)  # type: ignore[arg-type]
+        layout = program.layout(single())
+        state, batch = program.abstract_state(layout), jax.tree.map(np.asarray, one_per_row())
         place: Any = lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)  # noqa: E731
         frozen = jax.tree.map(place, model.frozen(model.abstract()), layout.frozen)
-        function: Any = step.train_step(model, Likelihood(), updates, lambda step: 1.0, layout, None)  # type: ignore[arg-type]
+        function: Any = train_step(program, layout)
         with jax.set_mesh(single()):
             return function.lower(state, batch, frozen).compile().memory_analysis()
 
@@ -271,11 +271,12 @@ def trained(kind: Format, shape: tuple[int, int, int, int], micro: int | None = 
     model = Model(preset("tiny"), adapters=ALL, quantization=kind)
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     updates = transformation.build(Optimizer(eps=1.0), lambda step: 1.0)
-    layout = step.layout(model, updates, mesh)
-    function = step.train_step(model, Likelihood(), updates, lambda step: 1.0, layout, micro)  # type: ignore[arg-type]
+    program = Program(model, Likelihood(), updates, lambda step: 1.0, micro)  # type: ignore[arg-type]
+    layout = program.layout(mesh)
+    function = train_step(program, layout)
     with jax.set_mesh(mesh):
         frozen = jax.device_put(jax.jit(model.without_adapters.init)(jax.random.key(0)), layout.frozen)
-        state = step.new_state(model.init_adapters(layout.state.params, 0), updates)
+        state = program.new_state(model.init_adapters(layout.state.params, 0))
         state = jax.device_put(state, layout.state)
         losses = []
         for _ in range(3):

@@ -1,7 +1,5 @@
 """Every family against numbers that `transformers` computed (`make references` wrote them, `make parity` is live)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

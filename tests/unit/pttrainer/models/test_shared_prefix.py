@@ -1,7 +1,5 @@
 """Samples that share their prompt in training: the losses, scores and gradients of whole rows, and fewer FLOPs."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import lru_cache
 from types import SimpleNamespace
@@ -14,17 +12,20 @@ import pytest
 from tests.builders.peers.models import CASES
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
-from pttrainer.algorithms import grpo
+from pttrainer.algorithms import grpo, prompt_sharing
 from pttrainer.batch import Batch
+from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Question
-from pttrainer.models import Model, flops, from_hf, matmul_flops
-from pttrainer.rollout import batch_json, groups, prompt_sharing
+from pttrainer.models import Model, flops, from_hf
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.scoring import score_step
+from pttrainer.train_step.step import train_step
 
 TOLERANCE = 1e-6
 """Absolute, of log-probs and of weights after a step that is proportional to the gradient, float32. Measured: 3e-7."""
@@ -81,13 +82,13 @@ def stepped(family: str, shared: int | None, devices: int = 1, micro: int | None
     mesh = sharding.make_mesh((devices,), jax.devices()[:devices])
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
-    layout = step.layout(model(family), updates, mesh)
-    fresh = jax.jit(lambda: step.new_state(model(family).init(jax.random.key(0)), updates), out_shardings=layout.state)
+    program = Program(model(family), grpo.Loss(spec()), updates, rate, micro)
+    layout = program.layout(mesh)
+    fresh = jax.jit(lambda: program.new_state(model(family).init(jax.random.key(0))), out_shardings=layout.state)
     with jax.set_mesh(mesh):
         state, placed = fresh(), put(mesh, batch(model(family).config.vocab_size, shared))
-        scores = jax.device_get(step.score_step(model(family), layout.whole)(state.params, placed, 0.7).logps_BT)
-        function = step.train_step(model(family), grpo.Loss(spec()), updates, rate, layout, micro)
-        state, metrics = function(state, placed, None)
+        scores = jax.device_get(score_step(model(family), layout.whole)(state.params, placed, 0.7).logps_BT)
+        state, metrics = train_step(program, layout)(state, placed, None)
     return jax.device_get(state.params), jax.device_get(metrics), scores[placed.mask_BT > 0]
 
 
@@ -113,7 +114,6 @@ def test_a_micro_batch_is_every_second_group() -> None:
     parts = batch(107, 24).split(2)
     first = batch(107, 24).tokens_BT
     np.testing.assert_array_equal(parts.tokens_BT[0], np.concatenate([first[0:3], first[6:9]]))
-    assert parts.prompts is not None
     assert parts.prompts.tokens_PT.shape == (2, 2, 24)
 
 
@@ -135,7 +135,7 @@ def test_prompts_are_counted_once() -> None:
     assert flops.tokens_of(whole) == SAMPLES * prompts + own
     pairs = sum(n * (n - 1) // 2 for n, _ in LENGTHS)  # of a prompt with itself
     of_whole, of_shared = (
-        matmul_flops.attention(config, lambda window, each=each: flops.pairs(each, window)) for each in (whole, shared)
+        flops.attention(config, lambda window, each=each: flops.pairs(each, window)) for each in (whole, shared)
     )
     difference = of_whole - of_shared
     assert difference == 4 * config.heads * config.head_dim * (SAMPLES - 1) * pairs

@@ -1,7 +1,5 @@
 """Collectives counted in a program's text."""
 
-from __future__ import annotations
-
 from pttrainer.preflight.timing.collectives import Traffic, collectives
 
 PROGRAM = """HloModule step

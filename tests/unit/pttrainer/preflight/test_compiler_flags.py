@@ -1,7 +1,5 @@
 """What a TPU's compiler is told before it is loaded, and by whom."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.trainer.preflight import spec
 

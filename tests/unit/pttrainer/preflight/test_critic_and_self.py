@@ -1,7 +1,5 @@
 """What PPO's critic and a student that teaches itself add to a job's shapes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

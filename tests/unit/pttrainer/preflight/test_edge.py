@@ -1,7 +1,5 @@
 """Near the limit: who decides, with a pretended compiler that answers as told. (The real one: `make aot`.)"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,7 +103,7 @@ def test_what_lies_beside_the_step_counts_where_it_is_asked_whether_the_fast_com
 
 def test_a_scoring_pass_that_may_or_may_not_fit_is_compiled_as_it_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
     of = shapes_of(referred().spec)
-    held = resident.state(of) - device_bytes.total([*of.arguments.params, *of.arguments.frozen])
+    held = resident.training_state(of).bytes - device_bytes.total([*of.arguments.params, *of.arguments.frozen])
     beside = resident.total(resident.during(resident.resident_buffers(of), "train")) + held
     share = 1 - beside / tpu_topology.usable_bytes(of.slice)
     answers = {(TRAIN_STEP, "fast"): 0.5, (SCORING, "fast"): share + 0.02, (SCORING, "full"): share - 0.001}
@@ -141,7 +139,6 @@ def test_a_job_that_fits_by_a_hair_needs_no_change_although_the_formula_refuses_
     asked = near(1.0, HIGH)
     told(monkeypatch, {(TRAIN_STEP, "fast"): -1.01, (TRAIN_STEP, "full"): 0.999})
     found = fit(asked)
-    assert found.found is not None
     assert (found.found.settings, found.refused, found.confirmed_by) == ({}, [], "full compile")
     assert found.found.peak == int(0.999 * found.found.available)
 
@@ -162,7 +159,6 @@ def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     found = fit(asked)
     assert [each.settings for each in found.refused] == [{}]
-    assert found.found is not None
     assert list(found.found.settings) == ["training.microBatchSize"]
     assert found.found.peak <= found.found.available
 

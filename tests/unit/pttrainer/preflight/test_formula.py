@@ -1,7 +1,5 @@
 """The formula against what the TPU compiler said of the same steps, and by hand."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

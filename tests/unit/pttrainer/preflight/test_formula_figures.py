@@ -3,8 +3,6 @@
 `UPDATE_GOLDEN=1` writes the figures anew, for a change that means to move them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

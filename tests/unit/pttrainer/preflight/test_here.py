@@ -1,7 +1,5 @@
 """The devices of this machine in place of the job's chips: what their compiler says of memory, on CPU devices here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Chip memory that ran out while a job ran: one line that says who took it and what would fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The plain tables (`models.parameters`, `packed_matrix`, `state_shapes`, `logical
 `NamedSharding`, array by array: place in the tree, shape, number format, what a device holds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

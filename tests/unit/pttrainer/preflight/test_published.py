@@ -1,7 +1,5 @@
 """Published shapes: their numbers of weights are those that their authors state."""
 
-from __future__ import annotations
-
 import pytest
 
 from pttrainer.models import preset

@@ -1,7 +1,5 @@
 """Preflight as the operator runs it: what ends up in the termination message, the run directory and beside the runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

@@ -1,7 +1,5 @@
 """A rollout as programs and as time: the engine's functions from shapes, and tokens per second by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
@@ -89,7 +87,6 @@ def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts()
 
 def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:
     found = generation(asked(), {})
-    assert found is not None
     token = found.programs[DECODE]
     weights = 2 * 8_030_261_248
     # 8 rows a device; of the cache on average 128 to 1,024 slots, doubled when full; of its one prompt 2,048.
@@ -103,7 +100,6 @@ def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:
 
 def test_sampling_is_part_of_a_steps_time_as_often_as_it_happens() -> None:
     each, half = estimate(asked(), None), estimate(asked(options={"updatesPerBatch": 2}), None)
-    assert each.generation is not None
     assert half.generation is not None
     assert each.seconds == pytest.approx(each.update_seconds + each.generation.seconds)
     assert half.generation.seconds == pytest.approx(each.generation.seconds / 2)
@@ -112,7 +108,6 @@ def test_sampling_is_part_of_a_steps_time_as_often_as_it_happens() -> None:
 
 def test_what_a_token_sends_may_be_what_it_costs() -> None:
     found = generation(asked(), {DECODE: [Traffic("all-gather", 1, int(6e10))]})
-    assert found is not None
     assert found.programs[DECODE].bound == "network"
 
 

@@ -1,7 +1,5 @@
 """The sizing guide: its cells are the formula's, and its committed verdicts those of the jobs beside them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

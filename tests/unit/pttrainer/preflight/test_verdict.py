@@ -1,7 +1,5 @@
 """From a job to its verdict by the formula: what is counted, what is advised, what is printed, exit codes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -24,7 +22,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.check import judge
 from pttrainer.preflight.compiler import programs, result
-from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, model_of, program_of
+from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, program_of
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.report import table
 from pttrainer.preflight.shapes import passes, tpu_topology
@@ -35,7 +33,6 @@ from pttrainer.preflight.timing.step_time import estimate, step_flops
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.runtime.distributed import sharding
-from pttrainer.train_step import step as steps
 
 GIB = 2**30
 
@@ -47,8 +44,8 @@ def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
     state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), made.state)
     real = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
     assert total(of.arguments.state) == real
-    step = program_of(of)
-    assert steps.abstract_state(model_of(of), step.updates, step.layout(mesh)) == made.state
+    program = program_of(of)
+    assert program.abstract_state(program.layout(mesh)) == made.state
 
 
 def test_the_batch_has_the_shapes_of_supervised_training() -> None:
@@ -87,11 +84,7 @@ def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() 
     whole = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", **fields))
     split = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 8}, **fields))
     small = shapes_of(spec("llama3.1-8b", "v5p-128", algorithm="grpo", **fields))
-    for of, weights, parts in (
-        (whole, 70_553_706_496, 4),
-        (split, 70_553_706_496, 8),
-        (small, 8_030_261_248, 1),
-    ):
+    for of, weights, parts in ((whole, 70_553_706_496, 4), (split, 70_553_706_496, 8), (small, 8_030_261_248, 1)):
         found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert found["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
     # 4 rows for each of 16 x 4 devices: 80 layers · 8 heads / 4 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens

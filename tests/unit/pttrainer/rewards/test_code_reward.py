@@ -1,7 +1,5 @@
 """`code` and `math`: right, wrong, and what a policy may find instead of an answer."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,7 +137,7 @@ def test_expressions_are_compared_as_mathematics() -> None:
     ]
     runner = Runner([Reward(builtin="math", timeout_seconds=30.0)])
     try:
-        samples = [Sample("", said, {"answer": gold}) for gold, said, _ in pairs]
+        samples = [Sample("", completion, {"answer": gold}) for gold, completion, _ in pairs]
         scores = runner.score([*samples, Sample("", "7", {"answer": "no idea"})])
     finally:
         runner.close()

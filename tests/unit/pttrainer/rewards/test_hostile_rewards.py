@@ -1,7 +1,5 @@
 """Rewards that cling, fork, flood and lie: each costs its own sample, for a bounded time, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -157,9 +155,9 @@ def test_gigabytes_that_a_reward_prints_are_not_in_the_log(
 ) -> None:
     runner = hostile()
     assert judged(runner, "prints", "a") == [6, 1]
-    said = capfd.readouterr().err
-    assert 10_000 < len(said) < 3 * captured_output.BURST
-    assert "what was printed after this is left out" in said
+    log = capfd.readouterr().err
+    assert 10_000 < len(log) < 3 * captured_output.BURST
+    assert "what was printed after this is left out" in log
 
 
 def test_a_line_now_and_then_always_passes_and_a_flood_is_cut_once() -> None:
@@ -193,8 +191,8 @@ def test_many_that_hang_in_a_row_end_the_step_and_not_the_run(
     monkeypatch.setattr(pool, "MAX_STOPS_IN_A_ROW", 2)
     runner = hostile(timeout_s=2.0)
     assert judged(runner, "a") == [1]
-    found = judged(runner, "refuses to end", "b", *["refuses to end"] * 50, "c")
-    np.testing.assert_array_equal(found, [np.nan, 1, *[np.nan] * 51])
+    scores = judged(runner, "refuses to end", "b", *["refuses to end"] * 50, "c")
+    np.testing.assert_array_equal(scores, [np.nan, 1, *[np.nan] * 51])
     assert judged(runner, "a") == [1]
 
 

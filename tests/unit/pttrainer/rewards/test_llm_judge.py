@@ -1,7 +1,5 @@
 """A judge behind an endpoint that fails in every way, on a server of this machine."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
@@ -32,18 +30,18 @@ class Service:
     """Answers with what `reply(question, call)` gives: (status, body), or a text as a chat completion of 10 tokens."""
 
     def __init__(self) -> None:
-        self.reply: Callable[[str, int], Any] = lambda asked, call: "Score: 8" if "good" in asked else "Score: 2"
-        self.asked: list[dict[str, Any]] = []
+        self.reply: Callable[[str, int], Any] = lambda prompt, call: "Score: 8" if "good" in prompt else "Score: 2"
+        self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                service.asked.append(body)
+                service.requests.append(body)
                 service.headers.append(dict(self.headers))
-                found = service.reply(body["messages"][0]["content"], len(service.asked))
-                status, content = found if isinstance(found, tuple) else (200, found)
+                answer = service.reply(body["messages"][0]["content"], len(service.requests))
+                status, content = answer if isinstance(answer, tuple) else (200, answer)
                 if isinstance(content, str):
                     content = {"choices": [{"message": {"content": content}}], "usage": {"total_tokens": 10}}
                 text = json.dumps(content).encode()
@@ -80,13 +78,13 @@ def runner(service: Service, run: Path | None = None, timeout_s: float = 5.0, **
 def test_a_score_is_scaled_between_lowest_and_highest(service: Service) -> None:
     scores = runner(service, lowest=0, highest=16).score(SAMPLES)
     np.testing.assert_allclose(scores.total, [0.5, 0.125, 0.5])
-    assert service.asked[0]["temperature"] == 0
-    assert service.asked[0]["model"] == "m"
+    assert service.requests[0]["temperature"] == 0
+    assert service.requests[0]["model"] == "m"
 
 
 def test_the_same_question_is_asked_once_in_a_run_and_after_a_restart(service: Service, tmp_path: Path) -> None:
     scores = runner(service, tmp_path).score(SAMPLES)
-    assert sorted(body["messages"][0]["content"] for body in service.asked) == ["1+1? bad 2", "1+1? good 2"]
+    assert sorted(body["messages"][0]["content"] for body in service.requests) == ["1+1? bad 2", "1+1? good 2"]
     assert {k: v for k, v in scores.facts.items() if "seconds" not in k} == {
         "reward/j/calls": 2.0,
         "reward/j/kept": 1.0,
@@ -94,18 +92,18 @@ def test_the_same_question_is_asked_once_in_a_run_and_after_a_restart(service: S
     }
     again = runner(service, tmp_path)
     np.testing.assert_allclose(again.score(SAMPLES).total, scores.total)
-    assert len(service.asked) == 2
+    assert len(service.requests) == 2
     assert runner(service, tmp_path, model="other").score(SAMPLES).facts["reward/j/calls"] == 2.0
 
 
 def test_errors_that_pass_are_repeated(service: Service) -> None:
-    service.reply = lambda asked, call: (503, {}) if call <= 2 else "Score: 10"
+    service.reply = lambda prompt, call: (503, {}) if call <= 2 else "Score: 10"
     np.testing.assert_allclose(runner(service, concurrency=1).score(SAMPLES[:1]).total, [1.0])
-    assert len(service.asked) == 3
+    assert len(service.requests) == 3
 
 
 def test_a_service_that_stays_away_is_no_reward_and_never_ends_the_run(service: Service) -> None:
-    service.reply = lambda asked, call: (429, {})
+    service.reply = lambda prompt, call: (429, {})
     judge = runner(service, retries=1)
     for _ in range(2):
         assert np.isnan(judge.score(SAMPLES).total).all()
@@ -119,13 +117,13 @@ def test_a_service_that_stays_away_is_no_reward_and_never_ends_the_run(service: 
 
 @pytest.mark.parametrize("reply", ["I like it", "Score: 11", {"choices": []}, {"choices": [{"message": {}}]}, [1]])
 def test_a_reply_without_a_score_is_no_reward_of_that_sample_alone(service: Service, reply: Any) -> None:
-    service.reply = lambda asked, call: (200, reply) if "bad" in asked else "9"
+    service.reply = lambda prompt, call: (200, reply) if "bad" in prompt else "9"
     np.testing.assert_allclose(runner(service, retries=0).score(SAMPLES).total, [0.9, np.nan, 0.9])
 
 
 def test_a_slow_service_is_given_up_after_the_reward_s_limit(service: Service) -> None:
     held = threading.Event()
-    service.reply = lambda asked, call: held.wait(20) and ""
+    service.reply = lambda prompt, call: held.wait(20) and ""
     assert np.isnan(runner(service, timeout_s=0.3).score(SAMPLES[:1]).total).all()
     held.set()
 
@@ -133,7 +131,7 @@ def test_a_slow_service_is_given_up_after_the_reward_s_limit(service: Service) -
 def test_waiting_for_a_judge_is_a_sign_of_life(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "WAKE_S", 0.02)
     alive = threading.Event()
-    service.reply = lambda asked, call: "10" if alive.wait(20) else (503, {})
+    service.reply = lambda prompt, call: "10" if alive.wait(20) else (503, {})
     np.testing.assert_allclose(runner(service).score(SAMPLES[:1], alive.set).total, [1.0])
 
 
@@ -142,7 +140,7 @@ def test_a_spent_budget_is_no_reward_also_after_a_restart(service: Service, tmp_
     np.testing.assert_allclose(runner(service, tmp_path, **limited).score(SAMPLES).total, [0.8, np.nan, 0.8])
     again = runner(service, tmp_path, **limited)
     np.testing.assert_allclose(again.score(SAMPLES).total, [0.8, np.nan, 0.8])
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
     by_tokens = runner(service, concurrency=1, budget={"tokens": 10})
     scores = by_tokens.score(SAMPLES)
     np.testing.assert_allclose(scores.total, [0.8, np.nan, 0.8])
@@ -153,7 +151,7 @@ def test_a_judge_that_refuses_from_the_start_ends_the_run_and_hides_the_key(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_API_KEY", "sk-very-secret")
-    service.reply = lambda asked, call: (401, {"error": "wrong key sk-very-secret"})
+    service.reply = lambda prompt, call: (401, {"error": "wrong key sk-very-secret"})
     with pytest.raises(UserCodeError, match="401") as error:
         runner(service, api_key_env="JUDGE_API_KEY").score(SAMPLES)
     assert "secret" not in str(error.value)
@@ -162,7 +160,7 @@ def test_a_judge_that_refuses_from_the_start_ends_the_run_and_hides_the_key(
 
 
 def test_a_redirect_is_not_followed_because_the_key_would_go_elsewhere(service: Service) -> None:
-    service.reply = lambda asked, call: (302, {})
+    service.reply = lambda prompt, call: (302, {})
     with pytest.raises(
         UserCodeError, match=r"302 Found: to http://127\.0\.0\.1:9/, which is not followed: it would receive the key"
     ):
@@ -181,9 +179,9 @@ def test_a_name_in_the_prompt_that_no_row_has_is_told_once(service: Service, cap
 def test_judges_are_asked_at_once_and_named_in_the_job_s_order(service: Service) -> None:
     met = threading.Barrier(2 * len({sample.completion for sample in SAMPLES}))
 
-    def reply(asked: str, call: int) -> Any:
+    def reply(prompt: str, call: int) -> Any:
         met.wait(timeout=10)  # broken, unless the questions of both judges are here
-        return "Score: 8" if asked.startswith("first") else "Score: 2"
+        return "Score: 8" if prompt.startswith("first") else "Score: 2"
 
     service.reply = reply
     judge = {"url": service.url, "model": "m", "retries": 0}
@@ -192,13 +190,13 @@ def test_judges_are_asked_at_once_and_named_in_the_job_s_order(service: Service)
         {"name": "exact", "builtin": "exact"},
         {"name": "second", "judge": {**judge, "prompt": "second {completion}"}, "weight": 2.0},
     ]
-    found = Runner([Reward.model_validate(reward) for reward in rewards])
-    scores = found.score(SAMPLES)
-    assert list(scores.rewards) == found.names == ["first", "exact", "second"]
+    runner = Runner([Reward.model_validate(reward) for reward in rewards])
+    scores = runner.score(SAMPLES)
+    assert list(scores.rewards) == runner.names == ["first", "exact", "second"]
     np.testing.assert_allclose(scores.total, [0.8 + 2 * 0.2] * 3)
     met.reset()
-    np.testing.assert_allclose(found.score(SAMPLES).total, scores.total)  # kept: nothing is asked again
-    assert len(service.asked) == 4
+    np.testing.assert_allclose(runner.score(SAMPLES).total, scores.total)  # kept: nothing is asked again
+    assert len(service.requests) == 4
 
 
 def test_a_reply_that_is_a_stream_is_shown(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
@@ -277,16 +275,16 @@ def test_whatever_a_service_sends_the_reward_is_missing_in_time(
 
 
 def test_a_service_that_is_away_is_not_waited_for_by_every_sample(service: Service) -> None:
-    service.reply = lambda asked, call: "9" if "first" in asked else (503, {})
+    service.reply = lambda prompt, call: "9" if "first" in prompt else (503, {})
     many = [Sample("", "first", {}), *(Sample("", f"other {n}", {}) for n in range(100))]
     total = runner(service, concurrency=1, retries=0).score(many).total
     np.testing.assert_allclose(total, [0.9, *[np.nan] * 100])
-    assert len(service.asked) == 1 + endpoint.MAX_FAILURES_IN_A_ROW
+    assert len(service.requests) == 1 + endpoint.MAX_FAILURES_IN_A_ROW
 
 
 def test_tokens_below_nothing_do_not_fill_the_budget_up(service: Service) -> None:
-    said = {"choices": [{"message": {"content": "9"}}], "usage": {"total_tokens": -1000}}
-    service.reply = lambda asked, call: (200, said) if call == 1 else "9"
+    response = {"choices": [{"message": {"content": "9"}}], "usage": {"total_tokens": -1000}}
+    service.reply = lambda prompt, call: (200, response) if call == 1 else "9"
     judge = runner(service, concurrency=1, budget={"tokens": 10})
     np.testing.assert_allclose(judge.score([Sample("", c, {}) for c in "abc"]).total, [0.9, 0.9, np.nan])
 

@@ -1,7 +1,5 @@
 """Rewards in a run of several processes, with a broadcast between threads in place of the network."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from types import SimpleNamespace
@@ -21,7 +19,7 @@ SCORES = Scores({"own": np.array([0.1, np.nan, 1e-9])}, np.array([0.2, np.nan, 2
 
 
 class SlowRunner:
-    """Judges once it was said five times that the leader waits."""
+    """Judges once the leader has reported five times that it waits."""
 
     names = ("own",)
 
@@ -32,30 +30,30 @@ class SlowRunner:
 
 
 def test_all_processes_get_the_leader_s_scores_and_stay_alive_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: queue.Queue[Any] = queue.Queue()
+    sent: queue.Queue[Any] = queue.Queue()
     lead = threading.current_thread()
 
     def broadcast(value: Any) -> Any:
         if threading.current_thread() is lead:
-            said.put(value)
+            sent.put(value)
             return value
-        return said.get(timeout=30)
+        return sent.get(timeout=30)
 
     monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
     monkeypatch.setattr(reward_scoring, "PULSE_S", 0.0)
     signs: dict[bool, list[int]] = {True: [], False: []}
-    found: dict[bool, Scores] = {}
+    scores: dict[bool, Scores] = {}
 
     def judge(leader: bool) -> None:
         context = SimpleNamespace(leader=leader, alive=lambda: signs[leader].append(1))
-        found[leader] = reward_scoring.judge(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES)
+        scores[leader] = reward_scoring.score(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES)
 
     other = threading.Thread(target=judge, args=(False,), daemon=True)
     other.start()
     judge(True)
     other.join(timeout=30)
-    assert found[True] is SCORES
-    np.testing.assert_array_equal(found[False].rewards["own"], SCORES.rewards["own"])
-    np.testing.assert_array_equal(found[False].total, SCORES.total)
-    assert found[False].facts == {}
+    assert scores[True] is SCORES
+    np.testing.assert_array_equal(scores[False].rewards["own"], SCORES.rewards["own"])
+    np.testing.assert_array_equal(scores[False].total, SCORES.total)
+    assert scores[False].facts == {}
     assert (len(signs[True]), len(signs[False])) == (5, 6)

@@ -1,7 +1,5 @@
 """The runner: rewards that hang, die, lie or are not there never stop the run, and are never a 0."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

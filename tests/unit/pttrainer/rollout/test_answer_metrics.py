@@ -1,7 +1,5 @@
 """Greedy answers against gold ones, worked by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from pttrainer.rollout.evaluation import answer_metrics

@@ -1,22 +1,23 @@
 """Sampling ahead: which weights draw which batch, when nothing may be drawn, what a checkpoint holds."""
 
-from __future__ import annotations
-
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pttrainer.batch import Batch
-from pttrainer.rollout.disaggregated.async_pipeline import Drawn, Pipeline
+from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
+from pttrainer.rollout.rollout import Rollout
 
 
-def batch(number: int) -> Batch:
+def laid_out(number: int, facts: Mapping[str, float] | None = None, **parts: Any) -> Rollout:
+    """Rows that hold the number."""
     whole = np.full((2, 3), number, np.int32)
-    return Batch(whole, whole, whole, whole, whole.astype(np.float32) / 3, whole.astype(np.float32))
+    batch = Batch(whole, whole, whole, whole, whole.astype(np.float32) / 3, whole.astype(np.float32))
+    return Rollout(0, [], facts or {}, rows=batch, **parts)
 
 
 class Sampling:
@@ -33,23 +34,23 @@ class Sampling:
         self.delivered.append(params)
         return {"of": params}
 
-    def draw(self, step: int, weights: Any) -> Drawn:
+    def draw(self, step: int, weights: Any) -> Rollout:
         self.threads.add(threading.get_ident())
         self.drawn += 1
         if step == self.fails_at:
             raise ValueError("no sample")
-        return Drawn(batch(1000 * weights["of"] + step), {"reward": self.drawn / 3}, [{"prompt": f"p{self.drawn}"}])
+        return laid_out(1000 * weights["of"] + step, {"reward": self.drawn / 3}, table=[{"prompt": f"p{self.drawn}"}])
 
-    def run(self, first: int, last: int, every: int = 1) -> list[Drawn]:
+    def run(self, first: int, last: int, every: int = 1) -> list[Rollout]:
         """Steps first … last − 1; the weights of a step are its number."""
         return [self.pipeline.next(step, step) for step in range(first, last, every)]
 
 
-def versions(drawn: list[Drawn]) -> list[int]:
+def versions(drawn: list[Rollout]) -> list[int]:
     return [int(one.batch.tokens_BT[0, 0]) // 1000 for one in drawn]
 
 
-def steps(drawn: list[Drawn]) -> list[int]:
+def steps(drawn: list[Rollout]) -> list[int]:
     return [int(one.batch.tokens_BT[0, 0]) % 1000 for one in drawn]
 
 
@@ -89,11 +90,11 @@ def test_batches_are_drawn_in_their_order_by_one_thread_that_is_not_the_trainer_
 def test_sampling_goes_on_while_the_trainer_trains() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
-    def draw(step: int, weights: Any) -> Drawn:
+    def draw(step: int, weights: Any) -> Rollout:
         if step == 1:
             begun.set()
             assert may_end.wait(10)
-        return Drawn(batch(step), {}, [])
+        return laid_out(step)
 
     pipeline = Pipeline(1, 3, lambda step: True, lambda params: params, draw)
     pipeline.next(0, 0)
@@ -121,8 +122,8 @@ def test_a_run_that_comes_back_trains_on_the_batches_it_had_and_goes_on_as_if_no
 def test_rewards_of_samples_that_were_drawn_ahead_are_kept_to_the_bit() -> None:
     rewards, ended = np.array([0.1, np.nan]), np.array([True, False])
 
-    def draw(step: int, weights: Any) -> Drawn:
-        return Drawn(batch(step), {}, [], rewards, ended)
+    def draw(step: int, weights: Any) -> Rollout:
+        return laid_out(step, rewards_N=rewards, ended_N=ended)
 
     def pipeline() -> Pipeline:
         return Pipeline(1, 3, lambda step: True, lambda params: params, draw)
@@ -163,8 +164,8 @@ def test_a_draw_that_fails_ends_the_run_where_its_batch_is_asked_for() -> None:
 
 
 def test_where_the_same_chips_sample_nothing_is_delivered_and_no_figure_added() -> None:
-    def draw(step: int, weights: Any) -> Drawn:
-        return Drawn(batch(weights), {"reward": 1.0}, [{"prompt": "p"}])
+    def draw(step: int, weights: Any) -> Rollout:
+        return laid_out(weights, {"reward": 1.0}, table=[{"prompt": "p"}])
 
     nowhere: Callable[[Any], Any] | None = None
     drawn = Pipeline(0, 3, lambda step: True, nowhere, draw).next(1, 7)

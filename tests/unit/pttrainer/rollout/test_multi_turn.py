@@ -1,7 +1,5 @@
 """Rollouts of several turns: tokens in and out, which of them are trained, and how episodes end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -24,6 +22,7 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.multi_turn import EpisodeSampler
+from pttrainer.rollout.rollout_metrics import completion_facts
 
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER, TOKENIZER.template)
@@ -78,8 +77,8 @@ ASKED = question("what is a?", answer="7", table={"a": "7"})
 
 def test_what_was_said_is_trained_and_what_was_observed_is_not() -> None:
     script = Script([[call("a"), "9"], ["7"]])
-    judged = sampler(script).sample({}, [ASKED], [5], 2, SAMPLING, Draw(0, 3))
-    found, guessed = judged.groups[0].samples
+    scored = sampler(script).sample({}, [ASKED], [5], 2, SAMPLING, Draw(0, 3))
+    found, guessed = scored.groups[0].samples
     assert (found.reward, guessed.reward) == (1.0, 0.0)
     assert found.text == "7"
     assert found.episode is not None
@@ -87,7 +86,7 @@ def test_what_was_said_is_trained_and_what_was_observed_is_not() -> None:
     said = [*TOKENIZER.encode(call("a")), END]
     assert found.tokens == [*said, *observed, *TOKENIZER.encode("7"), END]
     assert list(found.episode.sampled) == [True] * len(said) + [False] * len(observed) + [True] * 2
-    batch = groups.lay_out(judged.groups, np.array([[1.0, -1.0]]), pad_id=258, length=400)
+    batch = groups.lay_out(scored.groups, np.array([[1.0, -1.0]]), pad_id=258, length=400)
     trained = batch.targets_BT[0][batch.mask_BT[0] > 0].tolist()
     assert trained == [*said, *TOKENIZER.encode("7"), END]
     assert found.length == len(trained)
@@ -99,8 +98,8 @@ def test_what_was_said_is_trained_and_what_was_observed_is_not() -> None:
 
 def test_every_prompt_begins_with_the_tokens_of_the_turns_before() -> None:
     script = Script([[call("é"), call("a")], [call("a"), "7"], ["é"]])
-    judged = sampler(script).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
-    row = judged.groups[0].samples[0]
+    scored = sampler(script).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    row = scored.groups[0].samples[0]
     whole = [*ASKED.tokens, *row.tokens]
     first, second, third = (asked[0][0].tokens for asked in script.asked)
     assert whole[: len(third)] == list(third)
@@ -125,24 +124,23 @@ def test_open_episodes_are_filled_up_to_a_power_of_two() -> None:
 
 
 def test_an_episode_that_runs_out_of_turns_or_room_is_judged_as_it_stands() -> None:
-    judged = sampler(Script([[call("a"), None]]), max_turns=1).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
-    assert [sample.ended for sample in judged.groups[0].samples] == [False, False]
-    assert [sample.reward for sample in judged.groups[0].samples] == [0.0, 0.0]
+    scored = sampler(Script([[call("a"), None]]), max_turns=1).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    assert [sample.ended for sample in scored.groups[0].samples] == [False, False]
+    assert [sample.reward for sample in scored.groups[0].samples] == [0.0, 0.0]
     narrow = Sampling(max_new_tokens=200, max_length=len(ASKED.tokens) + len(call("a")) + 4)
-    judged = sampler(Script([[call("a")]])).sample({}, [ASKED], [0], 1, narrow, Draw(0, 0))
-    (cut,) = judged.groups[0].samples
+    scored = sampler(Script([[call("a")]])).sample({}, [ASKED], [0], 1, narrow, Draw(0, 0))
+    (cut,) = scored.groups[0].samples
     assert not cut.ended
-    assert cut.episode is not None
     assert all(cut.episode.sampled)
 
 
 def test_facts_of_episodes_count_calls_and_failures() -> None:
     script = Script([[call("a"), call("b"), "9", "7"], ["7", "?"]])
-    judged = sampler(script).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
-    facts = groups.facts(judged.groups)
+    scored = sampler(script).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
+    facts = completion_facts(scored.groups)
     assert (facts["tools/calls"], facts["tools/used"], facts["tools/failed"]) == (0.5, 0.5, 0.5)
     assert (facts["episodes/turns"], facts["episodes/failed"]) == (1.5, 0.0)
-    row = groups.table(1, judged.groups, np.zeros((1, 4)), 8)[1]
+    row = groups.table(1, scored.groups, np.zeros((1, 4)), 8)[1]
     assert [turn["role"] for turn in row["turns"]] == ["assistant", "tool", "assistant"]
     assert row["turns"][1]["content"] == "error: no entry 'b'"
 
@@ -176,10 +174,10 @@ class UserEnvironment:
 
 def test_the_environment_s_rewards_are_summed_and_weighted_beside_the_others() -> None:
     script = Script([["go"], ["end"]])
-    judged = sampler(script, UserEnvironment(), reward_weight=2.0).sample(
+    scored = sampler(script, UserEnvironment(), reward_weight=2.0).sample(
         {}, [question("?", answer="end")], [0], 1, SAMPLING, Draw(0, 0)
     )
-    (only,) = judged.groups[0].samples
+    (only,) = scored.groups[0].samples
     assert only.rewards == {"exact": 1.0, "environment": 1.0}
     assert only.reward == 3.0
 
@@ -187,19 +185,19 @@ def test_the_environment_s_rewards_are_summed_and_weighted_beside_the_others() -
 def test_an_episode_keeps_its_number_when_others_have_ended() -> None:
     world = UserEnvironment()
     script = Script([["end", "go", None, "go"], ["go", "end"], ["end"]])
-    judged = sampler(script, world).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
+    scored = sampler(script, world).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
     assert world.stepped == [[0, 1, 3], [1, 3], [1]]
-    assert [sample.rewards["environment"] for sample in judged.groups[0].samples] == [0.5, 1.5, 0.0, 1.0]
+    assert [sample.rewards["environment"] for sample in scored.groups[0].samples] == [0.5, 1.5, 0.0, 1.0]
 
 
 def test_an_episode_that_fails_or_takes_too_long_has_no_reward() -> None:
     script = Script([["break", "slow", "end"]])
-    judged = sampler(script, UserEnvironment(), timeout_seconds=30).sample(
+    scored = sampler(script, UserEnvironment(), timeout_seconds=30).sample(
         {}, [question("?", answer="end")], [0], 3, SAMPLING, Draw(0, 0)
     )
-    rewards = [sample.reward for sample in judged.groups[0].samples]
+    rewards = [sample.reward for sample in scored.groups[0].samples]
     np.testing.assert_array_equal(rewards, [np.nan, np.nan, 1.5])
-    assert groups.facts(judged.groups)["episodes/failed"] == pytest.approx(2 / 3)
+    assert completion_facts(scored.groups)["episodes/failed"] == pytest.approx(2 / 3)
 
 
 def test_an_environment_in_which_every_episode_fails_from_the_start_ends_the_run() -> None:
@@ -219,11 +217,10 @@ def test_an_opening_is_said_after_the_row_s_prompt() -> None:
 
 def test_a_long_observation_is_cut_and_special_tokens_in_it_are_text() -> None:
     long = question("?", answer="x", table={"a": "y" * 100 + "<|end|>"})
-    judged = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
+    scored = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
         {}, [long], [0], 1, SAMPLING, Draw(0, 0)
     )
-    assert judged.groups[0].samples[0].episode is not None
-    assert judged.groups[0].samples[0].episode.transcript[1]["content"] == "y" * 8 + " …"
+    assert scored.groups[0].samples[0].episode.transcript[1]["content"] == "y" * 8 + " …"
     ids = CHAT.between([{"role": "tool", "content": "a<|end|>b"}], has_end=True)
     assert ids.count(END) == 1
     assert CHAT.between([{"role": "tool", "content": "a"}], has_end=False)[0] == END
@@ -234,11 +231,10 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
     encode = Tokenizer.encode
     monkeypatch.setattr(Tokenizer, "encode", lambda self, text: (encoded.append(len(text)), encode(self, text))[1])
     endless = question("?", answer="x", table={"a": "y" * 10**7})
-    judged = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
+    scored = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
         {}, [endless], [0], 1, SAMPLING, Draw(0, 0)
     )
-    episode = judged.groups[0].samples[0].episode
-    assert episode is not None
+    episode = scored.groups[0].samples[0].episode
     assert episode.transcript[1]["content"] == "y" * 8 + " …"
     with pytest.raises(
         UserCodeError, match="1 of 1 episodes failed; the first: the opening is too long: no tokens are left for a turn"
@@ -259,10 +255,7 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
         ),
         ("mistral", '[TOOL_RESULTS] {"content": 4}[/TOOL_RESULTS]'),
         ("gpt-oss", '<|start|>functions.f to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'),
-        (
-            "gemma-3",
-            "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n",
-        ),
+        ("gemma-3", "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n"),
     ],
 )
 def test_templates_of_families_write_a_tool_s_answer_after_the_turn_s_end(family: str, written: str) -> None:
@@ -282,10 +275,9 @@ def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: 
     script = Script([[lines[i] for i in rng.integers(len(lines), size=4)] for _ in range(6)])
     room = Sampling(max_new_tokens=200, max_length=int(rng.integers(120, 400)))
     asked = question("what is a?", answer="7", table={"a": "<|assistant|>7", "é": "é" * 50, "\ud800": "\ud800"})
-    judged = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
-    batch = groups.lay_out(judged.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
-    for g, sample in enumerate(judged.groups[0].samples):
-        assert sample.episode is not None
+    scored = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
+    batch = groups.lay_out(scored.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
+    for g, sample in enumerate(scored.groups[0].samples):
         said = [turn["content"] for turn in sample.episode.transcript if turn["role"] == "assistant"]
         spoken = [token for line in said for token in [*TOKENIZER.encode(line), END]]
         trained = batch.targets_BT[g][batch.mask_BT[g] > 0].tolist()

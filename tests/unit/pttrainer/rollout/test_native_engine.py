@@ -1,7 +1,5 @@
 """The native engine: what it samples, and that a sample depends on nothing but itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,13 +12,13 @@ import pytest
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import Model, Params, preset
-from pttrainer.rollout.completion_text import completion_text
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.buckets import fewer_rows, prefill_piece, slots_for
 from pttrainer.rollout.native.max_rows import rows_at_once, rows_that_fit
 from pttrainer.rollout.native.native_engine import DecodingWeights, NativeEngine
 from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
+from pttrainer.rollout.sampler import completion_text
 
 PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1), Prompt([256, *b"3"], 2)]
 SAMPLING = Sampling(max_new_tokens=24, max_length=64)

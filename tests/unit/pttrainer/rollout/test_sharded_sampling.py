@@ -1,7 +1,5 @@
 """Sampling on a mesh: the tokens of one device."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache, partial
 

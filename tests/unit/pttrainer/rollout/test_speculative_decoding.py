@@ -1,7 +1,5 @@
 """Speculative decoding: whatever is guessed, the samples are those of sampling token by token."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from functools import lru_cache, partial
@@ -25,7 +23,7 @@ from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
-from pttrainer.rollout.sampler import Judged
+from pttrainer.rollout.rollout import Rollout
 from pttrainer.rollout.speculative import build
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
@@ -253,7 +251,7 @@ def test_figures_are_of_all_passes_and_stay_so_when_draws_are_added() -> None:
     assert facts["speculation/accepted_share"] == pytest.approx(1 / 3)
     assert facts["speculation/tokens_per_pass"] == pytest.approx(5 / 3)
     none = {"speculation/passes": 5, "speculation/proposed": 10, "speculation/accepted": 0}
-    both = Judged([], 0.0, 0.0, facts).with_more([], Judged([], 0.0, 0.0, with_rates(none))).facts
+    both = Rollout(0, [], facts).with_more([], Rollout(0, [], with_rates(none))).facts
     assert both["speculation/accepted_share"] == pytest.approx(2 / 16)
     assert both["speculation/tokens_per_pass"] == pytest.approx(10 / 8)
     assert with_rates({"seconds/reward": 1.0}) == {"seconds/reward": 1.0}
@@ -267,7 +265,6 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
         spec=job, model=Model(preset("tiny")), mesh=mesh, tokenizer=byte_tokenizer(), note=notes.append
     )
     made = build.speculation(cast(Context, context), mesh)
-    assert made is not None
     assert made.draft is not None
     assert isinstance(made.proposer, Draft)
     assert (made.proposer.tokens, made.draft.config) == (2, preset("demo"))

@@ -1,15 +1,13 @@
 """Stop strings: wherever they fall between tokens, a completion ends with the token that completes the first."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
-from pttrainer.rollout.completion_text import completion_text
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer
+from pttrainer.rollout.sampler import completion_text
 
 TOKENIZER = byte_tokenizer()
 END = 257

@@ -1,8 +1,6 @@
 """vLLM as the engine, against a stand-in for it: the answers are the native engine's, weights really arrive, and a
 server that fails in any way is either waited for or named."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from functools import lru_cache
@@ -100,12 +98,7 @@ def assert_equal(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampling",
-    [
-        SAMPLING,
-        dataclasses.replace(SAMPLING, stop=("e", "\x10")),
-    ],
-    ids=["plain", "stop strings"],
+    "sampling", [SAMPLING, dataclasses.replace(SAMPLING, stop=("e", "\x10"))], ids=["plain", "stop strings"]
 )
 def test_a_rollout_through_the_server_is_the_native_one(fake: FakeServer, tmp_path: Path, sampling: Sampling) -> None:
     model, params = base()
@@ -220,7 +213,7 @@ def test_an_adapter_that_a_restarted_server_lost_is_given_again(fake: FakeServer
     [
         ({"dev_mode": False}, {}, "VLLM_SERVER_DEV_MODE=1"),
         ({"key": "sesame"}, {}, "401.*apiKeyEnv"),
-        ({"max_model_len": 32}, {}, "takes rows of 32 tokens; accepted: 64 or more"),
+        ({"max_model_len": 32}, {}, "accepts 32 tokens a request; accepted: 64 or more"),
         ({}, {"model": "other"}, r"spec.rollout.vllm.model: 'other': not served; accepted: tiny"),
     ],
 )

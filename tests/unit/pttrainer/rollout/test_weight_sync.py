@@ -1,7 +1,5 @@
 """Weights on their way to the devices that sample: all arrive, in chunks, and what did not arrive is noticed."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cache
@@ -74,9 +72,7 @@ def assert_delivered(of: Model, held: Params, params: Params, mesh: jax.sharding
 
 
 @pytest.mark.parametrize(
-    ("trainer", "sampler"),
-    [((1, 2, 2), (2, 1, 2)), ((1, 6), (2,))],
-    ids=["four to four, both axes", "six to two"],
+    ("trainer", "sampler"), [((1, 2, 2), (2, 1, 2)), ((1, 6), (2,))], ids=["four to four, both axes", "six to two"]
 )
 def test_the_sampler_holds_what_a_colocated_rollout_would_make(
     trainer: tuple[int, ...], sampler: tuple[int, ...]

@@ -1,7 +1,5 @@
 """Pathways: the trainer hands the devices to pathwaysutils where JAX_PLATFORMS says proxy, and only there."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

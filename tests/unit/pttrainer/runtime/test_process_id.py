@@ -1,21 +1,19 @@
 """Which process of the run this is, from what the operator says."""
 
-from __future__ import annotations
-
 import pytest
 
 from pttrainer.runtime.distributed.processes import process_id
 
 
 def indices(slice_index: int, host: int, hosts: int, per_host: int = 1, in_host: int = 0) -> dict[str, str]:
-    found = {
+    variables = {
         "POSTTRAIN_SLICE_INDEX": str(slice_index),
         "POSTTRAIN_HOST_INDEX": str(host),
         "POSTTRAIN_HOSTS_PER_SLICE": str(hosts),
     }
     if per_host > 1:
-        found |= {"POSTTRAIN_PROCESSES_PER_HOST": str(per_host), "POSTTRAIN_PROCESS_IN_HOST": str(in_host)}
-    return found
+        variables |= {"POSTTRAIN_PROCESSES_PER_HOST": str(per_host), "POSTTRAIN_PROCESS_IN_HOST": str(in_host)}
+    return variables
 
 
 def test_a_given_number_is_taken() -> None:

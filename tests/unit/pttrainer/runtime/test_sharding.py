@@ -1,7 +1,5 @@
 """The mesh: `auto`, and what is refused."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from pttrainer.runtime.distributed import logical_axes, sharding
 
 
 @pytest.mark.parametrize(
-    ("asked", "devices", "slices", "shape"),
+    ("axes", "devices", "slices", "shape"),
     [
         ({}, 8, 1, (1, 8, 1, 1, 1)),
         ({}, 8, 2, (2, 4, 1, 1, 1)),
@@ -26,15 +24,15 @@ from pttrainer.runtime.distributed import logical_axes, sharding
     ],
 )
 def test_auto_fills_what_the_others_leave(
-    asked: dict[str, int], devices: int, slices: int, shape: tuple[int, ...]
+    axes: dict[str, int], devices: int, slices: int, shape: tuple[int, ...]
 ) -> None:
-    assert logical_axes.mesh_shape(Parallelism(**asked), devices, slices) == shape
+    assert logical_axes.mesh_shape(Parallelism(**axes), devices, slices) == shape
 
 
-@pytest.mark.parametrize("asked", [{"tensor": 3}, {"data": 4, "fsdp": 4}, {"data": 16}])
-def test_a_product_that_is_not_the_number_of_devices_is_refused_with_examples(asked: dict[str, int]) -> None:
+@pytest.mark.parametrize("axes", [{"tensor": 3}, {"data": 4, "fsdp": 4}, {"data": 16}])
+def test_a_product_that_is_not_the_number_of_devices_is_refused_with_examples(axes: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"number of devices, 8; accepted for example: .*fsdp: 8"):
-        logical_axes.mesh_shape(Parallelism(**asked), 8)
+        logical_axes.mesh_shape(Parallelism(**axes), 8)
 
 
 def test_an_axis_that_does_not_divide_is_kept_whole() -> None:

@@ -1,7 +1,5 @@
 """The run directory: whose it is, and documents that are never half written or doubled."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -72,8 +70,8 @@ def test_the_directory_of_another_job_is_refused_and_not_touched(
     place = claimed(tmp_path, uid=owner)
     place.write(step, b'{"step": 1}\n')
     before = {name: place.read(name) for name in place.names()}
-    said = rf"belongs to another job \(no namespace/sums, uid {owner or 'none'}\); accepted"
-    with pytest.raises(ConfigError, match=said + rf"(.|\n)*fork: {{uri: file://{tmp_path}/sums, state: full}}"):
+    message = rf"belongs to another job \(no namespace/sums, uid {owner or 'none'}\); accepted"
+    with pytest.raises(ConfigError, match=message + rf"(.|\n)*fork: {{uri: file://{tmp_path}/sums, state: full}}"):
         run_files.open_run(job(tmp_path, uid=other))
     assert {name: place.read(name) for name in place.names()} == before
 
@@ -228,14 +226,19 @@ def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFi
     reporter.evaluated(2, {"eval/loss": 0.25, "eval/reward": float("nan")})
     reporter.checkpoint(2, "file:///x/2")
     reporter.stage("saving")
-    found = progress(place)
-    assert (found.job_uid, found.attempt, found.stage, found.step, found.total_steps) == ("u-1", 1, "saving", 2, 4)
-    assert (found.seconds_per_step, found.eta_seconds, found.metrics["loss"]) == (2.0, 4.0, 0.5)
-    assert found.metrics["eval/loss"] == 0.25
-    assert "eval/reward" not in found.metrics
-    assert found.checkpoint is not None
-    assert found.checkpoint.step == 2
-    assert found.updated.endswith("Z")
+    document = progress(place)
+    assert (document.job_uid, document.attempt, document.stage, document.step, document.total_steps) == (
+        "u-1",
+        1,
+        "saving",
+        2,
+        4,
+    )
+    assert (document.seconds_per_step, document.eta_seconds, document.metrics["loss"]) == (2.0, 4.0, 0.5)
+    assert document.metrics["eval/loss"] == 0.25
+    assert "eval/reward" not in document.metrics
+    assert document.checkpoint.step == 2
+    assert document.updated.endswith("Z")
     assert capsys.readouterr().out.splitlines() == [
         "step 1/4  loss 0.5000  7 tok/s  2.00 s",
         "step 2/4  loss 0.5000  7 tok/s  2.00 s",
@@ -275,18 +278,18 @@ def test_a_restarted_run_stands_where_it_stood_until_it_knows_better(tmp_path: P
     first.stage("saving")
     again = Reporter(place, "u-1", leader=True)
     again.stage("loading")
-    found = progress(place)
-    assert (found.attempt, found.stage, found.step, found.total_steps, found.eta_seconds) == (
+    document = progress(place)
+    assert (document.attempt, document.stage, document.step, document.total_steps, document.eta_seconds) == (
         2,
         "loading",
         27,
         40,
         None,
     )
-    assert (found.metrics, found.checkpoint and found.checkpoint.step) == ({"loss": 0.5}, 24)
+    assert (document.metrics, document.checkpoint and document.checkpoint.step) == ({"loss": 0.5}, 24)
     again.start(24, 40)
     again.stage("training")
-    assert (progress(place).step, progress(place).checkpoint) == (24, found.checkpoint)
+    assert (progress(place).step, progress(place).checkpoint) == (24, document.checkpoint)
     again.start(0, 40)  # none of its checkpoints was good
     again.stage("training")
     assert (progress(place).step, progress(place).checkpoint) == (0, None)

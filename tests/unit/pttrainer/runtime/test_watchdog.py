@@ -1,7 +1,5 @@
 """The hang watchdog: how long is too long, and what is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -46,9 +44,9 @@ def test_a_hang_leaves_stacks_and_a_reason_and_ends_with_its_code(
     assert codes == [ExitCode.HANG]
     stacks = (tmp_path / run_directory.stack_file(3, 0)).read_text()
     assert "test_a_hang_leaves_stacks" in stacks  # this thread waits here
-    said = run_directory.Termination.model_validate_json((tmp_path / run_directory.TERMINATION).read_text())
-    assert (said.exit_code, said.failure_class, said.step) == (ExitCode.HANG, "Hang", 40)
-    assert "no progress for 100 s after step 40 while training (limit 30 s)" in said.message
+    document = run_directory.Termination.model_validate_json((tmp_path / run_directory.TERMINATION).read_text())
+    assert (document.exit_code, document.failure_class, document.step) == (ExitCode.HANG, "Hang", 40)
+    assert "no progress for 100 s after step 40 while training (limit 30 s)" in document.message
 
 
 def test_a_signal_writes_stacks_and_ends_nothing(tmp_path: Path) -> None:
@@ -147,6 +145,6 @@ def test_every_process_leaves_a_sign_of_life_and_no_write_waits_for_another(tmp_
     until = time.monotonic() + 120
     while not target.exists() and time.monotonic() < until:
         time.sleep(0.01)
-    found = run_directory.Heartbeat.model_validate_json(target.read_text())
-    assert (found.process, found.step, found.stage, found.attempt) == (7, 40, "training", 3)
-    assert found.host == socket.gethostname()
+    document = run_directory.Heartbeat.model_validate_json(target.read_text())
+    assert (document.process, document.step, document.stage, document.attempt) == (7, 40, "training", 3)
+    assert document.host == socket.gethostname()

@@ -1,7 +1,5 @@
 """The average of the weights: by hand, in float32, and left alone by skipped steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

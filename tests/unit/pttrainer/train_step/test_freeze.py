@@ -1,7 +1,5 @@
 """Frozen parts: which weights a pattern means, and that nothing moves them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Dropout on adapters: what they read, whom a mask belongs to, and that it is the same however a step is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -19,9 +17,11 @@ from pttrainer.models.layers import Drop, LowRank, project
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.train_step import lora_dropout, neftune, step
+from pttrainer.train_step import lora_dropout, neftune
 from pttrainer.train_step.lora_dropout import Dropout
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 B, T, X = 8, 16, 96
 MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, ("q", "down")))
@@ -75,14 +75,15 @@ def trained(rate: float | None, micro: int | None, shape: tuple[int, int, int, i
     """A function from a state (None: the first) and a number of steps to losses and the states after each."""
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else build.single()
     updates = transformation.build(Optimizer(eps=1.0), lambda _: 1.0)
-    layout = step.layout(MODEL, updates, mesh)
     drops = None if rate is None else Dropout(rate, 0)
-    function = step.train_step(MODEL, build.Likelihood(), updates, lambda _: 1.0, layout, micro, dropout=drops)
+    program = Program(MODEL, build.Likelihood(), updates, lambda _: 1.0, micro, dropout=drops)
+    layout = program.layout(mesh)
+    function = train_step(program, layout)
 
     def run(before: Any, steps: int) -> Any:
         with jax.set_mesh(mesh):
             params = jax.device_put(adapted(), (layout.frozen, layout.state.params))
-            state = step.new_state(params[1], updates) if before is None else before
+            state = program.new_state(params[1]) if before is None else before
             state, losses, states = jax.device_put(state, layout.state), [], []
             for _ in range(steps):
                 state, metrics = function(state, put(mesh, build.batch()), params[0])

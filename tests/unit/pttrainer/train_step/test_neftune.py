@@ -1,7 +1,5 @@
 """Noise on embeddings: its size, whom it belongs to, and that it is the same however a step is computed."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """A step whose loss or gradient is not finite changes nothing, is counted, and too many of them end the run."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

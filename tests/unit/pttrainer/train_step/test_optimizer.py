@@ -1,7 +1,5 @@
 """Learning rates by hand, and what weight decay leaves alone."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Every axis of the mesh, alone and mixed: the same curve as one device, and each splits what it says."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from functools import lru_cache
@@ -20,8 +18,9 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Model, from_hf
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 STEPS = 10
 TOLERANCE = 2e-6
@@ -67,12 +66,12 @@ def trained(family: str, shape: tuple[int, ...]) -> tuple[np.ndarray, Any, Any]:
     mesh = mesh_of(shape)
     rate = transformation.schedule(Schedule(), 1.0, STEPS)
     updates = transformation.build(Optimizer(eps=1.0), rate)
-    layout = step.layout(model(family), updates, mesh)
-    fresh = jax.jit(lambda: step.new_state(model(family).init(jax.random.key(0)), updates), out_shardings=layout.state)
+    program = Program(model(family), Likelihood(), updates, rate)  # type: ignore[arg-type]
+    layout = program.layout(mesh)
+    fresh = jax.jit(lambda: program.new_state(model(family).init(jax.random.key(0))), out_shardings=layout.state)
     with jax.set_mesh(mesh):
         state, placed = fresh(), put(mesh, batch(model(family).config.vocab_size))
-        function = step.train_step(model(family), Likelihood(), updates, rate, layout, None)  # type: ignore[arg-type]
-        compiled = function.lower(state, placed, None).compile()  # type: ignore[attr-defined]
+        compiled = train_step(program, layout).lower(state, placed, None).compile()  # type: ignore[attr-defined]
         losses = []
         for _ in range(STEPS):
             state, metrics = compiled(state, placed, None)

@@ -1,7 +1,5 @@
 """The optimizer step: the same whatever the padding, packing, micro-batches and devices."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import lru_cache, partial
 from typing import Any
@@ -22,8 +20,10 @@ from pttrainer.models import Model, preset
 from pttrainer.models.config import Experts
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.train_step import microbatch, step
+from pttrainer.train_step import microbatch
 from pttrainer.train_step.optimizer import transformation
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
@@ -71,10 +71,10 @@ def trained(
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     rate = transformation.schedule(Schedule(), 1.0 if spec.eps == 1.0 else 1e-2, 10)
     updates = transformation.build(spec, rate)
-    layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, Likelihood(), updates, rate, layout, micro)  # type: ignore[arg-type]
-    fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
-    return mesh, function, fresh
+    program = Program(MODEL, Likelihood(), updates, rate, micro)  # type: ignore[arg-type]
+    layout = program.layout(mesh)
+    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
+    return mesh, train_step(program, layout), fresh
 
 
 def after(batch: Batch, steps: int = 1, **layout: Any) -> tuple[list[dict[str, float]], Any]:
@@ -162,13 +162,13 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
     experts = Experts(count=4, per_token=2, d_ff=32, balance_coefficient=1.0)
     model = Model(dataclasses.replace(preset("tiny"), family="qwen3_moe", experts=experts))
     updates = transformation.build(Optimizer(), lambda step: 1e-2)
-    layout = step.layout(model, updates, single())
-    function = step.train_step(model, Likelihood(), updates, lambda step: 1e-2, layout, None)  # type: ignore[arg-type]
+    program = Program(model, Likelihood(), updates, lambda step: 1e-2)  # type: ignore[arg-type]
+    function = train_step(program, program.layout(single()))
     batch = one_per_row()
     empty = batch._replace(weight_BT=np.zeros_like(batch.weight_BT))
     params = jax.jit(model.init)(jax.random.key(0))
     params["embedding"] += 0.2  # tokens alike: all choose the same experts at first
-    state = step.new_state(params, updates)
+    state = program.new_state(params)
     before = np.asarray(state.params["layers"]["mlp"]["router"])
     found = []
     for _ in range(15):

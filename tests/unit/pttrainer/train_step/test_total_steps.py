@@ -1,7 +1,5 @@
 """How many optimizer steps a run has."""
 
-from __future__ import annotations
-
 import pytest
 
 from ptapi.spec import Training

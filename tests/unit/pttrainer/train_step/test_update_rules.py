@@ -1,7 +1,5 @@
 """Each update rule against its paper's formula, written out in numpy, matrix by matrix; and where its state lives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Which steps could learn, what becomes of a run whose steps could not, and how that survives in a checkpoint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +11,8 @@ from ptapi.failures import ExitCode
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.rewards import Verdict
-from pttrainer.rollout import missing_rewards
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.sampler import Judged
+from pttrainer.rollout.rollout import Rollout, missing_rewards
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.train_step import nonfinite
@@ -79,20 +76,17 @@ def test_rewards_that_are_all_equal_are_nobodys_fault_and_so_is_a_run_of_nothing
 
 def test_weights_that_no_step_changed_fail_a_run_whose_steps_had_gradients() -> None:
     ending = told(counted(LearningRecord(FIRST), [0.1, 0.1]), now=FIRST)
-    assert ending is not None
     assert ending.kind == Kind.UNCHANGED
     assert "no weight changed: 2 of 2 steps had a gradient" in ending.message
 
 
 def test_a_batch_without_a_token_to_train_on_is_a_fault_of_the_data() -> None:
     fault = LearningRecord().count(1, {"loss": 0.0, "grad_norm": 0.0, nonfinite.IN_A_ROW: 0.0}, batch(weight=0.0), None)
-    assert fault is not None
     assert step_faults.ENDS[fault.kind].error.exit_code == ExitCode.DATA_ERROR
 
 
 def test_the_most_common_fault_gives_class_and_words() -> None:
     ending = told(counted(LearningRecord(FIRST), [0.1, KILLED, AWAY, KILLED, np.nan]))
-    assert ending is not None
     error = ending.error("file:///runs/a/checkpoints/1")
     assert error.exit_code == ExitCode.USER_CODE
     assert str(error).startswith(
@@ -106,7 +100,6 @@ def test_steps_in_a_row_end_the_run_for_the_fault_of_the_row() -> None:
     record = counted(LearningRecord(FIRST), [KILLED, KILLED, KILLED, 0.1, AWAY, np.nan])
     assert learning_record.stop(record, 6, 3) is None
     ending = learning_record.stop(counted(record, [AWAY]), 7, 3)
-    assert ending is not None
     assert ending.error("x").exit_code == ExitCode.SERVICE_LOST
     assert ending.message.startswith(
         "spec.training.maxFailedSteps: 3: 3 steps in a row could not learn, the last of them"
@@ -120,13 +113,13 @@ def test_a_record_in_a_checkpoint_is_the_same_and_an_older_checkpoint_begins_a_n
     assert learning_record.from_json({}) == LearningRecord()
 
 
-def judged(rewards_PG: Sequence[Sequence[float]], error: str = "") -> Judged:
+def rollout(rewards_PG: Sequence[Sequence[float]], error: str = "") -> Rollout:
     episode = EpisodeInfo([1], [True], [], 1, 0, 0, error) if error else None
     question = Question([1], "q", {})
-    made = [
+    groups = [
         Group(question, [Sample([1], np.zeros(1), True, "", {"own": r}, r, episode) for r in row]) for row in rewards_PG
     ]
-    return Judged(made, 1.0, 1.0, failures={"own": Verdict(None, "late", stopped=True, kind=Kind.SERVICE)})
+    return Rollout(0, groups, failures={"own": Verdict(None, "late", stopped=True, kind=Kind.SERVICE)})
 
 
 NONE = float("nan")
@@ -143,12 +136,12 @@ NONE = float("nan")
 def test_a_group_needs_two_samples_with_a_reward_and_ppo_one(
     rewards: list[list[float]], of_groups: bool, of_samples: bool
 ) -> None:
-    found = judged(rewards)
-    assert (missing_rewards.fault(found, 2) is not None) == of_groups
-    assert (missing_rewards.fault(found, 1) is not None) == of_samples
+    scored = rollout(rewards)
+    assert (missing_rewards(scored, 2) is not None) == of_groups
+    assert (missing_rewards(scored, 1) is not None) == of_samples
 
 
 def test_the_fault_is_that_of_the_reward_or_of_the_environment_that_failed() -> None:
-    assert missing_rewards.fault(judged([[NONE, NONE]]), 2) == Fault(Kind.SERVICE, "reward own", "late", 2, 2)
-    lost = missing_rewards.fault(judged([[NONE, NONE]], "no world"), 2)
+    assert missing_rewards(rollout([[NONE, NONE]]), 2) == Fault(Kind.SERVICE, "reward own", "late", 2, 2)
+    lost = missing_rewards(rollout([[NONE, NONE]], "no world"), 2)
     assert lost == Fault(Kind.ENVIRONMENT, "environment", "no world", 2, 2)

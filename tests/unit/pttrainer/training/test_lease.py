@@ -1,7 +1,5 @@
 """The lease of a run directory, between processes that are real, on a disk and in a bucket."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@
 1, 2 and 16 rows, 40 rows learned by heart, and one at a hundred times the learning rate, which does jump.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Every mistake that was found in peers has a test here, and the table at the end of docs/reference/algorithms.md says
 which."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

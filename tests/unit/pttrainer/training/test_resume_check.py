@@ -1,7 +1,5 @@
 """Which edits of a job may go on with a run that has begun, and what is said of those that may not."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil
@@ -102,10 +100,7 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "alpha": ([("training.lora.alpha", 8)], "spec.training.lora.alpha: was 32.0, is 8.0"),
     "no adapters": ([("training.lora", None)], 'spec.training.lora: was {"rank": 4, "alpha": 32.0'),
     "quantization": ([("training.quantization", {"weights": "int8"})], "spec.training.quantization: was unset, is {"),
-    "freeze": (
-        [("training.lora", None), ("training.freeze", ["norms"])],
-        'spec.training.freeze: was [], is ["norms"]',
-    ),
+    "freeze": ([("training.lora", None), ("training.freeze", ["norms"])], 'spec.training.freeze: was [], is ["norms"]'),
     "ema": ([("training.ema", {"decay": 0.9})], 'spec.training.ema: was unset, is {"decay": 0.9}'),
     "steps below the checkpoint": (
         [("training.steps", 6)],
@@ -122,10 +117,7 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "base model": ([("model.uri", "random://tiny")], "spec.model.uri: was file://{home}/model, is random://tiny"),
     "tokenizer": ([("model.tokenizer", "random://tiny")], "spec.model.tokenizer: was unset, is random://tiny"),
     "no template": ([("model.chatTemplate", None)], "spec.model.chatTemplate: was file://{home}/chat.jinja, is unset"),
-    "algorithm": (
-        [("algorithm", {"ppo": {}})],
-        'spec.algorithm.grpo: was {"loss": "grpo", "groupSize": 4,',
-    ),
+    "algorithm": ([("algorithm", {"ppo": {}})], 'spec.algorithm.grpo: was {"loss": "grpo", "groupSize": 4,'),
     "loss": ([("algorithm.grpo.loss", "dapo")], "spec.algorithm.grpo.loss: was grpo, is dapo"),
     "group": ([("algorithm.grpo.groupSize", 8)], "spec.algorithm.grpo.groupSize: was 4, is 8"),
     "temperature": ([("rollout.temperature", 0.5)], "spec.rollout.temperature: was 1.0, is 0.5"),
@@ -145,10 +137,7 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
         [("data.train.uri", "file://{home}/copy.json")],
         "spec.data.train.uri: was file://{home}/train.jsonl, is file://{home}/copy.json, whose",
     ),
-    "held-out data": (
-        [("data.eval", {"uri": "file://{home}/other.jsonl"})],
-        "spec.data.eval: was unset, is {",
-    ),
+    "held-out data": ([("data.eval", {"uri": "file://{home}/other.jsonl"})], "spec.data.eval: was unset, is {"),
     "weight": ([("rewards.0.weight", 2)], "spec.rewards[0].weight: was 1.0, is 2.0"),
     "another reward": (
         [("rewards", [{"python": {"uri": "file://{home}/reward.py"}}, {"builtin": "gsm8k"}])],
@@ -157,10 +146,7 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "function": ([("rewards.0.python.function", "other")], "spec.rewards[0].python.function: was reward, is other"),
     "environment": ([("environment", {"tools": [{"builtin": "calculator"}]})], "spec.environment: was unset, is {"),
     "pass mark": ([("evaluation.passMark", 0.5)], "spec.evaluation.passMark: was 1.0, is 0.5"),
-    "origin": (
-        [("checkpoint.fork", {"uri": "file:///runs/other"})],
-        "spec.checkpoint.fork: was unset, is {",
-    ),
+    "origin": ([("checkpoint.fork", {"uri": "file:///runs/other"})], "spec.checkpoint.fork: was unset, is {"),
     "number format": (
         [("training.precision.params", "bfloat16")],
         "spec.training.precision.params: was float32, is bfloat16",
@@ -237,7 +223,6 @@ def test_an_edit_that_leaves_the_meaning_alone_goes_on_and_is_named(home: Path, 
     edits, lines = FREE[name]
     place = begun(job(home))
     resumed = resume_check.compare(job(home, *filled(home, edits)), place)
-    assert resumed is not None
     assert resumed.at == (8, 8)
     assert list(map(str, resumed.changes)) == filled(home, lines)
 
@@ -382,7 +367,6 @@ def test_epochs_may_become_more_and_steps_take_their_place(home: Path) -> None:
         ([("training.steps", 12)], "spec.training.steps: was 2 epochs, is 12;"),
     ):
         resumed = resume_check.compare(job(home, *edits), place)
-        assert resumed is not None
         assert str(resumed.changes[0]).startswith(line)
     for edits in ([("training.steps", None)], [("training.steps", 8)]):  # neither of both is one epoch
         with pytest.raises(ConfigError, match=r"accepted: more than (2, or spec\.training\.steps|8)"):

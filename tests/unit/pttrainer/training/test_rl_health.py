@@ -1,7 +1,5 @@
 """What is watched of a run: ranges with one line each, sample tables for people, how often one of k samples passes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 
 from pttrainer.rollout.evaluation.evaluator import pass_at
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.sampler import reward_facts
+from pttrainer.rollout.rollout_metrics import reward_facts
 from pttrainer.runtime.io.storage import Directory
 from pttrainer.training.rl_health import FIRST, RANGES, Range, RlHealth
 from pttrainer.training.run_directory.sample_log import SHOWN, SampleLog, markdown

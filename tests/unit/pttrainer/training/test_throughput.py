@@ -1,7 +1,5 @@
 """Numbers of the machine: rates, percentiles, utilisation; and the share of tokens that the model would have said."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

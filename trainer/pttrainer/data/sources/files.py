@@ -112,6 +112,8 @@ def _on_disk(path: Path, where: str) -> Listing:
             below = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
             return listing(path, below, is_whole=True)
         if path.exists():
+            if not path.is_file():
+                raise DataError(f"{where}: is not a regular file; accepted: a file, a pattern or a directory")
             return listing(path.parent, [path.name])
         if selection.is_pattern(str(path)):
             root = Path(selection.base_of(str(path))[0])

@@ -66,11 +66,11 @@ class Problem(NamedTuple):
 def problems(seed: int) -> Iterator[Problem]:
     """Yield endless problems; no question repeats."""
     random_numbers = random.Random(seed)
-    seen: set[str] = set()
+    questions: set[str] = set()
     while True:
         problem = _problem(random_numbers)
-        if problem.question not in seen:
-            seen.add(problem.question)
+        if problem.question not in questions:
+            questions.add(problem.question)
             yield problem
 
 

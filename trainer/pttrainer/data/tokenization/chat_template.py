@@ -10,21 +10,17 @@ A base model without a template gets plain text: beginning token, prompt, comple
 
 from __future__ import annotations
 
-import datetime
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from pttrainer.data.tokenization import jinja_sandbox
+from pttrainer.data.tokenization.jinja_sandbox import BEGIN, END
 from pttrainer.data.tokenization.tokenizer import Tokenizer
-from pttrainer.errors import DataError
+from pttrainer.errors import ConfigError, DataError
 
 Message = Mapping[str, Any]
 Tools = Sequence[Any] | None
@@ -135,9 +131,19 @@ class Chat:
         }
         special = {name: self.tokenizer.token(token) for name, token in special_ids.items() if token is not None}
         try:
-            return self._template.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=generate, **special
+            return jinja_sandbox.render(
+                self._template,
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=generate,
+                **special,
             )
+        except jinja_sandbox.TimeLimitError:
+            raise ConfigError(
+                f"spec.model.chatTemplate: needs more than {jinja_sandbox.LIMIT_S:g} s for {len(messages)} messages; "
+                "accepted: a template that ends; hint: the model's own is used where the field is unset"
+            ) from None
         except jinja2.TemplateError as error:
             raise DataError(f"chat template: {error}") from error
         except Exception as error:  # templates are a checkpoint's code: any exception is about these messages
@@ -146,7 +152,7 @@ class Chat:
     @cached_property
     def _template(self) -> jinja2.Template:
         try:
-            return _environment().from_string(self.source or "")
+            return jinja_sandbox.compiled(self.source or "")
         except jinja2.TemplateError as error:
             raise DataError(f"chat template: is not valid Jinja: {error}; hint: see spec.model.chatTemplate") from error
 
@@ -210,23 +216,7 @@ _NO_TEMPLATE = (
     "hint: name one in spec.model.chatTemplate"
 )
 _TURN_MARK = "\ufdd2"
-"""Stands for an assistant's text: as free of meaning as the marks below."""
-BEGIN, END = "\ufdd0", "\ufdd1"
-"""Around the text that a template marks as the assistant's. Unicode reserves them for such use: no text holds them."""
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's text."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
-
-    def _marked(self, caller: Callable[[], str]) -> str:
-        return f"{BEGIN}{caller()}{END}"
+"""Stands for an assistant's text: as free of meaning as the marks around what it marks."""
 
 
 def _split_marks(rendered: str) -> tuple[str, list[tuple[int, int]]]:
@@ -238,29 +228,3 @@ def _split_marks(rendered: str) -> tuple[str, list[tuple[int, int]]]:
         spans.append((len(text), len(text) + len(inside)))
         text += inside + rest
     return text, spans
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Return the sandbox with trimming, tojson and the functions that checkpoints' templates expect."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Return plain JSON: Jinja's own filter escapes HTML characters."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)

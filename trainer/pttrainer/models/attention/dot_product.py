@@ -14,14 +14,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.models.attention.kv_cache import LayerKV
-from pttrainer.models.cpu_kernels import attention as code
-from pttrainer.models.cpu_kernels import jit, softmax
 from pttrainer.runtime.distributed import sharding
 
-MASKED_SCORE = softmax.MASKED_SCORE
+MASKED_SCORE = -1e30
 """Score of a masked key: finite, so that a row without any visible key is not NaN."""
-
-
 MAX_SCORES = 2**26
 """Scores of a layer that exist at once per device, without a fused kernel: 256 MB."""
 
@@ -90,7 +86,7 @@ def _to_blocks(x_BTX: Array, block: int) -> Array:
 def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
     B, T, N, H = q_BTNH.shape
     K = k_BTKH.shape[2]
-    q_BKRTH = _scaled(q_BTNH, scoring).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
+    q_BKRTH = scaled(q_BTNH, scoring).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
     k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
     scores = jnp.einsum("bkrth,bksh->bkrts", q_BKRTH, k_BKTH, preferred_element_type=jnp.float32)
     scores = jnp.where(mask_BTT[:, None, None], _capped(scores, scoring), MASKED_SCORE)
@@ -103,7 +99,7 @@ def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scorin
 def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, scoring: Scoring) -> Array:
     """Attend over the filled slots of a cache; the result is [B, T, N, H]."""
     K = own.k_BKHS.shape[1]
-    q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
+    q_BKQH = _by_key_head(scaled(q_BTNH, scoring), K)
     scores = _scores(q_BKQH, own.k_BKHS, own_mask_BTS, scoring)
     weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
     return _by_token(jnp.einsum("bkqs,bksh->bkqh", weights, own.v_BKSH), q_BTNH.shape)
@@ -118,7 +114,7 @@ def attend_shared(
     """
     B, T, N, H = q_BTNH.shape
     P, K, prompt_slots, _ = prompt.v_BKSH.shape
-    q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
+    q_BKQH = _by_key_head(scaled(q_BTNH, scoring), K)
     shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKHS, None, scoring)
     shared = _hide(_from_prompts(shared, B), prompt_mask_BTS)
     scores = jnp.concatenate([shared, _scores(q_BKQH, own.k_BKHS, own_mask_BTS, scoring)], axis=-1)
@@ -128,37 +124,8 @@ def attend_shared(
     return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), (B, T, N, H))
 
 
-def can_use_cpu_kernel(q_BTNH: Array, own: LayerKV, prompt: LayerKV | None, scoring: Scoring) -> bool:
-    """Return True if `attend_cpu_kernel` applies: one token per row, plain float32 scores, whole column blocks."""
-    tile = jit.host_tile()
-    if tile is None or q_BTNH.shape[1] > 1 or q_BTNH.dtype != jnp.float32:
-        return False
-    if scoring.softcap is not None or scoring.sinks_N is not None:
-        return False
-    slots = (own.v_BKSH.shape[2], 0 if prompt is None else prompt.v_BKSH.shape[2])
-    return code.fits(q_BTNH.shape[3], slots, tile)
-
-
-def attend_cpu_kernel(
-    q_BTNH: Array,
-    own: LayerKV,
-    own_mask_BTS: Array,
-    prompt: LayerKV | None,
-    prompt_mask_BTS: Array | None,
-    scoring: Scoring,
-) -> Array:
-    """Attend like `attend_cached` or, with a prompt, `attend_shared`, by `cpu_kernels`."""
-    B, T, N, H = q_BTNH.shape
-    K = own.k_BKHS.shape[1]
-    if prompt is None or prompt_mask_BTS is None:
-        prompt, prompt_mask_BTS = LayerKV(own.k_BKHS[..., :0], own.v_BKSH[:, :, :0]), own_mask_BTS[..., :0]
-    q_BKRH = _scaled(q_BTNH, scoring).reshape(B, K, N // K, H)
-    seen, shared_seen = own_mask_BTS[:, 0], prompt_mask_BTS[:, 0]
-    called = jit.target(code.NAME)
-    return code.attend(q_BKRH, (*own, seen), (*prompt, shared_seen), called).reshape(B, T, N, H)
-
-
-def _scaled(q_BTNH: Array, scoring: Scoring) -> Array:
+def scaled(q_BTNH: Array, scoring: Scoring) -> Array:
+    """Return the queries times the scale of their scores."""
     return q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
 
 

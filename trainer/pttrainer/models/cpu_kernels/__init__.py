@@ -5,7 +5,7 @@ x_MK · w_KN      M rows of activations, a matrix that is read once for all of t
 Decoding consists of such products, and on a CPU they took most of a token's time: XLA's library takes the matrix in its
 usual layout, where the columns of one step are scattered over K pages, and transposes some matrices at every token.
 Here the columns are stored in blocks, each contiguous in memory (`blocked_matmul`), laid out once when weights come to
-the sampler (`weight_layout`). Attention of one token per row (`attention`) was most of the rest: four calls a layer,
+the sampler (`kernels`). Attention of one token per row (`cached_attention`) was most of the rest: four calls a layer,
 each single-threaded, for microseconds of work.
 
 Both use one register tile (`register_tile`), are called by XLA (`xla_ffi`) and run on its threads (`thread_pool`).

@@ -9,8 +9,6 @@ from jax import Array
 from pttrainer.models.cpu_kernels import xla_ffi
 from pttrainer.models.cpu_kernels.register_tile import RegisterTile
 
-HEAD = "head_strips"
-"""Key in a tree of weights, beside the head itself, which also serves as the embedding table."""
 NAME = "product"
 MIN_TERMS_PER_THREAD = 1 << 18
 """Multiply-adds per thread."""

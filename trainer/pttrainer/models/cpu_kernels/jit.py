@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from pttrainer.models.cpu_kernels import attention, blocked_matmul, register_tile, thread_pool, xla_ffi
+from pttrainer.models.cpu_kernels import blocked_matmul, cached_attention, register_tile, thread_pool, xla_ffi
 from pttrainer.models.cpu_kernels.register_tile import RegisterTile
 
 
@@ -25,10 +25,8 @@ def host_tile() -> RegisterTile | None:
     return register_tile.tile_for(binding.get_host_cpu_features())
 
 
-def target(name: str, tile: RegisterTile | None = None) -> str:
-    """Return the name under which XLA calls `blocked_matmul.NAME` or `attention.NAME`, by default on this processor."""
-    tile = tile or host_tile()
-    assert tile is not None
+def target(name: str, tile: RegisterTile) -> str:
+    """Return the name under which XLA calls `blocked_matmul.NAME` or `cached_attention.NAME`."""
     compile_kernels(tile)
     return _target(name, tile)
 
@@ -45,7 +43,7 @@ def compile_kernels(tile: RegisterTile) -> dict[str, Any]:
         register_tile.code(tile),
         thread_pool.code(),
         blocked_matmul.code(tile),
-        attention.code(tile),
+        cached_attention.code(tile),
     )
     module = binding.parse_assembly("\n".join(parts))
     module.verify()
@@ -55,7 +53,9 @@ def compile_kernels(tile: RegisterTile) -> dict[str, Any]:
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    functions = {name: handler(engine.get_function_address(name)) for name in (blocked_matmul.NAME, attention.NAME)}
+    functions = {
+        name: handler(engine.get_function_address(name)) for name in (blocked_matmul.NAME, cached_attention.NAME)
+    }
     for name, function in functions.items():
         jax.ffi.register_ffi_target(_target(name, tile), jax.ffi.pycapsule(function), platform="cpu")
     return {**functions, "engine": engine}

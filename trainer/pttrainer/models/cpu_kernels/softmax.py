@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import struct
 
+from pttrainer.models.attention.dot_product import MASKED_SCORE
+
 LANES = 16
-MASKED_SCORE = -1e30
-"""Score of a masked slot: finite, so that a row without any visible slot is not NaN."""
 
 
 def code() -> str:
-    """Return `@hidden(s, seen, n, before)`, `@weights(s, n, highest)`, `@divided(s, n, sum)`; LANES divides n."""
+    """Return `@hidden(s, visible, n, before)`, `@weights(s, n, highest)`, `@divided(s, n, sum)`; LANES divides n."""
     return _exponential() + _CODE.replace("$HIDDEN", _constant(MASKED_SCORE))
 
 
@@ -69,8 +69,8 @@ declare <16 x float> @llvm.maxnum.v16f32(<16 x float>, <16 x float>)
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 declare <16 x float> @llvm.roundeven.v16f32(<16 x float>)
 
-; Scores of slots that are not seen become HIDDEN; the highest so far, lane by lane.
-define private <16 x float> @hidden(ptr %s, ptr %seen, i64 %n, <16 x float> %before) {
+; Scores of slots that are not visible become HIDDEN; the highest so far, lane by lane.
+define private <16 x float> @hidden(ptr %s, ptr %visible, i64 %n, <16 x float> %before) {
 entry:
   %none = icmp sle i64 %n, 0
   br i1 %none, label %out, label %loop
@@ -79,10 +79,10 @@ loop:
   %high = phi <16 x float> [%before, %entry], [%higher, %loop]
   %at = getelementptr float, ptr %s, i64 %i
   %x = load <16 x float>, ptr %at, align 4
-  %at.seen = getelementptr i8, ptr %seen, i64 %i
-  %byte = load <16 x i8>, ptr %at.seen, align 1
-  %is.seen = icmp ne <16 x i8> %byte, zeroinitializer
-  %kept = select <16 x i1> %is.seen, <16 x float> %x, <16 x float> splat (float $HIDDEN)
+  %at.visible = getelementptr i8, ptr %visible, i64 %i
+  %byte = load <16 x i8>, ptr %at.visible, align 1
+  %is.visible = icmp ne <16 x i8> %byte, zeroinitializer
+  %kept = select <16 x i1> %is.visible, <16 x float> %x, <16 x float> splat (float $HIDDEN)
   store <16 x float> %kept, ptr %at, align 4
   %higher = call <16 x float> @llvm.maxnum.v16f32(<16 x float> %high, <16 x float> %kept)
   %i.next = add i64 %i, 16

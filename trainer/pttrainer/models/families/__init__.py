@@ -30,7 +30,7 @@ def from_hf(raw: Raw) -> ModelConfig:
     model_type = raw.get("model_type", "")
     if model_type not in READERS:
         raise ConfigError(
-            f"config.json model_type: {model_type!r}: not supported yet; accepted: {', '.join(sorted(READERS))}"
+            f"config.json model_type: {model_type!r}: not supported; accepted: {', '.join(sorted(READERS))}"
         )
     fields = Fields(raw)
     config = READERS[model_type](fields)

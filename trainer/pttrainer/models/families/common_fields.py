@@ -1,7 +1,8 @@
-"""Keys that all families share in `config.json`: sizes, tokens, and numbers with a family's own default."""
+"""Keys that all families share in `config.json`: sizes, tokens, local layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
@@ -9,6 +10,7 @@ from pttrainer.models.families.config_reader import REQUIRED, Fields
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 """Hugging Face's name to ours."""
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 _WRITTEN = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu"}
 
@@ -82,3 +84,20 @@ def write(config: ModelConfig, architecture: str, model_type: str) -> dict[str, 
         "pad_token_id": config.pad_id,
         "attention_dropout": 0.0,
     }
+
+
+def local_layers(fields: Fields, layers: int, is_local: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Return one flag per layer; `is_local` is the rule if the file lists no types. Empty if no layer is local."""
+    listed = fields.value("layer_types", None)
+    if listed is None:
+        flags = tuple(is_local(layer) for layer in range(layers))
+    else:
+        if not isinstance(listed, list) or not set(listed) <= {LOCAL, GLOBAL}:
+            fields.refuse("layer_types", f"a list of {GLOBAL}, {LOCAL}")
+        flags = tuple(kind == LOCAL for kind in listed)
+    return flags if any(flags) else ()
+
+
+def layer_types(config: ModelConfig) -> list[str]:
+    """Return the value of `layer_types`."""
+    return [LOCAL if config.is_local(layer) else GLOBAL for layer in range(config.layers)]

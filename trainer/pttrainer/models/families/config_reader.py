@@ -39,14 +39,14 @@ class Fields:
 
     def __init__(self, raw: Raw, path: str = "config.json") -> None:
         self._raw, self._path = raw, path
-        self._asked: set[str] = set()
+        self._read_keys: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return self._raw.get(key) is not None
 
     def value(self, key: str, default: Any = REQUIRED) -> Any:
         """Return the value as it is; null counts as absent."""
-        self._asked.add(key)
+        self._read_keys.add(key)
         content = self._raw.get(key)
         if content is not None:
             return content
@@ -77,7 +77,7 @@ class Fields:
 
     def nullable(self, key: str, read: Callable[[str], Any], default: Any) -> Any:
         """Return `read` of a value, None for null, the default if the key is absent."""
-        self._asked.add(key)
+        self._read_keys.add(key)
         if key in self._raw and self._raw[key] is None:
             return None
         return read(key) if key in self._raw else default
@@ -119,15 +119,15 @@ class Fields:
 
     def refuse(self, key: str, accepted: str) -> NoReturn:
         """Raise for the value under this key."""
-        raise ConfigError(f"{self._path} {key}: {self._raw.get(key)!r}: not supported yet; accepted: {accepted}")
+        raise ConfigError(f"{self._path} {key}: {self._raw.get(key)!r}: not supported; accepted: {accepted}")
 
     def refuse_rest(self) -> None:
         """Raise for every unread key that may have an effect. Off (null, false, 0, empty) has none."""
         rest = [
             key
             for key, value in self._raw.items()
-            if key not in self._asked and key not in WITHOUT_EFFECT and not key.startswith("_") and value
+            if key not in self._read_keys and key not in WITHOUT_EFFECT and not key.startswith("_") and value
         ]
         if rest:
             listed = "; ".join(f"{self._path} {key}: {self._raw[key]!r}" for key in rest)
-            raise ConfigError(f"{listed}: not supported yet; accepted: unset")
+            raise ConfigError(f"{listed}: not supported; accepted: unset")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import common_fields, rope_fields, window_fields
+from pttrainer.models.families import common_fields, rope_fields
 from pttrainer.models.families.config_reader import Fields
 
 FAMILY = "gemma2"
@@ -19,7 +19,7 @@ def read(fields: Fields) -> ModelConfig:
         family=FAMILY,
         **common,
         rope=rope_fields.read(fields, 10_000.0, common["max_positions"]),
-        local_layers=window_fields.read(fields, common["layers"], lambda layer: layer % 2 == 0),
+        local_layers=common_fields.local_layers(fields, common["layers"], lambda layer: layer % 2 == 0),
         attention_softcap=fields.nullable("attn_logit_softcapping", fields.number, 50.0),
         final_softcap=fields.nullable("final_logit_softcapping", fields.number, 30.0),
     )
@@ -65,7 +65,7 @@ def write_sizes(config: ModelConfig, architecture: str, model_type: str) -> dict
         "hidden_activation": common_fields.written_activation(config),
         "attention_bias": config.qkv_bias,
         "sliding_window": config.window,
-        "layer_types": window_fields.write(config),
+        "layer_types": common_fields.layer_types(config),
         "query_pre_attn_scalar": _scalar(config),
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Rope
-from pttrainer.models.families import rope_fields, window_fields
+from pttrainer.models.families import common_fields, rope_fields
 from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.families.gemma2 import read_sizes, write_sizes
 
@@ -26,7 +26,7 @@ def read(fields: Fields) -> ModelConfig:
         **common,
         rope=global_rope,
         local_rope=local_rope,
-        local_layers=window_fields.read(fields, common["layers"], lambda layer: (layer + 1) % pattern != 0),
+        local_layers=common_fields.local_layers(fields, common["layers"], lambda layer: (layer + 1) % pattern != 0),
         qk_norm=True,
         attention_softcap=fields.choice("attn_logit_softcapping", (None,), None),
         final_softcap=fields.nullable("final_logit_softcapping", fields.number, None),
@@ -60,7 +60,7 @@ def _ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
     """Return the rotary embedding of global and of local layers. A top-level scaling changes the global one only."""
     theta, local_theta = fields.number("rope_theta", 1_000_000.0), fields.number("rope_local_base_freq", 10_000.0)
     by_kind, scaling = fields.inside("rope_parameters"), fields.inside("rope_scaling")
-    global_fields, local_fields = by_kind.inside(window_fields.GLOBAL), by_kind.inside(window_fields.LOCAL)
+    global_fields, local_fields = by_kind.inside(common_fields.GLOBAL), by_kind.inside(common_fields.LOCAL)
     by_kind.refuse_rest()
     return (
         rope_fields.read_one(scaling if scaling.keys() else global_fields, theta, max_positions),
@@ -72,5 +72,5 @@ def _write_ropes(global_rope: Rope, local_rope: Rope) -> dict[str, Any]:
     """Return the rotary keys. Only the newer spelling can scale local layers."""
     if local_rope.scaling is None:
         return {**rope_fields.write(global_rope), "rope_local_base_freq": local_rope.theta}
-    kinds = {window_fields.GLOBAL: global_rope, window_fields.LOCAL: local_rope}
+    kinds = {common_fields.GLOBAL: global_rope, common_fields.LOCAL: local_rope}
     return {"rope_parameters": {kind: rope_fields.write_one(rope) for kind, rope in kinds.items()}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import Experts, ModelConfig
-from pttrainer.models.families import common_fields, rope_fields, window_fields
+from pttrainer.models.families import common_fields, rope_fields
 from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.families.qwen3_moe import read_balance, write_balance
 
@@ -37,7 +37,7 @@ def read(fields: Fields) -> ModelConfig:
         o_bias=bias,
         sinks=True,
         window=fields.nullable("sliding_window", fields.integer, 128),
-        local_layers=window_fields.read(fields, common["layers"], lambda layer: layer % 2 == 0),
+        local_layers=common_fields.local_layers(fields, common["layers"], lambda layer: layer % 2 == 0),
         experts=Experts(
             count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", 128),
             per_token=fields.integer("num_experts_per_tok", 4),
@@ -62,7 +62,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "hidden_act": "silu",
         "attention_bias": config.qkv_bias,
         "sliding_window": config.window,
-        "layer_types": window_fields.write(config),
+        "layer_types": common_fields.layer_types(config),
         "num_local_experts": config.experts.count,
         "num_experts_per_tok": config.experts.per_token,
         "swiglu_limit": config.experts.clamp,

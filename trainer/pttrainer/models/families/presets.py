@@ -6,6 +6,7 @@ tokenizer, so a vocabulary must cover at least its ids.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 
 from pttrainer.errors import ConfigError
@@ -57,6 +58,7 @@ def preset(name: str) -> ModelConfig:
         return PRESETS[name]
     if name in RAW:
         return published(name)
-    raise ConfigError(
-        f"spec.model.uri: random://{name}: no such preset; accepted: {', '.join((*sorted(PRESETS), *sorted(RAW)))}"
-    )
+    names = (*sorted(PRESETS), *sorted(RAW))
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; hint: did you mean random://{close[0]}?" if close else ""
+    raise ConfigError(f"spec.model.uri: random://{name}: no such preset; accepted: {', '.join(names)}{hint}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import common_fields, rope_fields, window_fields
+from pttrainer.models.families import common_fields, rope_fields
 from pttrainer.models.families.config_reader import Fields
 
 FAMILY = "qwen2"
@@ -40,7 +40,9 @@ def read_windows(fields: Fields, layers: int) -> dict[str, Any]:
     is_used = fields.flag("use_sliding_window", False)
     window = fields.nullable("sliding_window", fields.integer, 4096)
     first = fields.nullable("max_window_layers", lambda key: fields.number(key), 28.0)
-    local = window_fields.read(fields, layers, lambda layer: is_used and window is not None and layer >= (first or 0))
+    local = common_fields.local_layers(
+        fields, layers, lambda layer: is_used and window is not None and layer >= (first or 0)
+    )
     return {"window": window if is_used else None, "local_layers": local}
 
 
@@ -51,5 +53,5 @@ def write_windows(config: ModelConfig) -> dict[str, Any]:
         "use_sliding_window": bool(config.local_layers),
         "sliding_window": config.window,
         "max_window_layers": first,
-        "layer_types": window_fields.write(config),
+        "layer_types": common_fields.layer_types(config),
     }

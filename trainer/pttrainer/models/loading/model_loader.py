@@ -109,7 +109,8 @@ def _chat(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
     tokenizer = _tokenizer(spec, source, note)
     if tokenizer.size > source.config.vocab_size:
         raise ConfigError(
-            f"spec.model: the tokenizer has {tokenizer.size} ids, the model only {source.config.vocab_size}"
+            f"spec.model.tokenizer: has {tokenizer.size} tokens; accepted: at most {source.config.vocab_size}, the "
+            "model's vocabulary; hint: leave it unset to use the model's own"
         )
     template = tokenizer.template
     if spec.chat_template is not None:

@@ -116,8 +116,8 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
     chosen = matrices(config, lora.targets)
     if lora.dropout and config.experts is not None and "gate" in chosen:
         raise ConfigError(
-            f"spec.training.lora.dropout: {lora.dropout}: not for the experts of {config.family}; accepted: 0, "
-            "or targets: attention"
+            f"spec.training.lora.dropout: {lora.dropout}: not supported for the experts of {config.family}; "
+            "accepted: 0, or targets: attention"
         )
     return Adapters(lora.rank, lora.alpha, chosen, lora.rs_lora, lora.dropout, lora.embeddings)
 

@@ -69,7 +69,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
             continue
         if entry["dtype"] not in DTYPES:
             raise ConfigError(
-                f"{file}: {name}: number format {entry['dtype']}: not supported yet; accepted: {', '.join(DTYPES)}"
+                f"{file}: {name}: number format {entry['dtype']}: not supported; accepted: {', '.join(DTYPES)}"
             )
         begin, end = entry["data_offsets"]
         if 8 + length + end > size:
@@ -80,7 +80,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
 
 def truncated(file: Path) -> ConfigError:
     """Return the error for a truncated file."""
-    return ConfigError(f"{file}: is not a whole safetensors file; hint: copy it again")
+    return ConfigError(f"{file}: is truncated, or not a safetensors file; hint: copy it again")
 
 
 def write_header(file: BinaryIO, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]]) -> None:

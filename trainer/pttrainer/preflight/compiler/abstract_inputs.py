@@ -12,14 +12,14 @@ from jax.sharding import AbstractMesh, Mesh
 
 from pttrainer import algorithms
 from pttrainer.batch import Batch
-from pttrainer.losses.distillation import OfflineTeacher
+from pttrainer.losses.divergence import OfflineTeacher
 from pttrainer.models import Model, Params
 from pttrainer.preflight.shapes.job_shapes import JobShapes, batch_arrays, has_teacher_logprobs, self_teacher
 from pttrainer.runtime.distributed import sharding
-from pttrainer.train_step import step as steps
 from pttrainer.train_step.critic import Critic
 from pttrainer.train_step.objective import Objective
 from pttrainer.train_step.program import Program, program
+from pttrainer.train_step.state import TrainState
 
 UNKNOWN_STEPS = 1000
 """Length of a run whose data is not read: a number in the schedule, in no shape."""
@@ -28,7 +28,7 @@ UNKNOWN_STEPS = 1000
 class Inputs(NamedTuple):
     """Arguments of the train step, as shapes on shardings."""
 
-    state: steps.TrainState
+    state: TrainState
     batch: Batch
     frozen: Params | None
     teacher: Params | None = None

@@ -17,7 +17,8 @@ from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, model_of
 from pttrainer.preflight.compiler.rollout_programs import Lowered, Programs
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.passes import ROLLOUT, SCORING, TRAIN_STEP, TRANSFER, scored_rows
-from pttrainer.train_step import step as steps
+from pttrainer.train_step import scoring
+from pttrainer.train_step.step import train_step
 
 
 def shallow(of: JobShapes) -> tuple[JobShapes, JobShapes] | None:
@@ -40,8 +41,9 @@ def _with_layers(of: JobShapes, layers: int) -> JobShapes:
 
 
 def _train_step(of: JobShapes, mesh: Mesh) -> Programs:
-    step = program_of(of)
-    yield Lowered(TRAIN_STEP, step.train_step(step.layout(mesh)).lower(*inputs(of, mesh)))
+    program = program_of(of)
+    step: Any = train_step(program, program.layout(mesh))
+    yield Lowered(TRAIN_STEP, step.lower(*inputs(of, mesh)))
 
 
 def _scoring(of: JobShapes, mesh: Mesh) -> Programs:
@@ -50,7 +52,7 @@ def _scoring(of: JobShapes, mesh: Mesh) -> Programs:
         yield Lowered(SCORING, _values(of, mesh))
         return
     step, model = program_of(of), model_of(of)
-    score: Any = steps.score_step(model, step.layout(mesh).whole)
+    score: Any = scoring.score_step(model, step.layout(mesh).whole)
     weights = model.join_params(held.frozen, held.state.params)
     yield Lowered(SCORING, score.lower(weights, batch(of, mesh, scored_rows(of)), step.objective.temperature))
 
@@ -64,7 +66,7 @@ def _values(of: JobShapes, mesh: Mesh) -> Any:
     assert held.state.critic is not None
     scored = ppo.updates_per_batch > 1 or ppo.kl_coefficient > 0
     whole = program.layout(mesh).whole
-    step: Any = steps.value_step(model, learner.critic, whole, program.objective.temperature, scored=scored)
+    step: Any = scoring.value_step(model, learner.critic, whole, program.objective.temperature, scored=scored)
     weights = model.join_params(held.frozen, held.state.params)
     return step.lower(weights, held.state.critic.params, batch(of, mesh, scored_rows(of)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pttrainer.models import matmul_flops
+from pttrainer.models import flops
 from pttrainer.preflight.shapes import device_bytes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing.collectives import Traffic
@@ -81,10 +81,8 @@ def estimate(
 def step_flops(of: JobShapes) -> float:
     """Return the FLOPs of a batch of full rows, each one example: the most that this shape can require."""
     tokens = of.spec.training.sequence_length
-    taught = (
-        0.0 if of.teacher is None else matmul_flops.of_full_row(of.teacher.config, None, tokens) / 3
-    )  # forward alone
-    return of.spec.training.batch_size * (matmul_flops.of_full_row(of.config, of.structure.adapters, tokens) + taught)
+    taught = 0.0 if of.teacher is None else flops.row_flops(of.teacher.config, None, tokens) / 3  # forward alone
+    return of.spec.training.batch_size * (flops.row_flops(of.config, of.structure.adapters, tokens) + taught)
 
 
 def _hbm_bytes(of: JobShapes) -> float:

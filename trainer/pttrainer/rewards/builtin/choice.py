@@ -17,8 +17,8 @@ _LETTER = re.compile(r"(?<![A-Za-z'])\(?([A-Ja-j])(?![A-Za-z'])\)?")
 
 def reward(prompt: str, completion: str, row: Row) -> float:
     """Return 1.0 or 0.0; `row["answer"]` is the gold letter."""
-    wanted = _choice(str(row["answer"]))
-    return float(wanted is not None and _choice(completion) == wanted)
+    expected = _choice(str(row["answer"]))
+    return float(expected is not None and _choice(completion) == expected)
 
 
 def _choice(text: str) -> str | None:

@@ -12,8 +12,8 @@ from pttrainer.rewards.answer_extraction import marked_answer
 
 def reward(prompt: str, completion: str, row: Row) -> float:
     """Return 1.0 or 0.0; `row["answer"]` is the gold answer. An empty gold answer never matches."""
-    wanted = _text(str(row["answer"]))
-    return float(wanted != "" and _text(completion) == wanted)
+    expected = _text(str(row["answer"]))
+    return float(expected != "" and _text(completion) == expected)
 
 
 def _text(text: str) -> str:

@@ -20,9 +20,9 @@ def reward(prompt: str, completion: str, row: Row) -> float:
     tags = [match.group(0) for match in _TAGS.finditer(completion)]
     text = completion.strip()
     for name in ("think", "reasoning"):
-        wanted = [f"<{name}>", f"</{name}>", "<answer>", "</answer>"]
-        if tags == wanted and text.startswith(wanted[0]) and text.endswith(wanted[3]):
-            return float(_is_filled(text, *wanted))
+        expected = [f"<{name}>", f"</{name}>", "<answer>", "</answer>"]
+        if tags == expected and text.startswith(expected[0]) and text.endswith(expected[3]):
+            return float(_is_filled(text, *expected))
     return 0.0
 
 

@@ -27,8 +27,8 @@ def reward(prompt: str, completion: str, row: Row) -> float:
     calls = [call for turn in turns if turn["role"] == "assistant" for call in _calls(str(turn["content"]))]
     answered = [str(turn["content"]) for turn in turns if turn["role"] == "tool"]
     good = sum(not text.startswith("error: ") for text in answered)
-    wanted = row.get("calls") or []
-    right = sum(_is_made(call, calls) for call in wanted) / len(wanted) if wanted else float(good > 0)
+    expected = row.get("calls") or []
+    right = sum(_is_made(call, calls) for call in expected) / len(expected) if expected else float(good > 0)
     valid = good / len(calls) if calls else 0.0
     return (right + valid + gsm8k.reward(prompt, completion, row)) / 3.0
 

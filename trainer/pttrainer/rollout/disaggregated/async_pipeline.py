@@ -17,36 +17,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ptapi import run_directory
-from pttrainer.batch import Batch
 from pttrainer.models import Params
-from pttrainer.rollout import batch_json
-from pttrainer.runtime.reporting import step_faults
-from pttrainer.runtime.reporting.step_faults import Fault
-
-
-class Drawn(NamedTuple):
-    """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people.
-
-    rewards_N (NaN: none) and ended_N (False: cut): of its rows, if they have rewards. fault: why nothing can be
-    learned from them.
-    """
-
-    batch: Batch
-    facts: dict[str, float]
-    table: list[dict[str, Any]]
-    rewards_N: Any = None
-    ended_N: Any = None
-    fault: Fault | None = None
+from pttrainer.rollout import rollout as rollouts
+from pttrainer.rollout.rollout import Rollout
 
 
 class _Pending(NamedTuple):
     """A batch that is, or will be, sampled with the weights after `version` optimizer steps."""
 
     version: int
-    drawn: Future[Drawn]
+    rollout: Future[Rollout]
 
 
 class Pipeline:
@@ -63,7 +47,7 @@ class Pipeline:
         total: int,
         is_due: Callable[[int], bool],
         deliver: Callable[[Params], Params] | None,
-        draw: Callable[[int, Params], Drawn],
+        draw: Callable[[int, Params], Rollout],
     ) -> None:
         self._bound, self._total, self._is_due, self._draw = bound, total, is_due, draw
         self._deliver = deliver
@@ -71,25 +55,25 @@ class Pipeline:
         self._dropped = 0
         self._sampler = ThreadPoolExecutor(1, "sampler") if bound else None
 
-    def next(self, step: int, params: Params) -> Drawn:
+    def next(self, step: int, params: Params) -> Rollout:
         """Return the batch of this step, and start the batch that waits for its weights."""
         began = time.monotonic()
         if step in self._pending:  # its copy of the weights makes room for the next one
-            self._pending[step].drawn.result()
+            self._pending[step].rollout.result()
         waited = time.monotonic()
         self.start_batches(step, params)
         started = time.monotonic()
         version, future = self._pending.pop(step)
-        drawn = future.result()
+        rollout = future.result()
         if self._deliver is None:
-            return drawn
+            return rollout
         behind = float(step - version)
         facts = {run_directory.STALENESS: behind, f"{run_directory.STALENESS}/max": behind}
         facts[f"{run_directory.STALENESS}/dropped"] = float(self._dropped)
         facts[f"{run_directory.SECONDS}wait"] = waited - began + time.monotonic() - started
         self._dropped = 0
-        table = [{**row, "version": version} for row in drawn.table]
-        return drawn._replace(facts={**drawn.facts, **facts}, table=table)
+        table = [{**row, "version": version} for row in rollout.table]
+        return replace(rollout.with_facts(facts), table=table)
 
     def start_batches(self, step: int, params: Params) -> None:
         """Start every batch up to the bound that is not started yet, with the weights of this step."""
@@ -104,49 +88,32 @@ class Pipeline:
     def when_idle(self, params: Params) -> Params:
         """Wait until nothing is sampled, and return these weights on the sampling devices: for an evaluation."""
         for pending in self._pending.values():
-            pending.drawn.result()
+            pending.rollout.result()
         return params if self._deliver is None else self._deliver(params)
 
     def state(self) -> list[dict[str, Any]]:
         """Return the batches that were sampled ahead, as JSON."""
         return [
-            {"step": step, "version": version, **_to_json(drawn.result())}
-            for step, (version, drawn) in self._pending.items()
+            {**rollouts.to_json(rollout.result()), "step": step, "version": version}
+            for step, (version, rollout) in self._pending.items()
         ]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Continue from what `state` returned."""
         for entry in state:
-            drawn = _from_json(entry)
+            rollout = rollouts.from_json(entry)
             if entry["step"] - entry["version"] > self._bound:
-                self._dropped += len(drawn.batch.tokens_BT)
+                self._dropped += len(rollout.batch.tokens_BT)
                 continue
-            self._pending[entry["step"]] = _Pending(entry["version"], _finished(drawn))
+            self._pending[entry["step"]] = _Pending(entry["version"], _finished(rollout))
 
-    def _begin(self, step: int, weights: Params) -> Future[Drawn]:
+    def _begin(self, step: int, weights: Params) -> Future[Rollout]:
         if self._sampler is None:
             return _finished(self._draw(step, weights))
         return self._sampler.submit(self._draw, step, weights)
 
 
-def _finished(drawn: Drawn) -> Future[Drawn]:
-    future: Future[Drawn] = Future()
-    future.set_result(drawn)
+def _finished(rollout: Rollout) -> Future[Rollout]:
+    future: Future[Rollout] = Future()
+    future.set_result(rollout)
     return future
-
-
-_OF_ROWS = ("rewards_N", "ended_N")
-
-
-def _to_json(drawn: Drawn) -> dict[str, Any]:
-    of_rows = {name: batch_json.encode(x) for name in _OF_ROWS if (x := getattr(drawn, name)) is not None}
-    log_fields = {"facts": drawn.facts, "table": drawn.table, "fault": step_faults.to_json(drawn.fault)}
-    return {"batch": batch_json.to_json(drawn.batch), **log_fields, **of_rows}
-
-
-def _from_json(entry: Mapping[str, Any]) -> Drawn:
-    of_rows = {name: batch_json.decode(entry[name]) for name in _OF_ROWS if name in entry}
-    fault = step_faults.from_json(entry.get("fault"))  # older checkpoints have none
-    return Drawn(
-        batch_json.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), fault=fault, **of_rows
-    )

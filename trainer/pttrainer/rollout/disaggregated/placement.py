@@ -38,8 +38,8 @@ def shapes(spec: PostTrainJobSpec, model: ModelStructure, devices: int) -> Shape
     expected = split.trainer.total_devices + split.sampler.total_devices
     if devices != expected:
         raise ConfigError(
-            f"spec.accelerator.type: {spec.accelerator.type}: has {expected} devices, and {devices} are here; accepted "
-            "with placement: disaggregated: an accelerator that is what is here"
+            f"spec.accelerator.type: {spec.accelerator.type}: has {expected} devices, but this run has {devices}; "
+            "accepted with rollout.placement: disaggregated: the type and number of the devices in use"
         )
     trainer = logical_axes.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
     return Shapes(trainer, _for_decoding(model, split.sampler, copies(spec)))

@@ -144,9 +144,9 @@ class WeightSync:
             (name, layer), at_sampler = mismatches[0]
             of_layer = "" if layer == NO_LAYER else f" of layer {layer}"
             raise TransferError(
-                f"rollout weights: {name}{of_layer}: the sampler holds other numbers than the trainer sent (checksum "
-                f"{at_sampler:#010x}, sent {checksums[name, layer]:#010x}), and so do {len(mismatches) - 1} other "
-                "arrays; hint: a device or the network between them is faulty: start again on other machines"
+                f"rollout weights: {name}{of_layer}: the sampler's copy differs from what the trainer sent (checksum "
+                f"{at_sampler:#010x}, sent {checksums[name, layer]:#010x}); so do {len(mismatches) - 1} other arrays; "
+                "hint: a device or the network is faulty; restart the run on other machines"
             )
 
     def _program(self, make: Callable[[Chunk], Any], chunk: Chunk) -> Any:

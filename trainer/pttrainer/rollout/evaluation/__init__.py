@@ -1,1 +1,1 @@
-"""Evaluation by sampling: held-out prompts, what their answers say."""
+"""Evaluation by sampling: held-out prompts and metrics of their answers."""

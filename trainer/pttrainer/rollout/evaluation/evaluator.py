@@ -25,7 +25,6 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
 from pttrainer.rewards.runner import Runner
-from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Draw, Engine, Sampling
 from pttrainer.rollout.evaluation import answer_metrics
@@ -33,7 +32,8 @@ from pttrainer.rollout.groups import Group
 from pttrainer.rollout.multi_turn import EpisodeSampler
 from pttrainer.rollout.native import max_rows
 from pttrainer.rollout.native.native_engine import NativeEngine, sampler_mesh
-from pttrainer.rollout.sampler import Sampler, reward_facts
+from pttrainer.rollout.rollout_metrics import completion_facts, reward_facts
+from pttrainer.rollout.sampler import Sampler
 from pttrainer.rollout.speculative import build
 from pttrainer.rollout.vllm.vllm_engine import vllm_engine
 from pttrainer.runtime.distributed import sharding
@@ -56,13 +56,13 @@ class Evaluation:
 
     def run(self, params: Params) -> Mapping[str, float]:
         """Return metrics named `eval/…`."""
-        judged = self._sample_all(params, 1, self._sampling)
-        is_judged = bool(judged[0].samples[0].rewards)
+        scored = self._sample_all(params, 1, self._sampling)
+        has_rewards = bool(scored[0].samples[0].rewards)
         spreads = ("/std", "/min", "/max")
         facts = {
-            name: value for name, value in reward_facts(judged).items() if is_judged and not name.endswith(spreads)
+            name: value for name, value in reward_facts(scored).items() if has_rewards and not name.endswith(spreads)
         }
-        facts |= groups.facts(judged) | self._against_gold(judged)
+        facts |= completion_facts(scored) | self._against_gold(scored)
         if self._passing is not None:
             facts |= self._pass_at(params, self._passing)
         return {f"eval/{name}": value for name, value in facts.items()}
@@ -70,27 +70,27 @@ class Evaluation:
     def _sample_all(self, params: Params, samples: int, sampling: Sampling) -> list[Group]:
         """Sample answers to all questions, a batch at a time."""
         at_once = max(1, self._rows_at_once // samples)
-        judged: list[Group] = []
+        scored: list[Group] = []
         for start in range(0, len(self._questions), at_once):
             chosen = list(self._questions[start : start + at_once])
             # The last batch is filled up, so that all have one shape and compile once.
             filled = chosen + [chosen[-1]] * (at_once - len(chosen))
             numbers = list(range(start, start + len(filled)))
             done = self._sampler.sample(params, filled, numbers, samples, sampling, Draw(0, 0))
-            judged += done.groups[: len(chosen)]
-        return judged
+            scored += done.groups[: len(chosen)]
+        return scored
 
     def _pass_at(self, params: Params, passing: PassSampling) -> dict[str, float]:
-        judged = self._sample_all(params, self._spec.samples, passing.sampling)
+        scored = self._sample_all(params, self._spec.samples, passing.sampling)
         # A sample without a reward did not pass.
         passed = [
-            sum(sample.rewards[passing.reward] >= self._spec.pass_mark for sample in group.samples) for group in judged
+            sum(sample.rewards[passing.reward] >= self._spec.pass_mark for sample in group.samples) for group in scored
         ]
         return pass_at(passed, self._spec.samples)
 
-    def _against_gold(self, judged: Sequence[Group]) -> dict[str, float]:
-        answers = [group.samples[0].text for group in judged]
-        gold = [group.question.gold for group in judged]
+    def _against_gold(self, scored: Sequence[Group]) -> dict[str, float]:
+        answers = [group.samples[0].text for group in scored]
+        gold = [group.question.gold for group in scored]
         return answer_metrics.measure(self._spec.answers, answers, gold, self._spec.labels)
 
 
@@ -157,7 +157,7 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
     """Build the environment of the job's episodes. Raises ConfigError or UserCodeError."""
     if jax.process_count() > 1 and (spec.python is not None or any(tool.python is not None for tool in spec.tools)):
         raise ConfigError(
-            "spec.environment: Python of your own needs one process that drives all chips, and this run has "
+            "spec.environment.python: needs one process that drives all chips, and this run has "
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
     if spec.python is not None:

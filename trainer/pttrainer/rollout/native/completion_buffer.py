@@ -1,6 +1,6 @@
 """The samples so far, on the host: the tokens of every completion, and where each ends.
 
-Stop strings are found here, in the text. A completion ends with the token that completes one, and keeps it: the model
+Stop strings are matched here, in the text. A completion ends with the token that completes one, and keeps it: the model
 sampled it. Its text ends with the string (`completion_text`). Rows are checked every few tokens and cut back, so the
 time of the check does not change them.
 """

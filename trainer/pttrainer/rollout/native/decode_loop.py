@@ -25,9 +25,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pttrainer.models import Model, Params
+from pttrainer.models import Model, Params, decode_backend
 from pttrainer.models.attention import kv_cache as kv
-from pttrainer.models.cpu_kernels import blocked_matmul, jit
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native import cache_layout
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows, SampledTokens, append_tokens
@@ -282,17 +281,8 @@ class Decoding:
 
 
 def _logits(model: Model, weights: Params, hidden_BD: Array) -> Array:
-    """Return [B, V] float32. Without strips it is head · hidden: on a CPU up to twice as fast for a few rows."""
-    head_VD = model.head(weights)
-    if blocked_matmul.HEAD in weights:
-        return model.capped(
-            blocked_matmul.product(hidden_BD, weights[blocked_matmul.HEAD], jit.target(blocked_matmul.NAME))[
-                :, : head_VD.shape[0]
-            ]
-        )
-    logits_VB = jnp.einsum("vd,bd->vb", head_VD, hidden_BD, preferred_element_type=jnp.float32)
-    logits_BV: Array = lax.optimization_barrier(logits_VB).T
-    return model.capped(logits_BV)
+    """Return [B, V] float32."""
+    return model.capped(decode_backend.logits(weights, model.head(weights), hidden_BD))
 
 
 def stop(rows: Rows, active_B: Array) -> Rows:

@@ -27,9 +27,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 
 from pttrainer.data.tokenization.tokenizer import Tokenizer
-from pttrainer.models import Model, Params
-from pttrainer.models.cpu_kernels.register_tile import RegisterTile
-from pttrainer.models.cpu_kernels.weight_layout import head_in_column_blocks, layer_in_column_blocks, tile_of
+from pttrainer.models import Model, Params, decode_backend
 from pttrainer.models.parameters import Axes, decoding_axes
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, cache_layout, max_rows
@@ -214,7 +212,7 @@ class DecodingWeights:
     """Convert trained weights to the sampler's format (`Model.for_decoding`), a part at a time.
 
     A program with gathered results keeps each of them twice until it ends, which for all of them together exceeded
-    a chip's memory. On one CPU matrices come in strips (`pttrainer.models.cpu_kernels`).
+    a chip's memory. On one CPU they become what its kernels read (`models.decode_backend`).
     """
 
     def __init__(self, model: Model, mesh: Mesh | None) -> None:
@@ -229,22 +227,23 @@ class DecodingWeights:
 
     def __call__(self, params: Params) -> Params:
         """Return the weights where `decode` reads them."""
-        tile = tile_of(params)
-        layer = self.layer if tile is None else _layer_in_strips(self._model, tile)
+        kernels = decode_backend.kernels_for(params)
+        layer = self.layer if kernels is None else _layer_for_kernels(self._model, kernels)
         layers = tuple(layer(params["layers"], np.int32(i)) for i in range(self._model.config.layers))
         parts = (part({name: params[name]}) for name, part in self.parts.items())
         weights = {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
-        return weights if tile is None else {**weights, **_head_in_strips(self._model, tile)(weights)}
+        head = None if kernels is None else _head_for_kernels(self._model, kernels)(weights)
+        return weights if head is None else {**weights, decode_backend.HEAD_BLOCKS: head}
 
 
 @lru_cache(maxsize=16)
-def _layer_in_strips(model: Model, tile: RegisterTile) -> Any:
-    return jax.jit(lambda layers, i: layer_in_column_blocks(model.layer_for_decoding(layers, i), tile))
+def _layer_for_kernels(model: Model, kernels: decode_backend.CpuKernels) -> Any:
+    return jax.jit(lambda layers, i: kernels.layer_weights(model.layer_for_decoding(layers, i)))
 
 
 @lru_cache(maxsize=16)
-def _head_in_strips(model: Model, tile: RegisterTile) -> Any:
-    return jax.jit(lambda weights: head_in_column_blocks(model.head(weights), tile))
+def _head_for_kernels(model: Model, kernels: decode_backend.CpuKernels) -> Any:
+    return jax.jit(lambda weights: kernels.head_blocks(model.head(weights)))
 
 
 @lru_cache(maxsize=16)

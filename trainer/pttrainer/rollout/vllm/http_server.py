@@ -172,8 +172,8 @@ class ServerClient:
         longest = models[name].get("max_model_len")
         if longest is not None and longest < self._needs:
             raise ConfigError(
-                f"{_ENDPOINT}: {self.name} takes rows of {longest} tokens; accepted: {self._needs} or more; hint: vllm "
-                f"serve --max-model-len {self._needs}"
+                f"{_ENDPOINT}: {self.name} accepts {longest} tokens a request; accepted: {self._needs} or more; "
+                f"hint: vllm serve --max-model-len {self._needs}"
             )
         return name
 

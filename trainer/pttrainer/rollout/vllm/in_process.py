@@ -69,7 +69,7 @@ class InProcessClient:
         except Exception as error:  # it raises its own types, RuntimeError, ValueError, and torch's errors
             raise ConfigError(
                 f"spec.rollout.vllm: vLLM does not start in this process: {type(error).__name__}: {error}; hint: the "
-                "lines of vLLM above say why; set memoryShare if its memory is too small or too large"
+                "log of vLLM above gives the reason; set memoryShare if its memory is too small or too large"
             ) from error
 
     @contextmanager

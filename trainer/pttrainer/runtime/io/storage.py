@@ -103,18 +103,7 @@ class Directory:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the file atomically."""
-        self.fence()
-        target = self.path / name
-        # One writer per run directory, so the process id makes the temporary name unique.
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            temporary.replace(target)
-        except OSError as error:
-            with suppress(OSError):
-                temporary.unlink()
-            raise write_error(f"{self.uri}/{name}", error) from error
+        self._replace(name, lambda temporary: temporary.write_bytes(content))
 
     def append(self, name: str, content: bytes) -> None:
         """Append to the file."""
@@ -133,14 +122,7 @@ class Directory:
 
     def upload(self, name: str, path: Path) -> None:
         """Write the file from a local one."""
-        self.fence()
-        try:
-            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-            temporary = (self.path / name).with_name(f".{Path(name).name}.{os.getpid()}")
-            shutil.copyfile(path, temporary)
-            temporary.replace(self.path / name)
-        except OSError as error:
-            raise write_error(f"{self.uri}/{name}", error) from error
+        self._replace(name, lambda temporary: shutil.copyfile(path, temporary))
 
     def names(self, under: str = "") -> list[str]:
         """Return the names of all files below, sorted."""
@@ -178,6 +160,20 @@ class Directory:
             raise write_error(f"{self.uri}/{name}", error) from error
         return _generation(content)
 
+    def _replace(self, name: str, write: Callable[[Path], object]) -> None:
+        self.fence()
+        target = self.path / name
+        # One writer per run directory, so the process id makes the temporary name unique.
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write(temporary)
+            temporary.replace(target)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            raise write_error(f"{self.uri}/{name}", error) from error
+
 
 class Bucket:
     """`gs://`: a prefix of a Google Cloud Storage bucket. An emulator is used where STORAGE_EMULATOR_HOST names one."""
@@ -214,15 +210,13 @@ class Bucket:
 
     def names(self, under: str = "") -> list[str]:
         """Return the names of all objects below, sorted."""
-        start = len(self.prefix) + 1 if self.prefix else 0
-        with _service(self.uri, "listed"):
-            return sorted(blob.name[start:] for blob in self._bucket.list_blobs(prefix=self._below(under)))
+        return sorted(self.blobs(under))
 
-    def blobs(self) -> dict[str, Any]:
+    def blobs(self, under: str = "") -> dict[str, Any]:
         """Return all objects below, by name."""
         start = len(self.prefix) + 1 if self.prefix else 0
         with _service(self.uri, "listed"):
-            return {blob.name[start:]: blob for blob in self._bucket.list_blobs(prefix=self._below(""))}
+            return {blob.name[start:]: blob for blob in self._bucket.list_blobs(prefix=self._below(under))}
 
     def blob(self, name: str) -> Any:
         """Return one object, or None if it does not exist."""
@@ -333,8 +327,9 @@ def read_file(uri: str, field: str) -> bytes:
     """Return the content of the file that the job names in `field`; raise DataError if it cannot be read."""
     directory, _, name = uri.rpartition("/")
     try:
-        if split(uri)[0] == "file" and Path(split(uri)[1]).is_dir():
-            raise DataError(f"{field}: {uri}: is a directory; accepted: the URI of one file")
+        scheme, path = split(uri)
+        if scheme == "file" and Path(path).exists() and not Path(path).is_file():
+            raise DataError(f"{field}: {uri}: is not a regular file; accepted: the URI of one file")
         content = place(directory).read(name)
     except OSError as error:
         raise DataError(f"{field}: {uri}: cannot be read: {error.strerror or error}") from error

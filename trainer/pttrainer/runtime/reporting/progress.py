@@ -71,7 +71,7 @@ class Reporter:
             # Until this attempt knows better, the run stands where the one before left it.
             changes = {"attempt": before.attempt + 1, "stage": "loading", "eta_seconds": None}
             self._document = before.model_copy(update={**changes, "started": before.started or _now()})
-        self._stage_since = self._heard = time.monotonic()
+        self._stage_since = self._alive_at = time.monotonic()
         self._written, self._writing = 0.0, threading.Lock()
         self._durations: deque[float] = deque(maxlen=50)
         self._bar: Any = None
@@ -85,7 +85,7 @@ class Reporter:
         """Return the last sign of life; the watchdog of every process reads it, leader or not."""
         typical = statistics.median(self._durations) if self._durations else None
         document = self._document
-        return Beat(document.stage, self._heard, document.step, typical, document.attempt)
+        return Beat(document.stage, self._alive_at, document.step, typical, document.attempt)
 
     def goodput(self) -> float:
         """Return the share of time since the first attempt began that went into training steps."""
@@ -100,13 +100,13 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """Show a line on stderr; also a sign of life."""
-        self._heard = time.monotonic()
+        self._alive_at = time.monotonic()
         if self._leader:
             self._print(text, file=sys.stderr)
 
     def alive(self) -> None:
         """Record a sign of life of a wait that has a limit of its own; callable from any thread."""
-        self._heard = time.monotonic()
+        self._alive_at = time.monotonic()
         self._write(every_s=ALIVE_S)
 
     def stage(self, stage: Stage) -> None:
@@ -116,7 +116,7 @@ class Reporter:
         split = self._document.time
         if field is not None:
             split = split.model_copy(update={field: getattr(split, field) + now - self._stage_since})
-        self._stage_since = self._heard = now
+        self._stage_since = self._alive_at = now
         self._update(stage=stage, time=split)
         self._write(every_s=0.0)
 
@@ -129,7 +129,7 @@ class Reporter:
 
     def finished_step(self, step: int, metrics: Mapping[str, float], seconds: float) -> None:
         """Report a finished step: its line, the bar, the document."""
-        self._heard = time.monotonic()
+        self._alive_at = time.monotonic()
         self._durations.append(seconds)
         typical = statistics.median(self._durations)
         self._update(

@@ -33,7 +33,10 @@ def by_layer(patterns: Sequence[str], config: ModelConfig) -> dict[Path, tuple[b
             raise ConfigError(_no_match(pattern, config, [of_path[0] for of_path in names.values()]))
         globs += own
     if all(_matches(name, globs) for name in every):
-        raise ConfigError(f"spec.training.freeze: {_shown(patterns)}: freezes every weight; accepted: less than that")
+        raise ConfigError(
+            f"spec.training.freeze: {_shown(patterns)}: freezes every weight; accepted: patterns that leave some to "
+            "train"
+        )
     return {path: tuple(_matches(name, globs) for name in of_path) for path, of_path in names.items()}
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from cel_expr_python import cel
 
-from ptkube import quantity
+from ptapi import quantity
 from ptlocal.apiserver.schema.validation import compiled
 
 _LIST = cel.Type.List(cel.Type.DYN)

@@ -6,8 +6,6 @@ message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_
 FAKE_WAIT: go on until the run directory has a file `finish`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 It goes on until its run directory has a file `finish`.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

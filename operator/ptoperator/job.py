@@ -1,0 +1,127 @@
+"""A PostTrainJob as the API server returned it: the only module that reads a job's manifest.
+
+Spec and status are parsed here, once per change; everything else takes the parsed values. Of a spec that this operator
+refuses only the run directory and the TTL are read: nobody else may write the one, and the other still deletes the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from ptapi.accelerators import Slice, resolve
+from ptapi.errors import SpecError
+from ptapi.load import parse_job
+from ptapi.run_directory import run_uri
+from ptapi.spec import CapacityOption, PostTrainJob, PostTrainJobSpec
+from ptapi.status import PostTrainJobStatus
+from ptkube.objects import is_deleting
+from ptkube.resources import Manifest
+from ptoperator.kube import labels
+
+
+@dataclass(frozen=True)
+class JobObject:
+    """A job's manifest, its spec or what is wrong with that, and its status.
+
+    status: as the operator last wrote it; the default if another writer made it unreadable.
+    """
+
+    manifest: Manifest
+    parsed: PostTrainJob | SpecError
+    status: PostTrainJobStatus
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    created: str
+    version: str
+    finalizers: list[str]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return the job's namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def spec(self) -> PostTrainJobSpec | None:
+        """Return the spec; None if this operator refuses it."""
+        return None if isinstance(self.parsed, SpecError) else self.parsed.spec
+
+    @property
+    def is_deleting(self) -> bool:
+        """Return True if the job is being deleted."""
+        return is_deleting(self.manifest)
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Return True if the job may hold node pools, and stays until they are gone."""
+        return labels.FINALIZER in self.finalizers
+
+    @property
+    def run_uri(self) -> str:
+        """Return the job's run directory; empty if it names none."""
+        uri = (self._raw_spec.get("output") or {}).get("uri")
+        return run_uri(uri, self.name) if isinstance(uri, str) else ""
+
+    @property
+    def ttl_seconds(self) -> int | None:
+        """Return how long the job stays after it finished; None: for ever."""
+        ttl = (self._raw_spec.get("runPolicy") or {}).get("ttlSecondsAfterFinished")
+        return ttl if isinstance(ttl, int) else None
+
+    @property
+    def _raw_spec(self) -> Manifest:
+        return self.manifest.get("spec") or {}
+
+    @property
+    def capacity(self) -> list[CapacityOption]:
+        """Return spec.capacity."""
+        return self.spec.capacity if self.spec else []
+
+    @property
+    def uses_pools(self) -> bool:
+        """Return True if the job may hold node pools."""
+        return (self.spec is None and self.has_finalizer) or any(each.type != "existing" for each in self.capacity)
+
+    @property
+    def accelerator(self) -> Slice | None:
+        """Return the job's chips."""
+        if self.spec is None:
+            return None
+        requested = self.spec.accelerator
+        return resolve(requested.type, requested.topology, requested.slices)
+
+
+def read_job(manifest: Manifest, known: JobObject | None = None) -> JobObject:
+    """Read a job. known: an earlier reading of it, whose spec is taken if that did not change since."""
+    meta = manifest["metadata"]
+    uid, generation = str(meta.get("uid") or ""), int(meta.get("generation") or 0)
+    is_same = known is not None and 0 < generation == known.generation and uid == known.uid
+    return JobObject(
+        manifest=manifest,
+        parsed=known.parsed if known and is_same else _parse(manifest),
+        status=_status(manifest),
+        name=str(meta["name"]),
+        namespace=str(meta["namespace"]),
+        uid=uid,
+        generation=generation,
+        created=str(meta.get("creationTimestamp") or ""),
+        version=str(meta.get("resourceVersion") or ""),
+        finalizers=list(meta.get("finalizers") or []),
+    )
+
+
+def _parse(manifest: Manifest) -> PostTrainJob | SpecError:
+    try:
+        return parse_job(manifest)
+    except SpecError as error:
+        return error
+
+
+def _status(manifest: Manifest) -> PostTrainJobStatus:
+    try:
+        return PostTrainJobStatus.model_validate(manifest.get("status") or {})
+    except ValidationError:
+        return PostTrainJobStatus()

@@ -1,0 +1,69 @@
+"""Every benchmark runs, in its smallest form: a figure that nobody can repeat is no figure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+ALONE = ("--ours", "--turns", "1", "--steps", "4")
+SMALL = {
+    "apply_to_jobset.py": ("--jobs", "2", "--idle-seconds", "1"),
+    "thousand_jobs.py": ("--jobs", "2", "--restart-seconds", "1"),
+    "ptctl_cpu.py": ("--jobs", "3", "--runs", "1"),
+    "quick_plan.py": ("--runs", "1"),
+    "sft.py": (*ALONE, "--only", "1"),
+    "grpo.py": (*ALONE, "--only", "2"),
+    "rollout.py": (*ALONE, "--only", "1"),
+    "speculative.py": ("--model", "tiny", "--rows", "1", "--new-tokens", "4", "--repeats", "1"),
+    "preflight_draws.py": ("1", "--count", "1"),
+    "preflight_formula.py": (),
+}
+ELSEWHERE = {
+    "loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
+    "native_rollout.py": "benchmarks/rollout.py",
+    "preflight_times.py": "Makefile",  # asks the TPU compiler
+}
+
+
+def test_every_benchmark_has_a_small_form() -> None:
+    programs = {file.name for file in BENCHMARKS.glob("*.py") if '__name__ == "__main__"' in file.read_text()}
+    assert programs == SMALL.keys() | ELSEWHERE.keys()
+    for name, caller in ELSEWHERE.items():
+        assert Path(name).stem in (BENCHMARKS.parent / caller).read_text()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs_and_prints_its_figures(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, str(BENCHMARKS / name), *SMALL[name]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert any(character.isdigit() for character in done.stdout)
+
+
+@pytest.mark.parametrize("name", ["sft", "grpo"])
+def test_a_trial_of_the_learning_curves_trains(name: str, tmp_path: Path) -> None:
+    """Three steps of `sorting`, from `random://tiny`."""
+    sys.path.append(str(BENCHMARKS / "learning"))
+    import trial as learning  # it is in no package
+    from tasks import TASKS
+
+    task = TASKS["sorting"]
+    known = task.trial(name)
+
+    def short(place: Any) -> dict[str, Any]:
+        spec = known.spec(place)
+        training = {**spec["training"], "steps": 3, "batchSize": 8}
+        return {**spec, "model": {"uri": "random://tiny"}, "training": training}
+
+    outcome = learning.perform(task, replace(known, spec=short, needs=()), 0, tmp_path)
+    assert outcome.steps == 3
+    assert len(outcome.curve) >= 2
+    assert outcome.cpu_seconds > 0

@@ -1,0 +1,143 @@
+"""Pods that the API server refuses: the cause is told at once, and ends the job as any failing start does."""
+
+from __future__ import annotations
+
+import pytest
+from tests.builders.operator.job_steps import condition, create, phase, settle, status
+from tests.builders.operator.world import NAMESPACE, START, Operator, World
+
+from ptkube import timestamps
+from ptkube.resources import EVENTS, JOBS, JOBSETS, Manifest
+from ptoperator.failures.pod_creation import creation_failure
+from ptoperator.kube import labels
+
+JOBSET, JOB = "llama", "llama-slice-0"
+QUOTA = 'pods "llama-slice-0-0-{}" is forbidden: exceeded quota: team, requested: cpu=1, used: cpu=4, limited: cpu=4'
+WEBHOOK = 'Internal error occurred: failed calling webhook "check.team": connection refused'
+
+
+def refuse(world: World, message: str = QUOTA, reason: str = "FailedCreate") -> Manifest:
+    """The controllers' side: a child Job without pods, and an event of each try."""
+    if world.api.find(JOBS, JOB) is None and reason == "FailedCreate":
+        meta = {"name": JOB, "namespace": NAMESPACE, "labels": {labels.JOBSET_NAME: JOBSET}}
+        world.api.create(JOBS, {"kind": "Job", "metadata": meta, "spec": {"parallelism": 1}})
+    about = world.api.find(JOBS, JOB) if reason == "FailedCreate" else world.api.find(JOBSETS, JOBSET)
+    assert about is not None
+    tries = len(world.api.kinds("Event"))
+    now = timestamps.to_text(world.api.now)
+    return world.api.create(
+        EVENTS,
+        {
+            "kind": "Event",
+            "metadata": {"name": f"try-{tries}", "namespace": NAMESPACE},
+            "involvedObject": {"kind": about.get("kind"), "uid": about["metadata"]["uid"]},
+            "reason": reason,
+            "message": f"Error creating: {message.format('bcdf' + 'ghjkl'[tries % 5])}",
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+        },
+    )
+
+
+@pytest.fixture
+def started(operator: Operator, world: World) -> Operator:
+    """A job whose JobSet exists, and none of its pods."""
+    create(world)
+    operator.work()
+    world.tick(3)
+    return operator
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "kind"),
+    [
+        (QUOTA, "FailedCreate", "Quota"),
+        (WEBHOOK, "FailedCreate", "ServiceLost"),
+        (
+            'pods "llama-slice-0-0-" is forbidden: violates PodSecurity "restricted:latest"',
+            "FailedCreate",
+            "ConfigError",
+        ),
+        ('jobs.batch "llama-slice-0" is forbidden: exceeded quota: team', "JobCreationFailed", "Quota"),
+    ],
+)
+def test_the_cause_is_told_at_once_and_ends_the_job_after_the_time_of_a_failing_start(
+    started: Operator, world: World, message: str, reason: str, kind: str
+) -> None:
+    refuse(world, message, reason)
+    started.work()
+    holds, why, text = condition(world, "CapacityReady")
+    assert (holds, why) == ("False", "CreateFailed")
+    assert text.startswith(
+        f"0 of 1 pods have nodes; {f'Job {JOB}' if reason == 'FailedCreate' else f'JobSet {JOBSET}'}: "
+    )
+    assert message.partition(":")[2] in text
+    for _ in range(30):
+        world.tick(10)
+        started.work()
+    assert phase(world) == "Failed"
+    assert condition(world, "Failed")[1] == kind
+    failure = status(world).failure
+    assert failure is not None
+    assert message.partition(":")[2] in failure.message
+
+
+def test_each_try_has_another_name_for_the_pod_and_none_is_worth_a_write(started: Operator, world: World) -> None:
+    refuse(world)
+    started.work()
+    writes = sum(line.startswith("status") for line in world.api.log)
+    for _ in range(3):
+        world.tick(10)
+        refuse(world)
+        started.work()
+    assert sum(line.startswith("status") for line in world.api.log) == writes
+
+
+def test_a_job_whose_pods_come_after_all_goes_on(started: Operator, world: World) -> None:
+    refuse(world)
+    started.work()
+    world.api.remove(("Job", NAMESPACE, JOB))
+    settle(started)
+    assert condition(world, "CapacityReady")[:2] == ("False", "WaitingForNodes")
+    for pod in world.pods:
+        world.start(pod)
+    settle(started)
+    assert condition(world, "CapacityReady")[:2] == ("True", "NodesReady")
+
+
+def test_events_from_before_the_pods_went_missing_count_for_nothing() -> None:
+    old = {"message": QUOTA, "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:01:00Z"}
+    assert creation_failure("Job llama", [old], "2026-01-01T00:02:00Z") is None
+    found = creation_failure("Job llama", [old], timestamps.to_text(START))
+    assert found is not None
+    assert found.since == "2026-01-01T00:00:00Z"
+
+
+def test_a_preflight_that_gets_no_pod_says_why(operator: Operator, world: World) -> None:
+    create(world, accelerator={"type": "v6e-4"}, output={"uri": "gs://b/runs"})
+    operator.work()
+    (job,) = world.api.kinds("Job")
+    event = {"metadata": {"name": "e", "namespace": NAMESPACE}, "kind": "Event", "reason": "FailedCreate"}
+    now = timestamps.to_text(world.api.now)
+    event |= {"message": f"Error creating: {WEBHOOK}", "firstTimestamp": now, "lastTimestamp": now}
+    world.api.create(EVENTS, {**event, "involvedObject": {"uid": job["metadata"]["uid"]}})
+    world.tick(30)
+    operator.work()
+    assert WEBHOOK in condition(world, "Preflighted")[2]
+
+
+def test_a_usual_start_lists_no_events(operator: Operator, world: World) -> None:
+    listed: list[str] = []
+    made = world.api.list
+
+    def noting(r: object, *rest: object, **more: object) -> object:
+        listed.append(str(getattr(r, "kind", "")))
+        return made(r, *rest, **more)  # type: ignore[arg-type]
+
+    world.api.list = noting  # type: ignore[method-assign,assignment]
+    create(world)
+    settle(operator)
+    for pod in world.pods:
+        world.start(pod)
+    settle(operator)
+    assert set(listed) == {"Pod"}

@@ -1,0 +1,177 @@
+"""A report on a job's data: detected format, length of rows, what is lost, what is learned.
+
+Everything comes from the code that training uses; bad rows are always collected, so that one report shows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ptapi.spec import DataSource, PostTrainJobSpec
+from pttrainer.data import preference_pairs, prompts, rows, sft_examples
+from pttrainer.data.rows import Row, Rows
+from pttrainer.data.sources import files
+from pttrainer.data.tokenization.chat_template import Chat, Tokens
+from pttrainer.errors import DataError
+from pttrainer.rewards import NEEDS_ANSWER
+
+
+class Piece(NamedTuple):
+    """A run of text that is learned, or not."""
+
+    text: str
+    learned: bool
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A row as the model sees it."""
+
+    where: str
+    pieces: list[Piece]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One data source. lengths: tokens of each readable row, before anything is cut.
+
+    cut: rows longer than the sequence. dropped: rows that are not trained on, not counting bad ones;
+    without_target: those of them that never had a token to learn. trainable: number of learned tokens; None if the
+    model's own completions are. bad: errors of rows that cannot be read.
+    """
+
+    part: str
+    uri: str
+    files: Sequence[str]
+    format: str
+    columns: dict[str, str]
+    rows: int
+    lengths: Sequence[int]
+    cut: int
+    dropped: int
+    without_target: int
+    trainable: int | None
+    bad: Sequence[str]
+    shown: list[Shown]
+
+
+def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, shown: int) -> Report:
+    """Read `data.train` or `data.eval` as the job's algorithm would; raise DataError if nothing is usable."""
+    source: DataSource = getattr(spec.data, part)
+    read = rows.load(source, f"spec.data.{part}", spec.data.system_prompt, skip_bad=True, note=note)
+    distill = spec.algorithm.distill
+    samples = distill is not None and distill.mode == "on-policy" and distill.student_share == 1.0 and part == "train"
+    look = (
+        _prompts if samples else {"grpo": _prompts, "ppo": _prompts, "dpo": _pairs}.get(spec.algorithm.kind, _examples)
+    )
+    return look(spec, part, read, chat, shown)
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as JSON."""
+    return {
+        "part": report.part,
+        "uri": report.uri,
+        "files": list(report.files),
+        "format": report.format,
+        "columns": report.columns,
+        "rows": report.rows,
+        "tokens": statistics(report.lengths) | {"trainable": report.trainable},
+        "cut": report.cut,
+        "dropped": report.dropped,
+        "withoutTrainableToken": report.without_target,
+        "bad": list(report.bad),
+        "examples": [
+            {"where": row.where, "pieces": [{"text": piece.text, "learned": piece.learned} for piece in row.pieces]}
+            for row in report.shown
+        ],
+    }
+
+
+def statistics(lengths: Sequence[int]) -> dict[str, int]:
+    """Return statistics of the number of tokens per row, and their total."""
+    low, middle, high, top = (int(x) for x in np.percentile(lengths, (0, 50, 95, 100), method="inverted_cdf"))
+    return {"min": low, "median": middle, "p95": high, "max": top, "total": int(sum(lengths))}
+
+
+def _examples(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
+    learn_prompt = spec.algorithm.sft is not None and spec.algorithm.sft.loss_on_prompt
+    with_teacher = spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
+    result = sft_examples.make(
+        read, chat, spec.training.sequence_length, learn_prompt=learn_prompt, with_teacher=with_teacher
+    )
+    length = spec.training.sequence_length + 1
+
+    def visible(row: Row) -> dict[str, Tokens]:
+        tokens = sft_examples.row_tokens(row, chat)
+        assistant_mask = [False, *[True] * (len(tokens.ids) - 1)] if learn_prompt else tokens.assistant_mask
+        return {row.where: Tokens(tokens.ids[:length], assistant_mask[:length])}
+
+    trainable = sum(int(example.learned.sum()) for example in result.examples)
+    counts = (result.rows, result.lengths, result.cut, result.dropped, result.without_target, trainable)
+    return _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
+
+
+def _prompts(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
+    needs_answer = any(reward.builtin in NEEDS_ANSWER for reward in spec.rewards)
+    length, field = spec.training.sequence_length, f"spec.data.{part}"
+    result = prompts.questions(read, chat, length, field, with_answer=needs_answer)
+
+    def visible(row: Row) -> dict[str, Tokens]:
+        ids = chat.prompt_ids(row.prompt, row.tools)
+        return {row.where: Tokens(ids, [False] * len(ids))}
+
+    counts = (len(result.lengths), result.lengths, 0, result.too_long, 0, None)
+    return _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
+
+
+def _pairs(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
+    """Report pairs; lengths are the longer answer's, and both answers of a row are shown."""
+    result = preference_pairs.make(read, chat, spec.training.sequence_length)
+    trainable = sum(int(example.learned.sum()) for pair in result.pairs for example in (pair.chosen, pair.rejected))
+    counts = (len(result.pairs), result.lengths, result.cut, 0, 0, trainable)
+
+    def visible(row: Row) -> dict[str, Tokens]:
+        chosen, rejected = preference_pairs.pair_tokens(row, chat)
+        return {f"{row.where}, chosen": chosen, f"{row.where}, rejected": rejected}
+
+    return _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
+
+
+def _report(
+    part: str,
+    read: Rows,
+    counts: tuple[int, Sequence[int], int, int, int, int | None],
+    bad: Sequence[DataError],
+    shown: list[Shown],
+) -> Report:
+    columns = dict(read.columns)
+    return Report(part, read.uri, read.files, read.format, columns, *counts, [str(error) for error in bad], shown)
+
+
+def _good(read: Rows, bad: Sequence[DataError], count: int) -> list[Row]:
+    """Return the first rows without errors."""
+    wrong = [str(error) for error in bad]
+    return [row for row in read.rows[: count + len(wrong)] if not any(w.startswith(f"{row.where}:") for w in wrong)][
+        :count
+    ]
+
+
+def _shown(
+    read: Rows, bad: Sequence[DataError], count: int, chat: Chat, visible: Callable[[Row], dict[str, Tokens]]
+) -> list[Shown]:
+    return [
+        Shown(where, _pieces(tokens, chat)) for row in _good(read, bad, count) for where, tokens in visible(row).items()
+    ]
+
+
+def _pieces(tokens: Tokens, chat: Chat) -> list[Piece]:
+    runs = groupby(zip(tokens.ids, tokens.assistant_mask, strict=True), key=lambda pair: pair[1])
+    return [
+        Piece(chat.tokenizer.decode([token for token, _ in run], skip_special=False), learned) for learned, run in runs
+    ]

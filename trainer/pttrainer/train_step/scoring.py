@@ -1,0 +1,48 @@
+"""Log-probs and values of a batch without gradient, each as one compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from jax import Array
+from jax.sharding import NamedSharding
+
+from pttrainer.batch import Batch
+from pttrainer.losses.chunked_logprobs import TokenStats, token_stats
+from pttrainer.models import Model, Params
+from pttrainer.train_step.critic import Critic
+
+
+def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, float], TokenStats]:
+    """Return the jitted log-probs of a batch's targets, without gradient; replicated on every process."""
+
+    def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
+        rows = batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT
+        hidden_BTD = model.forward(params, *rows, prompts=batch.prompts)
+        head = model.head(params).astype(hidden_BTD.dtype)
+        cap = model.config.final_softcap
+        return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
+
+    return jax.jit(score, out_shardings=whole, static_argnums=2)
+
+
+def value_step(
+    model: Model, critic: Critic, whole: NamedSharding, temperature: float, *, scored: bool
+) -> Callable[[Params, Params, Batch], tuple[Array, Array | None]]:
+    """Return the jitted critic values of all tokens and, if `scored`, the policy's log-probs, without gradient.
+
+    Both are replicated on every process. A critic that reads the policy's hidden states shares its one forward pass.
+    """
+
+    def values(params: Params, critic_params: Params, batch: Batch) -> tuple[Array, Array | None]:
+        hidden_BTD, logps_BT = None, None
+        if scored or critic.model is None:
+            hidden_BTD = model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+        if scored and hidden_BTD is not None:
+            head, cap = model.head(params).astype(hidden_BTD.dtype), model.config.final_softcap
+            stats = token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
+            logps_BT = stats.logps_BT
+        return critic.values(critic_params, hidden_BTD, batch, model.frozen(params)), logps_BT
+
+    return jax.jit(values, out_shardings=whole)

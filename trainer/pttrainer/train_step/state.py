@@ -1,0 +1,41 @@
+"""The state that a step changes, and where it lies on the mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh, NamedSharding
+
+from pttrainer.models import Params
+from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step.critic import CriticState
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes.
+
+    params: the trained weights (adapters alone, if there are any); step: optimizer steps done, int32; skipped: how many
+    of them were skipped, and how many in a row, int32; critic: its weights and optimizer, if the algorithm has one.
+    """
+
+    params: Params
+    optimizer: Any
+    step: Any
+    skipped: Any
+    critic: CriticState | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The mesh, and the shardings of the state on it."""
+
+    mesh: Mesh
+    state: TrainState
+    frozen: Params | None
+    """Shardings of the weights that no step changes; None without any."""
+
+    @property
+    def whole(self) -> NamedSharding:
+        """Return the sharding with a copy on every device."""
+        return sharding.replicated(self.mesh)
