@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
+from ptctl.ui.lazy_group import Lazy, LazyGroup
 
 _JOBS = "Jobs"
 _LAPTOP = "On this machine"
@@ -58,9 +58,7 @@ def _version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None
         ctx.exit()
 
 
-@click.group(
-    cls=LazyGroup, table=COMMANDS, moved=MOVED, context_settings=SETTINGS, examples=_EXAMPLES, no_args_is_help=True
-)
+@click.group(cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
 @click.option(
     "--version",
     is_flag=True,

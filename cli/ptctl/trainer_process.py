@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,31 +23,36 @@ from ptctl.ui.app import App
 _SAVING = "Interrupted. The trainer saves a checkpoint and ends; Ctrl-C again ends it at once."
 
 
-def run_trainer(app: App, job: PostTrainJob, verb: str = "run", *options: str) -> int:
+def run_trainer(
+    app: App, job: PostTrainJob, verb: str = "run", *options: str, on_start: Callable[[], None] = lambda: None
+) -> int:
     """Run the job (or another subcommand of the trainer on it) to its end and return the shell's exit code."""
-    code = trainer_code(job, verb, *options)
+    code = trainer_code(job, verb, *options, on_start=on_start)
     if code and code != INTERRUPTED:
         app.console.say(f"the trainer exited with code {code}")
         return FAILED
     return code
 
 
-def trainer_code(job: PostTrainJob, verb: str, *options: str, forked: bool = False) -> int:
+def trainer_code(
+    job: PostTrainJob, verb: str, *options: str, forked: bool = False, on_start: Callable[[], None] = lambda: None
+) -> int:
     """Return the trainer's own exit code, or INTERRUPTED.
 
+    on_start is called when the trainer runs: threads are started there, because a process with threads must not fork.
     forked: for a subcommand that needs no JAX and finishes sooner than a new Python starts: it runs in a fork of this
     process, which has already imported most of what it needs.
     """
     if not forked and find_spec("jax") is None:
         raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer-cpu]'")
-    with tempfile.TemporaryDirectory(prefix="ptctl-train-") as directory:
+    with interrupts.handled(interrupts.raise_once), tempfile.TemporaryDirectory(prefix="ptctl-train-") as directory:
         path = Path(directory) / "job.yaml"
         path.write_text(dump_job(job))
-        return _run_child([verb, str(path), *options], _trainer_environment(job), forked=forked)
+        return _run_child([verb, str(path), *options], _trainer_environment(job), on_start, forked=forked)
 
 
 def _trainer_environment(job: PostTrainJob) -> dict[str, str]:
-    """Return the environment that the operator's pod would have: on a laptop, `cpu-8` is eight device_env devices."""
+    """Return the environment that the operator's pod would have: on a laptop, `cpu-8` is eight virtual devices."""
     spec = job.spec
     accelerator = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     user_env = {entry.name: entry.value for entry in spec.env if entry.value is not None}
@@ -57,7 +63,7 @@ def _trainer_environment(job: PostTrainJob) -> dict[str, str]:
     return {**os.environ, **device_env, **user_env}
 
 
-def _run_child(args: list[str], environment: dict[str, str], *, forked: bool) -> int:
+def _run_child(args: list[str], environment: dict[str, str], on_start: Callable[[], None], *, forked: bool) -> int:
     """Run the trainer as a child. It gets SIGTERM for Ctrl-C and SIGTERM of ours, SIGKILL for a second Ctrl-C."""
     interrupts_seen: list[int] = []
 
@@ -75,6 +81,7 @@ def _run_child(args: list[str], environment: dict[str, str], *, forked: bool) ->
         interrupts.handled(on_interrupt),
         interrupts.handled(lambda number, frame: send(number), signal.SIGTERM),
     ):
+        on_start()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(pipe)
     return INTERRUPTED if interrupts_seen and code else code

@@ -98,7 +98,7 @@ def up(
             _spawn(layout, [*options, *(f"--without={part}" for part in without)])
             return _wait_until_ready(layout, say, started=True)
         except KeyboardInterrupt:
-            say("interrupted: stopping the cluster")
+            say("stopping the cluster")
             _signal(layout, signal.SIGINT)
             _wait_for_end(layout, say)
             raise
@@ -180,7 +180,7 @@ def _spawn(layout: Layout, options: list[str]) -> None:
 
 
 def _copy_kubeconfig(source: Path, target: Path) -> None:
-    """Copy the kubeconfig with absolute file names: relative ones are relative to its source_roots directory."""
+    """Copy the kubeconfig with absolute file names: relative ones are relative to its directory."""
     import yaml
 
     config = yaml.safe_load(source.read_text())

@@ -1,4 +1,4 @@
-"""File locks that the kernel releases when their lock_holder dies, which a pid file cannot guarantee."""
+"""File locks that the kernel releases when the holder dies, which a pid file cannot guarantee."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RETRY_S = 0.02
 
 
 class Lock:
-    """An exclusive lock on a file, which contains the lock_holder's pid."""
+    """An exclusive lock on a file, which contains the pid of its holder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,7 +38,7 @@ class Lock:
             return True
 
     def release(self) -> None:
-        """Release the lock, if file_lock."""
+        """Release the lock, if it is held."""
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
@@ -46,7 +46,7 @@ class Lock:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the pid of the live lock lock_holder, or None."""
+    """Return the pid of the process that holds the lock, or None."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Local processes that must not outlive their owner: start, identify after a crash, kill with all descendants.
 
 Every process carries a marker variable in its environment, which its children inherit, so that even one that left its
-session is matches. A pid alone identifies nothing after a restart; pid and start time together do.
+session can be identified. A pid alone identifies nothing after a restart; pid and start time together do.
 """
 
 from __future__ import annotations

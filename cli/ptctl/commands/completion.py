@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -17,7 +16,7 @@ ptctl completion fish > ~/.config/fish/completions/ptctl.fish
 """
 
 
-@click.command("completion", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("completion", cls=Verb, examples=_EXAMPLES)
 @click.argument("shell", type=click.Choice(SHELLS))
 @pass_app
 def completion(app: App, shell: str) -> None:

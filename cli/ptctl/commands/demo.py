@@ -8,7 +8,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 _EXAMPLES = """
 ptctl demo
@@ -18,7 +17,7 @@ ptctl demo 2>&1 | tee demo.log   # plain lines instead of the live view
 """
 
 
-@click.command("demo", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("demo", cls=Verb, examples=_EXAMPLES)
 @click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of data and training."
 )
@@ -30,7 +29,7 @@ ptctl demo 2>&1 | tee demo.log   # plain lines instead of the live view
     show_default=True,
     help="Directory for data, runs and picture.",
 )
-@click.option("--down", is_flag=True, help="Stop the cluster at the end instead of keeping it for a look around.")
+@click.option("--down", is_flag=True, help="Stop the cluster at the end instead of keeping it.")
 @pass_app
 def demo(app: App, seed: int, folder: Path, down: bool) -> None:
     """Teach a small model to add, and watch it learn.

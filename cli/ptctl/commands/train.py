@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import assignments, job_file
 
 _EXAMPLES = """
@@ -16,7 +15,7 @@ ptctl train -f job.yaml --set training.optimizer.learningRate=3e-6 --fresh     #
 """
 
 
-@click.command("train", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("train", cls=Verb, examples=_EXAMPLES)
 @job_file()
 @assignments
 @click.option("--fresh", is_flag=True, help="Start over; the existing run is kept as NAME.previous-N.")

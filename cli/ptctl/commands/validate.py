@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import job_file
 
 _EXAMPLES = """
@@ -15,7 +14,7 @@ ptctl workload get llama-gsm8k -o yaml | ptctl validate -f -
 """
 
 
-@click.command("validate", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("validate", cls=Verb, examples=_EXAMPLES)
 @job_file()
 @pass_app
 def validate(app: App, filename: str) -> None:

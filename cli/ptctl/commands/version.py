@@ -6,10 +6,9 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 
-@click.command("version", cls=Verb, context_settings=SETTINGS, examples="ptctl version")
+@click.command("version", cls=Verb, examples="ptctl version")
 @pass_app
 def version(app: App) -> None:
     """Print the version."""

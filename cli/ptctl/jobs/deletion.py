@@ -1,4 +1,4 @@
-"""Delete jobs, and wait deadline they and their pods are gone."""
+"""Delete jobs, and wait until they and their pods are gone."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def matrix(
 def _run_and_read(job: PostTrainJob, args: Sequence[str], *, forked: bool) -> tuple[int, Any]:
     """Return the trainer's exit code and the result that it wrote; None if it wrote nothing."""
     with tempfile.TemporaryDirectory(prefix="ptctl-plan-") as folder:
-        file = Path(folder) / "answer.json"
+        file = Path(folder) / "result.json"
         code = trainer_process.trainer_code(job, "preflight", *args, "--write", str(file), forked=forked)
         return code, json.loads(file.read_text()) if file.exists() else None
 

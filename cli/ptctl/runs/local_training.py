@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,30 +28,30 @@ def train(app: App, job: PostTrainJob, *, is_fresh: bool) -> int:
     uri = run_uri(job.spec.output.uri, job.metadata.name)
     run = Path(uri.removeprefix("file://")) if uri.startswith("file://") else None
     app.console.say(f"{job.metadata.name}: {summary(job)}, in {run or uri}\nstarting the trainer")
-    with _stages(app.console, run):
-        code = trainer_process.run_trainer(app, job, "run", *(["--fresh"] if is_fresh else []))
-    app.console.say("\n".join(_what_next(job, run, uri, code)))
+    with _stages(app.console, run) as show_stages:
+        options = ["--fresh"] if is_fresh else []
+        code = trainer_process.run_trainer(app, job, "run", *options, on_start=show_stages)
+    for line in _what_next(job, run, uri, code):
+        app.console.say(line)
     return code
 
 
 @contextmanager
-def _stages(console: Console, run: Path | None) -> Iterator[None]:
-    """Print the stages of the run from its progress document, while the trainer runs."""
+def _stages(console: Console, run: Path | None) -> Iterator[Callable[[], None]]:
+    """Yield a function that prints the stages of the run, from its progress document, until the block ends."""
     ended = threading.Event()
     started, last = time.time(), ""
 
-    def follow(run: Path) -> None:
+    def follow() -> None:
         nonlocal last
-        while not ended.wait(_POLL_S):
+        while run is not None and not ended.wait(_POLL_S):
             stage = str(directory.progress(run, started).get("stage"))
             if stage != last and stage in _STAGES:
                 console.say(f"{directory.STAGES[stage]} ...")
             last = stage
 
-    if run is not None:
-        threading.Thread(target=follow, args=(run,), daemon=True).start()
     try:
-        yield
+        yield threading.Thread(target=follow, daemon=True).start
     finally:
         ended.set()
 

@@ -1,4 +1,4 @@
-"""Logs of a job: what exists now, or a stream that goes on through restarts deadline the job ends.
+"""Logs of a job: what exists now, or a stream that goes on through restarts until the job ends.
 
 One thread per rank reads its pod, one queue orders the lines as they arrive, and only the main thread prints.
 """
@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from ptapi.text.terminal import PROGRESS_LINE
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view
@@ -45,7 +46,7 @@ def print_logs(app: App, target: Target, name: str, only_rank: int | None, tail:
 
 
 def follow_logs(app: App, target: Target, name: str, only_rank: int | None, tail: int | None) -> None:
-    """Print the lines of all ranks as they are written, deadline the job has ended and everything is printed."""
+    """Print the lines of all ranks as they are written, until the job has ended and everything is printed."""
     kube = app.connect(target)
     job = view(fetch(kube, target, name))
     lines: queue.Queue[Line] = queue.Queue()
@@ -128,6 +129,8 @@ class _Printer:
         self._has_many = self._has_many or any(rank.number > 0 for rank in current)
 
     def print(self, rank: Rank, line: str) -> None:
+        if line.startswith(PROGRESS_LINE):
+            return  # for the operator
         if rank.attempt != self._attempt:
             if self._attempt or rank.attempt > 1:
                 self._console.say(f"--- attempt {rank.attempt}")

@@ -10,23 +10,7 @@ from typing import Any
 
 import click
 
-TEXT_WIDTH = 100
-
-
-class Examples(click.Command):
-    """Adds an `Examples:` section that is printed verbatim, ready to copy."""
-
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = examples
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        if self.examples:
-            formatter.write_paragraph()
-            formatter.write("Examples:\n")
-            for line in self.examples.strip().splitlines():
-                formatter.write(f"  {line}\n" if line else "\n")
+_TEXT_WIDTH = 100
 
 
 class SectionOption(click.Option):
@@ -37,13 +21,25 @@ class SectionOption(click.Option):
         self.heading = heading
 
 
-class Verb(Examples):
-    """A command with examples. `replacements` maps a flag of XPK or gcluster to what to use here."""
+class Verb(click.Command):
+    """A command with kubectl's -h, examples that are printed verbatim, and a help no wider than a page.
 
-    def __init__(self, *args: Any, replacements: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        kwargs.setdefault("no_args_is_help", False)
-        super().__init__(*args, **kwargs)
+    `replacements` maps a flag of XPK or gcluster to what to use here.
+    """
+
+    def __init__(self, *, examples: str = "", replacements: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": _TEXT_WIDTH}
+        super().__init__(context_settings=settings, **kwargs)
+        self.examples = examples
         self.replacements = replacements or {}
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, ready to copy."""
+        if self.examples:
+            formatter.write_paragraph()
+            formatter.write("Examples:\n")
+            for line in self.examples.strip().splitlines():
+                formatter.write(f"  {line}\n" if line else "\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their headings."""

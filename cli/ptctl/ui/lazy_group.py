@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ptctl.ui.command import TEXT_WIDTH, Verb
+from ptctl.ui.command import Verb
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Lazy:
 class LazyGroup(Verb, click.Group):
     """A group of commands by name. `moved` maps another tool's command to what to use here."""
 
-    def __init__(self, *args: Any, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**{"no_args_is_help": True, **kwargs})
         self.table = table
         self.moved = moved or {}
 
@@ -84,7 +84,3 @@ class LazyGroup(Verb, click.Group):
             rows = [(name.ljust(width), entry.help) for name, entry in self.table.items() if entry.heading == heading]
             with formatter.section(heading):
                 formatter.write_dl(rows, col_max=16)
-
-
-SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": TEXT_WIDTH}
-"""Context settings of every command: kubectl's -h, and help no wider than a page."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ptapi.accelerators import compiler_flags
-from ptapi.run_directory import TERMINATION_LOG_ENV
+from ptapi.run_directory import PROGRESS_LOG_ENV, TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
 from ptkube.resources import Manifest
 from ptoperator.kube import names
@@ -35,6 +35,7 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
         *_devices(layout),
         *_compiler_flags(layout),
+        *([value(PROGRESS_LOG_ENV, "true")] if layout.is_progress_in_log else []),
         *_indices(layout, process_in_host),
         *_distributed(layout),
         *_multislice(layout),

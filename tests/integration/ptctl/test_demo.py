@@ -35,15 +35,15 @@ def start(home: Path, *words: str) -> subprocess.Popen[str]:
 
 def processes_below(folder: Path) -> list[str]:
     """Command lines of this machine that name the folder."""
-    found = []
+    lines = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue  # it ended meanwhile
         if str(folder) in line:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 def listening_addresses(home: Path) -> set[str]:

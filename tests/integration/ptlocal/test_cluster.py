@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.builders.cluster.manifests import eventually
 
 from ptkube.client import ApiError, Kube
 from ptkube.resources import CONFIGMAPS, NODES, PODS, POSTTRAINJOBS, Manifest
@@ -46,18 +48,14 @@ def _pod_in(kube: Kube, name: str, *phases: str) -> Manifest | None:
     return pod if (pod.get("status") or {}).get("phase") in phases else None
 
 
-def until(found: Callable[[], Any], timeout_s: float = 600.0) -> Any:
+def until(found: Callable[[], Any]) -> Any:
     """The first true answer; an API server that is being restarted may refuse meanwhile."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            answer = found()
-        except ApiError:
-            answer = None
-        if answer:
-            return answer
-        time.sleep(0.05)
-    raise AssertionError(f"not within {timeout_s} s")
+
+    def answer() -> Any:
+        with suppress(ApiError):
+            return found()
+
+    return eventually(answer)
 
 
 def test_a_cluster_starts_once_keeps_its_state_and_leaves_nothing(data: Path) -> None:
@@ -126,8 +124,8 @@ def test_after_kill_9_of_the_supervisor_the_next_up_leaves_no_orphan(data: Path)
 
 
 def _sleepers() -> list[str]:
-    found = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    return [line for line in found if line in ("sleep 5151", "sleep 5252")]
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if line in ("sleep 5151", "sleep 5252")]
 
 
 def test_after_kill_9_of_the_supervisor_down_and_reset_clean_up_too(data: Path) -> None:
@@ -187,9 +185,9 @@ def test_many_starts_at_once_make_one_cluster(data: Path) -> None:
         f"info = up(Path({str(data)!r}), without=['operator'], say=lambda _: None); print(info.pid, info.started)"
     )
     starting = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = [process.communicate(timeout=900)[0].split() for process in starting]
-    assert len({pid for pid, _ in answers}) == 1
-    assert sorted(started for _, started in answers) == ["False", "False", "True"]
+    outputs = [process.communicate(timeout=900)[0].split() for process in starting]
+    assert len({pid for pid, _ in outputs}) == 1
+    assert sorted(started for _, started in outputs) == ["False", "False", "True"]
 
 
 def test_reset_forgets_everything_and_touches_nothing_else(data: Path, tmp_path: Path) -> None:

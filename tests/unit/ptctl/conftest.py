@@ -22,7 +22,7 @@ Invoke = Callable[..., "Outcome"]
 
 
 class Stream(io.StringIO):
-    """A stream that says whether it is a terminal."""
+    """A stream with a fixed answer to isatty()."""
 
     def __init__(self, is_terminal: bool) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class FakeKube:
     ) -> ListResult:
         self._raise()
         self.calls.append(("list", (r.plural, namespace, labels, fields)))
-        found = [
+        matches = [
             copy.deepcopy(body)
             for (plural, ns, name), body in self.objects.items()
             if plural == r.plural
@@ -87,7 +87,7 @@ class FakeKube:
             and fields
             in (None, f"metadata.name={name}", f"involvedObject.name={body.get('involvedObject', {}).get('name')}")
         ]
-        return ListResult(found, "1")
+        return ListResult(matches, "1")
 
     def create(self, r: Resource, body: Manifest, *, dry_run: bool = False) -> Manifest:
         self._raise()

@@ -34,7 +34,7 @@ def test_it_says_that_somebody_looks_waits_and_forwards_the_port(
     assert result.code == 0, result.err
     assert served == [["kubectl", "-n", "default", "port-forward", f"service/{BOARD}", "7007:6006"]]
     assert "http://localhost:7007/" in result.err
-    (name, namespace, body) = next(said for verb, said in kube.calls if verb == "patch")
+    (name, namespace, body) = next(arguments for verb, arguments in kube.calls if verb == "patch")
     assert (name, namespace) == ("a", "default")
     assert body["metadata"]["annotations"][labels.TENSORBOARD_UNTIL].endswith("Z")
 

@@ -108,7 +108,7 @@ def test_delete_one_by_name_asks_nothing_and_says_what_stays(invoke: Invoke, kub
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "either one NAME or --all"),
         (("a", "--all"), "either one NAME or --all"),
@@ -119,11 +119,11 @@ def test_delete_one_by_name_asks_nothing_and_says_what_stays(invoke: Invoke, kub
     ],
 )
 def test_delete_refuses_what_is_not_clear(
-    invoke: Invoke, kube: Any, make_job: Make, words: tuple[str, ...], said: str
+    invoke: Invoke, kube: Any, make_job: Make, words: tuple[str, ...], message: str
 ) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
     result = invoke("workload", "delete", *words)
-    assert (result.code, said in result.err) == (2, True)
+    assert (result.code, message in result.err) == (2, True)
     assert len(kube.objects) == 1
 
 

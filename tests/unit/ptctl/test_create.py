@@ -273,13 +273,13 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_input_exits_2_names_what_is_wrong_and_sends_nothing(
-    invoke: Invoke, kube: Any, words: list[str], said: str
+    invoke: Invoke, kube: Any, words: list[str], message: str
 ) -> None:
     result = invoke("workload", "create", *words)
     assert result.code == 2, result.err
-    assert said in result.err
+    assert message in result.err
     assert "Traceback" not in result.err
     assert "a bug" not in result.err
     assert result.out == ""
@@ -309,14 +309,14 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), FILES.values(), ids=FILES)
-def test_a_wrong_file_exits_2_and_names_itself(invoke: Invoke, tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), FILES.values(), ids=FILES)
+def test_a_wrong_file_exits_2_and_names_itself(invoke: Invoke, tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     for words in (("workload", "create"), ("validate",), ("workload", "render"), ("train",)):
         result = invoke(*words, "-f", str(path))
         assert result.code == 2, result.err
-        assert said in result.err
+        assert message in result.err
         assert str(path) in result.err
         assert "Traceback" not in result.err
 

@@ -124,9 +124,9 @@ def test_accuracy_is_read_from_the_two_runs(tmp_path: Path) -> None:
     run_of(
         place, GRPO, [{"step": 0, "eval/reward": 0.615}, {"step": 1, "reward": 0.5}, {"step": 9, "eval/reward": 0.97}]
     )
-    found = report.accuracy(place)
-    assert found == report.Accuracy(0.01, 0.615, 0.97)
-    lines = report.accuracy_table(found, {SFT: 61.4, GRPO: 100}).splitlines()
+    accuracy = report.accuracy(place)
+    assert accuracy == report.Accuracy(0.01, 0.615, 0.97)
+    lines = report.accuracy_table(accuracy, {SFT: 61.4, GRPO: 100}).splitlines()
     assert [line.split() for line in lines[1:]] == [
         ["before", "training", "1.0%"],
         ["after", "SFT", "61.5%", "+60", "points", "61", "s"],

@@ -141,7 +141,7 @@ def test_a_job_of_another_namespace_is_pointed_at(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (Unauthorized(401, "Unauthorized", "Unauthorized"), 4, "Unauthorized"),
         (Forbidden(403, "Forbidden", "cannot list resource"), 4, "cannot list resource"),
@@ -151,13 +151,13 @@ def test_a_job_of_another_namespace_is_pointed_at(invoke: Invoke) -> None:
     ],
 )
 def test_errors_of_the_cluster_have_their_exit_code_and_a_hint(
-    invoke: Invoke, kube: Any, error: Exception, code: int, said: str
+    invoke: Invoke, kube: Any, error: Exception, code: int, message: str
 ) -> None:
     kube.error = error
     for words in (("workload", "list"), ("workload", "get", "a"), ("workload", "wait", "a")):
         result = invoke(*words)
         assert result.code == code
-        assert said in result.err
+        assert message in result.err
         assert result.out == ""
         assert result.err.startswith("error: ")
 

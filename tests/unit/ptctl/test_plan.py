@@ -12,24 +12,24 @@ Invoke = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
-    ("ended", "code", "said"), [(0, 0, ""), (70, 1, ""), (64, 2, ""), (1, 1, "exited with code 1")]
+    ("ended", "code", "message"), [(0, 0, ""), (70, 1, ""), (64, 2, ""), (1, 1, "exited with code 1")]
 )
 def test_exit_codes_say_whether_it_fits(
-    invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int, said: str
+    invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int, message: str
 ) -> None:
-    asked: list[tuple[str, ...]] = []
+    calls: list[tuple[str, ...]] = []
 
     def trainer_code(job: Any, verb: str, *words: str, forked: bool) -> int:
         assert forked
-        asked.append((job.spec.accelerator.type, verb, *words))
+        calls.append((job.spec.accelerator.type, verb, *words))
         return ended
 
     monkeypatch.setattr(ptctl.trainer_process, "trainer_code", trainer_code)
     words = ("--set", "accelerator.type=v6e-32", "--quick", "--price", "2.5", "-o", "json")
     outcome = invoke("plan", "-f", str(job_file), *words)
     assert outcome.code == code
-    assert said in outcome.err
-    assert asked == [("v6e-32", "preflight", "--output", "json", "--quick", "--price", "2.5")]
+    assert message in outcome.err
+    assert calls == [("v6e-32", "preflight", "--output", "json", "--quick", "--price", "2.5")]
 
 
 def test_a_wrong_job_starts_nothing(invoke: Invoke, job_file: Path) -> None:

@@ -34,23 +34,23 @@ NONE = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """What the trainer is asked for; it answers at once."""
-    words_seen: list[tuple[str, ...]] = []
+def trainer_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The calls of the trainer, which returns at once."""
+    calls: list[tuple[str, ...]] = []
 
     def trainer_code(job: Any, verb: str, *words: str, forked: bool) -> int:
-        words_seen.append((verb, *words))
+        calls.append((verb, *words))
         answer = FITTED if "--fit" in words else [CELL, NONE]
         if "--write" in words:
             Path(words[-1]).write_text(json.dumps(answer))
         return 0
 
     monkeypatch.setattr(ptctl.trainer_process, "trainer_code", trainer_code)
-    return words_seen
+    return calls
 
 
 def test_fit_prints_the_users_job_with_the_change_and_says_what_it_is(
-    invoke: Invoke, job_file: Path, asked: list[tuple[str, ...]]
+    invoke: Invoke, job_file: Path, trainer_calls: list[tuple[str, ...]]
 ) -> None:
     outcome = invoke("plan", "fit", "-f", str(job_file), "--keep", "chips", "--quick")
     assert outcome.code == 0
@@ -59,11 +59,11 @@ def test_fit_prints_the_users_job_with_the_change_and_says_what_it_is(
     assert "training.microBatchSize: unset -> 16" in outcome.err
     assert "12.0 of 16.0 GiB per chip by the fast compile" in outcome.err
     assert "refused by the compiler: the job as it is" in outcome.err
-    assert asked[0][:5] == ("preflight", "--fit", "--quick", "--keep", "chips")
+    assert trainer_calls[0][:5] == ("preflight", "--fit", "--quick", "--keep", "chips")
 
 
 def test_fit_writes_a_file_that_is_a_job(
-    invoke: Invoke, job_file: Path, tmp_path: Path, asked: list[tuple[str, ...]]
+    invoke: Invoke, job_file: Path, tmp_path: Path, trainer_calls: list[tuple[str, ...]]
 ) -> None:
     target = tmp_path / "fitting.yaml"
     outcome = invoke("plan", "fit", "-f", str(job_file), "-o", str(target))
@@ -85,14 +85,14 @@ def test_fit_without_a_change_that_helps_ends_with_1(
 
 
 def test_the_matrix_as_text_json_and_csv_says_the_same(
-    invoke: Invoke, job_file: Path, tmp_path: Path, asked: list[tuple[str, ...]]
+    invoke: Invoke, job_file: Path, tmp_path: Path, trainer_calls: list[tuple[str, ...]]
 ) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("currency: EUR\nsource: a contract\nchipHour: {v6e: 2.7}\n")
     flags = ("plan", "matrix", "-f", str(job_file), "--accelerator", "v6e-16", "--batch-size", "32")
     text = invoke(*flags, "--prices", str(prices))
     assert text.code == 0
-    assert asked[0][:6] == ("preflight", "--matrix", "--accelerator", "v6e-16", "--batch-size", "32")
+    assert trainer_calls[0][:6] == ("preflight", "--matrix", "--accelerator", "v6e-16", "--batch-size", "32")
     # 2.70 for 15,000 tokens a second over an hour
     assert text.out.splitlines()[1].split()[-9:] == [
         "32",
@@ -113,7 +113,9 @@ def test_the_matrix_as_text_json_and_csv_says_the_same(
     assert (rows[1]["peakGib"], document[1]["peakGib"]) == ("", None)
 
 
-def test_the_matrix_as_a_picture(invoke: Invoke, job_file: Path, tmp_path: Path, asked: list[tuple[str, ...]]) -> None:
+def test_the_matrix_as_a_picture(
+    invoke: Invoke, job_file: Path, tmp_path: Path, trainer_calls: list[tuple[str, ...]]
+) -> None:
     target = tmp_path / "matrix.png"
     outcome = invoke("plan", "matrix", "-f", str(job_file), "-o", str(target))
     assert (outcome.code, outcome.out) == (0, "")
@@ -122,13 +124,13 @@ def test_the_matrix_as_a_picture(invoke: Invoke, job_file: Path, tmp_path: Path,
 
 
 def test_a_price_of_the_table_is_the_price_of_the_plan(
-    invoke: Invoke, job_file: Path, tmp_path: Path, asked: list[tuple[str, ...]]
+    invoke: Invoke, job_file: Path, tmp_path: Path, trainer_calls: list[tuple[str, ...]]
 ) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("chipHour: {v6e: 2.7}\n")
     words = ("--set", "accelerator.type=v6e-32", "--prices", str(prices))
     assert invoke("plan", "-f", str(job_file), *words).code == 0
-    assert asked[0][-4:] == ("--price", "2.7", "--chip-hour", "v6e=2.7")
+    assert trainer_calls[0][-4:] == ("--price", "2.7", "--chip-hour", "v6e=2.7")
 
 
 @pytest.mark.parametrize(

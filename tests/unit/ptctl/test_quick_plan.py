@@ -24,8 +24,8 @@ CPU_SECONDS = 1.0
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """GRPO of an 8 B model on 16 v6e chips."""
-    asked = job("llama3.1-8b", "v6e-16", algorithm="grpo", batchSize=64, sequenceLength=2048)
-    body = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    requested = job("llama3.1-8b", "v6e-16", algorithm="grpo", batchSize=64, sequenceLength=2048)
+    body = requested.model_dump(mode="json", by_alias=True, exclude_unset=True)
     body["spec"]["rewards"] = [{"builtin": "gsm8k"}]
     path = tmp_path_factory.mktemp("quick") / "job.yaml"
     path.write_text(yaml.safe_dump(body))

@@ -27,13 +27,13 @@ def test_one_holder_at_a_time_and_its_pid_is_known(tmp_path: Path) -> None:
 def test_two_who_only_ask_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
-    answers: list[int | None] = []
-    threads = [threading.Thread(target=lambda: answers.append(lock_holder(path))) for _ in range(8)]
+    holders: list[int | None] = []
+    threads = [threading.Thread(target=lambda: holders.append(lock_holder(path))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == [None] * 8
+    assert holders == [None] * 8
 
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:

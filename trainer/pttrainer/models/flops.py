@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.lora.adapters import Adapters
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pttrainer.batch import Batch  # imports jax
 
 Pairs = Callable[[int | None], int]
@@ -28,7 +28,7 @@ Pairs = Callable[[int | None], int]
 
 def batch_flops(config: ModelConfig, adapters: Adapters | None, batch: Batch) -> float:
     """Return the FLOPs of the forward and backward pass of a batch (`step_flops`)."""
-    learned = int(np.sum(batch.mask_BT > 0))
+    learned = int((batch.mask_BT > 0).sum())
     return step_flops(config, adapters, tokens_of(batch), learned, lambda window: pairs(batch, window))
 
 
@@ -95,17 +95,17 @@ def visible(tokens: int, window: int | None) -> int:
 
 def tokens_of(batch: Batch) -> int:
     """Return the number of computed tokens, without padding."""
-    of_prompts = 0 if batch.prompts is None else np.sum(batch.prompts.segment_ids_PT > 0)
-    return int(np.sum(batch.segment_ids_BT > 0) + of_prompts)
+    of_prompts = 0 if batch.prompts is None else (batch.prompts.segment_ids_PT > 0).sum()
+    return int((batch.segment_ids_BT > 0).sum() + of_prompts)
 
 
 def pairs(batch: Batch, window: int | None) -> int:
     """Return the pairs of a query and a visible key; a shared prompt sees itself once."""
     if batch.prompts is None:
         return visible_pairs(example_lengths(batch.segment_ids_BT), window)
-    prompts_P = np.sum(batch.prompts.segment_ids_PT > 0, axis=1)
-    before_B = np.repeat(prompts_P, batch.samples)
-    whole_B = before_B + np.sum(batch.segment_ids_BT > 0, axis=1)
+    prompts_P = (batch.prompts.segment_ids_PT > 0).sum(axis=1)
+    before_B = prompts_P.repeat(batch.samples)
+    whole_B = before_B + (batch.segment_ids_BT > 0).sum(axis=1)
     return visible_pairs(whole_B, window) - visible_pairs(before_B, window) + visible_pairs(prompts_P, window)
 
 
@@ -116,6 +116,8 @@ def visible_pairs(lengths: np.ndarray, window: int | None) -> int:
 
 def example_lengths(segment_ids_BT: np.ndarray) -> np.ndarray:
     """Return the tokens of each example of packed rows; padding (0) is none."""
+    import numpy as np  # not at the top: `ptctl plan --quick` uses this module, and imports no numpy
+
     ids = np.asarray(segment_ids_BT, np.int64)
     rows = np.arange(ids.shape[0])[:, None] * (int(ids.max(initial=0)) + 1)
     counts = np.bincount((rows + ids)[ids > 0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
+from ptctl.ui.lazy_group import Lazy, LazyGroup
 
 COMMANDS = {
     "check": Lazy("ptctl.commands.data.check:check", "Show a job's data as the model will see it."),
@@ -20,14 +20,6 @@ ptctl data check -f job.yaml
 """
 
 
-@click.group(
-    "data",
-    cls=LazyGroup,
-    table=COMMANDS,
-    moved=MOVED,
-    context_settings=SETTINGS,
-    examples=_EXAMPLES,
-    no_args_is_help=True,
-)
+@click.group("data", cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
 def data() -> None:
     """Inspect a job's data before you pay for chips."""

@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import assignments, job_file
 
 _EXAMPLES = """
@@ -17,7 +16,7 @@ ptctl data check -f job.yaml --set data.train.uri=file:///data/new.parquet
 """
 
 
-@click.command("check", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("check", cls=Verb, examples=_EXAMPLES)
 @job_file()
 @assignments
 @click.option("--part", type=click.Choice(["train", "eval"]), help="Show only data.train or data.eval.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
+from ptctl.ui.lazy_group import Lazy, LazyGroup
 
 COMMANDS = {
     "up": Lazy("ptctl.commands.local.up:up", "Start the cluster with the jobs that it had."),
@@ -30,15 +30,7 @@ ptctl local down
 """
 
 
-@click.group(
-    "local",
-    cls=LazyGroup,
-    table=COMMANDS,
-    moved=MOVED,
-    context_settings=SETTINGS,
-    examples=_EXAMPLES,
-    no_args_is_help=True,
-)
+@click.group("local", cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
 def local() -> None:
     """Run a small cluster on this machine, to try things out.
 

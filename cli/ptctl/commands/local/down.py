@@ -6,10 +6,9 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 
-@click.command("down", cls=Verb, context_settings=SETTINGS, examples="ptctl local down")
+@click.command("down", cls=Verb, examples="ptctl local down")
 @click.option("--now", is_flag=True, help="Give jobs two seconds instead of time to save a checkpoint.")
 @pass_app
 def down(app: App, now: bool) -> None:

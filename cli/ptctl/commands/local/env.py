@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 _EXAMPLES = """
 eval "$(ptctl local env)"            # bash, zsh
@@ -14,7 +13,7 @@ ptctl local env --shell fish | source
 """
 
 
-@click.command("env", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("env", cls=Verb, examples=_EXAMPLES)
 @click.option(
     "--shell", type=click.Choice(("bash", "zsh", "fish")), default="bash", show_default=True, help="Syntax to print."
 )

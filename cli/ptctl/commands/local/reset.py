@@ -6,10 +6,9 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 
-@click.command("reset", cls=Verb, context_settings=SETTINGS, examples="ptctl local reset")
+@click.command("reset", cls=Verb, examples="ptctl local reset")
 @pass_app
 def reset(app: App) -> None:
     """Stop the cluster and delete everything in it.

@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 _EXAMPLES = """
 ptctl local status
@@ -14,7 +13,7 @@ ptctl local status -o json
 """
 
 
-@click.command("status", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("status", cls=Verb, examples=_EXAMPLES)
 @click.option("-o", "--output", "form", type=click.Choice(("json",)), help="Output format, for scripts.")
 @pass_app
 def status(app: App, form: str | None) -> int:

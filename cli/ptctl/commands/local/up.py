@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 
 _EXAMPLES = """
 ptctl local up
@@ -14,7 +13,7 @@ eval "$(ptctl local env)" && kubectl get nodes
 """
 
 
-@click.command("up", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("up", cls=Verb, examples=_EXAMPLES)
 @pass_app
 def up(app: App) -> None:
     """Start the cluster with the jobs that it had. Does nothing if it is already up."""

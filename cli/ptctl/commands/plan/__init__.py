@@ -6,7 +6,7 @@ import click
 from click.core import ParameterSource
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
+from ptctl.ui.lazy_group import Lazy, LazyGroup
 from ptctl.ui.options import assignments, job_file, prices_file
 
 COMMANDS = {
@@ -32,14 +32,7 @@ ptctl plan matrix -f job.yaml
 
 
 @click.group(
-    "plan",
-    cls=LazyGroup,
-    table=COMMANDS,
-    context_settings=SETTINGS,
-    examples=_EXAMPLES,
-    replacements=_REPLACEMENTS,
-    invoke_without_command=True,
-    no_args_is_help=True,
+    "plan", cls=LazyGroup, table=COMMANDS, examples=_EXAMPLES, replacements=_REPLACEMENTS, invoke_without_command=True
 )
 @job_file(required=False)
 @assignments

@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import assignments, job_file
 
 _EXAMPLES = """
@@ -16,7 +15,7 @@ ptctl plan fit -f job.yaml --quick | ptctl workload create -f -
 """
 
 
-@click.command("fit", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("fit", cls=Verb, examples=_EXAMPLES)
 @job_file()
 @assignments
 @click.option("--quick", is_flag=True, help="Use only the formula: no compiler, no JAX.")

@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import assignments, job_file, prices_file
 
 _EXAMPLES = """
@@ -15,7 +14,7 @@ ptctl plan matrix -f job.yaml --accelerator v6e-16 --accelerator v5p-16 --batch-
 """
 
 
-@click.command("matrix", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("matrix", cls=Verb, examples=_EXAMPLES)
 @job_file()
 @assignments
 @click.option("--accelerator", multiple=True, metavar="TYPE", help="Accelerator of a row; repeatable.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
+from ptctl.ui.lazy_group import Lazy, LazyGroup
 
 _SUBMIT = "Submit"
 _INSPECT = "Inspect"
@@ -61,14 +61,6 @@ ptctl workload logs llama-gsm8k -f
 """
 
 
-@click.group(
-    "workload",
-    cls=LazyGroup,
-    table=COMMANDS,
-    moved=MOVED,
-    context_settings=SETTINGS,
-    examples=_EXAMPLES,
-    no_args_is_help=True,
-)
+@click.group("workload", cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
 def workload() -> None:
     """Create, watch and delete jobs in a cluster."""

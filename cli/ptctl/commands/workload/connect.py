@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
@@ -16,7 +15,7 @@ ptctl workload connect notebook --forward    # forwards the proxy to this machin
 """
 
 
-@click.command("connect", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("connect", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @click.option("--forward", is_flag=True, help="Run kubectl port-forward to the proxy.")
 @click.option(

@@ -14,7 +14,6 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.choices import ALGORITHMS, BUILTIN_REWARDS
 from ptctl.ui.command import SectionOption, Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, job_file
 from ptctl.ui.xpk_flags import CREATE
 
@@ -44,7 +43,7 @@ job, training, chips, pods = (
 )
 
 
-@click.command("create", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=CREATE)
+@click.command("create", cls=Verb, examples=_EXAMPLES, replacements=CREATE)
 @job_file(required=False)
 @job("--workload", metavar="NAME", help="Name of the job.")
 @job("--model", metavar="URI", help="hf://, gs://, file:// or a path; random://tiny to try things out.")

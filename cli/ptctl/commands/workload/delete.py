@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import Duration, cluster_options, complete_names, pattern_filters, selector
 from ptctl.ui.xpk_flags import DELETE
 
@@ -18,7 +17,7 @@ ptctl workload delete --all -l team=search
 """
 
 
-@click.command("delete", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=DELETE)
+@click.command("delete", cls=Verb, examples=_EXAMPLES, replacements=DELETE)
 @click.argument("names", nargs=-1, metavar="[NAME]", shell_complete=complete_names)
 @click.option("--all", "delete_all", is_flag=True, help="Delete every job in the namespace that matches the filters.")
 @selector

@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
@@ -16,7 +15,7 @@ ptctl workload describe runs/llama-gsm8k     # a run of `ptctl train`
 """
 
 
-@click.command("describe", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("describe", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @job_or_directory
 @cluster_options
 @pass_app

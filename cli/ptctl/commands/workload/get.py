@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import all_namespaces, cluster_options, complete_names, output, selector
 from ptctl.ui.xpk_flags import NAMED
 
@@ -18,7 +17,7 @@ ptctl workload get -o name
 """
 
 
-@click.command("get", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("get", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_names)
 @click.option("-w", "--watch", is_flag=True, help="Keep watching and print every change.")
 @output("wide", "json", "yaml", "name")

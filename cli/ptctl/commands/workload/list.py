@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import all_namespaces, cluster_options, output, pattern_filters, selector
 from ptctl.ui.xpk_flags import LIST
 
@@ -19,7 +18,7 @@ ptctl workload list -l team=search -o json | jq -r '.items[].metadata.name'
 """
 
 
-@click.command("list", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=LIST)
+@click.command("list", cls=Verb, examples=_EXAMPLES, replacements=LIST)
 @click.option("-w", "--watch", is_flag=True, help="Keep watching and print every change.")
 @output("wide", "json", "yaml", "name")
 @selector

@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
@@ -18,7 +17,7 @@ ptctl workload logs llama-gsm8k --link --rank 3  # the address in Cloud Logging,
 """
 
 
-@click.command("logs", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("logs", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs through restarts until the job ends.")
 @click.option("--rank", type=click.IntRange(0), metavar="N", help="Only this process; rank 0 reports the run.")

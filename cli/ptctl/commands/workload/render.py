@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import job_file
 
 _EXAMPLES = """
@@ -16,7 +15,7 @@ ptctl workload create -f job.yaml --num-slices 2 --dry-run=client -o yaml | ptct
 """
 
 
-@click.command("render", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.command("render", cls=Verb, examples=_EXAMPLES)
 @job_file()
 @click.option("-n", "--namespace", metavar="NS", help="Namespace for a job whose file has none.")
 @click.option("--trainer-image", metavar="IMAGE", help="Image for a job that has none (an operator setting).")

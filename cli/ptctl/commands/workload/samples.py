@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
@@ -19,7 +18,7 @@ ptctl workload samples llama-gsm8k -o json | jq .reward
 """
 
 
-@click.command("samples", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("samples", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @job_or_directory
 @click.option("-f", "--follow", is_flag=True, help="Print every new step until the job ends.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Step to print; default: the newest.")
@@ -28,7 +27,10 @@ ptctl workload samples llama-gsm8k -o json | jq .reward
 @cluster_options
 @pass_app
 def samples(app: App, target: Target, name: str, follow: bool, step: int | None, last: int, form: str | None) -> None:
-    """Print prompts, completions and rewards of a step. Reads the run directory."""
+    """Print prompts, completions and rewards of a step.
+
+    Reads the run directory; on a PersistentVolumeClaim, by a short-lived pod that mounts it.
+    """
     from ptctl.runs import sample_view
 
     if follow and step is not None:

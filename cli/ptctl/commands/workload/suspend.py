@@ -6,7 +6,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
@@ -16,7 +15,7 @@ ptctl workload wait llama-gsm8k --for suspended      # until the checkpoint is s
 """
 
 
-@click.command("suspend", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("suspend", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @cluster_options
 @pass_app

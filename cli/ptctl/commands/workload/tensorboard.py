@@ -8,7 +8,6 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import cluster_options, job_or_directory
 from ptctl.ui.xpk_flags import NAMED
 
@@ -19,7 +18,7 @@ ptctl workload tensorboard runs/llama-gsm8k --open # on a run of `ptctl train`
 """
 
 
-@click.command("tensorboard", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("tensorboard", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @job_or_directory
 @click.option("--open", "opens", is_flag=True, help="Run TensorBoard here.")
 @click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port on this machine.")
@@ -29,14 +28,17 @@ ptctl workload tensorboard runs/llama-gsm8k --open # on a run of `ptctl train`
 def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_browser: bool) -> None:
     """Open TensorBoard on a run.
 
-    Prints the command that reads the run directory, also in a bucket; --open runs it here. For a job with
-    spec.tensorboard.server, starts the TensorBoard in the cluster, forwards its port and opens the browser.
+    Prints the command that reads the run directory, also in a bucket; --open runs it here. A run on a
+    PersistentVolumeClaim is copied here first, by a short-lived pod. For a job with spec.tensorboard.server, starts the
+    TensorBoard in the cluster, forwards its port and opens the browser.
     """
     import shutil
+    import tempfile
+    from pathlib import Path
 
     from ptctl.errors import CliError
     from ptctl.jobs.view import view
-    from ptctl.runs import local_run
+    from ptctl.runs import claim, local_run
     from ptctl.ui import interrupts
 
     manifest = local_run.find(app, target, name)
@@ -46,7 +48,12 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
 
         forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
         return
-    where = f"{job.run_uri.removeprefix('file://')}/tensorboard"
+    run = job.run_uri.removeprefix("file://")
+    if claim.is_elsewhere(job):
+        run = tempfile.mkdtemp(prefix="posttrain-")
+        claim.copy(app.connect(target), job, Path(run), "tensorboard")
+        app.console.say(f"copied from the claim, as it is now, to {run}")
+    where = f"{run}/tensorboard"
     command = ["tensorboard", "--logdir", where, "--port", str(port)]
     if not opens:
         app.console.data(" ".join(command))

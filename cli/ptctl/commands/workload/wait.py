@@ -7,7 +7,6 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.choices import GOAL_PHASES
 from ptctl.ui.command import Verb
-from ptctl.ui.lazy_group import SETTINGS
 from ptctl.ui.options import Duration, cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
@@ -18,7 +17,7 @@ ptctl workload wait llama-gsm8k --for deleted
 """
 
 
-@click.command("wait", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
+@click.command("wait", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @click.option(
     "--for",

@@ -38,18 +38,18 @@ def test_a_keyed_list_with_doubles_or_without_keys_is_one_leaf() -> None:
 def test_a_difference_names_added_modified_and_removed_fields() -> None:
     old = {"a": 1, "b": 2, "items": [{"name": "x", "v": 1}], "list": [1]}
     new = {"a": 1, "b": 3, "items": [{"name": "y"}], "list": [2], "m": {"n": 1}}
-    found = difference(old, new, SCHEMA)
-    assert found.modified == {("f:b",), ("f:list",)}
-    assert found.added == {("f:items", 'k:{"name":"y"}'), ("f:items", 'k:{"name":"y"}', "f:name"), ("f:m",),
+    changed = difference(old, new, SCHEMA)
+    assert changed.modified == {("f:b",), ("f:list",)}
+    assert changed.added == {("f:items", 'k:{"name":"y"}'), ("f:items", 'k:{"name":"y"}', "f:name"), ("f:m",),
                            ("f:m", "f:n")}  # fmt: skip
-    assert found.removed == {("f:items", 'k:{"name":"x"}'), ("f:items", 'k:{"name":"x"}', "f:name"),
+    assert changed.removed == {("f:items", 'k:{"name":"x"}'), ("f:items", 'k:{"name":"x"}', "f:name"),
                              ("f:items", 'k:{"name":"x"}', "f:v")}  # fmt: skip
 
 
 def test_the_order_of_keyed_items_is_no_difference() -> None:
     old, new = {"items": [{"name": "x"}, {"name": "y"}]}, {"items": [{"name": "y"}, {"name": "x"}]}
-    found = difference(old, new, SCHEMA)
-    assert not (found.added | found.modified | found.removed)
+    changed = difference(old, new, SCHEMA)
+    assert not (changed.added | changed.modified | changed.removed)
 
 
 PATHS = st.sets(st.lists(st.sampled_from(["f:a", "f:b", 'k:{"name":"x"}', 'v:"p"']), min_size=1, max_size=4).map(tuple))

@@ -51,11 +51,11 @@ def test_a_job_with_inlined_quantities_and_negative_numbers() -> None:
     spec = job["spec"]["template"]["spec"]
     assert spec["terminationGracePeriodSeconds"] == -1
     assert spec["volumes"] == [{"name": "v", "configMap": {"name": "cm"}}]
-    (found,) = spec["containers"]
-    assert found["command"] == ["sh"]
-    assert found["args"] == ["-c"]
-    assert found["resources"] == {"limits": {"cpu": "500m"}}
-    assert found["livenessProbe"] == {"httpGet": {"path": "/healthz", "port": 80}, "initialDelaySeconds": 5}
+    (container,) = spec["containers"]
+    assert container["command"] == ["sh"]
+    assert container["args"] == ["-c"]
+    assert container["resources"] == {"limits": {"cpu": "500m"}}
+    assert container["livenessProbe"] == {"httpGet": {"path": "/healthz", "port": 80}, "initialDelaySeconds": 5}
 
 
 def test_a_micro_time_keeps_six_decimals() -> None:

@@ -30,7 +30,7 @@ def obj(name: str, namespace: str = "n", **labels: str) -> dict[str, Any]:
     }
 
 
-def seen(store: Store, since: int, labels: str = "", namespace: str | None = None) -> list[tuple[str, int]]:
+def changes_since(store: Store, since: int, labels: str = "", namespace: str | None = None) -> list[tuple[str, int]]:
     selector = parse(MAPS, labels, None)
     return [(event.type, event.rv) for event in replay(store, "/configmaps", namespace, selector, since)]
 
@@ -48,9 +48,9 @@ def test_versions_rise_by_one_and_go_on_after_reopening(tmp_path: Path) -> None:
 
 def test_kind_and_version_are_not_stored(store: Store) -> None:
     store.write(MAPS, obj("a"), "ADDED")
-    found = store.get("/configmaps", "n", "a")
-    assert found is not None
-    assert set(found) == {"metadata"}
+    stored = store.get("/configmaps", "n", "a")
+    assert stored is not None
+    assert set(stored) == {"metadata"}
 
 
 def test_rows_come_in_order_from_behind_a_place(store: Store) -> None:
@@ -63,14 +63,14 @@ def test_rows_come_in_order_from_behind_a_place(store: Store) -> None:
 
 
 def test_every_change_is_told_with_what_was_before(store: Store) -> None:
-    told: list[Change] = []
-    store.subscribe(told.append)
+    changes: list[Change] = []
+    store.subscribe(changes.append)
     store.write(MAPS, obj("a", x="1"), "ADDED")
     store.write(MAPS, obj("a", x="2"), "MODIFIED")
     store.write(MAPS, obj("a", x="2"), "DELETED")
-    assert [change.type for change in told] == ["ADDED", "MODIFIED", "DELETED"]
-    assert told[0].before is None
-    assert (told[1].before.labels, told[1].now.labels) == ({"x": "1"}, {"x": "2"})
+    assert [change.type for change in changes] == ["ADDED", "MODIFIED", "DELETED"]
+    assert changes[0].before is None
+    assert (changes[1].before.labels, changes[1].now.labels) == ({"x": "1"}, {"x": "2"})
     assert store.get("/configmaps", "n", "a") is None
 
 
@@ -84,8 +84,12 @@ def test_the_journal_replays_through_a_selector(store: Store) -> None:
     ):
         store.write(MAPS, obj("a", **labels), change)  # type: ignore[arg-type]
     store.write(MAPS, obj("b", "other", on="1"), "ADDED")
-    assert seen(store, start, "on", "n") == [("ADDED", start + 2), ("MODIFIED", start + 3), ("DELETED", start + 4)]
-    assert seen(store, start + 3, "on") == [("DELETED", start + 4), ("ADDED", start + 5)]
+    assert changes_since(store, start, "on", "n") == [
+        ("ADDED", start + 2),
+        ("MODIFIED", start + 3),
+        ("DELETED", start + 4),
+    ]
+    assert changes_since(store, start + 3, "on") == [("DELETED", start + 4), ("ADDED", start + 5)]
 
 
 def test_a_journal_is_only_so_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +100,9 @@ def test_a_journal_is_only_so_long(store: Store, monkeypatch: pytest.MonkeyPatch
         store.write(MAPS, obj(f"m-{number}"), "ADDED")
     assert not store.can_replay_from(first)
     assert store.can_replay_from(store.revision - 20)
-    assert len(seen(store, store.revision - 20)) == 20
+    assert len(changes_since(store, store.revision - 20)) == 20
     with pytest.raises(Exception, match="too old resource version"):
-        seen(store, first)
+        changes_since(store, first)
 
 
 def test_a_failed_write_changes_nothing(store: Store) -> None:

@@ -21,9 +21,9 @@ def node(name: str = "local", **spec: Any) -> Manifest:
 
 
 def pod(*, on: str | None = None, cpu: str | None = None, resources: Manifest | None = None, **spec: Any) -> Manifest:
-    asked = resources or ({"requests": {"cpu": cpu}} if cpu else {})
+    requests = resources or ({"requests": {"cpu": cpu}} if cpu else {})
     placed = {"nodeName": on} if on else {}
-    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": asked}], **placed, **spec}}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": requests}], **placed, **spec}}
 
 
 def test_a_pod_that_fits_is_placed() -> None:

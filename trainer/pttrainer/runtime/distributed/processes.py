@@ -14,6 +14,7 @@ JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; the platform
                                                                  `proxy` is Pathways: one process sees all chips
     HOSTNAME                                                     the pod's name, shown to others that want to write
+    POSTTRAIN_PROGRESS_IN_LOG                                    `true`: progress.json is repeated in the log
     POSTTRAIN_LEASE_SECONDS                                      seconds that a silent process keeps its directory (30)
     the variable that spec.rewards[].judge.apiKeyEnv names       the API key of a judge's endpoint (`secret`)
 """
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ptapi.accelerators.compiler_flags import LIBTPU_INIT_ARGS, init_args
+from ptapi.run_directory import PROGRESS_LOG_ENV
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
@@ -75,6 +77,11 @@ def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 1:
         raise ConfigError(f"environment: POSTTRAIN_LEASE_SECONDS: {text}: accepted: seconds, at least 1")
     return float(text)
+
+
+def is_progress_in_log(environ: MutableMapping[str, str] = os.environ) -> bool:
+    """Return True if whoever started this process cannot read the run directory, and reads the log instead."""
+    return environ.get(PROGRESS_LOG_ENV) == "true"
 
 
 def pod(environ: MutableMapping[str, str] = os.environ) -> str:
