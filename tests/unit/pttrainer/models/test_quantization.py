@@ -261,7 +261,7 @@ def test_decoding_never_holds_more_than_the_parts_and_two_layers(kind: Format) -
     prefill = partial(decoding.prefill, 4)
     pool = jax.eval_shape(prefill, params, padded, number, number, which, which)
     rows = jax.eval_shape(partial(decoding.spread, 4, 16), pool)
-    compiled = jitted(decoding)["advance"].lower(params, rows, None, which, which).compile()
+    compiled = jitted(decoding, "cpu")["advance"].lower(params, rows, None, which, which).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < WHOLE_BYTES / 8 * 2
 
 
