@@ -13,7 +13,7 @@ from rollout_shapes import arguments, finished, prompts
 
 def main() -> None:
     asked = arguments()
-    prepare_environment("cpu-1")
+    prepare_environment("cpu-1", {})
     import jax  # after the environment that it reads
 
     from pttrainer.data.tokenization.tokenizer import byte_tokenizer

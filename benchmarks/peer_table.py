@@ -1,7 +1,5 @@
 """The table that `sft.py`, `grpo.py` and `rollout.py` print: ours and a peer's on the same work, in turns."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -16,7 +16,7 @@ from pttrainer.runtime.distributed.processes import initialize, prepare_environm
 
 def main() -> None:
     asked = _arguments()
-    prepare_environment("cpu-1")
+    prepare_environment("cpu-1", {})
     import jax  # after the environment that it reads
     import numpy as np
 

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ptapi import conditions, failures, stability
-from ptapi.accelerators import names, resolve, table
+from ptapi.accelerators import compiler_flags, names, resolve, table
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.crd.definition import without_unset
 from ptapi.crd.immutable_fields import CHANGEABLE
@@ -131,7 +131,20 @@ def accelerators_page() -> str:
     for generation, facts in table().items():
         parts += [f"## {', '.join(facts['names'])}", _speeds(facts["hbmGib"], facts["peakBf16Tflops"])]
         parts += [_table(("Type", "Chips", "Hosts", "Topology", "Machine"), _slices(generation))]
-    return _page(parts)
+    return _page([*parts, *_compiler_flags()])
+
+
+def _compiler_flags() -> list[str]:
+    intro = (
+        "Set for trainers (`LIBTPU_INIT_ARGS`), Pathways' proxy and preflight; `ptctl workload render` and the run's "
+        "lineage show them. `spec.accelerator.xlaFlags` overrides them and adds others; LIBTPU_INIT_ARGS in `spec.env` "
+        "has the last word in trainers, unseen by preflight and the proxy."
+    )
+    rows = (
+        (f"`{flag.name}={flag.value}`", ", ".join(sorted(flag.generations)), flag.reason, flag.source)
+        for flag in compiler_flags.TABLE
+    )
+    return ["## Compiler flags", intro, _table(("Flag", "On", "Why", "Source"), rows)]
 
 
 def foreign_flags_page() -> str:

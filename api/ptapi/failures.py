@@ -29,6 +29,7 @@ class FailureClass(StrEnum):
     CONFIG_ERROR = "ConfigError"
     USER_CODE = "UserCode"
     SERVICE_LOST = "ServiceLost"
+    NETWORK = "Network"
     UNKNOWN = "Unknown"
 
 
@@ -47,6 +48,8 @@ class ExitCode(IntEnum):
     """The data cannot be used."""
     USER_CODE = 66
     """The user's own code (a reward file) is missing or broken."""
+    NETWORK = 68
+    """The hub, a bucket or the name service is unreachable or overloaded; retried after growing pauses."""
     SERVICE_LOST = 69
     """A server that the run needs, such as vLLM's, is unreachable; a restart resumes from the checkpoint."""
     OUT_OF_MEMORY_HBM = 70
@@ -94,6 +97,8 @@ REACTIONS: dict[FailureClass, Reaction] = {
     FailureClass.CONFIG_ERROR: Reaction(charged=True, retried=False),
     FailureClass.USER_CODE: Reaction(charged=True, retried=False),
     FailureClass.SERVICE_LOST: Reaction(charged=True, retried=True),
+    # an outage is not the job's: pauses grow to ten minutes, so these last for some three hours
+    FailureClass.NETWORK: Reaction(charged=False, retried=True, limit=20),
     FailureClass.UNKNOWN: Reaction(charged=True, retried=True),
 }
 
@@ -103,6 +108,7 @@ EXIT_CLASSES: dict[int, FailureClass] = {
     ExitCode.CONFIG_ERROR: FailureClass.CONFIG_ERROR,
     ExitCode.DATA_ERROR: FailureClass.DATA_ERROR,
     ExitCode.USER_CODE: FailureClass.USER_CODE,
+    ExitCode.NETWORK: FailureClass.NETWORK,
     ExitCode.SERVICE_LOST: FailureClass.SERVICE_LOST,
     ExitCode.OUT_OF_MEMORY_HBM: FailureClass.OUT_OF_MEMORY_HBM,
     ExitCode.OUT_OF_MEMORY_HOST: FailureClass.OUT_OF_MEMORY_HOST,

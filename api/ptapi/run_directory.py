@@ -56,6 +56,8 @@ TERMINATION_LOG_ENV = "POSTTRAIN_TERMINATION_LOG"
 """Path of the file whose content becomes the container's termination message."""
 RUN_DIRECTORY_ENV = "POSTTRAIN_RUN_DIRECTORY"
 """The run directory, for programs other than posttrain's trainer."""
+PROGRESS_LOG_ENV = "POSTTRAIN_PROGRESS_IN_LOG"
+"""`true`: the trainer repeats its progress document in the log, for an operator that cannot read the run directory."""
 JOB_FILE = "/etc/posttrain/job.yaml"
 """Where the operator mounts the job in the trainer's pod."""
 

@@ -13,6 +13,8 @@ from trial import Outcome
 
 COLUMNS = 3
 """At most."""
+LEGEND_COLUMNS = 7
+"""That fit below the panels."""
 SHADES = 128
 """That a picture has: enough for ten lines and their edges, in a third of the bytes."""
 
@@ -38,7 +40,8 @@ def draw(task: Task, outcomes: Sequence[Outcome]) -> bytes:
         axes.set_visible(False)
     lines = [grid.flat[0].plot([], [], color=color, label=f"seed {seed}")[0] for seed, color in colors.items()]
     lines += grid.flat[0].plot([], [], color="black", linewidth=2, label="mean")
-    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=8, frameon=False)
+    per_line = math.ceil(len(lines) / math.ceil(len(lines) / LEGEND_COLUMNS))
+    figure.legend(handles=lines, loc="outside lower center", ncols=per_line, fontsize=8, frameon=False)
     figure.suptitle(task.title, fontsize=11)
     figure.supylabel("held-out problems solved", fontsize=9)
     whole, small = io.BytesIO(), io.BytesIO()

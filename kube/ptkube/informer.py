@@ -100,8 +100,8 @@ class Informer:
             except ApiError:
                 return  # the client was closed under us, as `stop` says
 
-    def _endures(self, error: ApiError, lost_s: float) -> bool:
-        if lost_s == 0.0 and not self._stop.is_set():
+    def _endures(self, error: ApiError, failures: int, lost_s: float) -> bool:
+        if failures == 0 and not self._stop.is_set():
             log.warning("watch of %s interrupted: %s", self.resource.plural, error.message.splitlines()[0])
         return not self._stop.is_set()
 

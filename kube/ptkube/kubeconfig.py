@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -92,26 +91,8 @@ def from_files(paths: list[Path], context: str | None = None) -> Access:
     except Exception as error:  # AttributeError, YAMLError: the library checks nothing
         raise ConfigError(f"cannot read kubeconfig {source}: {_sentence(error)}") from error
     chosen = _chosen_context(context or next(iter(named), ""), contexts, source)
-    with tempfile.TemporaryDirectory(prefix="posttrain-") as folder, _library_log() as logged:
-        try:
-            loader = KubeConfigLoader(merger.config, chosen, config_base_path=None, temp_file_path=folder)
-            configuration = Configuration(host="")
-            loader.load_and_set(configuration)
-        except Exception as error:  # also what google.auth and oauthlib raise, for an auth-provider
-            raise ConfigError(f"{source}: context '{chosen}': {_sentence(error)}") from error
-        user = _user_of(merger, loader.current_context["context"])
-        _check(configuration, user, f"{source}: context '{chosen}'", logged)
-        _set_proxy(configuration, is_chosen=hasattr(loader, "proxy"))
-        configuration.refresh_api_key_hook = None  # it would run a plugin at every call in its token's last minutes
-        expiry = getattr(loader, "expiry", None)
-        return _with_certificates(
-            configuration,
-            source=source,
-            namespace=str(loader.current_context["context"].get("namespace") or "default"),
-            context=chosen,
-            impersonate=str(user.get("as") or ""),
-            expires=expiry.timestamp() - _EXPIRY_MARGIN_S if expiry else float("inf"),
-        )
+    with tempfile.TemporaryDirectory(prefix="posttrain-") as folder:
+        return _access(merger, chosen, source, folder)
 
 
 def reload(access: Access) -> Access:
@@ -146,6 +127,30 @@ def _chosen_context(current: str, contexts: list[str], source: str) -> str:
     return current
 
 
+def _access(merger: KubeConfigMerger, chosen: str, source: str, folder: str) -> Access:
+    configuration = Configuration(host="")
+    with _library_log() as logged:
+        try:
+            loader = KubeConfigLoader(merger.config, chosen, config_base_path=None, temp_file_path=folder)
+            loader.load_and_set(configuration)
+        except Exception as error:  # also what google.auth and oauthlib raise, for an auth-provider
+            raise ConfigError(f"{source}: context '{chosen}': {_sentence(error)}") from error
+    context = loader.current_context["context"]
+    user = _user_of(merger, context)
+    _check(configuration, user, f"{source}: context '{chosen}'", logged)
+    _set_proxy(configuration, is_chosen=hasattr(loader, "proxy"))
+    configuration.refresh_api_key_hook = None  # it would run a plugin at every call in its token's last minutes
+    expiry = getattr(loader, "expiry", None)
+    return _with_certificates(
+        configuration,
+        source=source,
+        namespace=str(context.get("namespace") or "default"),
+        context=chosen,
+        impersonate=str(user.get("as") or ""),
+        expires=expiry.timestamp() - _EXPIRY_MARGIN_S if expiry else float("inf"),
+    )
+
+
 def _user_of(merger: KubeConfigMerger, context: dict[str, Any]) -> dict[str, Any]:
     entry = merger.config["users"].get_with_name(context.get("user"), safe=True)
     return dict(entry.value.get("user") or {}) if entry is not None else {}
@@ -171,19 +176,10 @@ def _check(configuration: Configuration, user: dict[str, Any], where: str, logge
 
 
 def _set_proxy(configuration: Configuration, *, is_chosen: bool) -> None:
-    """Give the proxy the name and password of its address; go to this machine directly, unless told otherwise."""
-    host = urlsplit(configuration.host).hostname or ""
-    if not is_chosen and _is_loopback(host):
-        configuration.proxy = None
+    """Ask a proxy of the kubeconfig always, one of the environment not for this machine, as kubectl does."""
+    configuration.no_proxy = None if is_chosen else f"{configuration.no_proxy or ''},localhost,127.0.0.0/8,::1"
     if configuration.proxy and (login := parse_url(configuration.proxy).auth):
         configuration.proxy_headers = make_headers(proxy_basic_auth=login)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _with_certificates(configuration: Configuration, **rest: Any) -> Access:

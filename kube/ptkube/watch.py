@@ -42,21 +42,23 @@ def follow(
     *,
     labels: str | None = None,
     fields: str | None = None,
-    endures: Callable[[ApiError, float], bool],
+    endures: Callable[[ApiError, int, float], bool],
     left_s: Callable[[], float],
     wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield a listing, then events, while there is time left. endures(error, seconds since it began) is asked to go on.
+    """Yield a listing, then events, while there is time left.
 
+    endures(error, failures since the last event, seconds since the last good listing was lost) says whether to go on.
     Raises NotFound where the kind is not served, and what is not endured.
     """
     version: str | None = None
-    failures, lost_at = 0, 0.0
+    lost_at: float | None = None
+    failures = 0
     while (left := left_s()) > 0:
         try:
             if version is None:
                 listed = kube.list(resource, namespace, labels=labels, fields=fields)
-                version = listed.resource_version
+                version, lost_at = listed.resource_version, None
                 yield LISTED, listed
                 left = left_s()
             timeout_s = None if math.isinf(left) else max(1, int(left) + 1)
@@ -77,8 +79,9 @@ def follow(
         except NotFound:
             raise
         except ApiError as error:
-            lost_at = lost_at if failures else time.monotonic()
-            if not endures(error, time.monotonic() - lost_at):
+            now = time.monotonic()
+            lost_at = now if lost_at is None else lost_at
+            if not endures(error, failures, now - lost_at):
                 raise
             failures, version = failures + 1, None
             wait(pause_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
@@ -100,7 +103,7 @@ def changes(
     """
     known: dict[Key, Manifest] | None = None
 
-    def endures(error: ApiError, lost_s: float) -> bool:
+    def endures(error: ApiError, failures: int, lost_s: float) -> bool:
         return known is not None and isinstance(error, Unreachable) and lost_s <= _PATIENCE_S
 
     def left_s() -> float:

@@ -1,7 +1,7 @@
 """What an image's builder sees of this checkout: the files that .dockerignore lets through and the Dockerfile copies.
 
-.dockerignore is read as Docker reads it: the last line that matches a path, or a directory above it, decides; `!` lets
-through. Its patterns here are names, paths, `*` and `**/`; a line that needs more is refused, not guessed.
+Both are held to plain forms, so that they can be read here as Docker reads them: .dockerignore leaves out everything,
+lets paths through by name, and leaves out compiled modules at the end; the Dockerfile copies relative paths.
 """
 
 import re
@@ -28,21 +28,12 @@ def present(top: str) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
 
 
-def is_let_through(path: str, ignore: str) -> bool:
-    """Whether a file of the checkout is in the build context. ignore: .dockerignore's text."""
-    let_through = True
-    for line in (line.strip() for line in ignore.splitlines()):
-        if line and not line.startswith("#") and _matches(path, line.removeprefix("!")):
-            let_through = line.startswith("!")
-    return let_through
-
-
-def _matches(path: str, pattern: str) -> bool:
-    if re.search(r"[][?\\!]|\*\*(?!/)", pattern) or pattern != pattern.strip("/"):
-        raise ValueError(f".dockerignore: {pattern}: names, paths, * and **/ are understood; hint: teach {__file__}")
-    expression = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*")
-    above = [str(parent) for parent in PurePosixPath(path).parents if parent.name]
-    return any(re.fullmatch(expression, part) for part in (path, *above))
+def let_through(ignore: str) -> list[str]:
+    """The paths that .dockerignore lets through. ignore: its text."""
+    first, *lines, last = ignore.split()
+    if (first, last) != ("*", "**/__pycache__") or not all(re.fullmatch(r"![\w.]+(/[\w.]+)*", line) for line in lines):
+        raise ValueError(".dockerignore: expected *, then lines of ! and a path, then **/__pycache__")
+    return [line.removeprefix("!") for line in lines]
 
 
 def copies(dockerfile: str, stage: str) -> Iterator[tuple[str, str]]:
@@ -79,7 +70,7 @@ def copied(dockerfile: str, ignore: str, stage: str = "wheel") -> dict[str, str]
         file: str(PurePosixPath(target) / PurePosixPath(file).relative_to(source))
         for source, target in copies(dockerfile, stage)
         for file in present(source)
-        if is_let_through(file, ignore)
+        if "__pycache__" not in file and any(f"{file}/".startswith(f"{path}/") for path in let_through(ignore))
     }
 
 

@@ -1,8 +1,5 @@
 """GRPO runs with the real vLLM as their engine: beside a server, and with the package in the trainer's process."""
 
-from __future__ import annotations
-
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,24 +17,18 @@ def reward(prompt, completion, row):
 
 
 def job(home: Path, model: Path, vllm: dict[str, Any]) -> Path:
-    (home / "own.py").write_text(SHARE_OF_SMALL_LETTERS)
-    rows = [{"question": f"{i}?", "answer": str(i)} for i in range(40)]
-    (home / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return runs.write_job(
+    runs.write_rows(home / "train.jsonl", runs.NUMBERS)
+    return runs.job(
         home,
         "job",
-        {
-            "model": {"uri": f"file://{model}"},
-            "algorithm": {"grpo": {"groupSize": 4}},
-            "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
-            "rewards": [{"name": "own", "python": {"uri": f"file://{home}/own.py"}, "timeoutSeconds": 60}],
-            "training": {"steps": STEPS, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 3e-3}},
-            "rollout": {"maxNewTokens": 12, "engine": "vllm", "vllm": {"tolerance": 1e-3, **vllm}},
-            "checkpoint": {"everySteps": 1},
-            "export": {"format": "none"},
-            "tensorboard": {"enabled": False},
-            "accelerator": {"type": "cpu-1"},
-        },
+        model={"uri": f"file://{model}"},
+        algorithm={"sft": None, "grpo": {"groupSize": 4}},
+        rewards=runs.own_reward(home, SHARE_OF_SMALL_LETTERS, 60),
+        training={"steps": STEPS, "batchSize": 16, "sequenceLength": 48},
+        rollout={"maxNewTokens": 12, "engine": "vllm", "vllm": {"tolerance": 1e-3, **vllm}},
+        checkpoint={"everySteps": 1},
+        export={"format": "none"},
+        tensorboard={"enabled": False},
     )
 
 
@@ -45,14 +36,6 @@ def start(path: Path) -> subprocess.Popen[str]:
     """The trainer, as a person starts it."""
     command = [sys.executable, "-m", "pttrainer", "run", str(path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def until(process: subprocess.Popen[str], step: int) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(f"step {step}/"):
-            return
-    raise AssertionError(process.communicate()[1])
 
 
 def assert_sampled_from_the_trainer_s_weights(home: Path) -> None:
@@ -68,10 +51,10 @@ def test_a_run_goes_on_after_its_server_was_killed_and_after_it_was_itself(serve
     vllm = {"endpoint": server.url, "weightsDirectory": f"{tmp_path}/weights", "timeoutSeconds": 1200}
     path = job(tmp_path, server.model, vllm)
     process = start(path)
-    until(process, 1)
+    runs.reached(process, 1)
     server.kill()
     server.start()
-    until(process, 3)
+    runs.reached(process, 3)
     process.kill()
     process.wait()
     process = start(path)

@@ -45,6 +45,12 @@ class StorageError(TrainerError):
     exit_code = ExitCode.STORAGE
 
 
+class NetworkError(StorageError):
+    """The hub, a bucket or the name service is unreachable or overloaded; the same call may succeed later."""
+
+    exit_code = ExitCode.NETWORK
+
+
 class OutputConflict(TrainerError):
     """Another process writes the run directory."""
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from ptapi.spec.base import DnsName, PositiveInt, SpecModel, Text
 
 Flag = Annotated[str, Field(max_length=1024, pattern=r"^--[^\s]+$")]
+XlaFlag = Annotated[str, Field(max_length=256, pattern=r"^--xla_[a-z0-9_]+=[^\s]+$")]
 CapacityType = Literal["existing", "reservation", "spot", "flexStart", "queuedProvisioning", "onDemand"]
 
 
@@ -21,6 +22,9 @@ class Accelerator(SpecModel):
     """Slices of that type, joined over the data-centre network."""
     topology: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+x[0-9]+(x[0-9]+)?$")] | None = None
     """Shape of a slice, if several shapes have this many chips. Unset: the usual one."""
+    xla_flags: Annotated[list[XlaFlag], Field(max_length=64)] = []
+    """Flags of the TPU compiler, `--xla_name=value`, which override those that posttrain sets for this generation
+    (docs/reference/accelerators.md) and add others; for trainers, Pathways' proxy and preflight alike."""
 
 
 class CapacityOption(SpecModel):

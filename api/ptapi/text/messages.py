@@ -35,6 +35,7 @@ PATTERN_DESCRIPTIONS: dict[str, str] = {
     PATTERN: "a quantity such as 500m, 1.5 or 64Gi",
     r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$": "a label's value: letters, digits, -, _ and .",
     r"^[A-Z_]+$": "a Linux capability such as SYS_RESOURCE",
+    r"^--xla_[a-z0-9_]+=[^\s]+$": "a flag of XLA: --xla_name=value, without white space",
     r"^--[^\s]+$": "a flag: --name=value, without white space",
     r"^[A-Za-z_][A-Za-z0-9_.]*=": "key=value",
     r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, ., _ and -, starting with a letter or digit",

@@ -12,9 +12,12 @@ from ptctl.runs.metric_table import number
 from ptctl.runs.ranks import ranks
 from ptctl.ui.duration import age, short
 from ptctl.ui.table import table_or_records
+from ptkube import timestamps
 from ptkube.resources import Manifest
 
 _NEWEST_EVENTS = 20
+_CLAIM_S = 10.0
+"""An operator that serves a job's namespace writes its status within a second."""
 _LABEL_WIDTH = 16
 _INDENT = 2
 _SAMPLE_LENGTH = 600
@@ -74,6 +77,11 @@ def _head(job: JobView, now: datetime) -> Iterator[str]:
         yield from _pair(label, ", ".join(f"{k}={v}" for k, v in own.items()))
     yield from _pair("Created", f"{job.created} ({age(job.created, now)} ago)" if job.created else "")
     yield from _pair("Phase", f"{job.phase} (being deleted)" if job.deleting else job.phase)
+    since = timestamps.seconds_since(job.created, now) if job.created else None
+    if not job.raw.get("status") and since is not None and since > _CLAIM_S:
+        yield from _pair(
+            "Operator", f"none has seen the job yet; hint: does one run, and serve namespace {job.namespace}?"
+        )
     yield from _pair("Algorithm", job.algorithm)
     yield from _pair("Model", part(spec, "model", "uri", missing=""))
     yield from _pair("Data", part(spec, "data", "train", "uri", missing=""))

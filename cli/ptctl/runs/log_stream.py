@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from ptapi.text.terminal import PROGRESS_LINE
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view
@@ -128,6 +129,8 @@ class _Printer:
         self._has_many = self._has_many or any(rank.number > 0 for rank in current)
 
     def print(self, rank: Rank, line: str) -> None:
+        if line.startswith(PROGRESS_LINE):
+            return  # for the operator
         if rank.attempt != self._attempt:
             if self._attempt or rank.attempt > 1:
                 self._console.say(f"--- attempt {rank.attempt}")

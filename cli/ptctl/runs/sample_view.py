@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ptapi.text.terminal import printable
-from ptctl.errors import MissingError
-from ptctl.jobs.view import JobView, view
-from ptctl.runs import directory, local_run
+from ptctl.errors import CliError, MissingError
+from ptctl.jobs.view import view
+from ptctl.runs import claim, directory, local_run
 from ptctl.runs.metric_table import number
 from ptctl.ui.app import App, Target
 
@@ -28,13 +27,18 @@ class SampleOptions(NamedTuple):
 def show(app: App, target: Target, name: str, step: int | None, options: SampleOptions) -> None:
     """Print the samples of a step (None: the newest)."""
     job = view(local_run.find(app, target, name))
-    _print(app, *directory.samples(_run(job), step), options)
+    pattern = f"samples/step-{'*' if step is None else f'{step:08d}'}.jsonl"
+    with claim.run_directory(app, target, job, pattern, newest=1) as run:
+        found = directory.samples(run, step)
+    _print(app, *found, options)
 
 
 def follow(app: App, target: Target, name: str, options: SampleOptions) -> None:
     """Print the newest step's samples and those of every later step, up to the job's last."""
     job = view(local_run.find(app, target, name))
-    run, last_step = _run(job), -1
+    if claim.is_elsewhere(job):
+        raise CliError(f"-f cannot follow {job.run_uri}, which a pod must read each time", "leave out -f")
+    run, last_step = directory.local_path(job.run_uri, "samples"), -1
     if not directory.sample_steps(run) and not job.is_terminal:
         app.console.say(f"job {job.name!r} has no samples yet (phase {job.phase})")
     while True:
@@ -51,10 +55,6 @@ def follow(app: App, target: Target, name: str, options: SampleOptions) -> None:
         except MissingError:
             app.console.say(f"job {job.name!r} was deleted")
             return
-
-
-def _run(job: JobView) -> Path:
-    return directory.local_path(job.run_uri, "samples")
 
 
 def _print(app: App, step: int, rows: list[Row], options: SampleOptions) -> None:

@@ -28,7 +28,7 @@ class LazyGroup(Verb, click.Group):
     """A group of commands by name. `moved` maps another tool's command to what to use here."""
 
     def __init__(self, *, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"no_args_is_help": True, **kwargs})
         self.table = table
         self.moved = moved or {}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ptapi.failures import FailureClass
+from ptapi.text.terminal import PROGRESS_LINE
 from ptoperator.failures.redaction import redact
 
 LINE_LIMIT = 400
@@ -69,7 +70,7 @@ def most_relevant_line(text: str) -> str:
 
 def log_tail(text: str) -> str:
     """Return the end of the log for status: whole lines, without secrets."""
-    kept = redact(text.strip())
+    kept = redact("\n".join(line for line in text.strip().splitlines() if not line.startswith(PROGRESS_LINE)))
     if len(kept) <= LOG_LIMIT:
         return kept
     return kept[-LOG_LIMIT:].partition("\n")[2] or kept[-LOG_LIMIT:]

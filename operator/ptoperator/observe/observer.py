@@ -44,7 +44,7 @@ from ptoperator.kueue.workload import KueueState
 from ptoperator.observe import run_directory
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
-from ptoperator.observe.maxtext_progress import with_log
+from ptoperator.observe.log_progress import with_log
 from ptoperator.observe.missing_pods import why_pods_are_missing
 from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of

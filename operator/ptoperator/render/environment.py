@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ptapi.run_directory import TERMINATION_LOG_ENV
+from ptapi.accelerators import compiler_flags
+from ptapi.run_directory import PROGRESS_LOG_ENV, TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
 from ptkube.resources import Manifest
 from ptoperator.kube import names
@@ -33,6 +34,8 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_everywhere(),
         value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
         *_devices(layout),
+        *_compiler_flags(layout),
+        *([value(PROGRESS_LOG_ENV, "true")] if layout.is_progress_in_log else []),
         *_indices(layout, process_in_host),
         *_distributed(layout),
         *_multislice(layout),
@@ -64,12 +67,12 @@ def controller_env(layout: Layout) -> list[Manifest]:
 
 
 def _with_users(layout: Layout, ours: list[Manifest]) -> list[Manifest]:
-    """Add the job's variables. They win, except that XLA's flags are joined."""
+    """Add the job's variables. They win; flags of the compiler are joined, of which the last of a name counts."""
     chosen = {variable.name: _user(variable) for variable in layout.job.spec.env}
-    flags = next((variable for variable in ours if variable["name"] == "XLA_FLAGS"), None)
-    user_flags = chosen.get("XLA_FLAGS", {}).get("value")
-    if flags and user_flags:
-        chosen["XLA_FLAGS"] = value("XLA_FLAGS", f"{flags['value']} {user_flags}")
+    for flags in ours:
+        name = flags["name"]
+        if name in ("XLA_FLAGS", compiler_flags.LIBTPU_INIT_ARGS) and chosen.get(name, {}).get("value"):
+            chosen[name] = value(name, f"{flags['value']} {chosen[name]['value']}")
     kept = [variable for variable in ours if variable["name"] not in chosen]
     return kept + list(chosen.values())
 
@@ -84,6 +87,11 @@ def _devices(layout: Layout) -> list[Manifest]:
         return [value("JAX_PLATFORMS", "tpu,cpu")]
     flag = f"--xla_force_host_platform_device_count={layout.accelerator.devices}"
     return [value("JAX_PLATFORMS", "cpu"), value("XLA_FLAGS", flag)]
+
+
+def _compiler_flags(layout: Layout) -> list[Manifest]:
+    flags = compiler_flags.init_args(compiler_flags.of_job(layout.job.spec))
+    return [value(compiler_flags.LIBTPU_INIT_ARGS, flags)] if flags else []
 
 
 def _indices(layout: Layout, process_in_host: int) -> list[Manifest]:

@@ -51,6 +51,14 @@ class Layout:
         return self.job.spec.image or self.settings.trainer_image
 
     @property
+    def is_progress_in_log(self) -> bool:
+        """Return True if our trainer writes to a claim, where the operator cannot read."""
+        path = self.job.spec.output.uri.removeprefix("file://")
+        on_volume = any(path.startswith(f"{volume.mount_path}/") for volume in self.job.spec.volumes)
+        is_apart = path.startswith("/") and (on_volume or not self.settings.shared_filesystem)
+        return is_apart and self.job.spec.runtime.is_native
+
+    @property
     def slices(self) -> int:
         """Return the number of slices."""
         return self.accelerator.slices

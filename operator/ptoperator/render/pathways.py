@@ -164,8 +164,8 @@ def _proxy(layout: Layout) -> Manifest:
 
 
 def _compiler_flags(layout: Layout) -> list[str]:
-    """Return what our own trainer's programs need; other trainers set their own."""
-    return compiler_flags.arguments(layout.accelerator.generation) if layout.job.spec.runtime.is_native else []
+    """Return the compiler's flags: the proxy compiles."""
+    return compiler_flags.arguments(compiler_flags.of_job(layout.job.spec))
 
 
 def _worker(layout: Layout) -> Manifest:

@@ -23,6 +23,8 @@ _HINTS: dict[FailureClass, str] = {
     FailureClass.USER_CODE: "fix the reward file and recreate the job",
     FailureClass.SERVICE_LOST: "check the server that the message names, and its log; the job continues from its "
     "checkpoint",
+    FailureClass.NETWORK: "check that the pods reach what the message names (DNS, egress, NetworkPolicy), and that the "
+    "service has no outage; then recreate the job",
     FailureClass.UNKNOWN: "read the log of the pod: ptctl workload logs",
 }
 

@@ -109,7 +109,8 @@ def restarting(state: Observed, cause: FailureStatus | None, pause_s: float) -> 
     """Report a restart for a failure of the machine, not of the job. cause: not counted yet."""
     why = cause or state.status.failure
     message = f"after {terminal_phases.describe_failure(why)}; " if why else ""
-    wait = f"restarts in {timestamps.duration(pause_s)}, because a repair takes minutes" if pause_s else "restarts"
+    what = "an outage" if why is not None and why.failure_class == FailureClass.NETWORK else "a repair"
+    wait = f"restarts in {timestamps.duration(pause_s)}, because {what} takes minutes" if pause_s else "restarts"
     is_free = why is not None and not REACTIONS[FailureClass(why.failure_class)].charged
     free = "not charged to runPolicy.maxRestarts; " if is_free else ""
     message = f"{message}{free}{wait}{_checkpoint_message(state)}"

@@ -17,9 +17,18 @@ from typing import Any
 
 import pytest
 
-from ptkube.client import Kube
+from ptkube.client import Kube, NotFound
+from ptkube.resources import Resource
 
 Manifest = dict[str, Any]
+
+
+def find(kube: Kube, resource: Resource, name: str, namespace: str | None = None) -> Manifest | None:
+    """An object, or None."""
+    try:
+        return kube.get(resource, name, namespace)
+    except NotFound:
+        return None
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,12 @@ from pathlib import Path
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.api_access import Cluster, find
 
 from ptkube import kubeconfig as kubeconfigs
-from ptkube.client import Kube, NotFound
-from ptkube.resources import SERVICE_ACCOUNTS
+from ptkube.client import Kube
+from ptkube.resources import NODES, SERVICE_ACCOUNTS
+from ptlocal import cluster as local
 
 START_S = 600.0
 
@@ -223,13 +224,24 @@ def session_cluster(context: str | None, folder: Path) -> Iterator[Cluster]:
         processes.end()
 
 
+@contextmanager
+def with_our_processes(found: Cluster, folder: Path, without: str = "") -> Iterator[Path]:
+    """Our controllers, kubelet and operator beside an API server; the kubeconfig that they use. A cluster with nodes of
+    its own keeps them and gets no kubelet. without: a process that is not started."""
+    data = found.data or folder / "node"  # the embedded API server reads logs from its own data directory
+    access = with_current_context(found, folder / "access")
+    own_nodes = any(node["metadata"]["name"] != "local" for node in found.kube.list(NODES).items)
+    left_out = [*([without] if without else []), *(["kubelet"] if own_nodes else [])]
+    try:
+        local.up(data, say=lambda _: None, api_server=access, without=left_out)
+        yield access
+    finally:
+        local.down(data, say=lambda _: None, now=True)
+
+
 def _makes_accounts(kubeconfig: Path, context: str) -> bool:
     """What only a controller-manager does."""
-    try:
-        Kube.load(str(kubeconfig), context).get(SERVICE_ACCOUNTS, "default", "default")
-    except NotFound:
-        return False
-    return True
+    return find(Kube.load(str(kubeconfig), context), SERVICE_ACCOUNTS, "default", "default") is not None
 
 
 def _user_kubeconfig() -> Path:

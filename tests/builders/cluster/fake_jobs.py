@@ -1,13 +1,14 @@
 """PostTrainJobs that the fake trainer runs: what a test does with them, and what it sees of them."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.builders.cluster.api_access import find
+from tests.builders.cluster.manifests import eventually
+
 from ptapi.status import PostTrainJobStatus
-from ptkube.client import Kube, NotFound
-from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, PODS, POSTTRAINJOBS, SERVICES, Manifest
+from ptkube.client import Kube
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, PODS, POSTTRAINJOBS, SERVICES, Manifest, Resource
 
 FAKE_TRAINER = Path(__file__).parent / "fake"
 MADE_FOR_JOBS = (JOBSETS, JOBS, PODS, CONFIGMAPS, SERVICES)
@@ -51,15 +52,11 @@ class Jobs:
         job = self.kube.get(POSTTRAINJOBS, name, self.namespace)
         return PostTrainJobStatus.model_validate(job.get("status") or {})
 
-    def wait_phase(self, name: str, *phases: str, timeout_s: float = 600.0) -> PostTrainJobStatus:
-        self.wait(lambda: str(self.status(name).phase) in phases, timeout_s, lambda: self.status(name))
+    def wait_phase(self, name: str, *phases: str) -> PostTrainJobStatus:
+        eventually(lambda: str(self.status(name).phase) in phases, shown=lambda: self.status(name))
         return self.status(name)
 
-    def wait(self, is_so: Callable[[], Any], timeout_s: float = 600.0, shown: Callable[[], Any] = lambda: "") -> None:
-        end = time.monotonic() + timeout_s
-        while not is_so():
-            assert time.monotonic() < end, f"it did not come to be in {timeout_s:.0f} s: {shown()}"
-            time.sleep(0.05)
+    wait = staticmethod(eventually)
 
     def left(self, name: str) -> list[str]:
         """Everything that was made for a job and is still there."""
@@ -69,11 +66,11 @@ class Jobs:
             for item in self.kube.list(resource, self.namespace).items
             if name in item["metadata"]["name"]
         ]
-        try:
-            self.kube.get(POSTTRAINJOBS, name, self.namespace)
-        except NotFound:
-            return found
-        return [f"PostTrainJob {name}", *found]
+        own = [] if self.find(POSTTRAINJOBS, name) is None else [f"PostTrainJob {name}"]
+        return [*own, *found]
+
+    def find(self, resource: Resource, name: str) -> Manifest | None:
+        return find(self.kube, resource, name, self.namespace)
 
     def pods(self, name: str) -> list[Manifest]:
         return self.kube.list(PODS, self.namespace, labels=f"posttrain.dev/job={name}").items

@@ -39,10 +39,10 @@ def configmap(name: str, data: dict[str, str] | None = None, **metadata: Any) ->
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}, "data": data or {}}
 
 
-def eventually(is_so: Callable[[], Any], timeout_s: float = 300.0) -> Any:
-    """The first true value; many things on a real server take a moment."""
+def eventually(is_so: Callable[[], Any], timeout_s: float = 600.0, shown: Callable[[], Any] = lambda: "") -> Any:
+    """The first true value; many things on a real server, or a busy machine, take a moment."""
     end = time.monotonic() + timeout_s
     while not (value := is_so()):
-        assert time.monotonic() < end, "it did not come to be"
+        assert time.monotonic() < end, f"it did not come to be in {timeout_s:.0f} s: {shown()}"
         time.sleep(0.05)
     return value

@@ -14,12 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.request import urlopen
 
 import aiohttp
 import yaml
 from aiohttp import web
+from tests.builders.cluster.manifests import eventually
 from tests.builders.trainer import forked
 
 from ptkube.kubeconfig import load
@@ -75,6 +76,16 @@ class OperatorProcess:
             except OSError:
                 time.sleep(0.05)
         raise AssertionError(f"the operator is not ready: {self.log.read_text()}")
+
+    def live_until(self, is_so: Callable[[], Any], starts: int = 120) -> None:
+        """Start it again whenever it was killed, until it is so."""
+        for _ in range(starts):
+            if is_so():
+                return
+            if self.is_dead():
+                self.start()
+            eventually(lambda: self.is_dead() or is_so(), 120, lambda: self.log.read_text()[-5000:])
+        raise AssertionError(self.log.read_text()[-5000:])
 
     def kill(self) -> None:
         """kill -9, from any thread."""

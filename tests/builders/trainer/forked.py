@@ -24,9 +24,18 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import TextIO
 
 _LENGTH = struct.Struct("!I")
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 class Process:

@@ -1,7 +1,5 @@
 """Real runs of the trainer in processes of their own: the job's file, one process or several, what they left behind."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -12,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,40 @@ from pttrainer.commands import huge_pages
 Attempt = forked.Process | subprocess.Popen[str]
 TRAINER = ("pttrainer.__main__", "pttrainer.training.loop", *sorted(MODULES.values()))
 """What a trainer's process imports before it does anything."""
+
+
+NUMBERS = [{"question": f"{i}?", "answer": str(i)} for i in range(40)]
+SUMS = [{"question": f"What is {a} plus {b}?", "answer": f"{a + b}"} for a in range(12) for b in range(10)]
+SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
+
+
+def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """A file of JSON lines."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def own_reward(home: Path, source: str, timeout_s: float = 1) -> list[dict[str, Any]]:
+    """A job's `rewards`: a Python file of this source."""
+    (home / "own.py").write_text(source)
+    return [{"name": "own", "python": {"uri": f"file://{home}/own.py"}, "timeoutSeconds": timeout_s}]
+
+
+def job(home: Path, name: str, /, *changes: dict[str, Any], **parts: Any) -> Path:
+    """A job's file: SFT of the tiny model on `home/train.jsonl`. Changes and parts replace what a part of the spec
+    says, one level deep."""
+    spec: dict[str, Any] = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"sft": {}},
+        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
+        "training": {"batchSize": 8, "sequenceLength": 96, "optimizer": {"learningRate": 3e-3}},
+        "checkpoint": {"everySteps": 2},
+        "accelerator": {"type": "cpu-1"},
+    }
+    for change in (*changes, parts):
+        for part, value in change.items():
+            spec[part] = {**spec.get(part, {}), **value} if isinstance(value, dict) else value
+    return write_job(home, name, spec)
 
 
 def write_job(home: Path, name: str, spec: dict[str, Any]) -> Path:
@@ -81,17 +113,36 @@ def run(path: Path, processes: int = 1) -> str:
     return ends[0][1]
 
 
-def killed_and_resumed(path: Path, steps: int) -> str:
-    """Kills the job after so many of its steps, and runs it again to its end; what it then said on stderr. With two
-    checkpoints begun by then, the first of them is whole."""
-    (process,) = start(path)
+def refused(path: Path, code: int, *words: str, env: dict[str, str] | None = None) -> str:
+    """Runs to an end with this code and these words, no traceback; what was said on stderr."""
+    found, errors = end(command("run", str(path), env=env))
+    assert found == code, errors
+    assert "Traceback" not in errors
+    assert [each for each in words if each not in errors] == [], errors
+    return errors
+
+
+def reached(process: Attempt, step: int) -> None:
+    """Waits for the line of a step, or one after it."""
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith(f"step {steps}/"):
-            process.kill()
-            break
+        if line.startswith("step ") and int(line.split()[1].partition("/")[0]) >= step:
+            return
+    raise AssertionError(end(process))
+
+
+def killed(path: Path, steps: int) -> None:
+    """Kills the job after so many of its steps. With two checkpoints begun by then, the first of them is whole."""
+    (process,) = start(path)
+    reached(process, steps)
+    process.kill()
     code, errors = end(process)
     assert code == -signal.SIGKILL, errors
+
+
+def killed_and_resumed(path: Path, steps: int) -> str:
+    """Kills the job after so many of its steps, and runs it again to its end; what it then said on stderr."""
+    killed(path, steps)
     errors = run(path)
     assert "resuming after step" in errors
     assert "waiting for" not in errors, "a process that was killed here holds nothing"
@@ -131,3 +182,23 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 def losses(run: Path) -> list[float]:
     """The loss of every step."""
     return [line["loss"] for line in metrics(run) if "loss" in line]
+
+
+def exported(run: Path, name: str = "model.safetensors") -> bytes:
+    """A file of the export: the weights."""
+    return (run / run_directory.EXPORT / name).read_bytes()
+
+
+def termination(run: Path) -> run_directory.Termination:
+    """What the run left for the operator."""
+    return run_directory.Termination.model_validate_json((run / run_directory.TERMINATION).read_text())
+
+
+def progress(run: Path) -> run_directory.Progress:
+    """Where the run says that it is."""
+    return run_directory.Progress.model_validate_json((run / run_directory.PROGRESS).read_text())
+
+
+def lineage(run: Path) -> Any:
+    """Of what the run says that it was made."""
+    return json.loads((run / run_directory.LINEAGE).read_text())

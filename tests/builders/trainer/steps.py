@@ -18,7 +18,7 @@ from pttrainer.train_step.neftune import Noise
 from pttrainer.train_step.optimizer import freeze, transformation
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.state import Layout
-from pttrainer.train_step.step import train_step
+from pttrainer.train_step.step import TrainStep, train_step
 
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
 STEPS = 10
@@ -44,6 +44,13 @@ def batch(seed: int = 0) -> Batch:
 def single() -> jax.sharding.Mesh:
     """A mesh of one device, of the eight that tests have."""
     return sharding.make_mesh((1,), jax.devices()[:1])
+
+
+def compiled(program: Program, mesh: jax.sharding.Mesh) -> tuple[TrainStep, Any]:
+    """The jitted step, and what makes its first state of random weights."""
+    layout = program.layout(mesh)
+    fresh = jax.jit(lambda: program.new_state(program.model.init(jax.random.key(0))), out_shardings=layout.state)
+    return train_step(program, layout), fresh
 
 
 @dataclass
@@ -80,6 +87,5 @@ def steps(
     )
     objective: Any = algorithm or Likelihood()
     program = Program(model, objective, updates, schedule, training.micro_batch_size, frozen_mask, noise)
-    layout = program.layout(mesh)
-    fresh = jax.jit(lambda: program.new_state(model.init(jax.random.key(0))), out_shardings=layout.state)
-    return Steps(mesh, layout, train_step(program, layout), fresh())
+    function, fresh = compiled(program, mesh)
+    return Steps(mesh, program.layout(mesh), function, fresh())

@@ -1,7 +1,5 @@
 """Every benchmark runs, in its smallest form: a figure that nobody can repeat is no figure."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

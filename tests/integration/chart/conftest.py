@@ -6,6 +6,7 @@ The CRD comes and goes here, and every job with it, so these tests never touch t
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
 
-from tests.builders.cluster.api_access import Cluster
-from tests.builders.cluster.control_planes import session_cluster, with_current_context
+from tests.builders.cluster.api_access import Cluster, find
+from tests.builders.cluster.control_planes import session_cluster, with_our_processes
 from tests.builders.cluster.fake_jobs import Jobs
 from tests.builders.cluster.manifests import eventually
 from tests.builders.cluster.operator_process import OperatorProcess
@@ -23,7 +24,6 @@ from tests.builders.helm_command import CRD, Helm
 from ptkube.client import Kube
 from ptkube.errors import NotFound
 from ptkube.resources import CRDS, NAMESPACES, POSTTRAINJOBS
-from ptlocal import cluster as local
 from ptlocal.kubelet.ports import free_port
 
 
@@ -32,14 +32,8 @@ def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     if request.config.getoption("--kube-context"):
         pytest.skip("every job of the cluster of --kube-context would go with the CRD")
     folder = tmp_path_factory.mktemp("helm-cluster")
-    with session_cluster(None, folder) as found:
-        data = found.data or tmp_path_factory.mktemp("node")
-        api_server = with_current_context(found, folder / "access")
-        try:
-            local.up(data, say=lambda _: None, api_server=api_server, without=["operator"])
-            yield Cluster(api_server, None, found.is_embedded, found.has_controller_manager, found.data)
-        finally:
-            local.down(data, say=lambda _: None, now=True)
+    with session_cluster(None, folder) as found, with_our_processes(found, folder, without="operator") as access:
+        yield replace(found, kubeconfig=access)
 
 
 @pytest.fixture
@@ -61,15 +55,7 @@ def remove_crd(kube: Kube) -> None:
             kube.patch(POSTTRAINJOBS, meta["name"], meta["namespace"], {"metadata": {"finalizers": None}})
     with suppress(NotFound):
         kube.delete(CRDS, CRD)
-    eventually(lambda: not _is_there(kube))
-
-
-def _is_there(kube: Kube) -> bool:
-    try:
-        kube.get(CRDS, CRD)
-    except NotFound:
-        return False
-    return True
+    eventually(lambda: find(kube, CRDS, CRD) is None)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.api_access import Cluster, find
 from tests.builders.cluster.fake_jobs import Jobs
 from tests.builders.cluster.manifests import eventually
 from tests.builders.cluster.operator_process import OperatorProcess
@@ -19,7 +19,6 @@ from tests.builders.helm_command import CHART, CRD, INSTALL_PAGE, Helm, Refused,
 
 from ptapi.crd.definition import crd
 from ptkube.client import Kube
-from ptkube.errors import NotFound
 from ptkube.resources import (
     CONFIGMAPS,
     CRDS,
@@ -28,7 +27,6 @@ from ptkube.resources import (
     NAMESPACES,
     POSTTRAINJOBS,
     SERVICE_ACCOUNTS,
-    Resource,
 )
 from ptoperator.kube.labels import FINALIZER
 
@@ -100,15 +98,7 @@ def collect_garbage(kube: Kube, namespace: str) -> None:
     """Until the collector has taken something that was written after all that came before."""
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "00000000-0000-4000-8000-000000000000"}
     kube.create(CONFIGMAPS, {"metadata": {"name": "orphan", "namespace": namespace, "ownerReferences": [owner]}})
-    eventually(lambda: _is_gone(kube, CONFIGMAPS, "orphan", namespace))
-
-
-def _is_gone(kube: Kube, resource: Resource, name: str, namespace: str | None = None) -> bool:
-    try:
-        kube.get(resource, name, namespace)
-    except NotFound:
-        return True
-    return False
+    eventually(lambda: find(kube, CONFIGMAPS, "orphan", namespace) is None)
 
 
 def uid_of_crd(kube: Kube) -> str:
@@ -139,7 +129,7 @@ def test_a_job_trains_on_through_uninstall_and_the_next_release_adopts_it(
 
     helm.typed(UNINSTALL)
     assert operator.stop() == 0
-    assert _is_gone(kube, DEPLOYMENTS, "posttrain-operator", HOME)
+    assert find(kube, DEPLOYMENTS, "posttrain-operator", HOME) is None
     collect_garbage(kube, jobs.namespace)
     assert uids(kube, jobs, "long") == before
 
@@ -264,12 +254,12 @@ def test_a_job_deleted_without_an_operator_goes_at_once_unless_it_holds_node_poo
     jobs.wait(lambda: jobs.left("last") == [], shown=lambda: jobs.left("last"))
     helm.typed(UNINSTALL)
     kubectl(control_plane, f"kubectl delete crd {CRD}")
-    assert _is_gone(kube, CRDS, CRD)
+    assert find(kube, CRDS, CRD) is None
 
 
 @pytest.mark.parametrize("helm", [True], indirect=True, ids=["server-side"])
 def test_the_trainers_service_account_needs_a_name_that_no_namespace_has(helm: Helm, kube: Kube) -> None:
-    if _is_gone(kube, NAMESPACES, HOME):
+    if find(kube, NAMESPACES, HOME) is None:
         kube.create(NAMESPACES, {"metadata": {"name": HOME}})
     default = account(kube, "default")
     with pytest.raises(

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.builders.cluster.control_planes import with_our_processes
 
 from ptkube.errors import ApiError
-from ptkube.resources import NAMESPACES, NODES, POSTTRAINJOBS
-from ptlocal import cluster as local
+from ptkube.resources import NAMESPACES, POSTTRAINJOBS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -23,18 +22,9 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def kubeconfig(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Of the session's cluster, in which everything of ours runs (a cluster with nodes of its own keeps them)."""
-    access = tmp_path_factory.mktemp("access") / "kubeconfig"
-    config = yaml.safe_load(cluster.kubeconfig.read_text())
-    access.write_text(yaml.safe_dump({**config, **({"current-context": cluster.context} if cluster.context else {})}))
-    access.chmod(0o600)
-    own_nodes = [node for node in cluster.kube.list(NODES).items if node["metadata"]["name"] != "local"]
     # One place for all rooms' tests: a second `up` there finds the first.
-    data = cluster.data or tmp_path_factory.getbasetemp() / "node"
-    try:
-        local.up(data, say=lambda _: None, api_server=access, without=["kubelet"] if own_nodes else [])
+    with with_our_processes(cluster, tmp_path_factory.getbasetemp()) as access:
         yield access
-    finally:
-        local.down(data, say=lambda _: None, now=True)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Ctrl-C and kill -9, at any moment: one line, no traceback, and no trainer left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.cluster.manifests import eventually
 
 from ptkube.resources import NODES
 
@@ -22,6 +22,12 @@ Make = Callable[..., str]
 def _needs_local_files(cluster: Any, kubeconfig: Path) -> None:
     if [node["metadata"]["name"] for node in cluster.kube.list(NODES).items] != ["local"]:
         pytest.skip("pods of a real cluster do not see this machine's files")
+
+
+def alone(*words: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    """`ptctl WORDS -f -`, told of no cluster."""
+    command = [sys.executable, "-m", "ptctl", *words, "-f", "-"]
+    return subprocess.run(command, input=stdin, text=True, capture_output=True, timeout=900)
 
 
 def test_a_job_is_submitted_followed_and_looked_at(ptctl: Run, job: Make, tmp_path: Path) -> None:
@@ -61,19 +67,10 @@ def test_a_job_whose_data_is_missing_says_so_and_runs_when_it_is_created_again(
 def test_train_beside_a_job_of_the_cluster_is_refused_with_its_pod(ptctl: Run, job: Make, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "a"
     assert ptctl("workload", "create", "-f", "-", stdin=job("a", steps=100_000, suspend=False)).returncode == 0
-    give_up = time.monotonic() + 300
-    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < 3:
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
+    metrics = run / "metrics.jsonl"
+    eventually(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3)
     owner = (run / "owner.json").read_bytes()
-    done = subprocess.run(
-        [sys.executable, "-m", "ptctl", "train", "-f", "-"],
-        input=job("a", steps=100_000),
-        text=True,
-        capture_output=True,
-        timeout=900,
-        cwd=tmp_path,
-    )
+    done = alone("train", stdin=job("a", steps=100_000))
     assert done.returncode == 1
     assert done.stdout == ""
     holder = json.loads((run / "lease.json").read_text())["holder"]
@@ -88,13 +85,7 @@ def test_train_beside_a_job_of_the_cluster_is_refused_with_its_pod(ptctl: Run, j
 
 
 def test_data_are_looked_at_without_training(job: Make, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ptctl", "data", "check", "-f", "-", "-o", "json", "--examples", "1"],
-        input=job("look"),
-        text=True,
-        capture_output=True,
-        timeout=900,
-    )
+    done = alone("data", "check", "-o", "json", "--examples", "1", stdin=job("look"))
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)["data"]
     assert report["tokens"]["trainable"] > 0
@@ -104,30 +95,14 @@ def test_data_are_looked_at_without_training(job: Make, tmp_path: Path) -> None:
 
 def test_data_that_a_run_would_end_on_are_a_failure_that_names_them(job: Make, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 1}\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "ptctl", "data", "check", "-f", "-"],
-        input=job("look", data=tmp_path / "bad.jsonl"),
-        text=True,
-        capture_output=True,
-        timeout=900,
-    )
+    done = alone("data", "check", stdin=job("look", data=tmp_path / "bad.jsonl"))
     assert done.returncode == 1
     assert "bad.jsonl line 2: column 'text': is a number" in done.stdout
     assert "Traceback" not in done.stderr
 
 
 def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
-    def train(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "ptctl", "train", "-f", "-", *words],
-            input=job("solo"),
-            text=True,
-            capture_output=True,
-            timeout=900,
-            cwd=tmp_path,
-        )
-
-    done = train("--set", "training.steps=2")
+    done = alone("train", "--set", "training.steps=2", stdin=job("solo"))
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stdout
     run = tmp_path / "runs" / "solo"
@@ -137,23 +112,16 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
     assert lines[-1] == f"  ptctl workload tensorboard {run} --open"
     assert f"model: {run}/export" in lines
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
-    shorter = train("--set", "training.steps=1")
+    shorter = alone("train", "--set", "training.steps=1", stdin=job("solo"))
     assert shorter.returncode == 1
     assert "spec.training.steps: was 2, is 1; the newest checkpoint is at step 2" in shorter.stderr
-    fresh = train("--set", "training.steps=1", "--fresh")
+    fresh = alone("train", "--set", "training.steps=1", "--fresh", stdin=job("solo"))
     assert fresh.returncode == 0, fresh.stderr
     assert (tmp_path / "runs" / "solo.previous-1" / "export").is_dir()
 
 
 def test_train_passes_a_failure_on_as_exit_1_without_a_traceback(job: Make, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ptctl", "train", "-f", "-"],
-        input=job("solo", data=tmp_path / "nowhere.jsonl"),
-        text=True,
-        capture_output=True,
-        timeout=900,
-        cwd=tmp_path,
-    )
+    done = alone("train", stdin=job("solo", data=tmp_path / "nowhere.jsonl"))
     assert (done.returncode, "nowhere.jsonl" in done.stderr) == (1, True)
     assert "Traceback" not in done.stderr
 
@@ -178,10 +146,7 @@ def test_train_that_is_ended_leaves_no_trainer_behind(job: Make, tmp_path: Path,
         os.kill(child.pid, number)
     child.stdout.close()
     child.wait(180)
-    until = time.monotonic() + 60
-    while time.monotonic() < until and _is_group_alive(child.pid):
-        time.sleep(0.2)
-    assert not _is_group_alive(child.pid)
+    eventually(lambda: not _is_group_alive(child.pid), 60)
 
 
 def _is_group_alive(group: int) -> bool:

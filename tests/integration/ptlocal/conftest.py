@@ -4,30 +4,23 @@ Each steps aside where the real one is at work; a cluster with nodes of its own 
 """
 
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.builders.cluster.control_planes import with_current_context
+from tests.builders.cluster import manifests as waiting
+from tests.builders.cluster.api_access import find
+from tests.builders.cluster.control_planes import with_our_processes
 
-from ptkube.client import ApiError, Kube, NotFound
-from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, NAMESPACES, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
-from ptlocal import cluster as local
+from ptkube.client import ApiError, Kube
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, NAMESPACES, PODS, POSTTRAINJOBS, Manifest, Resource
 
 
 @pytest.fixture(scope="session")
 def kube(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
     """A client of the session's cluster, in which everything of ours runs."""
-    # the embedded API server reads logs from its own data directory
-    data = cluster.data or tmp_path_factory.mktemp("node")
-    api_server = with_current_context(cluster, tmp_path_factory.mktemp("access"))
-    own_nodes = [n for n in cluster.kube.list(NODES).items if n["metadata"]["name"] != "local"]
-    try:
-        local.up(data, say=lambda _: None, api_server=api_server, without=["kubelet"] if own_nodes else [])
+    with with_our_processes(cluster, tmp_path_factory.getbasetemp()):
         yield cluster.kube
-    finally:
-        local.down(data, say=lambda _: None, now=True)
 
 
 @pytest.fixture
@@ -58,16 +51,13 @@ def eventually(kube: Kube) -> Eventually:
     def wait(
         resource: Resource, name: str, namespace: str, is_so: Callable[[Manifest | None], Any], timeout_s: float = 600.0
     ) -> Manifest | None:
-        deadline = time.monotonic() + timeout_s
-        current: Manifest | None = None
-        while time.monotonic() < deadline:
-            try:
-                current = kube.get(resource, name, namespace)
-            except NotFound:
-                current = None
-            if is_so(current):
-                return current
-            time.sleep(0.05)
-        raise AssertionError(f"{resource.kind} {namespace}/{name} did not get there in {timeout_s} s: {current}")
+        found: list[Manifest | None] = []
+
+        def look() -> bool:
+            found[:] = [find(kube, resource, name, namespace)]
+            return bool(is_so(found[0]))
+
+        waiting.eventually(look, timeout_s, lambda: f"{resource.kind} {namespace}/{name}: {found}")
+        return found[0]
 
     return wait  # type: ignore[return-value]

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.builders.cluster.manifests import eventually
 
 from ptkube.client import ApiError, Kube
 from ptkube.resources import CONFIGMAPS, NODES, PODS, POSTTRAINJOBS, Manifest
@@ -46,18 +48,14 @@ def _pod_in(kube: Kube, name: str, *phases: str) -> Manifest | None:
     return pod if (pod.get("status") or {}).get("phase") in phases else None
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 600.0) -> Any:
+def until(found: Callable[[], Any]) -> Any:
     """The first true answer; an API server that is being restarted may refuse meanwhile."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            answer = condition()
-        except ApiError:
-            answer = None
-        if answer:
-            return answer
-        time.sleep(0.05)
-    raise AssertionError(f"not within {timeout_s} s")
+
+    def answer() -> Any:
+        with suppress(ApiError):
+            return found()
+
+    return eventually(answer)
 
 
 def test_a_cluster_starts_once_keeps_its_state_and_leaves_nothing(data: Path) -> None:

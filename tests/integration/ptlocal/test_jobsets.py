@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.builders.cluster import manifests as waiting
 
 from ptkube.client import Kube
 from ptkube.resources import JOBS, JOBSETS, PODS, SERVICES, Manifest
@@ -170,13 +171,12 @@ def test_preemption_restarts_without_charging_the_budget(kube: Kube, namespace: 
 
 
 def _first_running(kube: Kube, namespace: str, name: str) -> Manifest:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        for pod in pods_of(kube, namespace, name):
-            if (pod.get("status") or {}).get("phase") == "Running":
-                return pod
-        time.sleep(0.05)
-    raise AssertionError(f"no pod of {name} runs")
+    def running() -> Manifest | None:
+        pods = pods_of(kube, namespace, name)
+        return next((pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"), None)
+
+    found: Manifest = waiting.eventually(running)
+    return found
 
 
 def test_suspend_ends_the_pods_and_resume_starts_new_ones(kube: Kube, namespace: str, eventually: Eventually) -> None:
@@ -208,14 +208,12 @@ def test_deleting_a_jobset_leaves_nothing(kube: Kube, namespace: str, eventually
     create(kube, namespace, jobset("js", "sleep 100", replicas=2))
     _first_running(kube, namespace, "js")
     kube.delete(JOBSETS, "js", namespace)
+
     # kube-controller-manager learns of new kinds every 30 s; ours and a settled one take a second
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        left = [i["metadata"]["name"] for r in (JOBSETS, JOBS, PODS, SERVICES) for i in kube.list(r, namespace).items]
-        if not left:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"still there: {left}")
+    def left() -> list[str]:
+        return [i["metadata"]["name"] for r in (JOBSETS, JOBS, PODS, SERVICES) for i in kube.list(r, namespace).items]
+
+    waiting.eventually(lambda: not left(), shown=left)
 
 
 def test_foreground_deletion_waits_for_the_pods(kube: Kube, namespace: str, eventually: Eventually) -> None:

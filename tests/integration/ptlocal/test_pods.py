@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.builders.cluster import manifests as waiting
 
 from ptkube.client import Kube, NotFound
 from ptkube.resources import CONFIGMAPS, PODS, SECRETS, Manifest
@@ -21,12 +22,7 @@ def pod(name: str, script: str = "true", **more: Any) -> Manifest:
 
 def await_line(kube: Kube, namespace: str, name: str, line: str) -> None:
     """The process has come so far that it printed this: only then are its traps set."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        if line in log(kube, namespace, name):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{name} never printed {line}")
+    waiting.eventually(lambda: line in log(kube, namespace, name))
 
 
 def create(kube: Kube, namespace: str, body: Manifest) -> Manifest:
@@ -269,12 +265,6 @@ def test_a_pod_removed_by_force_leaves_no_process(kube: Kube, namespace: str, ev
     create(kube, namespace, pod("p", "exec sleep 4343"))
     eventually(PODS, "p", namespace, phase("Running"))
     kube.delete(PODS, "p", namespace, grace_s=0)
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        if not any(_command(pid) == "sleep 4343" for pid in os.listdir("/proc") if pid.isdigit()):
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("the process is still there")
+    waiting.eventually(lambda: not any(_command(pid) == "sleep 4343" for pid in os.listdir("/proc") if pid.isdigit()))
     with pytest.raises(NotFound):
         kube.get(PODS, "p", namespace)

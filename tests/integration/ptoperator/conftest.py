@@ -6,18 +6,17 @@ this machine, is left alone.
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders.cluster.api_access import Cluster
-from tests.builders.cluster.control_planes import session_cluster, with_current_context
+from tests.builders.cluster.control_planes import session_cluster, with_our_processes
 from tests.builders.cluster.fake_jobs import Jobs
 from tests.builders.cluster.operator_process import OperatorProcess
 
 from ptkube.client import Kube
 from ptkube.resources import DEPLOYMENTS, NAMESPACES, NODES, POSTTRAINJOBS
-from ptlocal import cluster as local
 from ptlocal.kubelet.ports import free_port
 
 
@@ -29,14 +28,8 @@ def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     with session_cluster(context, folder) as found:
         if context and (reason := _not_ours(found.kube)):
             pytest.skip(reason)
-        # the embedded API server reads logs from its own data directory
-        data = found.data or tmp_path_factory.mktemp("node")
-        api_server = with_current_context(found, folder / "access")
-        try:
-            local.up(data, say=lambda _: None, api_server=api_server, without=["operator"])
-            yield Cluster(api_server, None, found.is_embedded, found.has_controller_manager, found.data)
-        finally:
-            local.down(data, say=lambda _: None, now=True)
+        with with_our_processes(found, folder, without="operator") as access:
+            yield replace(found, kubeconfig=access, context=None)
 
 
 def _not_ours(kube: Kube) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ from tests.builders.gke.model import ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 from tests.builders.gke.nodes import GkeNodes
 from tests.builders.gke.server import CLUSTER, LOCATION, PROJECT, GkeServer, Twist
 
-from ptkube.client import Kube, NotFound
+from ptkube.client import Kube
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS
 from ptlocal.kubelet.ports import free_port
 
 SECOND_CHOICE = [{"type": "onDemand", "zones": ["us-east5-a"]}, {"type": "spot", "zones": ["us-east5-b"]}]
-MAX_STARTS = 120
 
 
 class Site:
@@ -58,14 +57,6 @@ def tpu_job(jobs: Any, name: str, capacity: list[dict[str, Any]], **spec: Any) -
     jobs.create(name, accelerator={"type": "v6e-8", "slices": 2}, capacity=capacity, **spec)
 
 
-def has_gone(jobs: Any, name: str) -> bool:
-    try:
-        jobs.kube.get(POSTTRAINJOBS, name, jobs.namespace)
-    except NotFound:
-        return True
-    return False
-
-
 def test_a_job_gets_its_pools_runs_on_them_and_leaves_nothing(
     control_plane: Any, kube: Kube, jobs: Any, site: Site, tmp_path: Path
 ) -> None:
@@ -84,7 +75,7 @@ def test_a_job_gets_its_pools_runs_on_them_and_leaves_nothing(
         jobs.wait(lambda: jobs.status("tuned").capacity.node_pools == [])
         assert kube.list(NODES, labels="cloud.google.com/gke-nodepool").items == []
         jobs.delete("tuned")
-        jobs.wait(lambda: has_gone(jobs, "tuned"))
+        jobs.wait(lambda: jobs.find(POSTTRAINJOBS, "tuned") is None)
     finally:
         operator.kill()
     assert "Traceback" not in operator.log.read_text()
@@ -122,7 +113,7 @@ def test_a_deleted_jobs_pools_go_and_an_orphan_is_swept(
         tpu_job(jobs, "regretted", [{"type": "spot"}])
         jobs.wait(lambda: len(jobs.status("regretted").capacity.node_pools) == 2)
         jobs.delete("regretted")
-        jobs.wait(lambda: has_gone(jobs, "regretted"))
+        jobs.wait(lambda: jobs.find(POSTTRAINJOBS, "regretted") is None)
         jobs.wait(lambda: not site.model.ours(), shown=lambda: site.model.pools)
     finally:
         operator.kill()
@@ -154,11 +145,11 @@ def test_an_operator_killed_at_every_write_makes_no_pool_too_many_and_leaves_non
         operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace, env=env)
         killer.operator = operator
         tpu_job(jobs, "hunted", SECOND_CHOICE)
-        _live_until(jobs, operator, lambda: str(jobs.status("hunted").phase) == "Succeeded")
-        _live_until(jobs, operator, lambda: not site.model.ours())
+        operator.live_until(lambda: str(jobs.status("hunted").phase) == "Succeeded")
+        operator.live_until(lambda: not site.model.ours())
         assert len(kube.list(JOBSETS, jobs.namespace).items) == 1
         jobs.delete("hunted")
-        _live_until(jobs, operator, lambda: has_gone(jobs, "hunted"))
+        operator.live_until(lambda: jobs.find(POSTTRAINJOBS, "hunted") is None)
         operator.kill()
     struck = [what for what, tries in killer.tries.items() if tries >= 2]
     assert sum(what.startswith("GKE CreateNodePool") for what in struck) >= 2, struck
@@ -167,14 +158,3 @@ def test_an_operator_killed_at_every_write_makes_no_pool_too_many_and_leaves_non
     assert site.model.doubled == []
     assert Counter(site.model.made).most_common(1)[0][1] <= 3
     assert site.model.ours() == []
-
-
-def _live_until(jobs: Any, operator: OperatorProcess, is_there: Callable[[], Any]) -> None:
-    """Start the operator again whenever it was killed, until it is so."""
-    for _ in range(MAX_STARTS):
-        if is_there():
-            return
-        if operator.is_dead():
-            operator.start()
-        jobs.wait(lambda: operator.is_dead() or is_there(), 120, lambda: operator.log.read_text()[-5000:])
-    raise AssertionError(operator.log.read_text()[-5000:])

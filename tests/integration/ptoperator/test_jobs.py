@@ -8,7 +8,6 @@ import psutil
 import pytest
 from tests.builders.cluster.operator_process import OperatorProcess
 
-from ptkube.client import NotFound
 from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, SERVICE_ACCOUNTS, Manifest
 
 
@@ -44,18 +43,10 @@ def test_a_jobset_is_there_within_a_second_of_apply(operator: OperatorProcess, j
             name = f"quick-{len(medians)}-{number}"
             began = time.monotonic()
             jobs.create(name, queue="nobody-admits")
-            jobs.wait(lambda name=name: _is_there(jobs, name))
+            jobs.wait(lambda name=name: jobs.find(JOBSETS, name))
             seconds.append(time.monotonic() - began)
         medians.append(statistics.median(seconds))
     assert medians[-1] < 1.0, medians
-
-
-def _is_there(jobs: Any, name: str) -> bool:
-    try:
-        jobs.kube.get(JOBSETS, name, jobs.namespace)
-    except NotFound:
-        return False
-    return True
 
 
 def test_a_data_error_fails_at_once_in_the_trainers_words(operator: OperatorProcess, jobs: Any) -> None:
@@ -116,7 +107,7 @@ def test_the_deadline_stops_the_pods(operator: OperatorProcess, jobs: Any) -> No
     status = jobs.wait_phase("late", "Failed")
     assert condition(status, "Failed") == ("True", "DeadlineExceeded")
     jobs.wait(lambda: jobs.pods("late") == [])
-    jobs.wait(lambda: not _is_there(jobs, "late"))
+    jobs.wait(lambda: jobs.find(JOBSETS, "late") is None)
 
 
 def test_a_finished_job_goes_after_its_ttl(operator: OperatorProcess, jobs: Any) -> None:
@@ -290,11 +281,24 @@ def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: 
     assert jobs.wait_phase("maxtext", "Succeeded").failure is None
 
 
+def test_a_run_on_a_claim_shows_where_it_is_by_its_log(operator: OperatorProcess, jobs: Any) -> None:
+    claim = {"name": "work", "mountPath": str(jobs.runs.parent), "persistentVolumeClaim": {"claimName": "work"}}
+    jobs.create("claimed", {"FAKE_WAIT": "1", "FAKE_HIDDEN": "1"}, volumes=[claim])
+    jobs.wait(lambda: jobs.status("claimed").progress.step >= 3, shown=lambda: jobs.status("claimed"))
+    status = jobs.status("claimed")
+    assert (str(status.phase), status.progress.total) == ("Running", 3)
+    assert condition(status, "Running") == ("True", "Training")
+    assert status.metrics.loss
+    (jobs.runs / "claimed" / "finish").touch()
+    status = jobs.wait_phase("claimed", "Succeeded")
+    assert not (jobs.runs / "claimed" / "progress.json").exists()
+
+
 def test_preflight_goes_before_the_pods_and_its_verdict_into_status(operator: OperatorProcess, jobs: Any) -> None:
     jobs.create("checked", {"FAKE_PREFLIGHT": "Fits", "FAKE_PREFLIGHT_S": "1"}, preflight="Enforce")
     status = jobs.wait_phase("checked", "Preflight")
     assert condition(status, "Preflighted") == ("False", "PreflightRunning")
-    assert not _is_there(jobs, "checked")
+    assert jobs.find(JOBSETS, "checked") is None
     status = jobs.wait_phase("checked", "Succeeded")
     assert condition(status, "Preflighted") == ("True", "Fits")
     assert status.preflight.peak_gib == 1.5
@@ -305,7 +309,7 @@ def test_preflight_that_says_no_fails_the_job_before_any_pod_of_it(operator: Ope
     jobs.create("large", {"FAKE_PREFLIGHT": "DoesNotFit"}, preflight="Enforce")
     status = jobs.wait_phase("large", "Failed")
     assert condition(status, "Failed") == ("True", "OutOfMemoryHBM")
-    assert not _is_there(jobs, "large")
+    assert jobs.find(JOBSETS, "large") is None
     assert not (jobs.runs / "large").exists()
 
 

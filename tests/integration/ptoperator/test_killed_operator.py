@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from tests.builders.cluster.operator_process import Killer, OperatorProcess, Wri
 from ptkube.client import Kube
 from ptkube.resources import CONFIGMAPS, CRDS, EVENTS, JOBSETS
 from ptlocal.kubelet.ports import free_port
-
-MAX_STARTS = 80
 
 
 @pytest.mark.slow
@@ -25,13 +22,13 @@ def test_an_operator_killed_at_every_write_brings_a_job_to_its_end(
         operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace)
         killer.operator = operator
         jobs.create("hunted", {"FAKE_CRASH_AT": "5", "FAKE_STEP_S": "2", "FAKE_WAIT": "yes"})
-        _live_until(jobs, operator, lambda: jobs.status("hunted").restarts and is_in(jobs, "Running"))
+        operator.live_until(lambda: jobs.status("hunted").restarts and is_in(jobs, "Running"))
         jobs.edit("hunted", suspend=True)
-        _live_until(jobs, operator, lambda: is_in(jobs, "Suspended"))
+        operator.live_until(lambda: is_in(jobs, "Suspended"))
         jobs.edit("hunted", suspend=False)
-        _live_until(jobs, operator, lambda: is_in(jobs, "Running"))
+        operator.live_until(lambda: is_in(jobs, "Running"))
         (jobs.runs / "hunted" / "finish").touch()
-        _live_until(jobs, operator, lambda: is_in(jobs, "Succeeded"))
+        operator.live_until(lambda: is_in(jobs, "Succeeded"))
         operator.kill()
     status = jobs.status("hunted")
     assert str(status.phase) == "Succeeded"
@@ -57,17 +54,6 @@ def test_an_operator_killed_at_every_write_brings_a_job_to_its_end(
 
 def is_in(jobs: Any, phase: str) -> bool:
     return str(jobs.status("hunted").phase) == phase
-
-
-def _live_until(jobs: Any, operator: OperatorProcess, is_there: Callable[[], Any]) -> None:
-    """Start the operator again whenever it was killed, until the job is there."""
-    for _ in range(MAX_STARTS):
-        if is_there():
-            return
-        if operator.is_dead():
-            operator.start()
-        jobs.wait(lambda: operator.is_dead() or is_there(), 120, lambda: operator.log.read_text()[-5000:])
-    raise AssertionError(f"{jobs.status('hunted')}\n{operator.log.read_text()[-5000:]}")
 
 
 def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, jobs: Any, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Runs that are evaluated by what the model answers, and a model in files that several processes read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,8 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 from tests.builders.peers.models import CASES, tensors
-from tests.builders.trainer.runs import losses, metrics, run, write_job
+from tests.builders.trainer import runs
+from tests.builders.trainer.runs import losses, metrics, run
 
 from ptapi import run_directory
 
@@ -22,7 +21,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("answers")
     rows = [{"prompt": word, "completion": label} for label, words in LABELS.items() for word in words.split()]
     for file, some in {"train": rows * 4, "eval": rows}.items():
-        (directory / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+        runs.write_rows(directory / f"{file}.jsonl", some)
     raw = {**CASES["llama-3.0"], "vocab_size": 264, "bos_token_id": 256, "eos_token_id": 257}
     (directory / "model").mkdir()
     (directory / "model" / "config.json").write_text(json.dumps(raw))
@@ -32,26 +31,25 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(home: Path, name: str, devices: int = 1, slices: int = 1, **parts: Any) -> Path:
-    training = {"steps": 4, "batchSize": 8, "sequenceLength": 32, "optimizer": {"learningRate": 3e-3}}
-    spec: dict[str, Any] = {
+    common = {
         "model": {"uri": f"file://{home}/model", "tokenizer": "random://bytes"},
         "algorithm": {"sft": {"packing": False}},
-        "data": {part: {"uri": f"file://{home}/{part}.jsonl"} for part in ("train", "eval")},
+        "data": {"eval": {"uri": f"file://{home}/eval.jsonl"}},
+        "training": {"steps": 4, "sequenceLength": 32},
         "evaluation": {"answers": ["exactMatch", "accuracy", "macroF1"], "maxNewTokens": 12},
         "tensorboard": {"enabled": False},
         "accelerator": {"type": f"cpu-{devices}", "slices": slices},
-        **parts,
     }
-    return write_job(home, name, {**spec, "training": {**training, **parts.get("training", {})}})
+    return runs.job(home, name, common, parts)
 
 
 def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(home: Path) -> None:
     path = job(
         home,
         "labels",
-        model={"uri": "random://tiny"},
+        model={"uri": "random://tiny", "tokenizer": None},
         training={"steps": STEPS},
-        evaluation={"answers": ["exactMatch", "accuracy", "macroF1"], "maxNewTokens": 12, "everySteps": 20},
+        evaluation={"everySteps": 20},
         checkpoint={"everySteps": 1000, "best": {"metric": "eval/macro_f1", "mode": "max"}},
     )
     run(path)
@@ -77,8 +75,8 @@ def test_a_model_in_files_is_read_by_two_processes_as_by_one(home: Path, trainin
     run(job(home, f"{kind}-one", training=training))
     layout = {**training, "parallelism": {"fsdp": 4}}
     run(job(home, f"{kind}-two", devices=2, slices=2, training=layout), processes=2)
-    runs = home / "runs"
-    assert losses(runs / f"{kind}-two") == pytest.approx(losses(runs / f"{kind}-one"), rel=1e-5)
-    one, two = (metrics(runs / f"{kind}-{name}")[-1] for name in ("one", "two"))
+    single, double = (home / "runs" / f"{kind}-{name}" for name in ("one", "two"))
+    assert losses(double) == pytest.approx(losses(single), rel=1e-5)
+    one, two = metrics(single)[-1], metrics(double)[-1]
     for name in ("eval/exact_match", "eval/accuracy", "eval/macro_f1"):
         assert one[name] == two[name]

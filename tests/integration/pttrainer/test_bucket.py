@@ -1,18 +1,16 @@
 """A run whose data, checkpoints and export are on gs://, through the real client libraries, killed and resumed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.cluster.manifests import eventually
 from tests.builders.servers import bucket as bucketserver
 from tests.builders.trainer import runs
 from tests.builders.trainer.forked import Process
@@ -27,16 +25,8 @@ ROWS = "".join(json.dumps({"question": f"What is {a} plus {a}?", "answer": f"{a 
 
 
 def job(home: Path, name: str, data: str, output: str, steps: int) -> Path:
-    spec = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": data}},
-        "training": {"steps": steps, "batchSize": 8, "sequenceLength": 64, "optimizer": {"learningRate": 3e-3}},
-        "checkpoint": {"everySteps": 2},
-        "accelerator": {"type": "cpu-1"},
-        "output": {"uri": output},
-    }
-    return runs.write_job(home, name, spec)
+    training = {"steps": steps, "sequenceLength": 64}
+    return runs.job(home, name, data={"train": {"uri": data}}, training=training, output={"uri": output})
 
 
 def start(home: Path, path: Path, environment: dict[str, str]) -> Process:
@@ -72,9 +62,7 @@ def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tm
         path = job(tmp_path, "remote", "gs://data/rows/part-*", "gs://out/runs", steps)
         first = start(tmp_path, path, buckets.environment())
         committed = f"runs/remote/{run_directory.CHECKPOINTS}/2/commit_success.txt"
-        give_up = time.monotonic() + 120
-        while committed not in buckets.names("out") and first.poll() is None and time.monotonic() < give_up:
-            time.sleep(0.05)
+        eventually(lambda: committed in buckets.names("out") or first.poll() is not None)
         was_running = first.poll() is None
         first.send_signal(signal.SIGKILL)
         _, out = finish(first)
@@ -107,9 +95,7 @@ def test_a_bucket_that_is_full_ends_the_run_with_its_words_and_keeps_the_last_ch
         path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", 400)
         first = start(tmp_path, path, buckets.environment())
         committed = f"runs/remote/{run_directory.CHECKPOINTS}/2/commit_success.txt"
-        give_up = time.monotonic() + 120
-        while committed not in buckets.names("out") and first.poll() is None and time.monotonic() < give_up:
-            time.sleep(0.05)
+        eventually(lambda: committed in buckets.names("out") or first.poll() is not None)
         buckets.full = True
         code, out = finish(first)
         assert code == ExitCode.STORAGE, out

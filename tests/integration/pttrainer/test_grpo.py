@@ -1,7 +1,5 @@
 """GRPO by real, small runs: it learns, survives kill -9 to the bit, and bears rewards that misbehave."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.builders.trainer import runs
+from tests.builders.trainer.runs import SHARE_OF_LETTER_A
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
@@ -16,33 +15,22 @@ from ptapi.failures import ExitCode
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
 
 
-SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
-
-
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    path = tmp_path / "train.jsonl"
-    path.write_text("".join(json.dumps({"question": f"{i}?", "answer": str(i)}) + "\n" for i in range(40)))
-    return path
+    return runs.write_rows(tmp_path / "train.jsonl", runs.NUMBERS)
 
 
 def job(directory: Path, rows: Path, reward: str | None, **changes: Any) -> Path:
     """A job file; `reward` is the source of a Python reward, or None for gsm8k."""
-    rewards: list[dict[str, Any]] = [{"builtin": "gsm8k"}]
-    if reward is not None:
-        (directory / "own.py").write_text(reward)
-        rewards = [{"name": "own", "python": {"uri": f"file://{directory}/own.py"}, "timeoutSeconds": 1}]
     spec: dict[str, Any] = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"grpo": {"groupSize": 4}},
+        "algorithm": {"sft": None, "grpo": {"groupSize": 4}},
         "data": {"train": {"uri": f"file://{rows}"}},
-        "rewards": rewards,
+        "rewards": [{"builtin": "gsm8k"}] if reward is None else runs.own_reward(directory, reward),
         "training": {"steps": 6, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
         "rollout": {"maxNewTokens": 12},
         "checkpoint": {"everySteps": 1},
         "export": {"format": "none"},
         "tensorboard": {"enabled": False},
-        "accelerator": {"type": "cpu-1"},
     }
     for path, value in changes.items():
         place = spec
@@ -50,11 +38,7 @@ def job(directory: Path, rows: Path, reward: str | None, **changes: Any) -> Path
         for parent in parents:
             place = place.setdefault(parent, {})
         place[last] = value
-    return runs.write_job(directory, "run", spec)
-
-
-def run(path: Path) -> tuple[int, str]:
-    return runs.end(*runs.start(path))
+    return runs.job(directory, "run", spec)
 
 
 def metrics(directory: Path) -> list[dict[str, Any]]:
@@ -67,8 +51,7 @@ def samples(directory: Path) -> dict[str, str]:
 
 def test_the_reward_rises(tmp_path: Path, rows: Path) -> None:
     path = job(tmp_path, rows, SHARE_OF_LETTER_A, training__steps=30, training__batchSize=32, checkpoint__everySteps=30)
-    code, errors = run(path)
-    assert code == 0, errors
+    runs.run(path)
     rewards = [line[run_directory.REWARD] for line in metrics(tmp_path)]
     assert np.mean(rewards[:3]) < 0.05
     assert np.mean(rewards[-3:]) > 0.5
@@ -81,8 +64,14 @@ def test_a_run_that_is_killed_and_resumed_equals_one_that_is_not_to_the_bit(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for directory in (whole, killed):
         directory.mkdir()
-        job(directory, rows, SHARE_OF_LETTER_A, algorithm__grpo__updatesPerBatch=updates, algorithm__grpo__beta=0.05)
-    assert run(whole / "run.yaml")[0] == 0
+        job(
+            directory,
+            rows,
+            SHARE_OF_LETTER_A,
+            algorithm__grpo__updatesPerBatch=updates,
+            algorithm__grpo__beta=0.05,
+        )
+    runs.run(whole / "run.yaml")
     runs.killed_and_resumed(killed / "run.yaml", 4)
     assert metrics(killed) == metrics(whole)
     assert samples(killed) == samples(whole)
@@ -99,35 +88,22 @@ def test_rewards_that_hang_die_and_lie_cost_their_samples_and_nothing_else(tmp_p
         "    if case == 3: raise ValueError('no')\n"
         "    return float(len(completion) % 2)\n"
     )
-    code, errors = run(job(tmp_path, rows, reward, training__steps=2))
-    assert code == 0, errors
-    assert "samples have no reward" in errors
+    assert "samples have no reward" in runs.run(job(tmp_path, rows, reward, training__steps=2))
     assert all(0 < line["reward/missing"] < 1 for line in metrics(tmp_path))
-
-
-def test_a_reward_file_without_the_function_ends_with_its_own_exit_code(tmp_path: Path, rows: Path) -> None:
-    code, errors = run(job(tmp_path, rows, "def score(p, c, r):\n    return 1.0\n"))
-    assert code == ExitCode.USER_CODE
-    assert "no function 'reward'; accepted: def reward(prompt: str, completion: str, row: dict) -> float" in errors
-    assert "Traceback" not in errors
 
 
 def test_a_gold_answer_that_is_missing_is_named_before_anything_is_sampled(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "1?", "completion": "1"}\n')
-    code, errors = run(job(tmp_path, rows, None))
-    assert code == ExitCode.DATA_ERROR
-    assert "rows.jsonl line 1: no gold answer" in errors
-    assert "hint: name the column in spec.data.train.columns.answer" in errors
-    assert "Traceback" not in errors
+    words = ("rows.jsonl line 1: no gold answer", "hint: name the column in spec.data.train.columns.answer")
+    runs.refused(job(tmp_path, rows, None), ExitCode.DATA_ERROR, *words)
 
 
 def test_eight_devices_sample_and_learn_as_one_does(tmp_path: Path, rows: Path) -> None:
     one, eight = tmp_path / "one", tmp_path / "eight"
     for directory, accelerator in ((one, "cpu-1"), (eight, "cpu-8")):
         directory.mkdir()
-        code, errors = run(job(directory, rows, SHARE_OF_LETTER_A, accelerator__type=accelerator, training__steps=3))
-        assert code == 0, errors
+        runs.run(job(directory, rows, SHARE_OF_LETTER_A, accelerator__type=accelerator, training__steps=3))
     texts = [
         [json.loads(line)["completion"] for line in samples(d)["step-00000001.jsonl"].splitlines()]
         for d in (one, eight)
@@ -144,8 +120,7 @@ def test_gsm8k_itself_runs_three_steps_with_its_own_reward(tmp_path: Path) -> No
         tmp_path, GSM8K, None, model__uri="random://small", training__steps=3, training__batchSize=16,
         training__sequenceLength=512, rollout__maxNewTokens=32,
     )  # fmt: skip
-    code, errors = run(path)
-    assert code == 0, errors
+    runs.run(path)
     assert len(metrics(tmp_path)) == 3
     assert all(line["reward/gsm8k"] == line[run_directory.REWARD] for line in metrics(tmp_path))
     assert "#### " in "".join(json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()[:5])
@@ -170,8 +145,7 @@ def test_episodes_of_several_turns_are_trained_on_the_tokens_that_were_sampled(t
         tmp_path, rows, None, rewards=[], environment=environment, rollout__stop=list("abcdefghijklmpqr"),
         training__steps=1, training__batchSize=8, training__sequenceLength=96, tensorboard__enabled=True,
     )  # fmt: skip
-    code, errors = run(path)
-    assert code == 0, errors
+    runs.run(path)
     for line in metrics(tmp_path):
         assert line["sampler/difference"] < 1e-6
         assert line["episodes/failed"] == 0.0

@@ -1,7 +1,5 @@
 """Models and data from the hub: the real client against a small server that speaks the hub's protocol."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -17,16 +15,10 @@ from tests.builders.trainer import runs
 
 
 def write_job(directory: Path, name: str, model: str, **source: str) -> Path:
-    data = directory / "train.jsonl"
-    data.write_text("\n".join(json.dumps({"question": f"{i}+1?", "answer": f"#### {i + 1}"}) for i in range(16)))
-    spec = {
-        "model": {"uri": model},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{data}", **source}},
-        "training": {"steps": 1, "batchSize": 2, "sequenceLength": 64},
-        "accelerator": {"type": "cpu-1"},
-    }
-    return runs.write_job(directory, name, spec)
+    data = {"train": {"uri": f"file://{directory}/train.jsonl", **source}}
+    runs.write_rows(directory / "train.jsonl", runs.SUMS[:16])
+    training = {"steps": 1, "batchSize": 2, "sequenceLength": 64}
+    return runs.job(directory, name, model={"uri": model}, data=data, training=training)
 
 
 def run(job: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -126,6 +118,13 @@ def test_patterns_and_files_of_a_data_set_are_found(directory: Path, endpoint: s
     for path, count in (("main/train-*", 2), ("main/test-00000-of-00001.parquet", 1), ("**/*.parquet", 6)):
         found = find(directory, endpoint, uri=f"hf://datasets/{DATASET}/{path}", revision="v1")
         assert len(json.loads(found.stdout.splitlines()[-1])) == count, found.stderr
+
+
+def test_a_hub_that_cannot_be_reached_ends_a_run_so_that_it_is_started_again(directory: Path) -> None:
+    job = write_job(directory, "cut-off", f"hf://{REPOSITORY}")
+    done = run(job, HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(directory / "empty"))
+    assert done.returncode == 68, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_hub_that_cannot_be_reached_is_said_to_be(directory: Path) -> None:

@@ -1,7 +1,5 @@
 """Runs that change their devices: checkpoints of one mesh continued on another, more processes, peers that hang."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -9,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders.trainer.runs import losses, run, start, write_job
+from tests.builders.trainer import runs
+from tests.builders.trainer.runs import losses, run, start
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
@@ -22,27 +21,19 @@ TOLERANCE = 1e-4
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("layouts")
-    rows = [{"question": f"What is {a} plus {b}?", "answer": f"{a + b}"} for a in range(12) for b in range(10)]
-    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (directory / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::9]))
+    runs.write_rows(directory / "train.jsonl", runs.SUMS)
+    runs.write_rows(directory / "eval.jsonl", runs.SUMS[::9])
     return directory
 
 
-def job(home: Path, name: str, devices: int = 1, slices: int = 1, training: Any = None, **parts: Any) -> Path:
-    spec: dict[str, Any] = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
-        "training": {
-            "steps": STEPS, "batchSize": 8, "sequenceLength": 64, "optimizer": {"learningRate": 3e-3},
-            "schedule": {"kind": "constant"}, **(training or {}),
-        },
+def job(home: Path, name: str, devices: int = 1, slices: int = 1, **parts: Any) -> Path:
+    common = {
+        "training": {"steps": STEPS, "sequenceLength": 64, "schedule": {"kind": "constant"}},
         "checkpoint": {"everySteps": HALF, "keep": 5},
         "tensorboard": {"enabled": False},
         "accelerator": {"type": f"cpu-{devices}", "slices": slices},
-        **parts,
-    }  # fmt: skip
-    return write_job(home, name, spec)
+    }
+    return runs.job(home, name, common, parts)
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +82,7 @@ def test_a_full_fork_goes_on_where_the_other_run_was(home: Path, eight: list[flo
     said = run(job(home, "forked", 8, training={"parallelism": {"fsdp": 8}}, checkpoint={"fork": fork}))
     assert f"forking from {fork['uri']} (full state)" in said
     assert losses(home / "runs" / "forked") == eight[HALF:]
-    lineage = json.loads((home / "runs" / "forked" / run_directory.LINEAGE).read_text())
-    assert lineage["fork"] == {"uri": fork["uri"], "step": HALF}
+    assert runs.lineage(home / "runs" / "forked")["fork"] == {"uri": fork["uri"], "step": HALF}
 
 
 def test_the_best_evaluation_is_exported_and_weights_fork_from_it(home: Path) -> None:
@@ -114,12 +104,10 @@ def test_the_best_evaluation_is_exported_and_weights_fork_from_it(home: Path) ->
     assert sorted(p.name for p in (directory / run_directory.CHECKPOINTS).iterdir() if p.name.isdigit()) == sorted(
         [str(best.step), str(STEPS)]
     )
-    progress = run_directory.Progress.model_validate_json((directory / run_directory.PROGRESS).read_text())
-    assert progress.best == best
+    assert runs.progress(directory).best == best
     fork = {"uri": f"file://{directory}/checkpoints/{best.step}"}
-    again = job(home, "again", training={"steps": 1}, data=data, checkpoint={"fork": fork})
-    run(again)
-    first = json.loads((home / "runs" / "again" / run_directory.METRICS).read_text().splitlines()[0])
+    run(job(home, "again", training={"steps": 1}, data=data, checkpoint={"fork": fork}))
+    first = runs.lines(home / "runs" / "again")[0]
     assert (first["step"], first["eval/loss"]) == (0, pytest.approx(best.value, rel=1e-6))
 
 
@@ -128,9 +116,7 @@ def test_a_rank_whose_peer_stands_still_ends_as_a_hang_and_the_run_goes_on_later
     path = job(home, "hanging", 1, 2, runPolicy={"hangTimeoutSeconds": 15}, **options)
     leader, peer = start(path, processes=2)
     try:
-        assert leader.stdout is not None
-        for _ in range(12):
-            leader.stdout.readline()
+        runs.reached(leader, 12)
         peer.send_signal(signal.SIGSTOP)
         out, err = leader.communicate(timeout=900)
         assert leader.returncode == ExitCode.HANG, (out[-500:], err[-2000:])
@@ -139,7 +125,7 @@ def test_a_rank_whose_peer_stands_still_ends_as_a_hang_and_the_run_goes_on_later
             process.kill()
             process.communicate()
     directory = home / "runs" / "hanging"
-    said = run_directory.Termination.model_validate_json((directory / run_directory.TERMINATION).read_text())
+    said = runs.termination(directory)
     assert said.failure_class == "Hang"
     assert said.step >= 11
     assert "in _steps" in (directory / run_directory.stack_file(1, 0)).read_text()

@@ -1,7 +1,5 @@
 """Real, small runs that cannot learn end as failed: with class, cause and the good checkpoint, and no export."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -23,28 +21,21 @@ BY_STEP = "step = 1 + sum(1 for _ in open({calls!r})) // 4\n    open({calls!r}, 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "train.jsonl"
-    path.write_text("".join(json.dumps({"question": f"{i}?", "answer": str(i)}) + "\n" for i in range(40)))
-    return path
+    return runs.write_rows(tmp_path_factory.mktemp("data") / "train.jsonl", runs.NUMBERS)
 
 
 def job(home: Path, rows: Path, source: str, **spec: Any) -> Path:
     """A job with a reward of this source."""
-    (home / "own.py").write_text(source)
-    rewards = [{"name": "own", "python": {"uri": f"file://{home}/own.py"}, "timeoutSeconds": 1}]
-    training = {"steps": 4, "batchSize": 4, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}}
-    return runs.write_job(home, "run", {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"grpo": {"groupSize": 2}},
+    common = {
+        "algorithm": {"sft": None, "grpo": {"groupSize": 2}},
         "data": {"train": {"uri": f"file://{rows}"}},
-        "rewards": rewards,
+        "rewards": runs.own_reward(home, source),
+        "training": {"steps": 4, "batchSize": 4, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
         "rollout": {"maxNewTokens": 12},
         "checkpoint": {"everySteps": 1, "keep": 2},
         "tensorboard": {"enabled": False},
-        "accelerator": {"type": "cpu-1"},
-        **spec,
-        "training": {**training, **spec.get("training", {})},
-    })  # fmt: skip
+    }
+    return runs.job(home, "run", common, spec)
 
 
 def failed(path: Path, code: ExitCode, processes: int = 1) -> run_directory.Termination:
@@ -54,7 +45,7 @@ def failed(path: Path, code: ExitCode, processes: int = 1) -> run_directory.Term
     assert all("Traceback" not in errors for _, errors in ends)
     left = path.parent / "runs" / path.stem
     assert not (left / run_directory.EXPORT).exists()
-    return run_directory.Termination.model_validate_json((left / run_directory.TERMINATION).read_text())
+    return runs.termination(left)
 
 
 def test_a_reward_that_kills_its_process_on_every_sample_ends_a_run_that_goes_on_counting_when_killed(
@@ -62,13 +53,7 @@ def test_a_reward_that_kills_its_process_on_every_sample_ends_a_run_that_goes_on
 ) -> None:
     source = f"import os, signal\n{OWN}os.kill(os.getpid(), signal.SIGKILL)\n"
     path = job(tmp_path, rows, source, training={"steps": 50, "maxFailedSteps": 4})
-    (process,) = runs.start(path)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step 3/"):
-            process.kill()
-            break
-    runs.end(process)
+    runs.killed(path, 3)
     said = failed(path, ExitCode.USER_CODE)
     assert (said.failure_class, said.step) == ("UserCode", 4)
     for words in (
@@ -129,17 +114,9 @@ def test_rewards_that_are_all_equal_are_no_failure(tmp_path: Path, rows: Path) -
 
 
 def sft(home: Path, name: str, **spec: Any) -> Path:
-    data = home / "sums.jsonl"
-    data.write_text("".join(json.dumps({"question": f"{a} and 1", "answer": f"{a + 1}"}) + "\n" for a in range(16)))
-    training = {"steps": 3, "batchSize": 4, "sequenceLength": 64, **spec.pop("training", {})}
-    return runs.write_job(home, name, {
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{data}"}},
-        "checkpoint": {"everySteps": 1},
-        "accelerator": {"type": "cpu-1"},
-        **spec,
-        "training": training,
-    })  # fmt: skip
+    runs.write_rows(home / "train.jsonl", runs.SUMS[:16])
+    training = {"steps": 3, "batchSize": 4, "sequenceLength": 64, "optimizer": {}}
+    return runs.job(home, name, {"training": training, "checkpoint": {"everySteps": 1}}, spec)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """LoRA by real, small runs: killed it ends with the same bits, its exports are one model, GRPO trains adapters too."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -10,42 +8,34 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.builders.trainer import runs
-from tests.builders.trainer.runs import killed_again_and_again, killed_and_resumed, metrics, start
+from tests.builders.trainer.runs import exported, killed_again_and_again, killed_and_resumed, metrics, start
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
 from pttrainer.models.weights.safetensors_file import read_header
 
 STEPS = 10
-ADAPTERS = "export/adapter_model.safetensors"
+ADAPTERS = "adapter_model.safetensors"
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data of all runs here."""
     directory = tmp_path_factory.mktemp("lora")
-    rows = [{"question": f"What is {a} plus {b}?", "answer": f"{a + b}"} for a in range(12) for b in range(10)]
-    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs.write_rows(directory / "train.jsonl", runs.SUMS)
     return directory
 
 
 def job(home: Path, name: str, **changes: Any) -> Path:
-    """A job file; `changes` replace parts of the spec, one level deep."""
-    spec: dict[str, Any] = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
-        "training": {
-            "steps": STEPS, "batchSize": 8, "sequenceLength": 96, "optimizer": {"learningRate": 3e-2},
-            "lora": {"rank": 4, "alpha": 8},
-        },
-        "checkpoint": {"everySteps": 2},
-        "export": {"format": "peft"},
-        "accelerator": {"type": "cpu-1"},
-    }  # fmt: skip
-    for part, value in changes.items():
-        spec[part] = {**spec.get(part, {}), **value} if part != "rewards" else value
-    return runs.write_job(home, name, spec)
+    training = {"steps": STEPS, "optimizer": {"learningRate": 3e-2}, "lora": {"rank": 4, "alpha": 8}}
+    return runs.job(home, name, {"training": training, "export": {"format": "peft"}}, changes)
+
+
+def grpo(home: Path, name: str, beside: list[dict[str, Any]], **training: Any) -> Path:
+    steps = {"batchSize": 16, "sequenceLength": 64, "optimizer": {"learningRate": 1e-1}, **training}
+    algorithm = {"sft": None, "grpo": {"groupSize": 4, "beta": 0.05}}
+    rewards = [{"builtin": "gsm8k"}, *beside]
+    return job(home, name, algorithm=algorithm, rewards=rewards, training=steps, rollout={"maxNewTokens": 12})
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -55,15 +45,14 @@ def run(*words: str) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def reference(home: Path) -> Path:
     """The run directory of a run that nothing happened to."""
-    code, errors = run("run", str(job(home, "reference")))
-    assert code == 0, errors
+    runs.run(job(home, "reference"))
     return home / "runs" / "reference"
 
 
 def test_adapters_learn_and_checkpoints_hold_them_alone(reference: Path) -> None:
     losses = [line["loss"] for line in metrics(reference)]
     assert losses[-1] < losses[0] - 0.5
-    lineage = json.loads((reference / run_directory.LINEAGE).read_text())
+    lineage = runs.lineage(reference)
     held = sum(file.stat().st_size for file in (reference / run_directory.CHECKPOINTS / str(STEPS)).rglob("*"))
     assert 0 < lineage["trainedParameters"] < lineage["parameters"] / 8
     assert held < 4 * lineage["parameters"]  # the weights alone would take that
@@ -74,24 +63,23 @@ def test_killed_again_and_again_a_run_ends_with_the_same_adapters(home: Path, re
     kills = killed_again_and_again(lambda: start(path)[0], random.Random(0))
     assert kills >= 2
     assert metrics(home / "runs" / "killed") == metrics(reference)
-    assert (home / "runs" / "killed" / ADAPTERS).read_bytes() == (reference / ADAPTERS).read_bytes()
+    assert exported(home / "runs" / "killed", ADAPTERS) == exported(reference, ADAPTERS)
 
 
 def test_a_merged_export_is_what_the_adapters_say(home: Path, reference: Path) -> None:
-    code, errors = run("run", str(job(home, "merged", export={"format": "safetensors"})))
-    assert code == 0, errors
+    runs.run(job(home, "merged", export={"format": "safetensors"}))
     whole = ["export", "--checkpoint", f"file://{reference}", "--merge-lora", "--out", str(home / "by-hand")]
     assert run(*whole)[0] == 0
     merged = home / "runs" / "merged" / "export"
-    assert (home / "by-hand" / "model.safetensors").read_bytes() == (merged / "model.safetensors").read_bytes()
+    assert (home / "by-hand" / "model.safetensors").read_bytes() == exported(home / "runs" / "merged")
     assert run(*whole[:3], "--out", str(home / "apart"))[0] == 0
-    assert (home / "apart" / "adapter_model.safetensors").read_bytes() == (reference / ADAPTERS).read_bytes()
+    assert (home / "apart" / ADAPTERS).read_bytes() == exported(reference, ADAPTERS)
 
     still = {"lora": None, "steps": 1, "optimizer": {"learningRate": 1e-30}}  # the base, through the same export
     base = job(home, "base", training=still, export={"format": "safetensors"})
-    assert run("run", str(base))[0] == ExitCode.CONFIG_ERROR  # no weight changed
+    runs.refused(base, ExitCode.CONFIG_ERROR, "no weight changed")
     assert run("export", "--checkpoint", f"file://{home}/runs/base", "--out", str(home / "base"))[0] == 0
-    adapters, name = read_header(reference / ADAPTERS), "model.layers.1.mlp.down_proj"
+    adapters, name = read_header(reference / run_directory.EXPORT / ADAPTERS), "model.layers.1.mlp.down_proj"
     a, b = (adapters[f"base_model.model.{name}.lora_{x}.weight"] for x in "AB")
     before = _whole(home / "base" / "model.safetensors", f"{name}.weight")
     after = _whole(merged / "model.safetensors", f"{name}.weight")
@@ -107,27 +95,21 @@ def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in
     lora = {"rank": 4, "alpha": 8, "from": f"file://{reference}/export", "dropout": 0.2}
     first = {**held_out, "evaluation": {"atStart": False, "atEnd": True}}
     after = {**held_out, "evaluation": {"atStart": True, "atEnd": False}, "training": {"lora": lora, "steps": 6}}
-    assert run("run", str(job(home, "evaluated", **first)))[0] == 0
-    code, errors = run("run", str(job(home, "continued", **after)))
-    assert code == 0, errors
+    runs.run(job(home, "evaluated", **first))
+    runs.run(job(home, "continued", **after))
     began, ended = (_evaluated(home / "runs" / name) for name in ("continued", "evaluated"))
     assert began == pytest.approx(ended, rel=1e-6)
-    lineage = json.loads((home / "runs" / "continued" / run_directory.LINEAGE).read_text())
-    assert lineage["adaptersFrom"] == {"uri": lora["from"], "commit": None}
-    assert (
-        json.loads((home / "runs" / "continued" / "export" / "adapter_config.json").read_text())["lora_dropout"] == 0.2
-    )
+    continued = home / "runs" / "continued"
+    assert runs.lineage(continued)["adaptersFrom"] == {"uri": lora["from"], "commit": None}
+    assert json.loads(exported(continued, "adapter_config.json"))["lora_dropout"] == 0.2
 
     killed_and_resumed(job(home, "continued-killed", **after), 5)
-    assert metrics(home / "runs" / "continued-killed") == metrics(home / "runs" / "continued")
-    whole, killed = ((home / "runs" / name / ADAPTERS).read_bytes() for name in ("continued", "continued-killed"))
-    assert whole == killed
+    assert metrics(home / "runs" / "continued-killed") == metrics(continued)
+    assert exported(home / "runs" / "continued-killed", ADAPTERS) == exported(continued, ADAPTERS)
 
     wrong = {"training": {"lora": {**lora, "rank": 8, "targets": "attention"}}}
-    code, errors = run("run", str(job(home, "other-rank", **wrong)))
-    assert code == ExitCode.CONFIG_ERROR, errors
-    assert "r is 4 there and 8 by spec.training.lora.rank; target_modules are" in errors
-    assert "Traceback" not in errors
+    words = "r is 4 there and 8 by spec.training.lora.rank; target_modules are"
+    runs.refused(job(home, "other-rank", **wrong), ExitCode.CONFIG_ERROR, words)
 
 
 def _evaluated(directory: Path) -> float:
@@ -137,19 +119,10 @@ def _evaluated(directory: Path) -> float:
 
 
 def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_bit(home: Path) -> None:
-    grpo = {
-        "algorithm": {"sft": None, "grpo": {"groupSize": 4, "beta": 0.05}},
-        "rewards": [{"builtin": "gsm8k"}, {"name": "own", "python": {"uri": f"file://{home}/own.py"}}],
-        "training": {"steps": 6, "batchSize": 16, "sequenceLength": 64, "optimizer": {"learningRate": 1e-1},
-                     "lora": {"rank": 4, "rsLora": True}},
-        "rollout": {"maxNewTokens": 12},
-    }  # fmt: skip
-    (home / "own.py").write_text("def reward(p, completion, row):\n    return completion.count('a') / 12\n")
-    for name in ("grpo", "grpo-killed"):
-        job(home, name, **grpo)
-    code, errors = run("run", str(home / "grpo.yaml"))
-    assert code == 0, errors
-    killed_and_resumed(home / "grpo-killed.yaml", 5)
+    own = runs.own_reward(home, "def reward(p, completion, row):\n    return completion.count('a') / 12\n", 10)
+    training = {"steps": 6, "lora": {"rank": 4, "rsLora": True}}
+    runs.run(grpo(home, "grpo", own, **training))
+    killed_and_resumed(grpo(home, "grpo-killed", own, **training), 5)
     whole = metrics(home / "runs" / "grpo")
     assert metrics(home / "runs" / "grpo-killed") == whole
     assert whole[0][run_directory.KL] < 1e-6  # the reference is the model that the fresh adapters do not change
@@ -160,24 +133,23 @@ def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
 def test_on_quantised_weights_a_killed_run_ends_with_the_same_adapters(home: Path, kind: str) -> None:
     quantized = {"training": {"quantization": {"weights": kind}}}
-    code, errors = run("run", str(job(home, kind, **quantized)))
-    assert code == 0, errors
-    assert f"frozen weights quantized to {kind}: relative error down " in errors
+    assert f"frozen weights quantized to {kind}: relative error down " in runs.run(job(home, kind, **quantized))
     killed_and_resumed(job(home, f"{kind}-killed", **quantized), 5)
     whole, killed = home / "runs" / kind, home / "runs" / f"{kind}-killed"
     assert metrics(killed) == metrics(whole)
-    assert (killed / ADAPTERS).read_bytes() == (whole / ADAPTERS).read_bytes()
+    assert exported(killed, ADAPTERS) == exported(whole, ADAPTERS)
     losses = [line["loss"] for line in metrics(whole)]
     assert losses[-1] < losses[0] - 0.5
-    lineage = json.loads((whole / run_directory.LINEAGE).read_text())["quantization"]
+    lineage = runs.lineage(whole)["quantization"]
     assert lineage["weights"] == kind
     assert lineage["relativeError"].keys() == {"q", "k", "v", "o", "gate", "up", "down"}
 
     out = home / f"{kind}-merged"
     code, errors = run("export", "--checkpoint", f"file://{whole}", "--merge-lora", "--out", str(out))
     assert code == 0, errors
-    adapters, name = read_header(whole / ADAPTERS), "model.layers.1.mlp.down_proj"
-    a, b = (_whole(whole / ADAPTERS, f"base_model.model.{name}.lora_{x}.weight") for x in "AB")
+    file, name = whole / run_directory.EXPORT / ADAPTERS, "model.layers.1.mlp.down_proj"
+    adapters = read_header(file)
+    a, b = (_whole(file, f"base_model.model.{name}.lora_{x}.weight") for x in "AB")
     assert len(adapters) == 2 * 2 * 7
     base = _whole(out / "model.safetensors", f"{name}.weight") - 2.0 * b @ a
     if kind == "int8":  # stored as [out, in]: a column of ours is a row here, and holds whole numbers of its scale
@@ -186,15 +158,7 @@ def test_on_quantised_weights_a_killed_run_ends_with_the_same_adapters(home: Pat
 
 
 def test_grpo_samples_from_quantised_weights_and_their_adapters(home: Path) -> None:
-    changes = {
-        "algorithm": {"sft": None, "grpo": {"groupSize": 4, "beta": 0.05}},
-        "rewards": [{"builtin": "gsm8k"}],
-        "training": {"steps": 3, "batchSize": 16, "sequenceLength": 64, "optimizer": {"learningRate": 1e-1},
-                     "quantization": {"weights": "nf4"}},
-        "rollout": {"maxNewTokens": 12},
-    }  # fmt: skip
-    code, errors = run("run", str(job(home, "grpo-nf4", **changes)))
-    assert code == 0, errors
+    runs.run(grpo(home, "grpo-nf4", [], steps=3, quantization={"weights": "nf4"}))
     lines = metrics(home / "runs" / "grpo-nf4")
     assert lines[0][run_directory.KL] < 1e-6  # the reference is the same quantised model
     assert all(line["sampler/difference"] < 1e-4 for line in lines)
@@ -211,11 +175,8 @@ def test_targets_that_the_model_does_not_have_are_refused_with_those_it_has(home
     (tmp_path / "model.safetensors").write_bytes(b"")
     model = {"uri": f"file://{tmp_path}", "tokenizer": "random://bytes"}
     path = job(home, "refused", model=model, training={"lora": {"targets": "mlp"}})
-    code, errors = run("run", str(path))
-    assert code == ExitCode.CONFIG_ERROR, errors
-    assert "spec.training.lora.targets: mlp" in errors
-    assert "accepted: all-linear, attention" in errors
-    assert "Traceback" not in errors
+    words = ("spec.training.lora.targets: mlp", "accepted: all-linear, attention")
+    runs.refused(path, ExitCode.CONFIG_ERROR, *words)
 
 
 def _whole(file: Path, name: str) -> np.ndarray:

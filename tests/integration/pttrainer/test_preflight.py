@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.builders.trainer.preflight import job, spec
 
 from ptapi.load import dump_job
 from ptapi.spec import Pathways
-from pttrainer.preflight.compiler import compile
+from pttrainer.errors import ConfigError
+from pttrainer.preflight.compiler import compile, compiler_process
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import shapes_of
@@ -85,3 +87,12 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
 def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
     of = shapes_of(spec("tiny", "tpu7x-8", batchSize=8, sequenceLength=256))
     assert compile.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits
+
+
+@pytest.mark.parametrize("flag", ["--xla_tpu_no_such_flag=1", "--xla_tpu_enable_latency_hiding_scheduler=perhaps"])
+def test_a_flag_that_the_compiler_does_not_take_is_the_jobs_mistake(flag: str) -> None:
+    of = shapes_of(spec("tiny", "v5e-4", batchSize=8, sequenceLength=256))
+    accelerator = of.spec.accelerator.model_copy(update={"xla_flags": [flag]})
+    asked = replace(of, spec=of.spec.model_copy(update={"accelerator": accelerator}))
+    with pytest.raises(ConfigError, match=f"spec.accelerator.xlaFlags: {flag}: the compiler refuses it"):
+        compiler_process.compile_in_child(asked, TRAIN_STEP, "fast")

@@ -1,7 +1,5 @@
 """`training.profile`: a readable trace of the steps that were asked for, from a run whose losses stay the same."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -15,24 +13,15 @@ from ptapi import run_directory
 from ptapi.failures import ExitCode
 
 
-def run(home: Path, name: str, **training: Any) -> tuple[int, str]:
-    (home / "train.jsonl").write_text("".join(json.dumps({"text": f"{i} and {i + 1}"}) + "\n" for i in range(40)))
-    spec = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
-        "training": {"batchSize": 4, "sequenceLength": 32, **training},
-        "export": {"format": "none"},
-        "accelerator": {"type": "cpu-1"},
-    }
-    return runs.end(*runs.start(runs.write_job(home, name, spec)))
+def job(home: Path, name: str, **training: Any) -> Path:
+    runs.write_rows(home / "train.jsonl", runs.NUMBERS)
+    small = {"batchSize": 4, "sequenceLength": 64}
+    return runs.job(home, name, training={**small, **training}, export={"format": "none"})
 
 
 def test_a_trace_lies_beside_tensorboards_files_and_changes_no_loss(tmp_path: Path) -> None:
-    code, err = run(tmp_path, "traced", steps=5, profile={"start": 3, "steps": 2})
-    assert code == 0, err
-    code, err = run(tmp_path, "plain", steps=5)
-    assert code == 0, err
+    runs.run(job(tmp_path, "traced", steps=5, profile={"start": 3, "steps": 2}))
+    runs.run(job(tmp_path, "plain", steps=5))
     assert runs.losses(tmp_path / "runs/traced") == runs.losses(tmp_path / "runs/plain")
     (directory,) = (tmp_path / "runs/traced" / run_directory.TENSORBOARD / "plugins/profile").iterdir()
     (planes,) = directory.glob("*.xplane.pb")
@@ -46,7 +35,5 @@ def test_a_trace_lies_beside_tensorboards_files_and_changes_no_loss(tmp_path: Pa
 
 @pytest.mark.parametrize("length", [{"steps": 4}, {"epochs": 0.1}])
 def test_a_trace_that_the_run_does_not_reach_is_refused(tmp_path: Path, length: dict[str, float]) -> None:
-    code, err = run(tmp_path, "short", **length, profile={"start": 4, "steps": 2})
-    assert code == ExitCode.CONFIG_ERROR, err
-    assert "spec.training.profile" in err
-    assert "Traceback" not in err
+    path = job(tmp_path, "short", **length, profile={"start": 4, "steps": 2})
+    runs.refused(path, ExitCode.CONFIG_ERROR, "spec.training.profile")

@@ -1,7 +1,5 @@
 """Safety nets in real runs: steps that are not finite are skipped alike before and after a kill, and end a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tests.builders.peers.models import CASES, tensors
-from tests.builders.trainer.runs import end, killed_and_resumed, metrics, run, start, write_job
+from tests.builders.trainer import runs
+from tests.builders.trainer.runs import end, killed_and_resumed, metrics, run, start
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
@@ -32,22 +31,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, marked in {"some": 9, "all": 1}.items():
         rows = [{"question": f"{a} plus {b}" + "Z" * (i % marked == 0), "answer": f"{a + b}"}
                 for i, (a, b) in enumerate(sums)]  # fmt: skip
-        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        runs.write_rows(directory / f"{name}.jsonl", rows)
     return directory
 
 
 def job(home: Path, name: str, data: str, model: str = "", slices: int = 1, **training: Any) -> Path:
-    spec = {
-        "model": {"uri": model or f"file://{home}/model", "tokenizer": "random://bytes"},
-        "algorithm": {"sft": {"packing": False}},
-        "data": {"train": {"uri": f"file://{home}/{data}.jsonl"}},
-        "training": {
-            "steps": STEPS, "batchSize": 4, "sequenceLength": 96, "optimizer": {"learningRate": 1e-3}, **training,
-        },
-        "checkpoint": {"everySteps": 1},
-        "accelerator": {"type": "cpu-1", "slices": slices},
-    }  # fmt: skip
-    return write_job(home, name, spec)
+    return runs.job(
+        home,
+        name,
+        model={"uri": model or f"file://{home}/model", "tokenizer": "random://bytes"},
+        algorithm={"sft": {"packing": False}},
+        data={"train": {"uri": f"file://{home}/{data}.jsonl"}},
+        training={"steps": STEPS, "batchSize": 4, "optimizer": {"learningRate": 1e-3}, **training},
+        checkpoint={"everySteps": 1},
+        accelerator={"type": "cpu-1", "slices": slices},
+    )
 
 
 def test_broken_rows_are_skipped_and_a_killed_run_skips_the_same(home: Path) -> None:
@@ -57,23 +55,17 @@ def test_broken_rows_are_skipped_and_a_killed_run_skips_the_same(home: Path) -> 
     assert 2 <= len(bad) < STEPS - 2
     assert whole[-1]["skipped_steps"] == len(bad)
     assert next(line for line in err.splitlines() if "not finite" in line).startswith(f"warning: step {bad[0]}: loss")
-    progress = run_directory.Progress.model_validate_json(
-        (home / "runs" / "whole" / run_directory.PROGRESS).read_text()
-    )
-    assert progress.metrics["skipped_steps"] == len(bad)
+    assert runs.progress(home / "runs" / "whole").metrics["skipped_steps"] == len(bad)
 
     killed_and_resumed(job(home, "killed", "some"), max(bad[1], 3))
     assert metrics(home / "runs" / "killed") == whole
-    one, other = (home / "runs" / name / run_directory.EXPORT / "model.safetensors" for name in ("whole", "killed"))
-    assert one.read_bytes() == other.read_bytes()
+    assert runs.exported(home / "runs" / "killed") == runs.exported(home / "runs" / "whole")
 
 
 def test_too_many_in_a_row_end_the_run_keep_the_batch_and_say_what_to_try(home: Path) -> None:
-    code, err = end(*start(job(home, "hopeless", "all", maxNonFiniteSteps=3)))
-    assert code == ExitCode.CONFIG_ERROR, err
-    assert "Traceback" not in err
+    runs.refused(job(home, "hopeless", "all", maxNonFiniteSteps=3), ExitCode.CONFIG_ERROR)
     left = home / "runs" / "hopeless"
-    said = run_directory.Termination.model_validate_json((left / run_directory.TERMINATION).read_text())
+    said = runs.termination(left)
     assert said.failure_class == "ConfigError"
     assert "loss and grad_norm are not finite in 3 steps in a row" in said.message
     assert f"file://{left}/{run_directory.batch_file(3)}" in said.message

@@ -1,7 +1,5 @@
 """SFT by real, small runs: it learns, survives every kind of end to the bit, and refuses what it cannot do."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -13,49 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.builders.trainer import runs
-from tests.builders.trainer.runs import metrics
+from tests.builders.trainer.runs import exported, metrics, progress, termination
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
 
 STEPS = 12
-"""Metrics that tell how long something took: the only ones that differ between equal runs."""
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data, and a cache of compiled steps that all runs here share."""
     directory = tmp_path_factory.mktemp("sft")
-    rows = [{"question": f"What is {a} plus {b}?", "answer": f"{a + b}"} for a in range(12) for b in range(10)]
-    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (directory / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::9]))
+    runs.write_rows(directory / "train.jsonl", runs.SUMS)
+    runs.write_rows(directory / "eval.jsonl", runs.SUMS[::9])
     return directory
 
 
 def job(home: Path, name: str, into: Path | None = None, **changes: Any) -> Path:
-    """A job file; `changes` replace parts of the spec, one level deep."""
-    spec: dict[str, Any] = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
-        "training": {"steps": STEPS, "batchSize": 8, "sequenceLength": 96, "optimizer": {"learningRate": 3e-3}},
-        "checkpoint": {"everySteps": 2},
-        "accelerator": {"type": "cpu-1"},
-        "output": {"uri": f"file://{into or home / 'runs'}"},
-    }
-    for part, value in changes.items():
-        spec[part] = {**spec.get(part, {}), **value}
-    document = {
-        "apiVersion": "posttrain.dev/v1alpha1",
-        "kind": "PostTrainJob",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-    path = home / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return runs.job(
+        home, name, {"training": {"steps": STEPS}, "output": {"uri": f"file://{into or home / 'runs'}"}}, changes
+    )
 
 
 def start(home: Path, path: Path, **environment: str) -> runs.Attempt:
@@ -76,14 +53,6 @@ def run(home: Path, path: Path, **environment: str) -> tuple[int, str, str]:
 
 def directory_of(home: Path, name: str) -> Path:
     return home / "runs" / name
-
-
-def weights(directory: Path) -> bytes:
-    return (directory / run_directory.EXPORT / "model.safetensors").read_bytes()
-
-
-def termination(directory: Path) -> run_directory.Termination:
-    return run_directory.Termination.model_validate_json((directory / run_directory.TERMINATION).read_text())
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +76,11 @@ def test_a_run_learns_and_leaves_a_whole_run_directory(reference: Path) -> None:
     losses = [line["loss"] for line in metrics(reference)]
     assert losses[0] == pytest.approx(5.6, abs=0.2)  # about ln 264
     assert losses[-1] < 0.75 * losses[0]
-    progress = run_directory.Progress.model_validate_json((reference / run_directory.PROGRESS).read_text())
-    assert (progress.stage, progress.step, progress.total_steps) == ("done", STEPS, STEPS)
-    assert progress.checkpoint is not None
-    assert progress.checkpoint.step == STEPS
-    assert Path(progress.checkpoint.uri.removeprefix("file://")).is_dir()
+    said = progress(reference)
+    assert (said.stage, said.step, said.total_steps) == ("done", STEPS, STEPS)
+    assert said.checkpoint is not None
+    assert said.checkpoint.step == STEPS
+    assert Path(said.checkpoint.uri.removeprefix("file://")).is_dir()
     assert termination(reference).exit_code == 0
     for name in (
         run_directory.OWNER,
@@ -128,7 +97,7 @@ def test_killed_again_and_again_a_run_ends_as_if_nothing_had_happened(home: Path
     kills = runs.killed_again_and_again(lambda: start(home, path), random.Random(0))
     assert kills >= 2
     assert metrics(directory_of(home, "killed")) == metrics(reference)
-    assert weights(directory_of(home, "killed")) == weights(reference)
+    assert exported(directory_of(home, "killed")) == exported(reference)
 
 
 def test_sigterm_saves_says_so_and_the_next_attempt_goes_on(home: Path, reference: Path, tmp_path: Path) -> None:
@@ -150,15 +119,15 @@ def test_sigterm_saves_says_so_and_the_next_attempt_goes_on(home: Path, referenc
     assert f"resuming after step {said.step}" in err
     assert out.startswith(f"step {said.step + 1}/")
     assert metrics(directory_of(home, "asked")) == metrics(reference)
-    assert weights(directory_of(home, "asked")) == weights(reference)
+    assert exported(directory_of(home, "asked")) == exported(reference)
 
 
 def test_a_finished_run_started_again_only_exports_again(home: Path, reference: Path) -> None:
-    before = metrics(reference), weights(reference)
+    before = metrics(reference), exported(reference)
     (reference / run_directory.EXPORT / "config.json").unlink()
     code, out, err = run(home, home / "reference.yaml")
     assert (code, out) == (0, ""), err
-    assert (metrics(reference), weights(reference)) == before
+    assert (metrics(reference), exported(reference)) == before
     assert (reference / run_directory.EXPORT / "config.json").exists()
 
 
@@ -168,7 +137,7 @@ def test_the_export_is_a_model_that_another_job_starts_from(home: Path, referenc
         "second",
         model={"uri": f"file://{reference}/export"},
         data={"train": {"uri": f"file://{home}/train.jsonl"}, "eval": {"uri": f"file://{home}/eval.jsonl"}},
-        training={"steps": 1, "batchSize": 8, "sequenceLength": 96, "optimizer": {"learningRate": 3e-3}},
+        training={"steps": 1},
     )
     code, _, err = run(home, path)
     assert code == 0, err
@@ -179,15 +148,8 @@ def test_the_export_is_a_model_that_another_job_starts_from(home: Path, referenc
 
 
 def test_eight_devices_and_micro_batches_give_the_curve_of_one(home: Path, reference: Path) -> None:
-    training = yaml.safe_load((home / "reference.yaml").read_text())["spec"]["training"]
-    layout = {"data": 2, "fsdp": 2, "tensor": 2}
-    path = job(
-        home,
-        "eight",
-        accelerator={"type": "cpu-8"},
-        training={**training, "steps": STEPS, "microBatchSize": 4, "parallelism": layout},
-    )
-    runs.run(path)
+    training = {"microBatchSize": 4, "parallelism": {"data": 2, "fsdp": 2, "tensor": 2}}
+    runs.run(job(home, "eight", accelerator={"type": "cpu-8"}, training=training))
     assert_same_curve(directory_of(home, "eight"), reference)
 
 
@@ -236,50 +198,19 @@ def test_a_disk_without_room_for_anything_is_said_clearly(home: Path, small_disk
     assert "Traceback" not in err
 
 
-def change(**parts: Any) -> dict[str, Any]:
-    return parts
-
-
-REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
-    "data that are not there": (
-        change(data={"train": {"uri": "file:///nowhere/rows.jsonl"}}),
-        ExitCode.DATA_ERROR,
-        "spec.data.train.uri: file:///nowhere/rows.jsonl: no such file",
-    ),
-    "rows too long to learn from": (
-        change(training={"steps": 2, "batchSize": 8, "sequenceLength": 8}),
-        ExitCode.DATA_ERROR,
-        "none of the 120 rows has a token to learn",
-    ),
-    "a preset that does not exist": (
-        change(model={"uri": "random://huge"}),
-        ExitCode.CONFIG_ERROR,
-        "random://huge: no such preset; accepted:",
-    ),
-    "a model that is not there": (
-        change(model={"uri": "file:///nowhere"}),
-        ExitCode.CONFIG_ERROR,
-        "spec.model.uri: file:///nowhere: no such directory",
-    ),
-    "a chat template that is not Jinja": (
-        change(model={"uri": "random://tiny", "chatTemplate": "file://{home}/broken.jinja"}),
-        ExitCode.DATA_ERROR,
-        "is not valid Jinja",
-    ),
-    "an unknown field": (change(training={"stepz": 3}), ExitCode.CONFIG_ERROR, "stepz"),
-    "an output that cannot be written": (
-        change(output={"uri": "file:///proc/nowhere"}),
-        ExitCode.STORAGE,
-        "/proc/nowhere/",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_run_is_refused_in_one_line_with_its_exit_code(home: Path, name: str, tmp_path: Path) -> None:
-    parts, wanted, message = REFUSED[name]
-    (home / "broken.jinja").write_text("{% for %}")
-    path = job(home, "refused", **json.loads(json.dumps(parts).replace("{home}", str(home))))
+@pytest.mark.parametrize(
+    ("part", "uri", "wanted", "message"),
+    [
+        ("data", "file:///nowhere", ExitCode.DATA_ERROR, "spec.data.train.uri: file:///nowhere: no such file"),
+        ("model", "random://huge", ExitCode.CONFIG_ERROR, "random://huge: no such preset; accepted:"),
+        ("model", "file:///nowhere", ExitCode.CONFIG_ERROR, "spec.model.uri: file:///nowhere: no such directory"),
+        ("output", "file:///proc/nowhere", ExitCode.STORAGE, "/proc/nowhere/"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line_with_its_exit_code(
+    home: Path, tmp_path: Path, part: str, uri: str, wanted: ExitCode, message: str
+) -> None:
+    path = job(home, "refused", **{part: {"train": {"uri": uri}} if part == "data" else {"uri": uri}})
     code, out, err = run(home, path, POSTTRAIN_TERMINATION_LOG=str(tmp_path / "log"))
     assert code == wanted, err
     assert message in err

@@ -11,13 +11,16 @@ import jax
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tests.builders.trainer.steps import Likelihood
 
+from ptapi import accelerators
+from ptapi.accelerators import compiler_flags
 from pttrainer.batch import Batch
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.config import Experts
 from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step
@@ -61,6 +64,18 @@ def test_so_does_a_mesh_that_splits_heads() -> None:
 
 def test_a_mesh_that_splits_rows_takes_the_plain_computation() -> None:
     assert KERNEL not in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, sequence=2)
+
+
+@pytest.mark.parametrize(
+    ("flag", "generation"), [(flag, each) for flag in compiler_flags.TABLE for each in sorted(flag.generations)]
+)
+def test_the_compiler_knows_each_flag_of_the_table(flag: compiler_flags.XlaFlag, generation: str) -> None:
+    devices = tpu_topology.devices(accelerators.resolve(accelerators.names(generation)[0]))
+    where = NamedSharding(sharding.make_mesh((1, len(devices)), devices), PartitionSpec())
+    program = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((8, 128), "float32", sharding=where))
+    assert program.compile(compiler_options={flag.name: flag.value})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        program.compile(compiler_options={f"{flag.name}_": flag.value})
 
 
 def compiled(model: Model, topology: str, **split: int) -> str:

@@ -1,16 +1,12 @@
 """Two trainers of one run directory: the second is refused, or the first was away and ends; each step is there once."""
 
-from __future__ import annotations
-
-import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 from tests.builders.trainer import runs, writer
-from tests.builders.trainer.forked import Process
-from tests.builders.trainer.runs import end, lines, metrics, write_job
+from tests.builders.trainer.runs import end, exported, lines, metrics, progress, reached, termination
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
@@ -21,8 +17,7 @@ STEPS = 100
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("two")
-    rows = [{"question": f"{a} plus {b}", "answer": f"{a + b}"} for a in range(12) for b in range(10)]
-    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs.write_rows(directory / "train.jsonl", runs.SUMS)
     return directory
 
 
@@ -34,41 +29,21 @@ def whole(home: Path) -> Path:
 
 
 def job(home: Path, name: str) -> Path:
-    spec = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"sft": {}},
-        "data": {"train": {"uri": f"file://{home}/rows.jsonl"}},
-        "training": {"steps": STEPS, "batchSize": 4, "sequenceLength": 64, "optimizer": {"learningRate": 1e-3}},
-        "checkpoint": {"everySteps": 20},
-        "accelerator": {"type": "cpu-1"},
-    }
-    return write_job(home, name, spec)
-
-
-def stepping(process: Process, step: int) -> None:
-    """Waits for a line of this step, or one after it."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step ") and int(line.split()[1].partition("/")[0]) >= step:
-            return
-    raise AssertionError(end(process))
+    training = {"steps": STEPS, "batchSize": 4, "sequenceLength": 64, "optimizer": {"learningRate": 1e-3}}
+    return runs.job(home, name, training=training, checkpoint={"everySteps": 20})
 
 
 def is_as_if_nothing_had_happened(run: Path, whole: Path) -> bool:
-    weights = [(each / run_directory.EXPORT / "model.safetensors").read_bytes() for each in (run, whole)]
-    return metrics(run) == metrics(whole) and weights[0] == weights[1]
+    return metrics(run) == metrics(whole) and exported(run) == exported(whole)
 
 
 def test_a_second_trainer_is_refused_with_who_writes_there_and_the_first_ends_well(home: Path, whole: Path) -> None:
     path, run = job(home, "twice"), home / "runs" / "twice"
     first = runs.command("run", str(path))
-    stepping(first, 1)
+    reached(first, 1)
     owner = (run / run_directory.OWNER).read_bytes()
-    code, errors = end(runs.command("run", str(path)))
-    assert code == ExitCode.OUTPUT_CONFLICT, errors
-    assert f"file://{run}: ptctl train on {os.uname().nodename}, pid {first.pid} (since " in errors
-    assert "waiting for" not in errors
-    assert "Traceback" not in errors
+    writing = f"file://{run}: ptctl train on {os.uname().nodename}, pid {first.pid} (since "
+    assert "waiting for" not in runs.refused(path, ExitCode.OUTPUT_CONFLICT, writing)
     assert first.poll() is None, "the first was too quick: more steps"
     assert not (run / run_directory.TERMINATION).exists()
     assert (run / run_directory.OWNER).read_bytes() == owner
@@ -76,18 +51,17 @@ def test_a_second_trainer_is_refused_with_who_writes_there_and_the_first_ends_we
     assert code == ExitCode.OK, errors
     assert [line["step"] for line in lines(run)] == list(range(1, STEPS + 1))
     assert is_as_if_nothing_had_happened(run, whole)
-    progress = run_directory.Progress.model_validate_json((run / run_directory.PROGRESS).read_text())
-    assert (progress.attempt, progress.stage) == (1, "done")
+    assert (progress(run).attempt, progress(run).stage) == (1, "done")
 
 
 def test_a_trainer_that_was_stopped_writes_nothing_more_once_another_has_taken_over(home: Path, whole: Path) -> None:
     path, run = job(home, "stopped"), home / "runs" / "stopped"
     quick = {"POSTTRAIN_LEASE_SECONDS": "2"}
     first = runs.command("run", str(path), env={**quick, run_directory.TERMINATION_LOG_ENV: str(home / "log")})
-    stepping(first, 50)
+    reached(first, 50)
     first.send_signal(signal.SIGSTOP)
     second = runs.command("run", str(path), env=quick)
-    stepping(second, 1)
+    reached(second, 1)
     first.send_signal(signal.SIGCONT)
     code, errors = end(first)
     assert code == ExitCode.OUTPUT_CONFLICT, errors
@@ -100,10 +74,7 @@ def test_a_trainer_that_was_stopped_writes_nothing_more_once_another_has_taken_o
     assert f"waiting for ptctl train on {os.uname().nodename}, pid {first.pid}" in errors
     assert "resuming after step" in errors
     assert is_as_if_nothing_had_happened(run, whole)
-    assert (
-        run_directory.Termination.model_validate_json((run / run_directory.TERMINATION).read_text()).exit_code
-        == ExitCode.OK
-    )
+    assert termination(run).exit_code == ExitCode.OK
 
 
 def test_of_a_run_of_two_processes_both_are_refused_where_somebody_writes(home: Path) -> None:

@@ -1,9 +1,6 @@
 """GRPO with vLLM as its engine, by real, small runs against a stand-in for its server: the curve is the native one's,
 also where the server goes away half-way."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from ptapi.failures import ExitCode
 from pttrainer.models import Model, preset
 
 STEPS, PROMPTS = 2, 4
-SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
 
 
 @pytest.fixture
@@ -32,25 +28,17 @@ def fake() -> Iterator[FakeServer]:
 
 
 def job(home: Path, name: str, rollout: dict[str, Any], steps: int = STEPS) -> Path:
-    (home / "own.py").write_text(SHARE_OF_LETTER_A)
-    (home / "train.jsonl").write_text(
-        "".join(json.dumps({"question": f"{i}?", "answer": str(i)}) + "\n" for i in range(40))
-    )
-    return runs.write_job(
+    runs.write_rows(home / "train.jsonl", runs.NUMBERS)
+    return runs.job(
         home,
         name,
-        {
-            "model": {"uri": "random://tiny"},
-            "algorithm": {"grpo": {"groupSize": 4}},
-            "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
-            "rewards": [{"name": "own", "python": {"uri": f"file://{home}/own.py"}, "timeoutSeconds": 5}],
-            "training": {"steps": steps, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
-            "rollout": {"maxNewTokens": 12, **rollout},
-            "checkpoint": {"everySteps": 1},
-            "export": {"format": "none"},
-            "tensorboard": {"enabled": False},
-            "accelerator": {"type": "cpu-1"},
-        },
+        algorithm={"sft": None, "grpo": {"groupSize": 4}},
+        rewards=runs.own_reward(home, runs.SHARE_OF_LETTER_A, 5),
+        training={"steps": steps, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
+        rollout={"maxNewTokens": 12, **rollout},
+        checkpoint={"everySteps": 1},
+        export={"format": "none"},
+        tensorboard={"enabled": False},
     )
 
 
@@ -69,8 +57,8 @@ def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
     assert process.returncode == ExitCode.SERVICE_LOST, errors
     assert "log-probs match the trainer's within" in errors
     assert "Traceback" not in errors
-    ended = json.loads((tmp_path / "runs" / "vllm" / run_directory.TERMINATION).read_text())
-    assert (ended["failureClass"], ended["step"]) == ("ServiceLost", 2)
+    ended = runs.termination(tmp_path / "runs" / "vllm")
+    assert (ended.failure_class, ended.step) == ("ServiceLost", 2)
     native, through = (runs.lines(tmp_path / "runs" / name) for name in ("native", "vllm"))
     assert [line["step"] for line in through] == [1, 2]
     for name in ("loss", "grad_norm", run_directory.REWARD, "completion_length", "entropy"):

@@ -1,14 +1,10 @@
 """The trainer without the folder `models/cpu_kernels`: JAX computes what its machine code computes for a CPU."""
 
-from __future__ import annotations
-
-import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.builders.trainer import quick, runs
@@ -29,21 +25,20 @@ TOLERANCE = 1e-5
 def jobs(home: Path) -> list[Path]:
     """Two steps each: GRPO of all weights, and QLoRA evaluated by sampled answers."""
     rows = [{"prompt": f"{i}?", "completion": str(i), "answer": str(i)} for i in range(16)]
-    (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = {"uri": f"file://{home}/rows.jsonl"}
-    common: dict[str, Any] = {
-        "model": {"uri": "random://tiny"}, "export": {"format": "none"}, "tensorboard": {"enabled": False},
-        "rollout": {"maxNewTokens": 12}, "accelerator": {"type": "cpu-1"},
-    }  # fmt: skip
-    training = {"steps": 2, "batchSize": 8, "sequenceLength": 48, "optimizer": {"learningRate": 1e-3}}
-    (home / "own.py").write_text(REWARD)
-    rewards = [{"name": "own", "python": {"uri": f"file://{home}/own.py"}}]
-    grpo = {"algorithm": {"grpo": {"groupSize": 4}}, "rewards": rewards, "data": {"train": data}}
-    sft = {"algorithm": {"sft": {}}, "evaluation": {"answers": ["accuracy"], "maxNewTokens": 12}}
-    qlora = {**training, "lora": {"rank": 4}, "quantization": {"weights": "nf4"}}
+    train = {"uri": f"file://{runs.write_rows(home / 'train.jsonl', rows)}"}
+    training = {"steps": 2, "sequenceLength": 48, "optimizer": {"learningRate": 1e-3}}
+    common = {
+        "training": training,
+        "rollout": {"maxNewTokens": 12},
+        "export": {"format": "none"},
+        "tensorboard": {"enabled": False},
+    }
+    qlora = {"lora": {"rank": 4}, "quantization": {"weights": "nf4"}}
+    evaluated = {"data": {"eval": train}, "evaluation": {"answers": ["accuracy"], "maxNewTokens": 12}}
+    grpo = {"sft": None, "grpo": {"groupSize": 4}}
     return [
-        runs.write_job(home, "grpo", {**common, **grpo, "training": training}),
-        runs.write_job(home, "qlora", {**common, **sft, "data": {"train": data, "eval": data}, "training": qlora}),
+        runs.job(home, "grpo", common, algorithm=grpo, rewards=runs.own_reward(home, REWARD, 10)),
+        runs.job(home, "qlora", common, evaluated, training=qlora),
     ]
 
 

@@ -28,8 +28,7 @@ from ptlocal.apiserver.schema.cel import RuleWalk, activation, program
 from ptlocal.apiserver.schema.defaulting import apply_defaults
 
 ROOT = Path(__file__).parents[3]
-
-
+SCHEMA = openapi_schema()
 # The name and kind of an object are the API server's own business.
 OURS = [wrong for wrong in table.WRONG if wrong.field not in ("apiVersion", "kind", "metadata.name")]
 
@@ -55,7 +54,7 @@ def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 def defaulted(document: dict[str, Any]) -> dict[str, Any]:
     """The document with the schema's defaults, as the API server fills them in."""
     filled = copy.deepcopy(document)
-    apply_defaults(filled, openapi_schema())
+    apply_defaults(filled, SCHEMA)
     return filled
 
 
@@ -67,7 +66,7 @@ def test_crd_files_are_up_to_date() -> None:
 
 
 def test_schema_is_structural() -> None:
-    for path, node in nodes(openapi_schema()):
+    for path, node in nodes(SCHEMA):
         assert not {"$ref", "anyOf", "oneOf", "allOf", "title", "const"} & node.keys(), path
         assert "type" in node or node.get(INT_OR_STRING) or node.get(ANY_SCALAR), path
         assert ("items" in node) == (node.get("type") == "array"), path
@@ -75,21 +74,21 @@ def test_schema_is_structural() -> None:
 
 def test_no_rule_stands_twice_at_one_place_because_a_server_takes_them_by_their_text() -> None:
     """Server-side apply refuses such a CRD as a whole."""
-    for path, node in nodes(openapi_schema()):
+    for path, node in nodes(SCHEMA):
         said = [each["rule"] for each in node.get("x-kubernetes-validations", [])]
         assert len(said) == len(set(said)), path
 
 
 def test_every_default_keeps_the_rules_as_it_is_written() -> None:
     """As the API server holds it against them, before it fills in the defaults below it."""
-    judged = [(path, node) for path, node in nodes(openapi_schema()) if isinstance(node.get("default"), dict)]
+    judged = [(path, node) for path, node in nodes(SCHEMA) if isinstance(node.get("default"), dict)]
     assert ".spec.rollout" in [path for path, _ in judged]
     for path, node in judged:
         assert RuleWalk(node).errors(node["default"]) == [], path
 
 
 def test_everything_in_a_spec_is_bounded_so_that_rules_over_it_have_a_cost() -> None:
-    for path, node in nodes(openapi_schema()["properties"]["spec"]):
+    for path, node in nodes(SCHEMA["properties"]["spec"]):
         kind = node.get("type")
         assert kind != "string" or "maxLength" in node or "enum" in node, path
         assert kind != "array" or "maxItems" in node, path
@@ -98,24 +97,24 @@ def test_everything_in_a_spec_is_bounded_so_that_rules_over_it_have_a_cost() -> 
 
 def test_bounds_of_numbers_are_whole_where_zero_or_one_is_a_value() -> None:
     # The API server compares a whole number with the whole part of a bound: 0 is not below 0.5 to it.
-    for path, node in nodes(openapi_schema()):
+    for path, node in nodes(SCHEMA):
         if node.get("exclusiveMaximum"):
             assert node["maximum"] == int(node["maximum"]), path
 
 
 def test_every_field_has_a_description() -> None:
-    for path, node in nodes(openapi_schema()):
+    for path, node in nodes(SCHEMA):
         if path and not path.endswith("[]") and not path.startswith(".metadata"):
             assert node.get("description"), path
 
 
 def test_every_pattern_has_words() -> None:
-    for path, node in nodes(openapi_schema()):
+    for path, node in nodes(SCHEMA):
         assert node.get("pattern", "^/.+$") in {*PATTERN_DESCRIPTIONS, "^/.+$"}, path
 
 
 def test_every_column_reads_a_field_that_exists() -> None:
-    paths = {path for path, _ in nodes(openapi_schema())}
+    paths = {path for path, _ in nodes(SCHEMA)}
     for column in COLUMNS:
         assert column["jsonPath"] in paths | {".metadata.creationTimestamp"}, column
     shown = [column["name"] for column in COLUMNS if "priority" not in column]
@@ -200,7 +199,7 @@ def test_changes_after_creation_are_refused_and_the_field_is_named(
     specs = {"self": defaulted(new)["spec"], "oldSelf": defaulted(old)["spec"]}
     broken = [
         f"spec{validation['fieldPath']}"
-        for validation in openapi_schema()["properties"]["spec"]["x-kubernetes-validations"]
+        for validation in SCHEMA["properties"]["spec"]["x-kubernetes-validations"]
         if "oldSelf" in validation["rule"] and not evaluate(validation["rule"], **specs)
     ]
     assert broken == ([field] if field else [])

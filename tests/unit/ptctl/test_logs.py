@@ -52,6 +52,13 @@ def test_one_rank_prints_its_lines_as_they_are(invoke: Invoke, kube: Any, make_j
     assert invoke("workload", "logs", "a", "--tail", "1").out == "two\n"
 
 
+def test_what_the_trainer_says_to_the_operator_is_not_shown(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a"))
+    kube.put(PODS, pod("p0", hosts=1))
+    kube.logs[("p0", "trainer")] = ["one", 'posttrain-progress: {"step": 1}', "two"]
+    assert invoke("workload", "logs", "a").out == "one\ntwo\n"
+
+
 def test_several_ranks_are_tagged_with_slice_times_hosts_plus_host(invoke: Invoke, kube: Any, make_job: Make) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
     for slice_index in (1, 0):
@@ -212,6 +219,16 @@ def test_describe_of_a_fresh_job_has_no_empty_sections(invoke: Invoke, kube: Any
     assert "Conditions:" not in out
     assert "None" not in out
     assert "\n\n\n" not in out
+
+
+def test_describe_of_a_job_that_no_operator_has_seen_says_so(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    job = make_job("a")
+    del job["status"]
+    kube.put(POSTTRAINJOBS, job)
+    said = "Operator:        none has seen the job yet; hint: does one run, and serve namespace default?\n"
+    assert said in invoke("workload", "describe", "a").out
+    kube.put(POSTTRAINJOBS, {**job, "status": {"phase": "Pending"}})
+    assert "none has seen" not in invoke("workload", "describe", "a").out
 
 
 @pytest.mark.parametrize("verb", ["logs", "describe", "metrics", "samples", "tensorboard", "suspend", "resume", "wait"])

@@ -382,23 +382,6 @@ def test_pod_logs_yield_lines_and_survive_bytes_that_are_not_text(script: Script
     assert script.seen[0].path == "/api/v1/namespaces/ns/pods/a/log?container=c&tailLines=0"
 
 
-def test_one_client_serves_many_threads(script: Script) -> None:
-    script.answers = [(200, {"n": i}) for i in range(40)]
-    kube = script.kube()
-    got: list[int] = []
-
-    def work() -> None:
-        for _ in range(10):
-            got.append(kube.get(PODS, "a", "ns")["n"])
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5)
-    assert sorted(got) == list(range(40))
-
-
 def plugin(folder: Path, **credential: str) -> Manifest:
     """The `exec` of a user: hands out token-1, then token-2, ...."""
     version = "client.authentication.k8s.io/v1"

@@ -130,3 +130,10 @@ class Unserved:
 
     def list(self, *_: Any, **__: Any) -> ListResult:
         raise self.error
+
+
+def test_an_outage_is_one_warning_however_long(caplog: pytest.LogCaptureFixture) -> None:
+    away = Unreachable(0, "Unreachable", "connection refused")
+    informer, _, _ = follow([ListResult([pod("a", 1)], "5")] * 4, [away, away, away])
+    assert [record.getMessage() for record in caplog.records] == ["watch of pods interrupted: connection refused"]
+    assert names(informer) == ["a"]

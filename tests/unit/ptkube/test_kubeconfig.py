@@ -28,11 +28,6 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-def test_context_names_server_user_and_namespace(tmp_path: Path) -> None:
-    access = from_files([write(tmp_path / "c", config(token="t"))])
-    assert (access.server, access.namespace, access.authorization) == ("https://one.example:6443", "team", "Bearer t")
-
-
 def test_several_files_merge_and_the_first_definition_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(tmp_path / "a", config("one", token="first"))
     second = write(tmp_path / "b", config("two", token="second"))

@@ -48,11 +48,10 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
-from pttrainer.rollout.prompt_stream import PromptStream
 from pttrainer.rollout.rollout import Rollout
 from pttrainer.rollout.rollout_metrics import completion_facts
-from pttrainer.rollout.sampler import Sampler, sampling_of
-from pttrainer.train_step.optimizer.total_steps import total_steps
+from pttrainer.rollout.sampler import PromptStream, Sampler, sampling_of
+from pttrainer.train_step.optimizer.transformation import total_steps
 
 
 class Loss:

@@ -39,7 +39,7 @@ from pttrainer.losses.preference import Coefficients, Side
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.evaluation.evaluator import Evaluation, evaluation, job_sampler
-from pttrainer.train_step.optimizer.total_steps import total_steps
+from pttrainer.train_step.optimizer.transformation import total_steps
 
 
 class Loss:

@@ -1,6 +1,6 @@
 """The base of all algorithms that learn from rewards of their own completions.
 
-    prompts in the run's order (`prompt_stream`) → samples, rewards → rows → the trainer's log-probs → μ optimizer steps
+    prompts in the run's order (`PromptStream`) → samples, rewards → rows → the trainer's log-probs → μ optimizer steps
     └─── where it is sampled, perhaps some steps ahead (`async_pipeline`) ───┘
 
 An algorithm defines three things: which samples a step trains on (`_collect`), what follows from them alone
@@ -27,13 +27,12 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.evaluation.evaluator import Evaluation
-from pttrainer.rollout.prompt_stream import PromptStream
 from pttrainer.rollout.rollout import Rollout, missing_rewards
 from pttrainer.rollout.rollout_metrics import rollout_facts
-from pttrainer.rollout.sampler import Sampler, training_sampling
+from pttrainer.rollout.sampler import PromptStream, Sampler, training_sampling
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault
-from pttrainer.train_step.optimizer.total_steps import total_steps
+from pttrainer.train_step.optimizer.transformation import total_steps
 
 
 class OnPolicyAlgorithm(ABC):

@@ -148,7 +148,8 @@ class Ppo(Loss, OnPolicyAlgorithm):
         values = self._rollout_values(rollout.batch, rollout.ended_N, *critics.split_critic_params(params))
         batch, facts = with_returns(rollout.batch, rollout.rewards_N, values, self._spec)
         of_samples_N = batch.advantages_BT.sum(axis=1) / np.maximum(batch.mask_BT.sum(axis=1), 1.0)
-        table = groups.with_advantages(rollout.table, of_samples_N)
+        shown = zip(rollout.table, of_samples_N, strict=False)  # a table may hold fewer rows than the rollout
+        table = [{**row, "advantage": round(float(advantage), 6)} for row, advantage in shown]
         return replace(rollout, rows=batch, facts={**rollout.facts, **facts}, table=table)
 
     def _rollout_values(self, laid: Batch, ended_N: np.ndarray, policy: Params, critic: Params) -> RolloutValues:

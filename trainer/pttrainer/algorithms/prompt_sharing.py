@@ -8,11 +8,8 @@ may begin with a turn of their own.
 
 from __future__ import annotations
 
-import jax
-from jax import ShapeDtypeStruct
-
 from pttrainer.models.attention import flash_kernels
-from pttrainer.models.attention.dot_product import MAX_SCORES, Scoring
+from pttrainer.models.attention.dot_product import MAX_SCORES
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.runtime.distributed import sharding
@@ -36,11 +33,5 @@ def prompt_slots(context: Context, longest: int, group_size: int) -> int | None:
     scores = rows * config.heads * own * (slots + own)
     if scores > MAX_SCORES * shards:
         return None
-    return slots if _is_plain(context, rows, slots + own) else None
-
-
-def _is_plain(context: Context, rows: int, length: int) -> bool:
-    config = context.model.config
-    queries = ShapeDtypeStruct((rows, length, config.heads, config.head_dim), context.model.compute_dtype)
-    scoring = Scoring(config.scale, config.attention_softcap, jax.numpy.zeros(1) if config.sinks else None)
-    return flash_kernels.choose_kernel(flash_kernels.problem_of(queries, config.kv_heads, scoring)) == "plain"
+    problem = flash_kernels.model_problem(config, rows, slots + own, context.model.compute_dtype)
+    return slots if flash_kernels.choose_kernel(problem) == "plain" else None

@@ -28,7 +28,7 @@ from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.evaluation.evaluator import Evaluation, evaluation, job_sampler
-from pttrainer.train_step.optimizer.total_steps import total_steps
+from pttrainer.train_step.optimizer.transformation import total_steps
 
 
 def token(stats: TokenStats, spec: SftSpec) -> Array:

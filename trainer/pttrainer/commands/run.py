@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ptapi.accelerators import compiler_flags
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError, OutputConflict
@@ -44,7 +45,7 @@ def _run(path: Path, attempt: Attempt, stop: StopRequest, *, is_fresh: bool) -> 
     job: PostTrainJob | None = None
     try:
         job = read_job(path)
-        processes.prepare_environment(job.spec.accelerator.type)
+        processes.prepare_environment(job.spec.accelerator.type, compiler_flags.of_job(job.spec))
         place = run_files.open_run(job)
         if is_fresh:
             _set_aside(place)

@@ -106,7 +106,7 @@ def _nothing_to_learn(rows: Rows, chat: Chat, length: int) -> str:
     )
     return (
         f"{rows.uri}: none of the {len(rows.rows)} rows has a token to learn (format {rows.format}, {template}, "
-        f"sequenceLength {length}); accepted: rows in which the assistant speaks within the first {length} tokens; "
+        f"sequenceLength {length}); accepted: rows with an assistant's turn within the first {length} tokens; "
         "hint: raise spec.training.sequenceLength, or check the roles of the messages"
     )
 

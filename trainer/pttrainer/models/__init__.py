@@ -1,17 +1,17 @@
 """One definition of each model, used for training, rollout, scoring and preflight.
 
-model = Model(preset("tiny"))                       # or Model(from_hf(json), compute_dtype="bfloat16")
+    model = Model(preset("tiny"))                       # or Model(from_hf(json), compute_dtype="bfloat16")
     params = jax.jit(model.init)(jax.random.key(seed))                  # nested dict of float32 arrays, layers stacked
 
     hidden_BTD = model.forward(params, tokens_BT, positions_BT, segment_ids_BT)      # packed rows, training
-    logits_BTV = model.logits(params, hidden_BTD)       # all logits only in tests; see `losses.token_stats`
+    logits_BTV = model.logits(params, hidden_BTD)       # all logits only in tests; see `losses.chunked_logprobs`
 
 Decoding: weights are unstacked once per rollout, a prompt is prefilled once, and G samples share its cache.
 
-weights = model.for_decoding(params)                                  # inside jit, outside the token loop
-    prompts = cache.empty(model.config, P, prompt_slots, model.compute_dtype)
+    weights = model.for_decoding(params)                                     # inside jit, outside the token loop
+    prompts = kv_cache.empty(model.config, P, prompt_slots, model.compute_dtype)
     hidden_PTD, prompts = model.decode(weights, tokens_PT, positions_PT, prompts)    # right-padded, pad position -1
-    cache = cache.share(model.config, prompts, samples=G, slots=bucket)   # P·G rows; row b reads prompt b // G
+    cache = kv_cache.share(model.config, prompts, samples=G, slots=bucket)   # P·G rows; row b reads prompt b // G
     hidden_B1D, cache = model.decode(weights, tokens_B1, positions_B1, cache)        # one new token per row
 
 The next token's position is the prompt's length plus the number of tokens sampled so far, per row; a finished row may

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pttrainer.models.attention.dot_product import Scoring, attend_cached, attend_shared
-from pttrainer.models.attention.kv_cache import LayerKV
+from pttrainer.models.attention.dot_product import Scoring, Slots, attend_cached, attend_shared
 from pttrainer.models.structure import Params
 
 if TYPE_CHECKING:
@@ -66,23 +65,14 @@ def logits(weights: Params, head_VD: Array, hidden_BD: Array) -> Array:
     return logits_BV
 
 
-def attend(
-    q_BTNH: Array,
-    own: LayerKV,
-    own_mask_BTS: Array,
-    prompt: LayerKV | None,
-    prompt_mask_BTS: Array | None,
-    scoring: Scoring,
-    *,
-    use_kernels: bool,
-) -> Array:
+def attend(q_BTNH: Array, own: Slots, prompt: Slots | None, scoring: Scoring, *, use_kernels: bool) -> Array:
     """Attend over a row's own slots and, if it shares a prompt, the prompt's; the result is [B, T, N, H]."""
     kernels = _required() if use_kernels else None
     if kernels is not None and kernels.can_attend(q_BTNH, own, prompt, scoring):
-        return kernels.attend(q_BTNH, own, own_mask_BTS, prompt, prompt_mask_BTS, scoring)
-    if prompt is None or prompt_mask_BTS is None:
-        return attend_cached(q_BTNH, own, own_mask_BTS, scoring)
-    return attend_shared(q_BTNH, own, own_mask_BTS, prompt, prompt_mask_BTS, scoring)
+        return kernels.attend(q_BTNH, own, prompt, scoring)
+    if prompt is None:
+        return attend_cached(q_BTNH, *own, scoring)
+    return attend_shared(q_BTNH, *own, *prompt, scoring)
 
 
 def _required() -> CpuKernels:

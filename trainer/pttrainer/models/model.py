@@ -355,9 +355,20 @@ class Model(ModelStructure):
         """Return the cache with slots for new tokens, and how each layer attends to it."""
         cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
         masks = {is_local: self._cached_masks(is_local, positions_BT, cache) for is_local in self._kinds()}
-        return cache, lambda i: self._attend_with(
-            cache, i, slot, *masks[self.config.is_local(i)], use_kernels=use_kernels
-        )
+
+        def of_layer(i: int) -> Attend:
+            own_mask, prompt_mask = masks[self.config.is_local(i)]
+
+            def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
+                own = kv.write(cache.layers[i], k, v, slot)
+                shared = cache.prompt
+                prompt = None if shared is None or prompt_mask is None else (shared.layers[i], prompt_mask)
+                scoring = self._scoring(sinks_N)
+                return decode_backend.attend(q, (own, own_mask), prompt, scoring, use_kernels=use_kernels), own
+
+            return attend
+
+        return cache, of_layer
 
     def _over_pages(self, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, _Attends]:
         """Do the same as `_over_slots` for pages."""
@@ -381,25 +392,6 @@ class Model(ModelStructure):
 
     def _scoring(self, sinks_N: Array | None) -> Scoring:
         return Scoring(self.config.scale, self.config.attention_softcap, sinks_N)
-
-    def _attend_with(
-        self,
-        cache: kv.KVCache,
-        layer: int,
-        slot: Array,
-        own_mask: Array,
-        prompt_mask: Array | None,
-        *,
-        use_kernels: bool,
-    ) -> Attend:
-        def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
-            own = kv.write(cache.layers[layer], k, v, slot)
-            scoring = self._scoring(sinks_N)
-            prompt = None if cache.prompt is None else cache.prompt.layers[layer]
-            out = decode_backend.attend(q, own, own_mask, prompt, prompt_mask, scoring, use_kernels=use_kernels)
-            return out, own
-
-        return attend
 
 
 _PackedView = tuple[tuple[Array, Array], Array | shared_prefix.Masks]

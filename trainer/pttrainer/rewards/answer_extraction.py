@@ -34,10 +34,12 @@ def marked_answer(text: str) -> MarkedAnswer | None:
 def final_answer(text: str) -> tuple[str, bool]:
     """Return the last marked answer, boxes included, and True; or all that follows the reasoning, and False.
 
-    After `####` the answer is one line. Boxes separated only by `,` or `and` are one answer; a model that boxes again
-    later has changed its mind.
+    After `####` the answer is one line. Boxes separated only by `,` or `and` are one answer; any other later box
+    replaces those before it.
     """
     text = text.rpartition("</think>")[2]
+    if text.count("<answer>") > text.count("</answer>"):  # a stop string takes the tag with it
+        text += "</answer>"
     marked, last_end = marked_answer(text), 0
     boxed: list[str] = []
     for start, content, end in _boxes(text):

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from ptapi.spec import JudgeReward, PythonReward, Reward
 from pttrainer.errors import ConfigError
-from pttrainer.rewards import Sample
 from pttrainer.rewards.builtin import length
 from pttrainer.rewards.llm_judge.endpoint import LlmJudge
 from pttrainer.rewards.llm_judge.reply_cache import ReplyCache
@@ -88,10 +87,7 @@ def _length(field: str, reward: Reward, max_new_tokens: int) -> Scorer:
     if buffer > most:
         raise ConfigError(f"{field}.bufferTokens: {buffer}: accepted: at most the longest completion, {most} tokens")
 
-    def judge(sample: Sample) -> float:
-        return length.reward(sample.tokens, most, buffer)
-
-    return InProcessScorer(judge)
+    return InProcessScorer(lambda sample: length.reward(sample.tokens, most, buffer))
 
 
 SPECIAL: dict[str, Callable[[str, Reward, int], Scorer]] = {"code": _code, "length": _length}

@@ -26,8 +26,17 @@ _EMPHASIS = re.compile(r"(?<![\w)}*])(\*\*|__?)([^*_\n]+)\1(?![\w*])")
 _SUPERSCRIPTS = re.compile(r"(?<=\d)([⁺⁻]?[⁰¹²³⁴-⁹]+)")
 _CHARACTERS = str.maketrans("‐‑‒–−⁄∕٫٬", "-----//.,")
 
-_POWERS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_LETTERS = {"k": 3, "K": 3, "M": 6, "mn": 6, "mln": 6, "b": 9, "B": 9, "bn": 9}
+_POWERS = {
+    "hundred": 2,
+    "thousand": 3,
+    "lakh": 5,
+    "million": 6,
+    "crore": 7,
+    "billion": 9,
+    "trillion": 12,
+    "quadrillion": 15,
+}
+_LETTERS = {"k": 3, "K": 3, "M": 6, "MM": 6, "mn": 6, "mln": 6, "b": 9, "B": 9, "bn": 9}
 _LETTERS_OF_MONEY = {**_LETTERS, "m": 6, "mil": 6}
 _QUANTITY = re.compile(
     rf"""(?:(?P<currency>[$€£¥₹]\s?)|(?<![A-Za-z_\d])(?<!\d[.,/]))

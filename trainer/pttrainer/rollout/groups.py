@@ -162,13 +162,6 @@ def table(
     return rows
 
 
-def with_advantages(rows: Sequence[Mapping[str, Any]], advantages_N: np.ndarray) -> list[dict[str, Any]]:
-    """Add advantages that became known later to table rows, which may be fewer than the rollout's."""
-    return [
-        {**row, "advantage": round(float(advantage), 6)} for row, advantage in zip(rows, advantages_N, strict=False)
-    ]
-
-
 def _episode_columns(episode: EpisodeInfo) -> dict[str, Any]:
     """Return the columns of an episode: every turn, and its error."""
     return {

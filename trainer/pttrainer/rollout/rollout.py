@@ -105,7 +105,7 @@ def from_json(entry: Mapping[str, Any]) -> Rollout:
 
 def missing_rewards(rollout: Rollout, min_rewarded: int) -> Fault | None:
     """Return why nothing can be learned; None if some prompt has at least `min_rewarded` samples with a reward."""
-    if any(_rewarded(group) >= min_rewarded for group in rollout.groups):
+    if any(sum(not math.isnan(x.reward) for x in group.samples) >= min_rewarded for group in rollout.groups):
         return None
     samples = rollout.samples
     counted = sum(math.isnan(sample.reward) for sample in samples), len(samples)
@@ -115,10 +115,6 @@ def missing_rewards(rollout: Rollout, min_rewarded: int) -> Fault | None:
         return Fault(Kind.ENVIRONMENT, "environment", episode_errors[0] if episode_errors else "", *counted)
     first = rollout.failures.get(name)
     return Fault(Kind.REWARD if first is None else first.kind, f"reward {name}", first.error if first else "", *counted)
-
-
-def _rewarded(group: Group) -> int:
-    return sum(not math.isnan(sample.reward) for sample in group.samples)
 
 
 def _most_often_missing(samples: Sequence[Sample]) -> tuple[str, int]:

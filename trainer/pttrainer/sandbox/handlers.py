@@ -77,7 +77,7 @@ async def _score_concurrently(
 ) -> list[dict[str, Any]]:
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def judge(sample: Any) -> dict[str, Any]:
+    async def score(sample: Any) -> dict[str, Any]:
         async with gate:
             try:
                 return {"value": user_code.number(await asyncio.wait_for(function(*sample), timeout_s))}
@@ -86,13 +86,13 @@ async def _score_concurrently(
             except BaseException as error:
                 return {"error": error_message(error)}
 
-    return await asyncio.gather(*(judge(sample) for sample in samples))
+    return await asyncio.gather(*(score(sample) for sample in samples))
 
 
 def builtin_handler(source: Source) -> Handler:
     """Return the handler of a builtin reward that may hang, and therefore runs in a child."""
-    judge = importlib.import_module(source["module"]).reward
-    return Handler(lambda sample: user_code.number(judge(*sample)))
+    reward = importlib.import_module(source["module"]).reward
+    return Handler(lambda sample: user_code.number(reward(*sample)))
 
 
 LOADERS: dict[str, str] = {

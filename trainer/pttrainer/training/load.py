@@ -68,7 +68,7 @@ def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
         if resumed is not None and changes:
             run_files.record(place, resumed.at.step, ((x.field, x.was, x.now) for x in changes))
         run_files.claim(place, job)
-    reporter = Reporter(place, job.metadata.uid or "", leader=leader)
+    reporter = Reporter(place, job.metadata.uid or "", leader=leader, in_log=processes.is_progress_in_log())
     reporter.stage("loading")
     for change in changes:
         reporter.note(f"changed since the last attempt: {change}")

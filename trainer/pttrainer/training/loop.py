@@ -17,10 +17,17 @@ from jax import Array
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer.batch import Batch
-from pttrainer.checkpoint.export import ExportWriter, TokenizerFiles, export, export_adapters, export_critic
+from pttrainer.checkpoint.export import (
+    BaseModelRef,
+    ExportWriter,
+    TokenizerFiles,
+    export,
+    export_adapters,
+    export_critic,
+)
 from pttrainer.data.loss_weights import perplexity
 from pttrainer.errors import Preempted
-from pttrainer.runtime.distributed import processes
+from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting.step_faults import Fault
@@ -169,9 +176,10 @@ def _export(session: Session) -> None:
     if kind != "none":
         target = storage.below(session.place, run_directory.EXPORT)
         tokenizer_files = TokenizerFiles(session.tokenizer, session.chat_template)
-        writer = ExportWriter(session.fetch, session.leader)
+        writer = ExportWriter(sharding.fetch, session.leader)
         if kind == "peft":
-            export_adapters(target, session.model, session.base, session.evaluated_params, tokenizer_files, writer)
+            base = BaseModelRef(session.job.spec.model.uri, session.commit)
+            export_adapters(target, session.model, base, session.evaluated_params, tokenizer_files, writer)
         else:
             export(
                 target,

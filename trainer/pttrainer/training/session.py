@@ -13,7 +13,6 @@ from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
-from pttrainer.checkpoint.export import BaseModelRef
 from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.data.tokenization.tokenizer import Tokenizer
@@ -100,11 +99,6 @@ class Session:
     def constants(self) -> tuple[Any, ...]:
         """Return the weights that the train step takes and no step changes."""
         return constants(self.algorithm, self.frozen)
-
-    @property
-    def base(self) -> BaseModelRef:
-        """Return the model that the run started from."""
-        return BaseModelRef(self.job.spec.model.uri, self.commit)
 
     def place_batch(self, batch: Batch) -> Batch:
         """Return the batch on the mesh."""
@@ -217,10 +211,6 @@ class Session:
         params, _ = read_params(path_of(f"{self.place.uri}/{run_directory.CHECKPOINTS}"), best.step, like)
         self.state = self.state._replace(params=params)
         self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
-
-    def fetch(self, tree: Any) -> Any:
-        """Return complete host copies of arrays, on every process."""
-        return sharding.fetch(tree)
 
     def close(self) -> None:
         """Stop background work. Errors here were raised before, or concern only TensorBoard's last lines."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ptapi.accelerators.table import single_host_types
 from ptapi.validation import accelerator_cel as cel
-from ptapi.validation.condition import Condition, equals, one_of
-from ptapi.validation.rule import SPEC, Rule
+from ptapi.validation.condition import Condition, empty, equals, one_of, starts_with
+from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.pathways import enabled
 
 
@@ -18,7 +18,18 @@ def _chip_rule(scope: str, field: str, accepted: str, rule: str, message: str = 
     return Rule(scope, field, accepted, Condition(rule, checked_by_table), cel_message=message)
 
 
+_HAS_EACH_FLAG_ONCE = Condition(
+    "!has(self.xlaFlags) || self.xlaFlags.all(a, self.xlaFlags.exists_one(b, b.split('=')[0] == a.split('=')[0]))",
+    lambda accelerator: len({flag.partition("=")[0] for flag in accelerator.xla_flags}) == len(accelerator.xla_flags),
+)
+
 RULES: tuple[Rule, ...] = (
+    Scope("spec.accelerator").rule(
+        "xlaFlags",
+        "none with a cpu accelerator, which no TPU compiler compiles for",
+        ~starts_with("type", "cpu-") | empty("xlaFlags"),
+    ),
+    Scope("spec.accelerator").rule("xlaFlags", "each flag once", _HAS_EACH_FLAG_ONCE),
     Rule(
         "spec",
         "training.sequenceLength",

@@ -32,13 +32,7 @@ ptctl plan matrix -f job.yaml
 
 
 @click.group(
-    "plan",
-    cls=LazyGroup,
-    table=COMMANDS,
-    examples=_EXAMPLES,
-    replacements=_REPLACEMENTS,
-    invoke_without_command=True,
-    no_args_is_help=True,
+    "plan", cls=LazyGroup, table=COMMANDS, examples=_EXAMPLES, replacements=_REPLACEMENTS, invoke_without_command=True
 )
 @job_file(required=False)
 @assignments

@@ -29,15 +29,19 @@ ptctl workload metrics llama-gsm8k -o json | jq -s 'map(.loss) | min'
 @cluster_options
 @pass_app
 def metrics(app: App, target: Target, name: str, last: int, plot: str | None, form: str | None) -> None:
-    """Print a run's metrics, as a table or a curve. Reads the run directory."""
+    """Print a run's metrics, as a table or a curve.
+
+    Reads the run directory; on a PersistentVolumeClaim, by a short-lived pod that mounts it.
+    """
     import json
 
     from ptctl.errors import MissingError
     from ptctl.jobs.view import view
-    from ptctl.runs import directory, local_run, metric_table
+    from ptctl.runs import claim, directory, local_run, metric_table
 
     job = view(local_run.find(app, target, name))
-    rows = directory.metrics(directory.local_path(job.run_uri, "metrics.jsonl"))
+    with claim.run_directory(app, target, job, "metrics.jsonl") as run:
+        rows = directory.metrics(run)
     if not rows:
         raise MissingError(f"job {job.name!r} has no metrics yet (phase {job.phase})")
     if form == "json":

@@ -27,7 +27,10 @@ ptctl workload samples llama-gsm8k -o json | jq .reward
 @cluster_options
 @pass_app
 def samples(app: App, target: Target, name: str, follow: bool, step: int | None, last: int, form: str | None) -> None:
-    """Print prompts, completions and rewards of a step. Reads the run directory."""
+    """Print prompts, completions and rewards of a step.
+
+    Reads the run directory; on a PersistentVolumeClaim, by a short-lived pod that mounts it.
+    """
     from ptctl.runs import sample_view
 
     if follow and step is not None:

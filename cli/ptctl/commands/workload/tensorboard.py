@@ -28,14 +28,17 @@ ptctl workload tensorboard runs/llama-gsm8k --open # on a run of `ptctl train`
 def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_browser: bool) -> None:
     """Open TensorBoard on a run.
 
-    Prints the command that reads the run directory, also in a bucket; --open runs it here. For a job with
-    spec.tensorboard.server, starts the TensorBoard in the cluster, forwards its port and opens the browser.
+    Prints the command that reads the run directory, also in a bucket; --open runs it here. A run on a
+    PersistentVolumeClaim is copied here first, by a short-lived pod. For a job with spec.tensorboard.server, starts the
+    TensorBoard in the cluster, forwards its port and opens the browser.
     """
     import shutil
+    import tempfile
+    from pathlib import Path
 
     from ptctl.errors import CliError
     from ptctl.jobs.view import view
-    from ptctl.runs import local_run
+    from ptctl.runs import claim, local_run
     from ptctl.ui import interrupts
 
     manifest = local_run.find(app, target, name)
@@ -45,7 +48,12 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
 
         forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
         return
-    where = f"{job.run_uri.removeprefix('file://')}/tensorboard"
+    run = job.run_uri.removeprefix("file://")
+    if claim.is_elsewhere(job):
+        run = tempfile.mkdtemp(prefix="posttrain-")
+        claim.copy(app.connect(target), job, Path(run), "tensorboard")
+        app.console.say(f"copied from the claim, as it is now, to {run}")
+    where = f"{run}/tensorboard"
     command = ["tensorboard", "--logdir", where, "--port", str(port)]
     if not opens:
         app.console.data(" ".join(command))

@@ -1,14 +1,13 @@
 """Waiting in a Kueue queue: what the status says, and when the operator looks again. Kueue's part is a test's."""
 
-from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 from tests.builders.kueue import objects as made_by_kueue
 from tests.builders.operator.job_steps import NAME, begin, change, condition, phase, settle, start, status
+from tests.builders.operator.manifest_checks import refusals, with_public_crds
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
-from tests.unit.ptoperator.render.test_render import PUBLIC_JOBSET_CRD, closed, job
+from tests.unit.ptoperator.render.test_render import job
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
@@ -156,22 +155,12 @@ def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
     assert waiting_message(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
 
 
-@pytest.mark.skipif(not PUBLIC_JOBSET_CRD.exists(), reason="the public CRDs are not beside the repository")
+@with_public_crds
 def test_the_tests_workloads_have_the_public_crds_shape(operator: Operator, world: World) -> None:
     check = {"name": "dws", "state": "Pending", "message": "", "lastTransitionTime": made_by_kueue.TIME}
     said = queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)],
                   admissionChecks=[check], requeueState={"count": 1, "requeueAt": made_by_kueue.TIME})  # fmt: skip
     said["metadata"].pop("resourceVersion")
-    assert [str(error) for error in schema_of("workloads").iter_errors(said)] == []
+    assert refusals(said, "kueue.x-k8s.io_workloads", WORKLOADS.version) == []
     queue = made_by_kueue.local_queue("team", NAMESPACE, "cluster-queue")
-    assert [str(error) for error in schema_of("localqueues").iter_errors(queue)] == []
-
-
-@cache
-def schema_of(plural: str) -> Any:
-    import jsonschema
-
-    path = PUBLIC_JOBSET_CRD.with_name(f"kueue.x-k8s.io_{plural}.yaml")
-    crd = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    served = next(each for each in crd["spec"]["versions"] if each["name"] == WORKLOADS.version)
-    return jsonschema.Draft202012Validator(closed(served["schema"]["openAPIV3Schema"]))
+    assert refusals(queue, "kueue.x-k8s.io_localqueues", WORKLOADS.version) == []

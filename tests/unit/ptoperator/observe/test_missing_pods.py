@@ -1,7 +1,5 @@
 """Pods that the API server refuses: the cause is told at once, and ends the job as any failing start does."""
 
-from __future__ import annotations
-
 import pytest
 from tests.builders.operator.job_steps import condition, create, phase, settle, status
 from tests.builders.operator.world import NAMESPACE, START, Operator, World

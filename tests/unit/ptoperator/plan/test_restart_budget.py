@@ -59,6 +59,32 @@ def test_a_repair_is_waited_for_longer_each_time(operator: Operator, world: Worl
         start(operator)
 
 
+def test_an_outage_is_waited_for_without_a_charge_until_its_own_budget_is_used_up(
+    operator: Operator, world: World
+) -> None:
+    unreachable = "spec.model.uri: hf://org/model: cannot be fetched: Temporary failure in name resolution"
+    bring_up(operator, runPolicy={"maxRestarts": 1})
+    fail_again(operator, 68, said(68, "Network", unreachable))
+    world.exit(world.unfinished[0], 68, said(68, "Network", unreachable))
+    settle(operator)
+    assert phase(world) == "Restarting"
+    assert "not charged to runPolicy.maxRestarts; restarts in 1m" in condition(world, "Running")[2]
+    assert "because an outage takes minutes" in condition(world, "Running")[2]
+    world.tick(700)
+    start(operator)
+    for _ in range(18):
+        fail_again(operator, 68, said(68, "Network", unreachable))
+        assert phase(world) == "Running"
+    fail_again(operator, 68, said(68, "Network", unreachable))
+    assert phase(world) == "Failed"
+    assert status(world).restarts["Network"] == 21  # the JobSet has begun it when the budget turns out to be used up
+    reason, message = condition(world, "Failed")[1:]
+    assert reason == "Network"
+    assert unreachable in message
+    assert "Network was already retried 20 time(s)" in message
+    assert "hint: check that the pods reach what the message names" in message
+
+
 def test_a_node_under_maintenance_explains_a_crash_that_is_then_free(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 0})
     marks = {"cloud.google.com/active-node-maintenance": "true"}

@@ -1,11 +1,11 @@
 """The node pool of every accelerator and every way to buy it: golden requests, and rules that hold for all."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.cloud import container_v1 as container
+from tests.builders.operator.manifest_checks import assert_golden
 from tests.builders.operator.world import job_manifest
 
 from ptapi import accelerators
@@ -63,21 +63,12 @@ def pool(accelerator: str, option: str = "on-demand", index: int = 0, slices: in
 
 @pytest.mark.parametrize(("accelerator", "option"), CASES)
 def test_golden_node_pools(accelerator: str, option: str) -> None:
-    _compare(pool(accelerator, option), f"{accelerator}-{option}")
-
-
-def _compare(made: Manifest, name: str) -> None:
-    text = kubectl_yaml.write(made)
-    path = GOLDEN / f"{name}.yaml"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text(), f"{path.name} differs; hint: `make golden`, then read the diff"
+    assert_golden(GOLDEN / f"{accelerator}-{option}.yaml", kubectl_yaml.write(pool(accelerator, option)))
 
 
 def test_the_golden_pool_of_pathways_heads_is_what_the_api_takes() -> None:
     asked = head_pool(SETTINGS)
-    _compare(asked, "pathways-heads")
+    assert_golden(GOLDEN / "pathways-heads.yaml", kubectl_yaml.write(asked))
     request = container.CreateNodePoolRequest(parent="projects/p/locations/l/clusters/c", node_pool=asked)
     back = container.CreateNodePoolRequest.deserialize(container.CreateNodePoolRequest.serialize(request))
     assert back.node_pool.autoscaling.total_max_node_count == 20

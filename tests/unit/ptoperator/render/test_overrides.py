@@ -1,7 +1,5 @@
 """`spec.pod` and `spec.resources` on every kind of pod, over the administrator's defaults and the operator's."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -6,7 +6,7 @@ import pytest
 from tests.builders.operator.world import job_manifest
 from tests.unit.ptoperator.render.test_render import SETTINGS, env_of, job, made_for, on
 
-from ptapi.accelerators import resolve
+from ptapi.accelerators import compiler_flags, resolve
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
 from ptoperator.render import jobset, layout_of
@@ -44,7 +44,7 @@ DIFFERENT = {
         for job, kind, index in ((0, "initContainers", 0), (0, "initContainers", 1), (1, "containers", 0))
     },
 }  # fmt: skip
-OF_TPU7X = {"spec.replicatedJobs[0].template.spec.template.spec.initContainers[1].args": "a flag its compiler needs"}
+OF_FLAGS = {"spec.replicatedJobs[0].template.spec.template.spec.initContainers[1].args": "the compiler's flags"}
 
 
 def made(accelerator: str = "v6e-16", slices: int = 1, **spec: Any) -> Manifest:
@@ -90,7 +90,7 @@ def covers(intended: str, path: str) -> bool:
 @pytest.mark.parametrize(("accelerator", "slices"), SLICES)
 def test_ours_is_googles_builders_but_for_the_intended_differences(accelerator: str, slices: int) -> None:
     found = differences(made(accelerator, slices), googles(accelerator, slices))
-    intended = [*DIFFERENT, *(OF_TPU7X if accelerator.startswith("tpu7x") else ())]
+    intended = [*DIFFERENT, *(OF_FLAGS if compiler_flags.flags(resolve(accelerator).generation) else ())]
     assert {path for path in found if not any(covers(each, path) for each in intended)} == set()
 
 
@@ -118,11 +118,14 @@ def test_the_resource_manager_is_told_the_slices_in_pathways_words(accelerator: 
     assert pod(rendered, 1)["containers"][0]["resources"] == {"limits": {"google.com/tpu": 4}}
 
 
-def test_what_a_generations_compiler_needs_is_told_to_the_proxy_before_the_users_own_words() -> None:
-    own = "--xla_tpu_enable_latency_hiding_scheduler=true"
-    proxy = pod(made("tpu7x-128", pathways={"enabled": True, "proxyArgs": [own]}), 0)["initContainers"][1]
-    assert proxy["args"][-2:] == ["--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false", own]
-    assert not [word for word in pod(made(), 0)["initContainers"][1]["args"] if "xla" in word]
+def test_the_proxy_is_given_a_generations_flags_then_the_jobs_then_its_own_words() -> None:
+    named, own = "--xla_tpu_enable_latency_hiding_scheduler=true", "--xla_tpu_scoped_vmem_limit_kib=98304"
+    job = on("tpu7x-128", output=OUTPUT, pathways={"enabled": True, "proxyArgs": [own]})
+    accelerator = job.spec.accelerator.model_copy(update={"xla_flags": [named]})
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"accelerator": accelerator})})
+    proxy = pod(jobset(layout_of(job, SETTINGS)), 0)["initContainers"][1]
+    assert proxy["args"][-3:] == ["--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false", named, own]
+    assert not [word for word in pod(made("v4-16"), 0)["initContainers"][1]["args"] if "xla" in word]
 
 
 def test_the_trainer_reaches_all_chips_through_the_proxy_and_waits_for_no_peers() -> None:

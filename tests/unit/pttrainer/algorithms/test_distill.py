@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from tests.builders.trainer.steps import compiled
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from pttrainer.algorithms import distill, sft, teachers
@@ -36,7 +37,6 @@ from pttrainer.train_step import step
 from pttrainer.train_step.optimizer import ema, transformation
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.state import TrainState
-from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -53,9 +53,9 @@ class FakeSampler:
     def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Rollout:
         assert samples == 1
         self.asked.append(list(numbers))
-        said = [[7] * (number % 3 + 1) + [EOS] for number in numbers]
-        made = [Sample(t, np.zeros(len(t), np.float32), True, "", {}, 0.0) for t in said]
-        return Rollout(draw.step, [Group(q, [s]) for q, s in zip(questions, made, strict=True)])
+        completions = [[7] * (number % 3 + 1) + [EOS] for number in numbers]
+        sampled = [Sample(t, np.zeros(len(t), np.float32), True, "", {}, 0.0) for t in completions]
+        return Rollout(draw.step, [Group(q, [s]) for q, s in zip(questions, sampled, strict=True)])
 
 
 def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
@@ -139,9 +139,7 @@ def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: 
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
     program = Program(MODEL, made, updates, rate, micro)
-    layout = program.layout(mesh)
-    function = train_step(program, layout)
-    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
+    function, fresh = compiled(program, mesh)
     weights = sharding.weight_shardings(mesh, MODEL.abstract(), MODEL.logical_axes())
     with jax.set_mesh(mesh):
         teacher = jax.device_put(jax.device_get(made.teacher_params), weights)
@@ -189,16 +187,16 @@ def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_t
 
 
 def test_the_teacher_s_row_holds_the_same_completion_after_its_own_prompt() -> None:
-    asked = privileged_context.with_teacher_prompts(TEMPLATE, ASKED, CHAT)
-    told, batch = [list(question.teacher_tokens) for question in asked], with_rows(asked)
+    questions = privileged_context.with_teacher_prompts(TEMPLATE, ASKED, CHAT)
+    teacher_prompts, batch = [list(question.teacher_tokens) for question in questions], with_rows(questions)
     for row in range(4):
-        said = batch.mask_BT[row] > 0
-        slots = batch.teacher_slots_BT[row][said]
-        assert slots[0] == len(told[row]) - 1
+        is_trained = batch.mask_BT[row] > 0
+        slots = batch.teacher_slots_BT[row][is_trained]
+        assert slots[0] == len(teacher_prompts[row]) - 1
         # What the teacher reads at its slot is what the student reads, after the first token, which the prompt ends.
-        np.testing.assert_array_equal(batch.teacher_tokens_BU[row][slots], batch.tokens_BT[row][said])
+        np.testing.assert_array_equal(batch.teacher_tokens_BU[row][slots], batch.tokens_BT[row][is_trained])
         np.testing.assert_array_equal(batch.teacher_positions_BU[row][slots], slots)
-        assert (batch.teacher_segment_ids_BU[row] > 0).sum() == len(told[row]) + said.sum() - 1
+        assert (batch.teacher_segment_ids_BU[row] > 0).sum() == len(teacher_prompts[row]) + is_trained.sum() - 1
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 import pytest
+from tests.builders.trainer.steps import compiled
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from pttrainer.algorithms.dpo import Dpo, build
@@ -22,7 +23,6 @@ from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
-from pttrainer.train_step.step import train_step
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -123,9 +123,7 @@ def trained(shape: tuple[int, int, int, int], micro: int | None, dpo: Dpo) -> An
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
     program = Program(MODEL, dpo, updates, rate, micro)
-    layout = program.layout(mesh)
-    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
-    return mesh, train_step(program, layout), fresh
+    return mesh, *compiled(program, mesh)
 
 
 def after(dpo: Dpo, batch: Batch, shape: tuple[int, int, int, int] = (1, 1, 1, 1), micro: int | None = None) -> Any:

@@ -170,22 +170,24 @@ def test_no_reference_is_loaded_without_beta_and_one_with_it() -> None:
     batch, _ = grpo.next_batch(0, {})
     assert context.scored == ["reference"]
     loss_BT, metrics = grpo.loss(stats, batch._replace(ref_logps_BT=batch.ref_logps_BT - 1.0 * batch.mask_BT))
-    said = batch.mask_BT > 0
+    is_trained = batch.mask_BT > 0
     plain_BT, _ = grpo.loss(stats, batch)
-    np.testing.assert_allclose((loss_BT - plain_BT)[said], 0.1 * 0.5 * metrics["sampler/weight"].values_BT[said], 1e-5)
-    np.testing.assert_allclose(metrics["kl"].values_BT[said], np.exp(-1.0), rtol=1e-5)
+    np.testing.assert_allclose(
+        (loss_BT - plain_BT)[is_trained], 0.1 * 0.5 * metrics["sampler/weight"].values_BT[is_trained], 1e-5
+    )
+    np.testing.assert_allclose(metrics["kl"].values_BT[is_trained], np.exp(-1.0), rtol=1e-5)
 
 
 def test_a_sampler_that_differs_is_corrected_and_shown() -> None:
     grpo, _ = make(GrpoSpec(group_size=2), FakeSampler(half_right))
     batch, _ = grpo.next_batch(0, {})
-    said = batch.mask_BT > 0
+    is_trained = batch.mask_BT > 0
     logps_BT = jnp.asarray(batch.sampler_logps_BT + np.log(1.5) * batch.mask_BT)
     same, _ = grpo.loss(TokenStats(jnp.asarray(batch.sampler_logps_BT), logps_BT * 0), batch)
     loss_BT, metrics = grpo.loss(TokenStats(logps_BT, logps_BT * 0), batch)
-    np.testing.assert_allclose(loss_BT[said], 1.5 * same[said], rtol=1e-5)
-    np.testing.assert_allclose(metrics["sampler/difference"].values_BT[said], np.log(1.5), rtol=1e-5)
-    np.testing.assert_allclose(metrics["sampler/weight"].values_BT[said], 1.5, rtol=1e-5)
+    np.testing.assert_allclose(loss_BT[is_trained], 1.5 * same[is_trained], rtol=1e-5)
+    np.testing.assert_allclose(metrics["sampler/difference"].values_BT[is_trained], np.log(1.5), rtol=1e-5)
+    np.testing.assert_allclose(metrics["sampler/weight"].values_BT[is_trained], 1.5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kl", ["k2", "k3"])

@@ -156,16 +156,16 @@ def test_a_batch_whose_rewards_all_failed_trains_nothing() -> None:
 
 
 def test_tokens_of_tools_are_no_steps_and_have_no_penalty() -> None:
-    """Tokens said: 2, then 2 of a tool, then the end. λ = γ = 1, penalty 0.1 · (−0.5 − −1) a token that was said."""
-    said = [True, True, False, False, True]
-    episode = EpisodeInfo(QUESTIONS[0].tokens, said, [], 2, 1, 0, "")
+    """Tokens sampled: 2, then 2 of a tool, then the end. λ = γ = 1, penalty 0.1 · (−0.5 − −1) a sampled token."""
+    sampled = [True, True, False, False, True]
+    episode = EpisodeInfo(QUESTIONS[0].tokens, sampled, [], 2, 1, 0, "")
     rows = laid(sample([7, 8, 50, 51, EOS], 1.0)._replace(episode=episode))
     foretold = nothing(1)._replace(ref_NT=np.full((1, 16), -1.0, np.float32))
     batch, facts = with_returns(
         rows, np.array([1.0]), foretold, PpoSpec(kl_coefficient=0.1, gae_lambda=1.0, whiten_advantages=False)
     )
     np.testing.assert_allclose(batch.advantages_BT[0, 2:7], [0.85, 0.9, 0, 0, 0.95], rtol=1e-6)
-    np.testing.assert_array_equal(batch.weight_BT[0, 2:7] > 0, said)
+    np.testing.assert_array_equal(batch.weight_BT[0, 2:7] > 0, sampled)
     assert facts["reward/kl_penalty"] == pytest.approx(-0.15)
 
 
@@ -250,10 +250,10 @@ def test_several_updates_use_one_rollout_and_a_resumed_run_the_same_bits() -> No
     again, later = made.next_batch(1, weights())
     assert again is first
     assert sampler.calls == 1
-    said = first.mask_BT > 0
-    np.testing.assert_allclose(first.values_BT[said], 0.25)
+    is_trained = first.mask_BT > 0
+    np.testing.assert_allclose(first.values_BT[is_trained], 0.25)
     assert first.old_logps_BT is not None
-    assert np.all(first.ref_logps_BT[said] == -1.0)
+    assert np.all(first.ref_logps_BT[is_trained] == -1.0)
     assert facts["reward"] == 0.5
     assert facts["critic/value/mean"] == 0.25
     resumed, _, _ = make(algorithm)

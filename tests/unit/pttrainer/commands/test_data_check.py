@@ -1,6 +1,7 @@
-"""What is said about a job's data before it is trained on."""
+"""A job's data are shown before they are trained on."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from ptapi.failures import ExitCode
 from pttrainer.__main__ import main
 from pttrainer.data import data_check
+from pttrainer.data.tokenization import jinja_sandbox
 
 GOOD = [{"question": "1+1?", "answer": "2"}, {"question": "What is two plus two?", "answer": "4"}]
 
@@ -47,22 +49,22 @@ def test_tokens_are_counted_and_what_is_learned_stands_in_brackets(
 def test_bad_rows_are_all_listed_and_end_as_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = job(tmp_path, GOOD[0], {"question": "1?"}, "{", GOOD[1])
     assert main(["data", path]) == ExitCode.DATA_ERROR
-    said = capsys.readouterr()
-    assert f"bad      file://{tmp_path}/rows.jsonl line 2: no column 'answer'" in said.out
-    assert f"bad      file://{tmp_path}/rows.jsonl line 3: is not valid JSON" in said.out
-    assert "error: 2 bad rows; the first: " in said.err
+    printed = capsys.readouterr()
+    assert f"bad      file://{tmp_path}/rows.jsonl line 2: no column 'answer'" in printed.out
+    assert f"bad      file://{tmp_path}/rows.jsonl line 3: is not valid JSON" in printed.out
+    assert "error: 2 bad rows; the first: " in printed.err
     assert main(["data", job(tmp_path, *GOOD, "{", data={"onBadRow": "skip"})]) == ExitCode.OK
 
 
 def test_cut_and_dropped_rows_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = {"messages": [{"role": "user", "content": "?"}]}
-    said = [{"messages": [*asked["messages"], {"role": "assistant", "content": text}]} for text in ("yes", "y" * 99)]
+    turn = {"messages": [{"role": "user", "content": "?"}]}
+    both = [{"messages": [*turn["messages"], {"role": "assistant", "content": text}]} for text in ("yes", "y" * 99)]
     late = {"messages": [{"role": "user", "content": "?" * 99}, {"role": "assistant", "content": "late"}]}
-    assert main(["data", job(tmp_path, *said, asked, late), "-o", "json"]) == ExitCode.OK
-    (found,) = json.loads(capsys.readouterr().out)["data"]
-    assert [found[name] for name in ("rows", "cut", "dropped", "withoutTrainableToken")] == [4, 2, 2, 1]
-    assert found["tokens"]["trainable"] == 4 + 60
-    assert found["examples"][0]["pieces"][-1] == {"text": "yes<|end|>", "learned": True}
+    assert main(["data", job(tmp_path, *both, turn, late), "-o", "json"]) == ExitCode.OK
+    (part,) = json.loads(capsys.readouterr().out)["data"]
+    assert [part[name] for name in ("rows", "cut", "dropped", "withoutTrainableToken")] == [4, 2, 2, 1]
+    assert part["tokens"]["trainable"] == 4 + 60
+    assert part["examples"][0]["pieces"][-1] == {"text": "yes<|end|>", "learned": True}
 
 
 def test_prompts_of_reinforcement_learning_have_no_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +82,21 @@ def test_prompts_of_reinforcement_learning_have_no_mask(tmp_path: Path, capsys: 
 def test_a_part_that_the_job_does_not_have_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", job(tmp_path, *GOOD), "--part", "eval"]) == ExitCode.CONFIG_ERROR
     assert "error: spec.data.eval: unset" in capsys.readouterr().err
+
+
+def test_what_would_never_end_is_refused_by_its_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jinja_sandbox, "LIMIT_S", 0.2)
+    endless = "{% for a in range(99999) %}" * 3 + "{% set x = a %}" + "{% endfor %}" * 3
+    (tmp_path / "endless.jinja").write_text(endless)
+    template = {"uri": "random://tiny", "chatTemplate": f"file://{tmp_path}/endless.jinja"}
+    assert main(["data", job(tmp_path, *GOOD, model=template)]) == ExitCode.CONFIG_ERROR
+    assert "error: spec.model.chatTemplate: needs more than 0.2 s" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    pipe = {"train": {"uri": f"file://{tmp_path}/pipe.jsonl"}}
+    assert main(["data", job(tmp_path, data=pipe)]) == ExitCode.DATA_ERROR
+    assert f"error: spec.data.train.uri: file://{tmp_path}/pipe.jsonl: is not a regular" in capsys.readouterr().err
 
 
 def test_a_terminal_gets_colour_on_every_line_and_no_control_characters(tmp_path: Path) -> None:

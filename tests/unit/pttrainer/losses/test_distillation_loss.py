@@ -149,11 +149,11 @@ def test_what_the_data_say_of_the_teacher_is_worth_what_the_teacher_says() -> No
     hidden = jax.random.normal(jax.random.key(2), (3, 11, TINY.config.d_model))
     logits = TINY.logits(TEACHER, TINY.forward(TEACHER, b.tokens_BT, b.positions_BT, b.segment_ids_BT))
     logps, ids = jax.lax.top_k(jax.nn.log_softmax(logits), 7)
-    told = b._replace(teacher_ids_BTK=ids, teacher_logps_BTK=logps)
+    with_teacher = b._replace(teacher_ids_BTK=ids, teacher_logps_BTK=logps)
 
     def compared(how: Teacher | OfflineTeacher, teacher: Any) -> Any:
         def loss(hidden: Any) -> Any:
-            return jnp.sum(how.stats(teacher, TINY, hidden, TINY.head(STUDENT), told).divergence_BT)
+            return jnp.sum(how.stats(teacher, TINY, hidden, TINY.head(STUDENT), with_teacher).divergence_BT)
 
         return jax.jit(jax.value_and_grad(loss))(hidden)
 

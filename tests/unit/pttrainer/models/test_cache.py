@@ -34,9 +34,9 @@ def test_what_is_written_is_found_in_its_slots_and_stays_when_the_cache_grows(is
     slot, positions_BT = kv.slot_of_next(cache), jnp.broadcast_to(jnp.arange(5), (ROWS, 5))
     written = kv.write(cache.layers[0], k_BTKH, v_BTKH, slot)
     cache = kv.write_positions(cache._replace(layers=(written,)), positions_BT)
-    for held in (cache, kv.grow(cache, 24)):
-        k_BKHS, v_BKSH = held.layers[0]
+    for stored in (cache, kv.grow(cache, 24)):
+        k_BKHS, v_BKSH = stored.layers[0]
         np.testing.assert_array_equal(k_BKHS[..., :5], k_BTKH.transpose(0, 2, 3, 1))
         np.testing.assert_array_equal(v_BKSH[:, :, :5], v_BTKH.transpose(0, 2, 1, 3))
-        np.testing.assert_array_equal(held.positions_BS[:, :5], positions_BT)
-        assert (held.positions_BS[:, 5:] == kv.EMPTY).all()
+        np.testing.assert_array_equal(stored.positions_BS[:, :5], positions_BT)
+        assert (stored.positions_BS[:, 5:] == kv.EMPTY).all()

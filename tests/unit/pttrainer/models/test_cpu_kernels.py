@@ -414,8 +414,8 @@ def test_matrices_of_a_layer_come_in_strips_and_nothing_else() -> None:
     model, params = model_and_params(adapters=Adapters(4, 8.0, ("q", "down")))
     here = jax.tree.map(lambda x: params["norm"]["scale"].sharding, model.trained(model.abstract()))
     params = model.join_params(params, model.init_adapters(here, 0))
-    wanted, held = model.for_decoding(params), DecodingWeights(model, None)(params)
-    for before, layer in zip(wanted["layers"], held["layers"], strict=True):
+    wanted, blocked = model.for_decoding(params), DecodingWeights(model, None)(params)
+    for before, layer in zip(wanted["layers"], blocked["layers"], strict=True):
         for (name, x), (_, plain) in zip(named(layer), named(before), strict=True):
             if plain.ndim == 2 and "lora" not in name:
                 assert x.shape == (plain.shape[1] // 32, plain.shape[0], 32), name
@@ -427,13 +427,13 @@ def test_matrices_of_a_layer_come_in_strips_and_nothing_else() -> None:
 def test_other_formats_and_widths_that_do_not_divide_stay_as_they_are() -> None:
     model, params = model_and_params()
     half = dataclasses.replace(model, compute_dtype="bfloat16")
-    held = DecodingWeights(half, None)(params)
-    assert decode_backend.HEAD_BLOCKS not in held
-    assert held["layers"][0]["attention"]["q"].shape == (64, 64)
+    weights = DecodingWeights(half, None)(params)
+    assert decode_backend.HEAD_BLOCKS not in weights
+    assert weights["layers"][0]["attention"]["q"].shape == (64, 64)
     odd = Model(dataclasses.replace(preset("tiny"), d_ff=100))
-    held = DecodingWeights(odd, None)(jax.jit(odd.init)(jax.random.key(0)))
-    assert held["layers"][0]["mlp"]["up"].shape == (64, 100)
-    assert held["layers"][0]["mlp"]["down"].shape == (2, 100, 32)
+    weights = DecodingWeights(odd, None)(jax.jit(odd.init)(jax.random.key(0)))
+    assert weights["layers"][0]["mlp"]["up"].shape == (64, 100)
+    assert weights["layers"][0]["mlp"]["down"].shape == (2, 100, 32)
 
 
 def test_weights_on_several_devices_have_no_strips() -> None:

@@ -19,7 +19,7 @@ from pttrainer.models import Model, preset
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention import paged_kernel, paged_kv_cache
 from pttrainer.models.attention.dot_product import Scoring, attend_cached, attend_shared, cached_mask
-from pttrainer.models.attention.paged_kernel import Problem
+from pttrainer.models.attention.flash_kernels import Problem
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, max_rows, native_engine
 from pttrainer.rollout.native.native_engine import NativeEngine

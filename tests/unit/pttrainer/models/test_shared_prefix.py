@@ -48,7 +48,7 @@ def batch(vocabulary: int, shared: int | None) -> Batch:
     for prompt, longest in LENGTHS:
         question = Question([int(x) for x in random.integers(0, vocabulary, prompt)], "", {})
         lengths = [max(longest - sample, 1) for sample in range(SAMPLES)]
-        found.append(Group(question, [said(random.integers(0, vocabulary, n)) for n in lengths]))
+        found.append(Group(question, [sample_of(random.integers(0, vocabulary, n)) for n in lengths]))
     advantages = random.normal(size=(PROMPTS, SAMPLES))
     laid = groups.lay_out(found, advantages, pad_id=0, length=64, shared=shared)
     noise = random.normal(size=int(laid.mask_BT.sum())).astype(np.float32)
@@ -58,7 +58,7 @@ def batch(vocabulary: int, shared: int | None) -> Batch:
     return laid._replace(weight_BT=weights, ref_logps_BT=reference, old_logps_BT=reference + 0.1 * laid.mask_BT)
 
 
-def said(tokens: np.ndarray) -> Sample:
+def sample_of(tokens: np.ndarray) -> Sample:
     return Sample([int(x) for x in tokens], -np.linspace(4.0, 5.0, len(tokens), dtype=np.float32), True, "", {}, 1.0)
 
 

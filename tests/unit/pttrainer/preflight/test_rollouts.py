@@ -7,7 +7,8 @@ import pytest
 from tests.builders.trainer.preflight import spec
 
 from pttrainer.models import PRESETS
-from pttrainer.models.attention.paged_kernel import Problem, is_supported
+from pttrainer.models.attention.flash_kernels import Problem
+from pttrainer.models.attention.paged_kernel import is_supported
 from pttrainer.models.families.published_shapes import RAW
 from pttrainer.preflight.compiler import rollout_programs
 from pttrainer.preflight.compiler.programs import shallow
@@ -67,7 +68,7 @@ def test_pages_are_counted_where_the_sampler_takes_them(model: str, tensor: int)
     config = of.config
     for rows in (6, 8):
         problem = Problem(
-            "tpu", "TPU v5 lite", "bfloat16", rows, config.heads, config.kv_heads, config.head_dim, config.sinks,
+            "tpu", "TPU v5 lite", "bfloat16", rows, config.heads, config.kv_heads, config.head_dim, sinks=config.sinks,
             row_shards=4 // tensor, head_shards=tensor,
         )  # fmt: skip
         assert rollout_shapes.is_paged(of, rows) == is_supported(problem)

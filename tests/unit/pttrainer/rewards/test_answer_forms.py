@@ -1,7 +1,5 @@
 """The forms in which models write a number: `gsm8k` and `math` find the same answer and read it alike."""
 
-from __future__ import annotations
-
 import pytest
 
 from pttrainer.rewards import RewardFunction
@@ -24,6 +22,7 @@ RIGHT = [
     (r"<answer>\boxed{18}</answer> in 2 ways", "18"),
     (r"<answer>17</answer> no, \boxed{18} of 20", "18"),
     (r"\boxed{17} no, <answer>18</answer> of 20", "18"),
+    (r"5, so <answer>\frac{36}{2}", "18"),
     ("<think>\n#### 17\n</think>\n18", "18"),
     ("####18", "18"),
     ("#### 18\nChecked in 2 ways.", "18"),
@@ -170,11 +169,35 @@ WRONG = [
     ("#### ١٩", "18"),
     ("#### −18", "18"),
     (r"\boxed{}", "18"),
+    ("I do not know", "72"),
+    ("", "72"),
+    ("#### none", "72"),
+    ("72\n#### 73", "72"),
+    ("#### 7.2", "72"),
+    ("#### 1/0", "0"),
+    ("#### 72 73 74 75", "75"),
     (r"\boxed{3,\ 100}", "3100"),
     ("#### 1 or 2 million", "2000000"),
 ]
 
 BY_GSM8K_ALONE = [
+    ("so she has 72.", "72"),
+    ("#### $1,080.00.", "1080"),
+    ("first <answer>3</answer>, no: <answer> 72 clips </answer>", "72"),
+    ("<answer>12 + 60 = 72</answer>", "72"),
+    ("48/2 = <<48/2=24>>24 clips.\n48+24 = <<48+24=72>>72\n#### 72", "72"),
+    ("about 2/4 of it", "1/2"),
+    ("#### .5", "0.50"),
+    ("#### -$5", "$-5"),
+    ("the difference is 10-5", "5"),
+    ("he takes 10 - 4", "4"),
+    ("#### 12 km/h", "12"),
+    ("area of 4 m2", "4"),
+    ("€ 5", "5"),
+    ("**72**", "72"),
+    ("#### 18\n\nAnd 7 more words", "18"),
+    ("#### 007", "7"),
+    ("#### Yes.", "yes"),
     (r"\boxed{18 = x}", "18"),
     (r"\boxed{\frac{53.9}{3} \approx 18}", "18"),
     ("#### 18-million", "18000000"),
@@ -188,6 +211,7 @@ BY_GSM8K_ALONE = [
     ("#### 18m", "18"),
     ("#### 18 m^2", "18"),
     ("#### $2bn", "2000000000"),
+    ("#### $2MM", "2000000"),
     ("#### 2b", "2000000000"),
     ("#### 18 M&Ms", "18"),
     ("#### US$18", "18"),
@@ -212,5 +236,9 @@ def test_another_number_is_worth_nothing(reward: RewardFunction, completion: str
 
 
 @pytest.mark.parametrize(("completion", "gold"), BY_GSM8K_ALONE)
-def test_gsm8k_reads_letters_after_a_number_that_are_variables_in_mathematics(completion: str, gold: str) -> None:
+def test_gsm8k_reads_answers_to_word_problems_that_are_no_formulas(completion: str, gold: str) -> None:
     assert gsm8k.reward("", completion, {"answer": gold}) == 1.0
+
+
+def test_gsm8k_compares_a_gold_answer_without_a_number_as_text() -> None:
+    assert gsm8k.reward("", "#### no", {"answer": "yes"}) == 0.0

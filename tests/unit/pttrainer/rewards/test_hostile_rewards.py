@@ -1,6 +1,5 @@
 """Rewards that cling, fork, flood and lie: each costs its own sample, for a bounded time, and leaves nothing behind."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -8,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.builders.cluster.manifests import eventually
+from tests.builders.trainer.forked import is_running
 
 from ptapi.spec import PythonReward, Reward
 from pttrainer.rewards import Sample
@@ -133,7 +134,7 @@ def test_a_child_that_reads_no_more_makes_nobody_wait(hostile: Callable[..., Run
     runner, now = hostile(timeout_s=2.0), tmp_path / "now"
     assert judged(runner, "holds the lock later", now=str(now)) == [20]
     now.touch()
-    _wait_until(lambda: not now.exists())
+    eventually(lambda: not now.exists())
     began = time.monotonic()
     assert np.isnan(judged(runner, "a", text="long" * 1_000_000)).all()
     assert time.monotonic() - began < 300
@@ -147,7 +148,7 @@ def test_what_a_reward_starts_ends_with_it(hostile: Callable[..., Runner], tmp_p
     runner.close()
     started = [int(line) for line in Path(pids).read_text().split()]
     assert len(started) == 3
-    _wait_until(lambda: not any(_is_running(pid) for pid in started))
+    eventually(lambda: not any(is_running(pid) for pid in started))
 
 
 def test_gigabytes_that_a_reward_prints_are_not_in_the_log(
@@ -205,18 +206,3 @@ def test_what_means_a_number_is_one(value: object) -> None:
 def test_what_would_overflow_or_means_something_else_is_none(value: object) -> None:
     with pytest.raises((user_code.RewardCodeError, OverflowError)):
         user_code.number(value)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-
-
-def _wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -12,59 +12,6 @@ from pttrainer.rewards.factory import IN_PROCESS
 
 GSM8K = Path(__file__).resolve().parents[5] / "shared" / "data" / "gsm8k" / "train.jsonl"
 
-SAME = [
-    ("#### 72", "72"),
-    ("so she has 72.", "72"),
-    ("#### $1,080.00.", "1080"),
-    ("#### 1080", "1,080"),
-    ("<answer>72</answer>", "72"),
-    ("first <answer>3</answer>, no: <answer> 72 clips </answer>", "72"),
-    ("<answer>12 + 60 = 72</answer>", "72"),
-    ("48/2 = <<48/2=24>>24 clips.\n48+24 = <<48+24=72>>72\n#### 72", "72"),
-    ("#### 1/2", "0.5"),
-    ("#### 2 1/2 cups", "2.5"),
-    ("about 2/4 of it", "1/2"),
-    ("#### .5", "0.50"),
-    ("#### 50%", "50"),
-    ("#### -5", "-5"),
-    ("#### −5", "-5"),
-    ("#### -$5", "$-5"),
-    ("the difference is 10-5", "5"),
-    ("he takes 10 - 4", "4"),
-    ("#### 12 km/h", "12"),
-    ("area of 4 m2", "4"),
-    ("€ 5", "5"),
-    ("**72**", "72"),
-    ("$72$", "72"),
-    ("#### 18\n\nAnd 7 more words", "18"),
-    ("#### 007", "7"),
-    ("#### Yes.", "yes"),
-]
-
-DIFFERENT = [
-    ("#### 73", "72"),
-    ("#### 72 or 73", "72"),
-    ("I do not know", "72"),
-    ("", "72"),
-    ("#### none", "72"),
-    ("72\n#### 73", "72"),
-    ("#### 7.2", "72"),
-    ("#### -72", "72"),
-    ("#### 1/0", "0"),
-    ("#### 72 73 74 75", "75"),
-    ("#### no", "yes"),
-]
-
-
-@pytest.mark.parametrize(("completion", "gold"), SAME)
-def test_gsm8k_accepts_the_same_number_however_it_is_written(completion: str, gold: str) -> None:
-    assert gsm8k.reward("", completion, {"answer": gold}) == 1.0
-
-
-@pytest.mark.parametrize(("completion", "gold"), DIFFERENT)
-def test_gsm8k_refuses_another_number(completion: str, gold: str) -> None:
-    assert gsm8k.reward("", completion, {"answer": gold}) == 0.0
-
 
 def test_gsm8k_reads_gold_numbers_that_are_no_text() -> None:
     assert gsm8k.reward("", "#### 72", {"answer": 72}) == 1.0

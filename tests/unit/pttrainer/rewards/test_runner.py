@@ -1,6 +1,5 @@
 """The runner: rewards that hang, die, lie or are not there never stop the run, and are never a 0."""
 
-import os
 import subprocess
 import sys
 import time
@@ -9,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.builders.cluster.manifests import eventually
+from tests.builders.trainer.forked import is_running
 
 from ptapi.spec import PythonReward, Reward
 from pttrainer.errors import ConfigError, UserCodeError
@@ -295,24 +296,8 @@ def test_children_die_with_a_killed_trainer_even_while_they_hang(tmp_path: Path)
     )
     trainer = subprocess.Popen([sys.executable, "-c", code])
     pid_file = tmp_path / "pid"
-    _wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    eventually(lambda: pid_file.exists() and pid_file.read_text() != "")
     trainer.kill()
     trainer.wait()
     child = int(pid_file.read_text())
-    _wait_until(lambda: not _is_running(child))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"
-
-
-def _wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: not is_running(child))

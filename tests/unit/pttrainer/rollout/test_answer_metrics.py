@@ -9,8 +9,8 @@ ALL = ["exactMatch", "accuracy", "macroF1"]
 
 def test_a_case_worked_by_hand() -> None:
     gold = ["spam", "spam", "ham", "ham", "news", "news"]
-    said = ["Spam", "ham", "it is ham.", "ham", "spam or news", " NEWS\n"]
-    found = answer_metrics.measure(ALL, said, gold, [])
+    answers = ["Spam", "ham", "it is ham.", "ham", "spam or news", " NEWS\n"]
+    found = answer_metrics.measure(ALL, answers, gold, [])
     assert found["exact_match"] == pytest.approx(3 / 6)  # Spam, ham, NEWS
     assert found["accuracy"] == pytest.approx(4 / 6)  # and "it is ham."
     # spam: tp 1, fp 0, fn 1; ham: tp 2, fp 1, fn 0; news: tp 1, fp 0, fn 1
@@ -35,7 +35,7 @@ def test_a_model_that_always_says_the_largest_class_has_the_f1_of_it_alone() -> 
 
 
 @pytest.mark.parametrize(
-    ("said", "label"),
+    ("answer", "label"),
     [
         ("not spam", "not spam"),
         ("this is not spam", "not spam"),
@@ -49,8 +49,8 @@ def test_a_model_that_always_says_the_largest_class_has_the_f1_of_it_alone() -> 
         ("i write c++ daily", "c++"),
     ],
 )
-def test_the_label_of_an_answer(said: str, label: str | None) -> None:
-    assert answer_metrics.label(said, ["spam", "not spam", "ham", "c++"]) == label
+def test_the_label_of_an_answer(answer: str, label: str | None) -> None:
+    assert answer_metrics.label(answer, ["spam", "not spam", "ham", "c++"]) == label
 
 
 def test_texts_are_compared_without_case_and_extra_space() -> None:

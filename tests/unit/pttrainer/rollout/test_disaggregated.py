@@ -1,7 +1,5 @@
 """Real small runs whose sampler has devices of its own: the curve of colocated ones, and a lag that survives kill."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 from tests.builders.trainer import runs
+from tests.builders.trainer.runs import metrics
 
 from ptapi import run_directory
-from ptapi.load import parse_job
+from ptapi.load import load_job
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
@@ -32,9 +31,7 @@ REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Data and a reward; compiled steps are kept where this room's are."""
     directory = tmp_path_factory.mktemp("disaggregated")
-    rows = [json.dumps({"question": f"{i}?", "answer": str(i)}) for i in range(40)]
-    (directory / "train.jsonl").write_text("\n".join(rows))
-    (directory / "own.py").write_text(REWARD)
+    runs.write_rows(directory / "train.jsonl", runs.NUMBERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_COMPILATION_CACHE_DIR", runs.compiled())
         yield directory
@@ -42,32 +39,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def trained(home: Path, name: str, **rollout: Any) -> Path:
     """The run directory, after training here (again, if there is one)."""
-    spec = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"grpo": {"groupSize": 4}},
-        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
-        "rewards": [{"name": "own", "python": {"uri": f"file://{home}/own.py"}}],
-        "training": {"steps": STEPS, "batchSize": 8, "sequenceLength": 32, "optimizer": {"learningRate": 1e-2}},
-        "rollout": {"maxNewTokens": 8, **rollout},
-        "checkpoint": {"everySteps": 2},
-        "export": {"format": "none"},
-        "tensorboard": {"enabled": False},
-        "accelerator": {"type": "cpu-8"},
-        "output": {"uri": f"file://{home}/{name}"},
-    }
-    kind = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "run"}}
-    run = home / name / "run"
+    path = runs.job(
+        home,
+        "run",
+        algorithm={"sft": None, "grpo": {"groupSize": 4}},
+        rewards=runs.own_reward(home, REWARD),
+        training={"steps": STEPS, "sequenceLength": 32, "optimizer": {"learningRate": 1e-2}},
+        rollout={"maxNewTokens": 8, **rollout},
+        export={"format": "none"},
+        tensorboard={"enabled": False},
+        accelerator={"type": "cpu-8"},
+        output={"uri": f"file://{home}/{name}"},
+    )
     attempt = Attempt()
     with jax.set_mesh(sharding.make_mesh((8,))):  # put back afterwards
-        loop.train(parse_job({**kind, "spec": spec}), storage.place(f"file://{run}"), attempt, StopRequest())
+        loop.train(load_job(path.read_text()), storage.place(f"file://{home}/{name}/run"), attempt, StopRequest())
     attempt.release()
-    return run
-
-
-def curve(run: Path) -> list[dict[str, float]]:
-    """Every step's figures without what the clock says."""
-    lines = [json.loads(line) for line in (run / run_directory.METRICS).read_text().splitlines()]
-    return [{name: value for name, value in line.items() if not run_directory.is_of_machine(name)} for line in lines]
+    return home / name / "run"
 
 
 def samples(run: Path, step: int) -> list[dict[str, Any]]:
@@ -86,7 +74,7 @@ def ahead(home: Path) -> Path:
 
 def test_without_staleness_the_whole_curve_is_that_of_a_colocated_run(home: Path, colocated: Path) -> None:
     apart = trained(home, "apart", placement="disaggregated", samplerShare=0.5)
-    for one, other in zip(curve(colocated), curve(apart), strict=True):
+    for one, other in zip(metrics(colocated), metrics(apart), strict=True):
         added = {"staleness", "staleness/max", "staleness/dropped"}
         assert other.keys() - one.keys() == added
         assert (other["staleness"], other["staleness/max"], other["staleness/dropped"]) == (0, 0, 0)
@@ -96,19 +84,19 @@ def test_without_staleness_the_whole_curve_is_that_of_a_colocated_run(home: Path
         there = [{k: v for k, v in row.items() if k != "version"} for row in samples(apart, step)]
         assert there == samples(colocated, step)
         assert {row["version"] for row in samples(apart, step)} == {step - 1}
-    lineage = json.loads((apart / run_directory.LINEAGE).read_text())
+    lineage = runs.lineage(apart)
     assert (lineage["mesh"]["fsdp"], lineage["samplerMesh"]["data"]) == (4, 4)
 
 
 def test_with_staleness_the_first_batches_come_from_the_first_weights_and_are_corrected(
     colocated: Path, ahead: Path
 ) -> None:
-    lines = curve(ahead)
+    lines = metrics(ahead)
     assert [line["staleness"] for line in lines] == [0, 1, 1, 1]
     assert [{row["version"] for row in samples(ahead, step)} for step in range(1, STEPS + 1)] == [{0}, {0}, {1}, {2}]
     np.testing.assert_allclose(lines[0]["sampler/weight"], 1.0, atol=1e-5)
     assert all(abs(line["sampler/weight"] - 1.0) > 1e-4 for line in lines[1:])  # stale: weighted by another policy
-    assert lines[1]["reward"] != curve(colocated)[1]["reward"]
+    assert lines[1]["reward"] != metrics(colocated)[1]["reward"]
     assert min(line["grad_norm"] for line in lines) > 0.1
 
 
@@ -119,5 +107,5 @@ def test_a_run_killed_with_batches_under_way_comes_back_to_the_same_bits(home: P
     shutil.rmtree(again / run_directory.CHECKPOINTS / str(STEPS))
     shutil.rmtree(again / run_directory.SAMPLES)
     trained(home, "again", placement="disaggregated", maxStaleness=1)
-    assert curve(again) == curve(ahead)
+    assert metrics(again) == metrics(ahead)
     assert [samples(again, step) for step in (3, 4)] == [samples(ahead, step) for step in (3, 4)]

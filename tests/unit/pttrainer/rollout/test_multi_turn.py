@@ -83,16 +83,16 @@ def test_what_was_said_is_trained_and_what_was_observed_is_not() -> None:
     assert found.text == "7"
     assert found.episode is not None
     observed = TOKENIZER.encode("<|tool|>7<|end|><|assistant|>")
-    said = [*TOKENIZER.encode(call("a")), END]
-    assert found.tokens == [*said, *observed, *TOKENIZER.encode("7"), END]
-    assert list(found.episode.sampled) == [True] * len(said) + [False] * len(observed) + [True] * 2
+    call_tokens = [*TOKENIZER.encode(call("a")), END]
+    assert found.tokens == [*call_tokens, *observed, *TOKENIZER.encode("7"), END]
+    assert list(found.episode.sampled) == [True] * len(call_tokens) + [False] * len(observed) + [True] * 2
     batch = groups.lay_out(scored.groups, np.array([[1.0, -1.0]]), pad_id=258, length=400)
     trained = batch.targets_BT[0][batch.mask_BT[0] > 0].tolist()
-    assert trained == [*said, *TOKENIZER.encode("7"), END]
+    assert trained == [*call_tokens, *TOKENIZER.encode("7"), END]
     assert found.length == len(trained)
     assert (batch.sampler_logps_BT[0][batch.mask_BT[0] == 0] == 0).all()
     assert (batch.advantages_BT[0][batch.mask_BT[0] == 0] == 0).all()
-    np.testing.assert_array_equal(found.logps[: len(said)], -np.arange(1, len(said) + 1))
+    np.testing.assert_array_equal(found.logps[: len(call_tokens)], -np.arange(1, len(call_tokens) + 1))
     np.testing.assert_array_equal(found.logps[-2:], [-1.0, -2.0])
 
 
@@ -157,9 +157,9 @@ class UserEnvironment:
     def reset(self, rows: Mapping[int, Any]) -> dict[int, ResetResult]:
         return {n: ResetResult(self.opening) for n in rows}
 
-    def step(self, said: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
-        self.stepped.append(list(said))
-        return {n: self._turn(turn.text) for n, turn in said.items()}
+    def step(self, turns: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
+        self.stepped.append(list(turns))
+        return {n: self._turn(turn.text) for n, turn in turns.items()}
 
     def _turn(self, text: str) -> StepResult:
         if text == "break":
@@ -278,8 +278,8 @@ def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: 
     scored = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
     batch = groups.lay_out(scored.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
     for g, sample in enumerate(scored.groups[0].samples):
-        said = [turn["content"] for turn in sample.episode.transcript if turn["role"] == "assistant"]
-        spoken = [token for line in said for token in [*TOKENIZER.encode(line), END]]
+        texts = [turn["content"] for turn in sample.episode.transcript if turn["role"] == "assistant"]
+        spoken = [token for line in texts for token in [*TOKENIZER.encode(line), END]]
         trained = batch.targets_BT[g][batch.mask_BT[g] > 0].tolist()
         assert trained == (spoken if trained[-1] == END else spoken[:-1])  # one that was cut off has no end
         assert sample.length == len(trained) == batch.mask_BT[g].sum()

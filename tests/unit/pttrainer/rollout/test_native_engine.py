@@ -96,9 +96,9 @@ def test_sampler_and_trainer_agree_on_log_probs_to_a_millionth() -> None:
     mask_NT, sampler_NT = np.zeros((2, 24, 64), np.float32)
     for row in range(24):
         ids = [*prompts[row // 2].tokens, *done.tokens(row)]
-        said = slice(len(ids) - done.lengths_N[row] - 1, len(ids) - 1)
+        completion = slice(len(ids) - done.lengths_N[row] - 1, len(ids) - 1)
         tokens_NT[row, : len(ids) - 1], targets_NT[row, : len(ids) - 1] = ids[:-1], ids[1:]
-        mask_NT[row, said], sampler_NT[row, said] = 1.0, done.logps_NT[row, : done.lengths_N[row]]
+        mask_NT[row, completion], sampler_NT[row, completion] = 1.0, done.logps_NT[row, : done.lengths_N[row]]
 
     @jax.jit
     def trainer_logps() -> jax.Array:

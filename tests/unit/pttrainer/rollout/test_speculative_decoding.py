@@ -227,16 +227,16 @@ def test_completions_are_drawn_from_the_models_distribution(guess: str, monkeypa
     engine = NativeEngine(SMALL, tokenizer, rows=N, speculation=how)
     sampling = Sampling(3, 16, temperature=1.3)
     done = engine.generate(small_params(0), [Prompt(SMALL_PROMPT, 0)], N, sampling, DRAW)
-    said = Counter(tuple(done.tokens(row)) for row in range(N))
-    assert set(said) <= set(exact())
-    seen, expected = np.array([said[text] for text in exact()]), N * np.array(list(exact().values()))
+    counts = Counter(tuple(done.tokens(row)) for row in range(N))
+    assert set(counts) <= set(exact())
+    observed, expected = np.array([counts[text] for text in exact()]), N * np.array(list(exact().values()))
     is_rare = expected < 5
-    seen, expected = (np.append(x[~is_rare], x[is_rare].sum()) for x in (seen, expected))
-    freedom = len(seen) - 1
+    observed, expected = (np.append(x[~is_rare], x[is_rare].sum()) for x in (observed, expected))
+    freedom = len(observed) - 1
     assert freedom > 30
     assert 0.1 < done.facts["speculation/accepted"] / done.facts["speculation/proposed"] < 0.9
     # A chi-square of many degrees of freedom is about normal: p = 0.001.
-    assert ((seen - expected) ** 2 / expected).sum() < freedom + 3.1 * np.sqrt(2 * freedom)
+    assert ((observed - expected) ** 2 / expected).sum() < freedom + 3.1 * np.sqrt(2 * freedom)
 
 
 # What is logged, and what it costs
@@ -244,8 +244,8 @@ def test_completions_are_drawn_from_the_models_distribution(guess: str, monkeypa
 
 def test_figures_are_of_all_passes_and_stay_so_when_draws_are_added() -> None:
     # Two passes of three lines (two guesses): both rows, then the first alone.
-    said = np.array([[1, 1], [1, 0], [1, 0], [1, 0], [0, 0], [0, 0]], bool)
-    counts = count_proposals(said, 2)
+    is_sampled_TB = np.array([[1, 1], [1, 0], [1, 0], [1, 0], [0, 0], [0, 0]], bool)
+    counts = count_proposals(is_sampled_TB, 2)
     assert counts == {"speculation/passes": 3, "speculation/proposed": 6, "speculation/accepted": 2}
     facts = with_rates(counts)
     assert facts["speculation/accepted_share"] == pytest.approx(1 / 3)

@@ -63,12 +63,14 @@ def initial(of: Model, seed: int) -> Params:
     return params
 
 
-def assert_delivered(of: Model, held: Params, params: Params, mesh: jax.sharding.Mesh) -> None:
+def assert_delivered(of: Model, delivered: Params, params: Params, mesh: jax.sharding.Mesh) -> None:
     wanted = of.for_decoding(jax.device_get(params))
-    assert jax.tree.structure(held) == jax.tree.structure(wanted)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b), strict=True), held, wanted)
+    assert jax.tree.structure(delivered) == jax.tree.structure(wanted)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b), strict=True), delivered, wanted
+    )
     where = decoding_shardings(of, mesh)
-    assert all(jax.tree.leaves(jax.tree.map(lambda x, there: x.sharding == there, held, where)))
+    assert all(jax.tree.leaves(jax.tree.map(lambda x, there: x.sharding == there, delivered, where)))
 
 
 @pytest.mark.parametrize(
@@ -81,9 +83,9 @@ def test_the_sampler_holds_what_a_colocated_rollout_would_make(
     params = params_on(source, of)
     transfer = WeightSync(of, source, target)
     with jax.set_mesh(source):
-        held = transfer.deliver(params)
-    assert_delivered(of, held, params, target)
-    assert transfer.facts()["sync/bytes"] == sum(x.nbytes for x in jax.tree.leaves(held))
+        delivered = transfer.deliver(params)
+    assert_delivered(of, delivered, params, target)
+    assert transfer.facts()["sync/bytes"] == sum(x.nbytes for x in jax.tree.leaves(delivered))
     assert transfer.facts() == {}
 
 
@@ -114,11 +116,13 @@ def test_frozen_weights_that_change_where_they_lie_are_noticed_at_the_next_sync(
     with jax.set_mesh(source):
         transfer.deliver(params)
         key = next(key for key in transfer._static if key[1] == 1)
-        held = transfer._static[key]
-        transfer._static[key] = jax.device_put(np.asarray(held) + np.asarray(1, held.dtype), held.sharding)
+        delivered = transfer._static[key]
+        transfer._static[key] = jax.device_put(
+            np.asarray(delivered) + np.asarray(1, delivered.dtype), delivered.sharding
+        )
         with pytest.raises(TransferError, match=f"{key[0]} of layer 1"):
             transfer.deliver(params)
-        transfer._static[key] = held
+        transfer._static[key] = delivered
 
 
 def test_no_more_than_the_bound_is_under_way_and_an_array_that_arrived_damaged_is_named() -> None:
@@ -128,13 +132,13 @@ def test_no_more_than_the_bound_is_under_way_and_an_array_that_arrived_damaged_i
     transfer = RecordingWeightSync(of, source, target, chunk_bytes=largest)
     with jax.set_mesh(source):
         before = sum(x.nbytes for x in jax.live_arrays())
-        held = transfer.deliver(params)
+        delivered = transfer.deliver(params)
         assert len(transfer.moved) > 3
         assert max(transfer.moved) <= largest
         arrived = np.cumsum([0, *transfer.moved[:-1]])
         for there, alive, moving in zip(arrived, transfer.under_way, transfer.moved, strict=True):
             assert alive - before - there <= moving + 4096  # the parts that were cut, checksums, and nothing older
-        assert sum(x.nbytes for x in jax.tree.leaves(held)) == sum(transfer.moved)
+        assert sum(x.nbytes for x in jax.tree.leaves(delivered)) == sum(transfer.moved)
         transfer.damage = 2 * len(transfer.moved) - 1
         with pytest.raises(TransferError, match=r"rollout weights: layers\.\S+ of layer \d: .* sent 0x[0-9a-f]{8}"):
             transfer.deliver(params)

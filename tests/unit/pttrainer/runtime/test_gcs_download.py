@@ -1,7 +1,5 @@
 """Downloads from a bucket, through Google's own client: whole, checked, of one version, and only what changed."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -15,6 +15,7 @@ from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
+from ptapi.text.terminal import PROGRESS_LINE
 from pttrainer.errors import ConfigError, DataError, Preempted, StorageError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.storage import Directory
@@ -216,6 +217,21 @@ def progress(place: Directory) -> run_directory.Progress:
     return run_directory.Progress.model_validate_json(place.read(run_directory.PROGRESS) or b"")
 
 
+def test_the_log_repeats_the_document_at_each_stage_and_then_seldom(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Directory(tmp_path)
+    reporter = Reporter(place, "u-1", leader=True, in_log=True)
+    reporter.stage("training")
+    reporter.start(0, 4)
+    for step in range(1, 5):
+        reporter.finished_step(step, {"loss": 0.5}, seconds=2.0)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith(PROGRESS_LINE)]
+    documents = [run_directory.Progress.model_validate_json(line.partition(": ")[2]) for line in said]
+    assert [(each.stage, each.step) for each in documents] == [("training", 0), ("training", 4)]
+    assert documents[-1] == progress(place)
+
+
 def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Directory(tmp_path)
     reporter = Reporter(place, "u-1", leader=True)
@@ -226,19 +242,13 @@ def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFi
     reporter.evaluated(2, {"eval/loss": 0.25, "eval/reward": float("nan")})
     reporter.checkpoint(2, "file:///x/2")
     reporter.stage("saving")
-    document = progress(place)
-    assert (document.job_uid, document.attempt, document.stage, document.step, document.total_steps) == (
-        "u-1",
-        1,
-        "saving",
-        2,
-        4,
-    )
-    assert (document.seconds_per_step, document.eta_seconds, document.metrics["loss"]) == (2.0, 4.0, 0.5)
-    assert document.metrics["eval/loss"] == 0.25
-    assert "eval/reward" not in document.metrics
-    assert document.checkpoint.step == 2
-    assert document.updated.endswith("Z")
+    state = progress(place)
+    assert (state.job_uid, state.attempt, state.stage, state.step, state.total_steps) == ("u-1", 1, "saving", 2, 4)
+    assert (state.seconds_per_step, state.eta_seconds, state.metrics["loss"]) == (2.0, 4.0, 0.5)
+    assert state.metrics["eval/loss"] == 0.25
+    assert "eval/reward" not in state.metrics
+    assert state.checkpoint.step == 2
+    assert state.updated.endswith("Z")
     assert capsys.readouterr().out.splitlines() == [
         "step 1/4  loss 0.5000  7 tok/s  2.00 s",
         "step 2/4  loss 0.5000  7 tok/s  2.00 s",
@@ -278,18 +288,18 @@ def test_a_restarted_run_stands_where_it_stood_until_it_knows_better(tmp_path: P
     first.stage("saving")
     again = Reporter(place, "u-1", leader=True)
     again.stage("loading")
-    document = progress(place)
-    assert (document.attempt, document.stage, document.step, document.total_steps, document.eta_seconds) == (
+    state = progress(place)
+    assert (state.attempt, state.stage, state.step, state.total_steps, state.eta_seconds) == (
         2,
         "loading",
         27,
         40,
         None,
     )
-    assert (document.metrics, document.checkpoint and document.checkpoint.step) == ({"loss": 0.5}, 24)
+    assert (state.metrics, state.checkpoint and state.checkpoint.step) == ({"loss": 0.5}, 24)
     again.start(24, 40)
     again.stage("training")
-    assert (progress(place).step, progress(place).checkpoint) == (24, document.checkpoint)
+    assert (progress(place).step, progress(place).checkpoint) == (24, state.checkpoint)
     again.start(0, 40)  # none of its checkpoints was good
     again.stage("training")
     assert (progress(place).step, progress(place).checkpoint) == (0, None)
@@ -338,8 +348,8 @@ def test_the_termination_message_is_one_line_that_fits_kubernetes(
     termination.report(ExitCode.DATA_ERROR, "ü" * 5000, Attempt(place, step=7))
     text = (tmp_path / "log").read_text()
     assert len(text.encode()) < 4096
-    document = run_directory.Termination.model_validate_json(text)
-    assert (document.exit_code, document.failure_class, document.step) == (65, "DataError", 7)
+    state = run_directory.Termination.model_validate_json(text)
+    assert (state.exit_code, state.failure_class, state.step) == (65, "DataError", 7)
     assert place.read(run_directory.TERMINATION) == text.encode()
 
 

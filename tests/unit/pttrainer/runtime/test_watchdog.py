@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.builders.cluster.manifests import eventually
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
@@ -54,9 +55,7 @@ def test_a_signal_writes_stacks_and_ends_nothing(tmp_path: Path) -> None:
     dog = Watchdog(lambda: beat(since=time.monotonic()), Directory(tmp_path), 2, None, end=codes.append, poll_s=0.01)
     os.kill(os.getpid(), signal.SIGUSR1)
     target = tmp_path / run_directory.stack_file(3, 2)
-    until = time.monotonic() + 120
-    while not target.exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    eventually(target.exists)
     dog.stop()
     assert "test_a_signal_writes_stacks" in target.read_text()
     assert codes == []
@@ -108,9 +107,7 @@ c.pthread_mutex_lock(lock)  # holds Python's lock for ever, whatever signal come
 def test_stacks_of_a_process_whose_python_is_stuck_come_into_the_run_directory_before_it_ends(tmp_path: Path) -> None:
     held = subprocess.Popen([sys.executable, "-c", HELD, str(tmp_path)], stderr=subprocess.PIPE, text=True)
     target = tmp_path / run_directory.stack_file(1, 0)
-    until = time.monotonic() + 300
-    while not target.exists() and held.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
+    eventually(lambda: target.exists() or held.poll() is not None)
     assert held.poll() is None
     held.kill()
     _, errors = held.communicate(timeout=900)
@@ -142,9 +139,7 @@ def test_every_process_leaves_a_sign_of_life_and_no_write_waits_for_another(tmp_
     assert [thread.name for thread in threading.enumerate()].count("heartbeat") == 1
     gate.set()
     target = tmp_path / run_directory.heartbeat_file(7)
-    until = time.monotonic() + 120
-    while not target.exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    eventually(target.exists)
     document = run_directory.Heartbeat.model_validate_json(target.read_text())
     assert (document.process, document.step, document.stage, document.attempt) == (7, 40, "training", 3)
     assert document.host == socket.gethostname()

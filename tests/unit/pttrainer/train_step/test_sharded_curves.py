@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from tests.builders.peers.models import CASES
-from tests.builders.trainer.steps import Likelihood
+from tests.builders.trainer.steps import Likelihood, compiled
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
 from pttrainer.batch import Batch
@@ -20,7 +20,6 @@ from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
-from pttrainer.train_step.step import train_step
 
 STEPS = 10
 TOLERANCE = 2e-6
@@ -67,16 +66,16 @@ def trained(family: str, shape: tuple[int, ...]) -> tuple[np.ndarray, Any, Any]:
     rate = transformation.schedule(Schedule(), 1.0, STEPS)
     updates = transformation.build(Optimizer(eps=1.0), rate)
     program = Program(model(family), Likelihood(), updates, rate)  # type: ignore[arg-type]
-    layout = program.layout(mesh)
-    fresh = jax.jit(lambda: program.new_state(model(family).init(jax.random.key(0))), out_shardings=layout.state)
+    function, fresh = compiled(program, mesh)
     with jax.set_mesh(mesh):
         state, placed = fresh(), put(mesh, batch(model(family).config.vocab_size))
-        compiled = train_step(program, layout).lower(state, placed, None).compile()  # type: ignore[attr-defined]
+        lowered = function.lower(state, placed, None)  # type: ignore[attr-defined]
+        executable = lowered.compile()
         losses = []
         for _ in range(STEPS):
-            state, metrics = compiled(state, placed, None)
+            state, metrics = executable(state, placed, None)
             losses.append(float(metrics["loss"]))
-    return np.array(losses), state, compiled
+    return np.array(losses), state, executable
 
 
 ONE = (1,)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.builders.trainer.steps import single
+from tests.builders.trainer.steps import compiled, single
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
 from pttrainer.batch import Batch
@@ -72,9 +72,7 @@ def trained(
     rate = transformation.schedule(Schedule(), 1.0 if spec.eps == 1.0 else 1e-2, 10)
     updates = transformation.build(spec, rate)
     program = Program(MODEL, Likelihood(), updates, rate, micro)  # type: ignore[arg-type]
-    layout = program.layout(mesh)
-    fresh = jax.jit(lambda: program.new_state(MODEL.init(jax.random.key(0))), out_shardings=layout.state)
-    return mesh, train_step(program, layout), fresh
+    return mesh, *compiled(program, mesh)
 
 
 def after(batch: Batch, steps: int = 1, **layout: Any) -> tuple[list[dict[str, float]], Any]:

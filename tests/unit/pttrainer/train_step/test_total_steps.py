@@ -3,7 +3,7 @@
 import pytest
 
 from ptapi.spec import Training
-from pttrainer.train_step.optimizer.total_steps import total_steps
+from pttrainer.train_step.optimizer.transformation import total_steps
 
 
 @pytest.mark.parametrize(

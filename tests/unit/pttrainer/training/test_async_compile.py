@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from tests.builders.trainer import runs
 
-from ptapi import run_directory
 from ptapi.failures import ExitCode
-from ptapi.load import parse_job
+from ptapi.load import load_job
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
@@ -46,37 +44,33 @@ def write_data(home: Path) -> None:
     """Rows to learn from, pairs of them, and a reward."""
     (home / "rows.jsonl").write_text('{"prompt": "1?", "answer": "1"}\n' * 8)
     (home / "pairs.jsonl").write_text('{"prompt": "1?", "chosen": "yes", "rejected": "no"}\n' * 8)
-    (home / "own.py").write_text(REWARD)
 
 
-def spec(home: Path, kind: str, output: str) -> dict[str, Any]:
+def job(home: Path, kind: str, output: str, devices: int = 8) -> Path:
     """One step of the algorithm. output: a directory in `home`."""
-    rewarded = {
-        "rewards": [{"name": "own", "python": {"uri": f"file://{home}/own.py"}}],
-        "rollout": {"maxNewTokens": 4},
-    }
+    rewarded: dict[str, Any] = {"rewards": runs.own_reward(home, REWARD), "rollout": {"maxNewTokens": 4}}
     data = "pairs" if kind == "dpo" else "rows"
-    return {
-        "model": {"uri": "random://tiny"},
-        "algorithm": KINDS[kind],
-        "data": {"train": {"uri": f"file://{home}/{data}.jsonl"}},
-        **(rewarded if kind == "grpo" else {}),
-        "training": {"steps": 1, "batchSize": 8, "sequenceLength": 16, "optimizer": {"learningRate": 1e-2}},
-        "checkpoint": {"everySteps": 100},
-        "export": {"format": "none"},
-        "tensorboard": {"enabled": False},
-        "accelerator": {"type": "cpu-8"},
-        "output": {"uri": f"file://{home}/{output}"},
-    }
+    return runs.job(
+        home,
+        "run",
+        rewarded if kind == "grpo" else {},
+        algorithm={"sft": None, **KINDS[kind]},
+        data={"train": {"uri": f"file://{home}/{data}.jsonl"}},
+        training={"steps": 1, "sequenceLength": 16, "optimizer": {"learningRate": 1e-2}},
+        checkpoint={"everySteps": 100},
+        export={"format": "none"},
+        tensorboard={"enabled": False},
+        accelerator={"type": f"cpu-{devices}"},
+        output={"uri": f"file://{home}/{output}"},
+    )
 
 
 def trained(home: Path, kind: str, output: str) -> list[dict[str, Any]]:
     """The figures of a run here."""
-    document = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "run"}}
-    job = parse_job({**document, "spec": spec(home, kind, output)})
+    path = job(home, kind, output)
     attempt = Attempt()
     with jax.set_mesh(sharding.make_mesh((8,))):  # put back afterwards
-        loop.train(job, storage.place(f"file://{home}/{output}/run"), attempt, StopRequest())
+        loop.train(load_job(path.read_text()), storage.place(f"file://{home}/{output}/run"), attempt, StopRequest())
     attempt.release()
     return runs.metrics(home / output / "run")
 
@@ -133,8 +127,7 @@ def test_what_the_compiler_raises_is_heard_where_the_step_is_needed() -> None:
 
 def test_a_run_that_is_stopped_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
     write_data(tmp_path)
-    path = runs.write_job(tmp_path, "run", {**spec(tmp_path, "dpo", "runs"), "accelerator": {"type": "cpu-1"}})
+    path = job(tmp_path, "dpo", "runs", devices=1)
     code, errors = runs.end(runs.command("run", str(path), program="tests.builders.servers.endless"))
     assert code == ExitCode.PREEMPTED_SAVED, errors
-    ended = json.loads((tmp_path / "runs" / "run" / run_directory.TERMINATION).read_text())
-    assert "stopped by SIGTERM at step 0" in ended["message"]
+    assert "stopped by SIGTERM at step 0" in runs.termination(tmp_path / "runs" / "run").message

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.builders.cluster.manifests import eventually
 from tests.builders.servers import bucket as bucketserver
 from tests.builders.servers.bucket import Buckets
 from tests.builders.trainer import writer
@@ -65,13 +66,6 @@ def begin(place: Place) -> Iterator[Begin]:
         process.communicate()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    give_up = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
-
-
 def test_of_writes_at_the_same_time_one_succeeds(place: Place) -> None:
     assert place.read_versioned("a") == (None, 0)
     assert place.write_if("a", b"x", 5) is None
@@ -116,7 +110,7 @@ def test_the_second_writer_is_refused_with_who_writes_there_and_leaves_nothing(p
 
 def test_of_machines_that_begin_at_once_one_writes(place: Place, begin: Begin) -> None:
     processes = [begin("--host", f"laptop-{i}") for i in range(5)]
-    until(lambda: sum(process.poll() is None for process in processes) == 1)
+    eventually(lambda: sum(process.poll() is None for process in processes) == 1)
     (winner,) = (process for process in processes if process.poll() is None)
     ends = [end(process) for process in processes if process is not winner]
     assert [code for code, _ in ends] == [ExitCode.OUTPUT_CONFLICT] * 4, ends
@@ -155,17 +149,17 @@ def test_a_stopped_process_that_goes_on_when_another_writes_there_ends_and_write
 ) -> None:
     first = begin("--host", hosts[0])
     taken(first)
-    until(lambda: len(lines(place)) > 3)
+    eventually(lambda: len(lines(place)) > 3)
     first.send_signal(signal.SIGSTOP)
     second = begin("--host", hosts[1])
     assert taken(second) >= LIMIT_S
-    until(lambda: len(lines(place)) > 10)
+    eventually(lambda: len(lines(place)) > 10)
     token, before = held(place).token, lines(place)
     first.send_signal(signal.SIGCONT)
     code, errors = end(first)
     assert code == ExitCode.OUTPUT_CONFLICT, errors
     assert f"ptctl train on {hosts[1]}, pid {second.pid} has held the lease since" in errors
-    until(lambda: len(lines(place)) > len(before) + 3)
+    eventually(lambda: len(lines(place)) > len(before) + 3)
     assert set(lines(place)[len(before) :]) == {hosts[1]}
     assert held(place).token == token
     assert place.names() == [LEASE, writer.LINES]
@@ -174,12 +168,12 @@ def test_a_stopped_process_that_goes_on_when_another_writes_there_ends_and_write
 def test_a_stopped_process_goes_on_where_nobody_else_came(place: Place, begin: Begin) -> None:
     process = begin()
     taken(process)
-    until(lambda: lines(place))
+    eventually(lambda: lines(place))
     process.send_signal(signal.SIGSTOP)
     before = lines(place)
     time.sleep(LIMIT_S * 1.2)
     process.send_signal(signal.SIGCONT)
-    until(lambda: len(lines(place)) > len(before) + 3)
+    eventually(lambda: len(lines(place)) > len(before) + 3)
     process.send_signal(signal.SIGTERM)
     assert end(process) == (0, "")
 
@@ -330,7 +324,7 @@ def test_what_is_known_of_a_holder(changes: dict[str, object], expected: str) ->
 
 def test_a_process_that_nobody_has_buried_is_gone() -> None:
     child = subprocess.Popen(["true"])
-    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z")
+    eventually(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z")
     mine = lease_holder.lease_of_this_process(job())
     started = int(Path(f"/proc/{child.pid}/stat").read_text().split()[21])
     assert lease_holder.life(mine.model_copy(update={"pid": child.pid, "process_started": started})) == "gone"

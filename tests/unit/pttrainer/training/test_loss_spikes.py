@@ -20,8 +20,8 @@ def reports(losses: list[float], norm: float = 3.0) -> dict[int, str]:
     """Lines by step."""
     spikes = LossSpikes(max_grad_norm=1.0)
     values = ({"loss": loss, "grad_norm": norm, "learning_rate": 2e-5} for loss in losses)
-    said = {step: spikes.report(step, of_step) for step, of_step in enumerate(values, start=1)}
-    return {step: line for step, line in said.items() if line}
+    warnings = {step: spikes.report(step, of_step) for step, of_step in enumerate(values, start=1)}
+    return {step: line for step, line in warnings.items() if line}
 
 
 def curve(name: str) -> list[float]:

@@ -352,6 +352,14 @@ def test_the_lineage_keeps_every_change_over_all_attempts(home: Path) -> None:
     assert fields == ["spec.training.steps", "versions.jax", "versions.jax"]
 
 
+def test_other_compiler_flags_are_in_the_lineage_and_in_what_changed(home: Path) -> None:
+    chips, flag = ("accelerator.type", "v6e-4"), "xla_jf_spmd_threshold_for_windowed_einsum_mib"
+    place = begun(job(home, chips))
+    assert run_files.read_lineage(place)["xlaFlags"] == {flag: "1000000"}
+    again = job(home, chips, ("accelerator.xlaFlags", [f"--{flag}=0"]))
+    assert run_files.write_lineage(place, again, again.spec.data, {}, 8) == [f"xlaFlags.{flag}: was 1000000, is 0"]
+
+
 def test_epochs_may_become_more_and_steps_take_their_place(home: Path) -> None:
     place = begun(job(home, ("training.steps", None), ("training.epochs", 2)))
     for edits, line in (

@@ -51,12 +51,12 @@ def test_every_figure_is_warned_about_beyond_either_end_of_its_range(one: Range)
 
 def test_of_several_updates_of_a_rollout_each_figure_counts_where_it_is_news() -> None:
     """Two updates each: nothing is clipped at the first of them, and the samples are the same at both."""
-    watch, said = RlHealth(), []
+    watch, warnings = RlHealth(), []
     for rollout in range(1, 6):
         of_samples = {"groups/all_wrong": 1.0, "clip_fraction": 0.0, FIRST: 1.0}
         found = [*watch.report(of_samples), *watch.report({"groups/all_wrong": 1.0, "clip_fraction": 0.7})]
-        said += [(rollout, line.split()[1]) for line in found]
-    assert said == [(5, "groups/all_wrong"), (5, "clip_fraction")]
+        warnings += [(rollout, line.split()[1]) for line in found]
+    assert warnings == [(5, "groups/all_wrong"), (5, "clip_fraction")]
 
 
 @pytest.mark.parametrize("one", RANGES, ids=lambda one: one.metric)

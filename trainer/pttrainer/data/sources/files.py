@@ -16,7 +16,7 @@ from typing import Any
 
 from ptapi.spec import DataSource
 from pttrainer.data.sources import formats, selection
-from pttrainer.errors import ConfigError, DataError, StorageError
+from pttrainer.errors import ConfigError, DataError, NetworkError, StorageError
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io import file_digests, huggingface, storage
 from pttrainer.runtime.io.gcs_download import download_all
@@ -138,6 +138,8 @@ def _in_bucket(path: str, where: str, note: Note) -> Listing:
             head, _, last = head.rpartition("/")
             blob = storage.bucket(f"gs://{bucket_name}/{head}").blob(last)
             blobs = {} if blob is None else {last: blob}
+    except NetworkError:
+        raise
     except StorageError as error:
         raise DataError(f"{where.partition(': ')[0]}: {error}") from error
     root = f"gs://{bucket_name}/{head}".rstrip("/")

@@ -1,6 +1,6 @@
 """Jinja for chat templates, which are a checkpoint's code: immutable, limited in time and in the size of its numbers.
 
-Loops and macros are where a template may go on for ever; each turn of them looks at the clock of its thread.
+Loops and macros are where a template may go on for ever; each turn of them checks its thread's processor time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _size(operator: str, left: Any, right: Any) -> int:
 
 
 class _Marks(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's text; `clock` ends what takes too long."""
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text; `check` ends what takes too long."""
 
     tags = {"generation"}
 
@@ -59,20 +59,20 @@ class _Marks(jinja2.ext.Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
 
-    def clock(self) -> jinja2.nodes.Node:
-        """Return the statement that looks at the clock."""
-        return jinja2.nodes.ExprStmt(self.call_method("_look_at_clock"))
+    def check(self) -> jinja2.nodes.Node:
+        """Return the statement that checks the time."""
+        return jinja2.nodes.ExprStmt(self.call_method("_check_time"))
 
     def _marked(self, caller: Callable[[], str]) -> str:
         return f"{BEGIN}{caller()}{END}"
 
-    def _look_at_clock(self) -> None:
+    def _check_time(self) -> None:
         if time.thread_time() > _rendering.until:
             raise TimeLimitError
 
 
 def compiled(source: str) -> jinja2.Template:
-    """Return a template whose loops and macros look at the clock; raise jinja2.TemplateError."""
+    """Return a template whose loops and macros check the time; raise jinja2.TemplateError."""
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Marks])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
@@ -82,7 +82,7 @@ def compiled(source: str) -> jinja2.Template:
     assert isinstance(marks, _Marks)
     node: Any  # of these kinds, each of which has a body
     for node in tree.find_all((jinja2.nodes.For, jinja2.nodes.Macro, jinja2.nodes.CallBlock)):
-        node.body.insert(0, marks.clock().set_lineno(node.lineno))
+        node.body.insert(0, marks.check().set_lineno(node.lineno))
     return environment.from_string(tree)
 
 

@@ -21,6 +21,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from pttrainer.models.attention.dot_product import Scoring
+from pttrainer.models.config import ModelConfig
 from pttrainer.runtime.distributed import sharding
 
 Kernel = Literal["plain", "splash", "cudnn"]
@@ -44,10 +45,10 @@ class Problem:
     device_kind: str
     dtype: str
     rows: int
-    length: int
     heads: int
     kv_heads: int
     head_dim: int
+    length: int = 1
     softcap: bool = False
     sinks: bool = False
     row_shards: int = 1
@@ -104,6 +105,13 @@ def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Sco
         head_shards=sharding.parts("heads"),
         token_shards=sharding.parts("sequence"),
     )
+
+
+def model_problem(config: ModelConfig, rows: int, length: int, dtype: str) -> Problem:
+    """Return the problem of a model's queries."""
+    queries = jax.ShapeDtypeStruct((rows, length, config.heads, config.head_dim), dtype)
+    sinks_N: Any = jax.ShapeDtypeStruct((config.heads,), "float32") if config.sinks else None
+    return problem_of(queries, config.kv_heads, Scoring(config.scale, config.attention_softcap, sinks_N))
 
 
 def attend(

@@ -2,7 +2,7 @@
 
 Letters: B rows, T tokens, N query heads, K key/value heads, H head size, and those of `paged_kv_cache`.
 
-`is_supported` is a function of the computation and the device (`Problem`), like `flash_kernels.choose_kernel` for
+`is_supported` is a function of the computation and the device (`flash_kernels.Problem`), like `choose_kernel` for
 packed rows; the chip is that of the mesh in context, so a step compiled here for a TPU takes the TPU's kernel. The
 kernel reads a row's tokens up to its own end, in blocks, and no others: a token costs the length of its row, not what
 is allocated, and finished rows cost next to nothing. Everything else takes the dense cache and the plain computation.
@@ -14,15 +14,14 @@ plain computation once per prompt).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.models.attention import paged_kv_cache
 from pttrainer.models.attention.dot_product import Scoring
-from pttrainer.models.config import LANES, ModelConfig
+from pttrainer.models.attention.flash_kernels import Problem
+from pttrainer.models.config import LANES
 from pttrainer.runtime.distributed import sharding
 
 BLOCK_TOKENS = 256
@@ -33,22 +32,6 @@ TABLE_ENTRIES = 2**16
 """Page numbers per call: 256 KB of a core's scalar memory. Longer tables are split into several calls."""
 
 _TOO_OLD = ("TPU v2", "TPU v3")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The inputs of the choice. shards: how often the mesh splits rows and heads."""
-
-    platform: str
-    device_kind: str
-    dtype: str
-    rows: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    sinks: bool = False
-    row_shards: int = 1
-    head_shards: int = 1
 
 
 def is_supported(problem: Problem) -> bool:
@@ -73,23 +56,6 @@ def _fills_tiles(p: Problem) -> bool:
     if odd or not (registers in (1, 2, 4) or registers % 8 == 0):
         return False
     return registers <= 8 or p.dtype == "bfloat16" or p.heads > p.kv_heads
-
-
-def problem_of(config: ModelConfig, rows: int, dtype: str) -> Problem:
-    """Return the problem of decoding `rows` sequences, on the devices of the mesh in context."""
-    platform, kind = sharding.chip()
-    return Problem(
-        platform=platform,
-        device_kind=kind,
-        dtype=dtype,
-        rows=rows,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        sinks=config.sinks,
-        row_shards=sharding.parts("batch"),
-        head_shards=sharding.parts("heads"),
-    )
 
 
 def attend(

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from pttrainer.models.attention.dot_product import Scoring, scaled
+from pttrainer.models.attention.dot_product import Scoring, Slots, scaled
 from pttrainer.models.attention.kv_cache import LayerKV
 from pttrainer.models.cpu_kernels import blocked_matmul, cached_attention, jit
 from pttrainer.models.cpu_kernels.blocked_matmul import to_column_blocks
@@ -43,31 +43,23 @@ class CpuKernels:
         """Return x · w [M, S · W], float32."""
         return blocked_matmul.product(x_MK, blocks_SKW, jit.target(blocked_matmul.NAME, self.tile))
 
-    def can_attend(self, q_BTNH: Array, own: LayerKV, prompt: LayerKV | None, scoring: Scoring) -> bool:
+    def can_attend(self, q_BTNH: Array, own: Slots, prompt: Slots | None, scoring: Scoring) -> bool:
         """Return True if `attend` applies: one token per row, plain float32 scores, whole column blocks."""
         if q_BTNH.shape[1] > 1 or q_BTNH.dtype != jnp.float32:
             return False
         if scoring.softcap is not None or scoring.sinks_N is not None:
             return False
-        slots = (own.v_BKSH.shape[2], 0 if prompt is None else prompt.v_BKSH.shape[2])
+        slots = (own[1].shape[2], 0 if prompt is None else prompt[1].shape[2])
         return cached_attention.fits(q_BTNH.shape[3], slots, self.tile)
 
-    def attend(
-        self,
-        q_BTNH: Array,
-        own: LayerKV,
-        own_mask_BTS: Array,
-        prompt: LayerKV | None,
-        prompt_mask_BTS: Array | None,
-        scoring: Scoring,
-    ) -> Array:
+    def attend(self, q_BTNH: Array, own: Slots, prompt: Slots | None, scoring: Scoring) -> Array:
         """Attend like `attend_cached` or, with a prompt, `attend_shared`."""
         B, T, N, H = q_BTNH.shape
-        K = own.k_BKHS.shape[1]
-        if prompt is None or prompt_mask_BTS is None:
-            prompt, prompt_mask_BTS = LayerKV(own.k_BKHS[..., :0], own.v_BKSH[:, :, :0]), own_mask_BTS[..., :0]
-        q_BKRH = scaled(q_BTNH, scoring).reshape(B, K, N // K, H)
-        cached = (*own, own_mask_BTS[:, 0]), (*prompt, prompt_mask_BTS[:, 0])
+        (keys, values), own_mask_BTS = own
+        no_prompt = LayerKV(keys[..., :0], values[:, :, :0]), own_mask_BTS[..., :0]
+        (prompt_keys, prompt_values), prompt_mask_BTS = prompt or no_prompt
+        q_BKRH = scaled(q_BTNH, scoring).reshape(B, keys.shape[1], -1, H)
+        cached = (keys, values, own_mask_BTS[:, 0]), (prompt_keys, prompt_values, prompt_mask_BTS[:, 0])
         target = jit.target(cached_attention.NAME, self.tile)
         return cached_attention.attend(q_BKRH, *cached, target).reshape(B, T, N, H)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
+from pttrainer.models.families import rope_fields
 from pttrainer.models.families.config_reader import REQUIRED, Fields
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
@@ -83,6 +84,29 @@ def write(config: ModelConfig, architecture: str, model_type: str) -> dict[str, 
         "eos_token_id": eos[0] if len(eos) == 1 else eos or None,
         "pad_token_id": config.pad_id,
         "attention_dropout": 0.0,
+    }
+
+
+def read_plain(fields: Fields, **defaults: Any) -> dict[str, Any]:
+    """Return what `read` does, one rotary embedding, the activation and biases, in the keys of most families."""
+    common = read(fields, **defaults)
+    bias = fields.flag("attention_bias", False)
+    return {
+        **common,
+        "rope": rope_fields.read(fields, 10_000.0, common["max_positions"]),
+        "activation": activation(fields, "hidden_act", "silu"),
+        "qkv_bias": bias,
+        "o_bias": bias,
+    }
+
+
+def write_plain(config: ModelConfig, architecture: str) -> dict[str, Any]:
+    """Return the keys that `read_plain` reads."""
+    return {
+        **write(config, architecture, config.family),
+        **rope_fields.write(config.rope),
+        "hidden_act": written_activation(config),
+        "attention_bias": config.qkv_bias,
     }
 
 

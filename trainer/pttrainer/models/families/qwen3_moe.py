@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import Experts, ModelConfig
-from pttrainer.models.families import common_fields, rope_fields
+from pttrainer.models.families import common_fields
 from pttrainer.models.families.config_reader import Fields
 
 FAMILY = "qwen3_moe"
@@ -14,13 +14,9 @@ ARCHITECTURE = "Qwen3MoeForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
-    common = common_fields.read(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
-    bias = fields.flag("attention_bias", False)
-    has_window, named = (
-        fields.flag("use_sliding_window", False),
-        fields.nullable("sliding_window", fields.integer, 4096),
-    )
-    window = named if has_window else None
+    common = common_fields.read_plain(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
+    window = fields.nullable("sliding_window", fields.integer, 4096)
+    window = window if fields.flag("use_sliding_window", False) else None
     # Without effect where every layer is alike.
     fields.value("max_window_layers", None)
     # Layers with and without experts cannot be stacked; no released model mixes them.
@@ -29,10 +25,6 @@ def read(fields: Fields) -> ModelConfig:
     return ModelConfig(
         family=FAMILY,
         **common,
-        rope=rope_fields.read(fields, 10_000.0, common["max_positions"]),
-        activation=common_fields.activation(fields, "hidden_act", "silu"),
-        qkv_bias=bias,
-        o_bias=bias,
         qk_norm=True,
         window=window,
         local_layers=(True,) * common["layers"] if window else (),
@@ -50,11 +42,8 @@ def write(config: ModelConfig) -> dict[str, Any]:
     """Return the `config.json` of this model."""
     assert config.experts is not None
     return {
-        **common_fields.write(config, ARCHITECTURE, FAMILY),
-        **rope_fields.write(config.rope),
+        **common_fields.write_plain(config, ARCHITECTURE),
         **write_balance(config.experts),
-        "hidden_act": common_fields.written_activation(config),
-        "attention_bias": config.qkv_bias,
         "use_sliding_window": config.window is not None,
         "sliding_window": config.window,
         "num_experts": config.experts.count,

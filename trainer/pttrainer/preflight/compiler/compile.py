@@ -6,6 +6,7 @@ machine code for a TPU's collectives, which saves a fifth of the time.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 
 from ptapi.accelerators import compiler_flags
+from pttrainer.errors import ConfigError
 from pttrainer.preflight.compiler.programs import LOWERED, shallow
 from pttrainer.preflight.compiler.result import Answer, Compiled, deeper, out_of_memory
 from pttrainer.preflight.shapes import local_devices, tpu_topology
@@ -48,7 +50,7 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
     is_tpu = not isinstance(of.slice, local_devices.LocalDevices)
-    flags = compiler_flags.REQUIRED_FLAGS.get(of.slice.generation, {}) | (FAST if level == "fast" else {})
+    flags = (compiler_flags.of_job(of.spec) if is_tpu else {}) | (FAST if is_tpu and level == "fast" else {})
     found: Answer = {}
     with jax.set_mesh(mesh), _level(level):
         programs, made, asked = LOWERED[name](of, mesh), None, None
@@ -60,6 +62,11 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
             except StopIteration:
                 return found
             except jax.errors.JaxRuntimeError as error:
+                if flag := _refused_flag(of, str(error)):
+                    raise ConfigError(
+                        f"spec.accelerator.xlaFlags: {flag}: the compiler refuses it ({str(error).splitlines()[0]}); "
+                        "accepted: flags and values that this version of libtpu knows"
+                    ) from error
                 needs = out_of_memory(str(error))
                 if needs is None or asked is None:
                     raise
@@ -67,6 +74,14 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
             one = _measured(made, time.monotonic() - started, devices, asked.turns, is_tpu=is_tpu)
             before = found.get(asked.name, NOTHING)
             found[asked.name] = one if asked.times is None else before.beside(one, asked.times)
+
+
+def _refused_flag(of: JobShapes, message: str) -> str | None:
+    """Return the job's own flag that the compiler does not take, if its message names one."""
+    if "INVALID_ARGUMENT" not in message:
+        return None
+    named = re.findall(r"\bxla_[a-z0-9_]+", message)
+    return next((flag for flag in of.spec.accelerator.xla_flags if flag[2:].partition("=")[0] in named), None)
 
 
 def _measured(compiled: Any, seconds: float, devices_per_slice: int, turns: int | None, *, is_tpu: bool) -> Compiled:

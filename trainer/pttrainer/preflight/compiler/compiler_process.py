@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ptapi.spec import PostTrainJobSpec
+from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
 from pttrainer.preflight.compiler.result import Answer
 from pttrainer.preflight.shapes import local_devices, tpu_topology
@@ -119,5 +120,7 @@ def _answer(
     try:
         of = shapes_of(*asked)
         sender.send(tpu_topology.why_unknown(of.slice) or compile.compiled(of, name, level))
+    except ConfigError as error:
+        sender.send(error)
     except Exception as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))

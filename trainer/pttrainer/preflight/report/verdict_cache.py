@@ -2,8 +2,8 @@
 
 It lies beside the runs (`<output.uri>/.preflight/<key>.json`), like the compilation cache: whoever may write there runs
 jobs there anyway, and whoever submits the job again finds it. The key is a hash of everything that a verdict depends
-on: model, algorithm, training, rollout, chips, compile depth, versions, and the trainer's own code. Once one of these
-changes, most verdicts are never read again, so the oldest are deleted.
+on: model, algorithm, training, rollout, chips, compile depth, flags, versions, and the trainer's own code. Once one of
+these changes, most verdicts are never read again, so the oldest are deleted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ptapi.accelerators import compiler_flags
 from ptapi.run_directory import VERDICTS
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PreflightStatus
@@ -31,6 +32,7 @@ def key(spec: PostTrainJobSpec, config: ModelConfig, depth: str, versions: dict[
     """Return the same key for jobs with the same verdict, whatever their name and data."""
     settings = spec.model_dump(mode="json", include=_PARTS)
     inputs = {"spec": settings, "model": repr(config), "depth": depth, "versions": versions, "code": _code()}
+    inputs["flags"] = compiler_flags.of_job(spec)  # posttrain's own are in a table outside the trainer's code
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -61,20 +61,20 @@ def code_reward(timeout_s: float) -> Callable[[str, str, Row], float]:
     if why := confinement.unsupported_reason():
         raise RewardCodeError(why)
 
-    def judge(prompt: str, completion: str, row: Row) -> float:
+    def reward(prompt: str, completion: str, row: Row) -> float:
         tests, program = tests_of(row), program_of(completion)
         deadline = time.monotonic() + timeout_s
         if isinstance(tests[0], Mapping):
             return float(all(_prints(program, case, deadline) for case in tests))
         return float(_passes(program, tests, str(row.get("entry_point") or ""), deadline))
 
-    return judge
+    return reward
 
 
 def handler(source: Source) -> Handler:
     """Return the sandbox's handler of this reward."""
-    judge = code_reward(source["timeout"])
-    return Handler(lambda sample: judge(*sample))
+    reward = code_reward(source["timeout"])
+    return Handler(lambda sample: reward(*sample))
 
 
 def program_of(completion: str) -> str:

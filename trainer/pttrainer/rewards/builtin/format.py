@@ -34,8 +34,8 @@ def pattern_reward(pattern: str) -> RewardFunction:
 
 def handler(source: Source) -> Handler:
     """Return the sandbox's handler of a pattern: a regular expression may run forever."""
-    judge = pattern_reward(source["pattern"])
-    return Handler(lambda sample: judge(*sample))
+    reward = pattern_reward(source["pattern"])
+    return Handler(lambda sample: reward(*sample))
 
 
 def _is_filled(text: str, open_first: str, close_first: str, open_second: str, close_second: str) -> bool:

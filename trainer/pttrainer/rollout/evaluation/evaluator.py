@@ -104,7 +104,7 @@ class PassSampling(NamedTuple):
 def pass_at(passed: Sequence[int], samples: int) -> dict[str, float]:
     """Return `pass@k` for k = 1, 2, 4, … and `samples`: an unbiased estimate that one of k samples passes.
 
-    mean over prompts of 1 − C(n − c, k) / C(n, k), c of n passed arXiv 2107.03374, equation 1
+    mean over prompts of 1 − C(n − c, k) / C(n, k), where c of n passed (arXiv 2107.03374, equation 1)
     """
     ks = sorted({*(1 << power for power in range(samples.bit_length()) if 1 << power <= samples), samples})
     return {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from jax import Array
 
 from pttrainer.models import Model
+from pttrainer.models.attention import flash_kernels, paged_kernel, paged_kv_cache
 from pttrainer.models.attention import kv_cache as kv
-from pttrainer.models.attention import paged_kernel, paged_kv_cache
 from pttrainer.models.attention.kv_cache import KVCache
 from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.runtime.distributed import sharding
@@ -47,7 +47,7 @@ def _shared_prompts(model: Model, prompts: KVCache, samples: int, slots: int, *,
 
 def _is_paged(model: Model, prompts: KVCache, samples: int) -> bool:
     rows = prompts.positions_BS.shape[0] * samples
-    return paged_kernel.is_supported(paged_kernel.problem_of(model.config, rows, model.compute_dtype))
+    return paged_kernel.is_supported(flash_kernels.model_problem(model.config, rows, 1, model.compute_dtype))
 
 
 def capacity(cache: Cache) -> int:

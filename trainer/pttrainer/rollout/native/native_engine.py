@@ -4,9 +4,9 @@ Letters: P prompts, G samples per prompt, B rows, N = P·G completions.
 
 Two ways through the same compiled functions (`decode_loop`):
 
-- All at once, if there are as many rows as completions: a prompt is computed once and its G samples read one copy. -
-Refilled, if there are fewer: a row that ends takes over the next sample at once, with a copy of its prompt, which is
-computed once for all G samples.
+- All at once, if there are as many rows as completions: a prompt is computed once and its G samples read one copy.
+- Refilled, if there are fewer: a row that ends takes over the next sample at once, with a copy of its prompt, which is
+  computed once for all G samples.
 
 The cache begins small and grows with the oldest row, because a token costs what is allocated. A row's random numbers
 come from its own key, so a sample is the same in any batch, either way, and after a restart. With speculation rows
@@ -35,8 +35,7 @@ from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer
 from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitted
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows
-from pttrainer.rollout.native.prefill import PaddedPrompts
-from pttrainer.rollout.native.prompt_queue import PromptBatch, prompt_batches
+from pttrainer.rollout.native.prefill import PaddedPrompts, PromptBatch, prompt_batches
 from pttrainer.rollout.speculative.verify import Proposer, Speculation, add_counts, count_proposals
 from pttrainer.runtime.distributed import logical_axes, sharding
 

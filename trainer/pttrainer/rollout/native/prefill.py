@@ -1,10 +1,12 @@
-"""Run prompts through a model: their keys, values and last states, piece by piece if they are long.
+"""Run prompts through a model, in batches: their keys, values and last states, piece by piece if they are long.
 
 Letters: P prompts, S slots, T tokens of a piece, D model.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from jax import Array, lax
 
 from pttrainer.models import Model, Params
 from pttrainer.models.attention import kv_cache as kv
+from pttrainer.rollout.engine import Prompt
 from pttrainer.rollout.native.buckets import prefill_piece
 
 
@@ -22,6 +25,24 @@ class PaddedPrompts(NamedTuple):
     lengths_P: Any
     numbers_P: Any
     limits_P: Any
+
+
+class PromptBatch(NamedTuple):
+    """Prompts that are computed together, and their samples in the rollout: first, …, end - 1."""
+
+    prompts: list[Prompt]
+    first: int
+    end: int
+
+
+def prompt_batches(prompts: Sequence[Prompt], samples: int, at_once: int) -> deque[PromptBatch]:
+    """Return all prompts in order, `at_once` at a time. The last batch is filled up, so all have one shape."""
+    batches: deque[PromptBatch] = deque()
+    for start in range(0, len(prompts), at_once):
+        chosen = list(prompts[start : start + at_once])
+        filled = chosen + [chosen[-1]] * (at_once - len(chosen))
+        batches.append(PromptBatch(filled, start * samples, (start + len(chosen)) * samples))
+    return batches
 
 
 def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts) -> tuple[kv.KVCache, Array]:

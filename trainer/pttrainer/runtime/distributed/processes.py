@@ -9,11 +9,12 @@ JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator
     JAX_COMPILATION_CACHE_DIR                                    where compiled steps are kept between runs
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS                   programs that compile faster are not cached (0.2 s)
     XDG_CACHE_HOME                                               parent of the default cache (~/.cache)
-    LIBTPU_INIT_ARGS                                             respected, after the flags that a generation needs
+    LIBTPU_INIT_ARGS                                             respected, after the flags of generation and job
                                                                  (`compiler_flags`)
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; the platform
                                                                  `proxy` is Pathways: one process sees all chips
     HOSTNAME                                                     the pod's name, shown to others that want to write
+    POSTTRAIN_PROGRESS_IN_LOG                                    `true`: progress.json is repeated in the log
     POSTTRAIN_LEASE_SECONDS                                      seconds that a silent process keeps its directory (30)
     the variable that spec.rewards[].judge.apiKeyEnv names       the API key of a judge's endpoint (`secret`)
 """
@@ -23,29 +24,31 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from ptapi.accelerators.compiler_flags import init_args
+from ptapi.accelerators.compiler_flags import LIBTPU_INIT_ARGS, init_args
+from ptapi.run_directory import PROGRESS_LOG_ENV
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
-LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 MAX_TEXT_BYTES = 4096
 _LEADER_KEY, _DAY_MS = "posttrain/leader-says", 86_400_000
 
 
-def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Create the N virtual devices of `cpu-N`, or set a TPU's compiler flags.
+def prepare_environment(
+    accelerator: str, flags: Mapping[str, str], environ: MutableMapping[str, str] = os.environ
+) -> None:
+    """Create the N virtual devices of `cpu-N`, or set a TPU's compiler flags (`compiler_flags.of_job`).
 
     Must run before jax is first imported.
     """
     virtual = re.fullmatch(r"cpu-([1-9][0-9]*)", accelerator)
     if virtual is None:
-        flags = init_args(accelerator, environ.get(LIBTPU_FLAGS, ""))
-        if flags:
-            environ[LIBTPU_FLAGS] = flags
+        joined = init_args(flags, environ.get(LIBTPU_INIT_ARGS, ""))
+        if joined:
+            environ[LIBTPU_INIT_ARGS] = joined
         return
     environ["JAX_PLATFORMS"] = "cpu"
     others = [flag for flag in environ.get("XLA_FLAGS", "").split() if not flag.startswith(DEVICE_COUNT_FLAG)]
@@ -74,6 +77,11 @@ def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 1:
         raise ConfigError(f"environment: POSTTRAIN_LEASE_SECONDS: {text}: accepted: seconds, at least 1")
     return float(text)
+
+
+def is_progress_in_log(environ: MutableMapping[str, str] = os.environ) -> bool:
+    """Return True if whoever started this process cannot read the run directory, and reads the log instead."""
+    return environ.get(PROGRESS_LOG_ENV) == "true"
 
 
 def pod(environ: MutableMapping[str, str] = os.environ) -> str:

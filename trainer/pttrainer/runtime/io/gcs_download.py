@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from pttrainer.errors import ConfigError
+from pttrainer.errors import ConfigError, NetworkError
+from pttrainer.runtime.io.outages import is_outage
 from pttrainer.runtime.io.storage import write_error
 
 THREADS = 8
@@ -78,7 +79,8 @@ def _download(uri: str, blob: Any, unfinished: Path, target: Path) -> None:
             f"{uri}: is corrupt after the download: its checksum differs from the bucket's; hint: run again"
         ) from error
     except (GoogleAPICallError, GoogleAuthError, RequestException) as error:
-        raise ConfigError(f"{uri}: cannot be read: {error}") from error
+        raised = NetworkError if is_outage(error) else ConfigError
+        raise raised(f"{uri}: cannot be read: {error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
 

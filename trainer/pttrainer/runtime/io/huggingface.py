@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pttrainer.errors import TrainerError, first_line
+from pttrainer.errors import NetworkError, TrainerError, first_line
+from pttrainer.runtime.io.outages import is_outage
 from pttrainer.runtime.io.storage import is_storage_problem
 
 HUB = "hf://"
@@ -63,7 +64,8 @@ def hub_errors(where: str, kind: str, raised: type[TrainerError]) -> Iterator[No
     except Exception as error:
         if is_storage_problem(error) or not (isinstance(error, OSError) or _is_of_http(error)):
             raise
-        raise raised(f"{where}: cannot be fetched: {first_line(error)}; {REACHABLE}") from error
+        kind_raised = NetworkError if is_outage(error) else raised
+        raise kind_raised(f"{where}: cannot be fetched: {first_line(error)}; {REACHABLE}") from error
 
 
 def _is_of_http(error: Exception) -> bool:

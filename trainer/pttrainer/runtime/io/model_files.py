@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pttrainer.errors import ConfigError, StorageError
+from pttrainer.errors import ConfigError, NetworkError, StorageError
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io import huggingface, storage
 from pttrainer.runtime.io.gcs_download import download_all
@@ -72,6 +72,8 @@ def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
     suffixes = (".json", ".jinja", ".safetensors") if weights else (".json", ".jinja")
     try:
         there = bucket.blobs()
+    except NetworkError:
+        raise
     except StorageError as error:
         raise ConfigError(f"{field}: {error}") from error
     blobs = {name: blob for name, blob in there.items() if name.endswith(suffixes) and "/" not in name}

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlparse
 
-from pttrainer.errors import ConfigError, DataError, StorageError
+from pttrainer.errors import ConfigError, DataError, NetworkError, StorageError
+from pttrainer.runtime.io.outages import is_outage
 
 LOCK_S = 5.0
 """A lock is held for one read or write: a lock held longer belongs to a stuck process."""
@@ -333,6 +334,8 @@ def read_file(uri: str, field: str) -> bytes:
         content = place(directory).read(name)
     except OSError as error:
         raise DataError(f"{field}: {uri}: cannot be read: {error.strerror or error}") from error
+    except NetworkError:
+        raise
     except StorageError as error:
         raise DataError(f"{field}: {error}") from error
     if content is None:
@@ -387,7 +390,8 @@ def _service(uri: str, done: str) -> Iterator[None]:
     try:
         yield
     except (GoogleAPIError, GoogleAuthError, InvalidResponse, RequestException) as error:
-        raise StorageError(f"{uri}: cannot be {done}: {_service_message(error)}") from error
+        raised = NetworkError if is_outage(error) else StorageError
+        raise raised(f"{uri}: cannot be {done}: {_service_message(error)}") from error
 
 
 def _service_message(error: Exception) -> str:

@@ -18,10 +18,13 @@ from typing import Any, NamedTuple
 
 from ptapi import run_directory
 from ptapi.run_directory import BestRef, CheckpointRef, Progress, Stage
+from ptapi.text.terminal import PROGRESS_LINE
 from pttrainer.runtime.io.storage import Place
 
 MIN_INTERVAL_S = 1.0
 ALIVE_S = 30.0
+LOG_INTERVAL_S = 10.0
+"""The log repeats the document at a change of stage, and otherwise at most this often."""
 LINE_METRICS = (
     (run_directory.LOSS, "loss {:.4f}"),
     (run_directory.REWARD, "reward {:.3f}"),
@@ -60,11 +63,15 @@ class Beat(NamedTuple):
 
 
 class Reporter:
-    """Keeps the progress document up to date. A no-op on processes that are not the leader."""
+    """Keeps the progress document up to date. A no-op on processes that are not the leader.
 
-    def __init__(self, place: Place, job_uid: str, *, leader: bool) -> None:
+    in_log: repeat the document in the log.
+    """
+
+    def __init__(self, place: Place, job_uid: str, *, leader: bool, in_log: bool = False) -> None:
         self._place = place
         self._leader = leader
+        self._in_log, self._logged = in_log, 0.0
         before = _read(place)
         self._document = Progress(job_uid=job_uid, started=_now())
         if before is not None and before.job_uid == job_uid:
@@ -172,6 +179,10 @@ class Reporter:
                 self._written = now
                 document = self._document.model_copy(update={"updated": _now()})
                 self._place.write(run_directory.PROGRESS, document.model_dump_json(by_alias=True, indent=2).encode())
+                if self._in_log and (every_s == 0.0 or now - self._logged >= LOG_INTERVAL_S):
+                    self._logged = now
+                    content = document.model_dump_json(by_alias=True, exclude_defaults=True)
+                    self._print(f"{PROGRESS_LINE}{content}", file=sys.stdout)
 
     def _print(self, text: str, file: Any) -> None:
         if self._bar is not None and file.isatty():

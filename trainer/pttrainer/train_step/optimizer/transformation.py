@@ -1,4 +1,4 @@
-"""Learning rates, clipping and weight decay around an update rule (`update_rules`).
+"""The length of a run, and learning rates, clipping and weight decay around an update rule (`update_rules`).
 
 The decay always ends at the run's last step, because its length is the run's length and not a number of its own. Weight
 decay acts on matrices only: shrinking a norm's scale towards zero regularises nothing.
@@ -6,6 +6,7 @@ decay acts on matrices only: shrinking a norm's scale towards zero regularises n
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -19,6 +20,17 @@ from pttrainer.train_step.optimizer import ema, freeze, update_rules
 
 LORA_FACTOR = 10.0
 """Adapters learn best at about ten times the rate of all weights, whatever the rank."""
+DIGITS = 6
+"""Significant digits of a batch count: 0.1 epochs of 30 batches are 3, though 0.1 * 30 is slightly more in floats."""
+
+
+def total_steps(training: Training, rows: int, at_once: int, updates: int = 1) -> int:
+    """Return the job's steps, or those of its epochs: batches of `at_once` rows, with `updates` updates each.
+
+    The last batch is complete, so it may start another epoch.
+    """
+    batches = math.ceil(round((training.epochs or 1.0) * rows / at_once, DIGITS))
+    return training.steps or max(1, batches) * updates
 
 
 def peak_rate(training: Training, kind: str) -> float:

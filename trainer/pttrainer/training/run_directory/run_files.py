@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from ptapi import run_directory
+from ptapi.accelerators import compiler_flags
 from ptapi.spec import DataSource, DataSpec, PostTrainJob
 from pttrainer.data.sources import files
 from pttrainer.errors import ConfigError
@@ -121,6 +122,7 @@ def write_lineage(
         },
         "files": file_contents.facts(file_contents.of_job(job)),
         "seed": job.spec.training.seed,
+        "xlaFlags": compiler_flags.of_job(job.spec),
         **facts,
     }
     before = {} if resumed_at is None else read_lineage(place)
@@ -132,8 +134,8 @@ def write_lineage(
 
 
 def _environment_changes(before: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield versions and devices that differ, where both are known."""
-    for part in ("versions", "devices", "mesh", "samplerMesh"):
+    """Yield versions, devices and flags that differ, where both are known."""
+    for part in ("versions", "devices", "mesh", "samplerMesh", "xlaFlags"):
         was, now = before.get(part, {}), document.get(part, {})
         for name in now:
             if name in was and was[name] != now[name]:

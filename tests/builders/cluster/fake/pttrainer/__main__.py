@@ -3,6 +3,7 @@
 It keeps the contract that the operator relies on: the run directory with its owner and progress, the termination
 message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_AT=n: kill itself at step n, once.
 `preflight FILE` sleeps FAKE_PREFLIGHT_S seconds and says FAKE_PREFLIGHT (Fits, DoesNotFit, Undecided, or crash).
+FAKE_HIDDEN: nobody else can read the run directory; progress is in the log alone, if POSTTRAIN_PROGRESS_IN_LOG asks.
 FAKE_WAIT: go on until the run directory has a file `finish`.
 """
 
@@ -71,6 +72,10 @@ def _progress(run: Path, uid: str, step: int, total: int, stage: str, checkpoint
     }  # fmt: skip
     if checkpoint is not None:
         document["checkpoint"] = {"step": checkpoint, "uri": f"file://{run}/checkpoints/{checkpoint}", "time": now}
+    if os.environ.get("POSTTRAIN_PROGRESS_IN_LOG") == "true":
+        print(f"posttrain-progress: {json.dumps(document)}", flush=True)
+    if "FAKE_HIDDEN" in os.environ:
+        return
     part = run / f"progress.{os.getpid()}"
     part.write_text(json.dumps(document))
     part.rename(run / "progress.json")

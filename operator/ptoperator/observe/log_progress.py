@@ -1,14 +1,17 @@
-"""Progress of a run that writes no progress document: MaxText's, from the end of its first pod's log.
+"""Progress from the end of the first pod's log, of a run whose progress document the operator cannot read.
 
-`maxtext_log` parses the lines. A log that cannot be read is not the job's fault.
+MaxText writes none, so its own lines are parsed (`maxtext_log`). Our trainer, with a run directory on a
+PersistentVolumeClaim, repeats its document in the log. A log that cannot be read is not the job's fault.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ptapi.run_directory import Progress
+from ptapi.text.terminal import PROGRESS_LINE
 from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest
@@ -25,20 +28,32 @@ TAIL_LINES = 400
 
 
 def with_log(reader: KubeReader, state: Observed) -> Observed:
-    """Add the progress from MaxText's log, if there is no progress document."""
+    """Add the progress from the log, if there is no progress document and the log has it."""
     layout = state.layout
     if state.progress is not None or layout is None or state.status.phase.is_terminal:
         return state
-    if layout.job.spec.runtime.maxtext is None:
+    if layout.job.spec.runtime.maxtext is None and not layout.is_progress_in_log:
         return state
     first = next((pod for pod in state.current_pods if _is_log_source(pod) and is_started(pod)), None)
     return state if first is None else replace(state, progress=_read(reader, layout, str(first["metadata"]["name"])))
+
+
+def newest(lines: Iterable[str]) -> Progress | None:
+    """Return the last document that our trainer repeated in these lines, or None. Each line begins with its time."""
+    texts = (line.partition(" ")[2] for line in lines)
+    documents = [text.removeprefix(PROGRESS_LINE) for text in texts if text.startswith(PROGRESS_LINE)]
+    try:
+        return Progress.model_validate_json(documents[-1]) if documents else None
+    except ValueError:
+        return None  # a line that a full disk or a crash cut short
 
 
 def _read(reader: KubeReader, layout: Layout, pod: str) -> Progress | None:
     container = names.containers(1 if layout.is_pathways else layout.processes_per_host)[0]
     try:
         lines = reader.pod_logs(pod, layout.namespace, container=container, tail=TAIL_LINES, timestamps=True)
+        if layout.is_progress_in_log:
+            return newest(lines)
         return maxtext_log.read(lines, layout.job.spec.training.steps or 0, layout.accelerator.total_devices)
     except ApiError as error:
         logger.debug("the log of %s cannot be read: %s", pod, error)

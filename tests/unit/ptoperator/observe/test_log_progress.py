@@ -1,10 +1,13 @@
-"""MaxText's log lines become progress and metrics, in the form of its metric_logger and RL hooks at e591f30."""
+"""Progress by the log: MaxText's lines, as its metric_logger and RL hooks print them at e591f30, and our document."""
+
+import json
 
 import pytest
 from tests.builders.operator.job_steps import bring_up, condition, status
 from tests.builders.operator.world import Operator, World
 
 from ptoperator.observe import maxtext_log
+from ptoperator.observe.log_progress import newest
 
 HEAD = "I0706 16:50:26.230209 140110937163584 metric_logger.py:214]"
 SFT = (
@@ -87,3 +90,51 @@ def test_status_shows_what_the_first_pods_log_says(operator: Operator, world: Wo
     world.api.logs[pod["metadata"]["name"], "trainer"] += [sft(26, 1.25, world.api.now.strftime("%Y-%m-%dT%H:%M:%SZ"))]
     operator.work()
     assert (status(world).progress.step, status(world).metrics.loss) == (26, "1.25")
+
+
+CLAIM = [{"name": "work", "mountPath": "/mnt/work", "persistentVolumeClaim": {"claimName": "work"}}]
+
+
+def repeated(step: int, now: str, **more: object) -> str:
+    document = {"stage": "training", "step": step, "totalSteps": 250, "metrics": {"loss": 2.0}, "updated": now, **more}
+    return f"{now} posttrain-progress: {json.dumps(document)}"
+
+
+def test_a_run_on_a_claim_is_followed_by_one_read_of_a_log_per_look(
+    operator: Operator, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_up(operator, volumes=CLAIM, output={"uri": "file:///mnt/work/runs"})
+    world.files.clear()  # nobody but the pod sees the claim
+    (pod,) = world.unfinished
+    world.tick(15)
+    now = world.api.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    lines = [repeated(24, now), repeated(25, now), f"{now} step 25/250  loss 2.0000", f"{now} from a reward"]
+    world.api.logs[pod["metadata"]["name"], "trainer"] = lines
+    reads: list[str] = []
+    pod_logs = world.api.pod_logs
+    monkeypatch.setattr(
+        world.api, "pod_logs", lambda name, *rest, **more: reads.append(name) or pod_logs(name, *rest, **more)
+    )
+    operator.work()
+    found = status(world)
+    assert (found.phase, found.progress.steps, found.metrics.loss) == ("Running", "25/250", "2")
+    assert reads == [pod["metadata"]["name"]]
+
+
+def test_a_run_on_a_claim_that_stands_still_is_hung(operator: Operator, world: World) -> None:
+    policy = {"hangTimeoutSeconds": 60}
+    bring_up(operator, volumes=CLAIM, output={"uri": "file:///mnt/work/runs"}, runPolicy=policy)
+    world.files.clear()
+    (pod,) = world.unfinished
+    now = world.api.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.api.logs[pod["metadata"]["name"], "trainer"] = [repeated(25, now)]
+    for _ in range(6):
+        world.tick(40)
+        operator.work()
+    assert condition(world, "Running")[:2] == ("False", "Hang")
+    assert "after step 25 while training" in condition(world, "Running")[2]
+
+
+def test_a_line_that_was_cut_is_no_progress() -> None:
+    assert newest(['10:00:00Z posttrain-progress: {"step": 2']) is None
+    assert newest(["10:00:00Z step 1/2"]) is None

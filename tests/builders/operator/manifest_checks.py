@@ -1,0 +1,42 @@
+"""What made manifests are held against: golden files, and public CRDs where those lie beside the repository."""
+
+import copy
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ptkube.resources import Manifest
+from ptlocal.apiserver.schema import defaulting, pruning, validation
+from ptlocal.apiserver.schema.cel import RuleWalk
+
+CRDS = Path(__file__).resolve().parents[4] / "shared" / "data" / "crds"
+with_public_crds = pytest.mark.skipif(not CRDS.exists(), reason="the public CRDs are not beside the repository")
+
+
+def assert_golden(path: Path, text: str) -> None:
+    """A file's text, which UPDATE_GOLDEN writes anew."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text(), f"{path.name} differs; hint: `make golden`, then read the diff"
+
+
+def refusals(made: Manifest, crd: str, version: str) -> list[str]:
+    """What a server with the public CRD refuses in an object: unknown fields, its schema, its CEL rules."""
+    schema, sent = _schema(crd, version), copy.deepcopy(made)
+    unknown = pruning.prune_object(sent, schema)
+    defaulting.apply_defaults(sent, schema)
+    wrong = validation.errors(sent, schema) or RuleWalk(schema).errors(sent)
+    return [*unknown, *map(str, wrong)]
+
+
+@cache
+def _schema(crd: str, version: str) -> Any:
+    """Parsed once: the files are large, and the C loader is ten times faster."""
+    found = yaml.load((CRDS / f"{crd}.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    served = next(each for each in found["spec"]["versions"] if each["name"] == version)
+    return served["schema"]["openAPIV3Schema"]
