@@ -103,7 +103,7 @@ def test_what_lies_beside_the_step_counts_where_it_is_asked_whether_the_fast_com
 
 def test_a_scoring_pass_that_may_or_may_not_fit_is_compiled_as_it_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
     of = shapes_of(referred().spec)
-    held = resident.state(of) - device_bytes.total([*of.arguments.params, *of.arguments.frozen])
+    held = resident.training_state(of).bytes - device_bytes.total([*of.arguments.params, *of.arguments.frozen])
     beside = resident.total(resident.during(resident.resident_buffers(of), "train")) + held
     share = 1 - beside / tpu_topology.usable_bytes(of.slice)
     answers = {(TRAIN_STEP, "fast"): 0.5, (SCORING, "fast"): share + 0.02, (SCORING, "full"): share - 0.001}

@@ -1,0 +1,127 @@
+"""The time of a compiled TPU program by the compiler's own estimates: a walk through its schedule.
+
+An instruction takes its `estimated_cycles`; a synchronous collective takes its bytes over the links; an asynchronous
+one runs beside what stands between its start and its done, and only the rest is waited for. A loop is its body times
+its iterations, a conditional its longest branch. Left out: Pallas kernels, for which the compiler estimates nothing,
+and stalls of copies between memories. Nothing is calibrated against a device: compare programs of one compiler for one
+chip with each other, never an estimate with a measured second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cached_property
+from typing import NamedTuple
+
+from pttrainer.preflight.timing.collectives import BRANCHES, KINDS, computations, exchanged, iterations, named
+
+CLOCK_HZ = {"v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9}
+"""Cycles per second of a core; that of v6e is inferred."""
+LINK_BYTES_PER_S = 9e10
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_UNKNOWN_CYCLES = 2**63 - 1
+
+
+class Instruction(NamedTuple):
+    """One line of the schedule. cycles: None where the compiler estimates nothing."""
+
+    name: str
+    shape: str
+    op: str
+    rest: str
+    cycles: int | None
+
+    @property
+    def kind(self) -> str:
+        """Return its name without the suffix of an asynchronous half."""
+        return self.op.removesuffix("-start").removesuffix("-done")
+
+    @property
+    def operands(self) -> list[str]:
+        """Return the names of its operands."""
+        return re.findall(r"%([\w.\-]+)", self.rest.split("), ")[0])
+
+
+class ProgramTime:
+    """Seconds of a program's text for chips of this generation, joined by so many links that carry traffic at once."""
+
+    def __init__(self, text: str, generation: str, links: int) -> None:
+        self._lines = computations(text)
+        self._bodies = {name: _instructions(lines) for name, (_, lines) in self._lines.items()}
+        self._clock, self._link = CLOCK_HZ[generation], links * LINK_BYTES_PER_S
+        self.by_kind: Counter[str] = Counter()
+
+    @cached_property
+    def seconds(self) -> float:
+        """Return the seconds of one run; fills `by_kind`."""
+        return self._run(next(name for name, (is_entry, _) in self._lines.items() if is_entry), 1)
+
+    def _run(self, computation: str, times: int) -> float:
+        """Return the seconds of one run of a computation; add those of all its runs to the sums."""
+        now = link_free = 0.0
+        arrivals: dict[str, float] = {}
+        for one in self._bodies.get(computation, []):
+            source = one.operands[0] if one.operands else ""
+            if one.op == "while":
+                condition, body = (named(one.rest, key)[0] for key in ("condition", "body"))
+                count = iterations(self._lines[condition][1], self._lines[body][1])
+                now += count * self._run(body, times * count)
+            elif one.op == "conditional":
+                branches = [branch for key in BRANCHES for branch in named(one.rest, key)]
+                now += self._run(max(branches, key=self._cycles_in), times)
+            elif one.op == "call":
+                now += sum(self._run(name, times) for name in [*named(one.rest, "to_apply"), *named(one.rest, "calls")])
+            elif source in arrivals and one.op.endswith("-done"):
+                now = self._wait(now, arrivals.pop(source), one, times)
+            elif self._sent(one) and one.op.endswith("-start"):
+                link_free = max(now, link_free) + self._sent(one) / self._link
+                arrivals[one.name] = link_free
+            elif one.op in KINDS:
+                now = self._wait(now, now + self._sent(one) / self._link, one, times)
+            elif one.cycles is not None:
+                now += one.cycles / self._clock
+                self.by_kind[self._kind(one)] += times * one.cycles / self._clock
+        return now
+
+    def _wait(self, now: float, until: float, one: Instruction, times: int) -> float:
+        self.by_kind[f"waiting for {one.kind}"] += times * max(0.0, until - now)
+        return max(now, until)
+
+    def _sent(self, one: Instruction) -> int:
+        """Return the bytes of a collective, or of those that an asynchronous computation wraps."""
+        if one.kind in KINDS:
+            return exchanged(one.shape, one.kind, one.rest, _ONE_SLICE, is_start=one.op.endswith("-start"))[0]
+        return sum(self._sent(inner) for name in named(one.rest, "calls") for inner in self._bodies.get(name, []))
+
+    def _cycles_in(self, computation: str) -> int:
+        return sum(one.cycles or 0 for one in self._bodies.get(computation, []))
+
+    def _kind(self, one: Instruction) -> str:
+        ops = self._ops(one)
+        is_product = bool(ops & {"convolution", "dot", "ragged-dot"})
+        if any(kind in ops for kind in KINDS):
+            return "products with a collective inside" if is_product else "collectives in fusions"
+        if is_product:
+            return "products"
+        return "copies" if ops <= _MOVES else "other"
+
+    def _ops(self, one: Instruction) -> set[str]:
+        inner = [self._ops(each) for name in named(one.rest, "calls") for each in self._bodies.get(name, [])]
+        return {one.kind}.union(*inner) - {"fusion"}
+
+
+_ONE_SLICE = 2**31
+_MOVES = {"copy", "transpose", "reshape", "parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
+
+
+def _instructions(lines: list[str]) -> list[Instruction]:
+    found = []
+    for line in lines:
+        parts = _INSTRUCTION.match(line)
+        if parts is not None:
+            cycles = _CYCLES.search(line)
+            known = None if cycles is None or int(cycles[1]) == _UNKNOWN_CYCLES else int(cycles[1])
+            found.append(Instruction(parts[1], parts[2], parts[3], parts[4], known))
+    return found
