@@ -20,6 +20,7 @@ from ptctl.errors import FAILED, INTERRUPTED, CliError
 from ptctl.ui import interrupts
 from ptctl.ui.app import App
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SAVING = "Interrupted. The trainer saves a checkpoint and ends; Ctrl-C again ends it at once."
 
 
@@ -76,11 +77,13 @@ def _run_child(args: list[str], environment: dict[str, str], on_start: Callable[
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(child, number)
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until there are both a child and handlers
     child, pipe = _start(args, environment, forked=forked)
     with (
         interrupts.handled(on_interrupt),
         interrupts.handled(lambda number, frame: send(number), signal.SIGTERM),
     ):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         on_start()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(pipe)
@@ -99,6 +102,7 @@ def _start(args: list[str], environment: dict[str, str], *, forked: bool) -> tup
     try:
         os.close(writer)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; until the trainer listens, we decide
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if forked:
             os.environ.update(environment)
             os._exit(trainer_child.run(reader, args))

@@ -152,29 +152,27 @@ def _layout(data_dir: Path | None) -> Layout:
 def _spawn(layout: Layout, options: list[str]) -> None:
     """Start the supervisor; return when it holds its lock, even if interrupted, so that it can be stopped."""
     layout.state_file.unlink(missing_ok=True)
-    with open(layout.logs / "supervisor.log", "ab") as output:
-        starter = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ptlocal.supervisor.supervisor",
-                "--data",
-                str(layout.data),
-                f"--detach={os.getpid()}",
-                *options,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=layout.data,
-            env=_environment(),
-            start_new_session=True,
-        )
+    command = [sys.executable, "-m", "ptlocal.supervisor.supervisor", "--data", str(layout.data)]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # an interrupted Popen would forget its process
+    try:
+        with open(layout.logs / "supervisor.log", "ab") as output:
+            starter = subprocess.Popen(
+                [*command, f"--detach={os.getpid()}", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=layout.data,
+                env=_environment(),
+                start_new_session=True,
+            )
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             code = starter.wait()
         except KeyboardInterrupt:
             starter.wait()
             raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if code != 0:
         raise LocalClusterError(f"the cluster did not start:\n{_last_lines(layout)}\nhint: logs are in {layout.logs}")
 

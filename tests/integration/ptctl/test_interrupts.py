@@ -109,9 +109,7 @@ def test_ctrl_c_while_the_trainer_starts_prints_no_traceback(train: subprocess.P
 def test_ctrl_c_is_acknowledged_at_once_and_the_second_ends_a_trainer_that_does_not_react(
     train: subprocess.Popen[str],
 ) -> None:
-    trainer = until_trainer_starts(train)
-    until_step_1(train)
-    trainer.suspend()
+    until_trainer_starts(train).suspend()
     train.send_signal(signal.SIGINT)
     assert train.stderr is not None
     while not (line := train.stderr.readline()).startswith("Interrupted. The trainer saves a checkpoint"):
