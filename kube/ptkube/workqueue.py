@@ -35,19 +35,12 @@ class _Entry:
     finished: float = float("-inf")
 
 
-@dataclass(frozen=True)
-class Pace:
-    """`settle_s`: a reconcile follows the one before by at least this, so a burst of events is one reconcile."""
-
-    settle_s: float = 0.0
-    first_pause_s: float = 0.05
-    longest_pause_s: float = 30.0
-
-
 class WorkQueue(Generic[K]):
     """Calls reconcile(key, is_news), which returns after how many seconds to call again, or None.
 
-    is_news: False if nothing but that time calls. on_done is told the seconds it took, and the error.
+    is_news: False if nothing but that time calls. settle_s: a reconcile follows the one before by at least this, so a
+    burst of events is one reconcile. pauses_s: after the first failure, and the longest. on_done is told the seconds it
+    took, and the error.
     """
 
     def __init__(
@@ -56,11 +49,12 @@ class WorkQueue(Generic[K]):
         reconcile: Callable[[K, bool], float | None],
         *,
         workers: int = 1,
-        pace: Pace = Pace(),
+        settle_s: float = 0.0,
+        pauses_s: tuple[float, float] = (0.05, 30.0),
         on_done: Callable[[float, Exception | None], None] = lambda seconds, error: None,
     ) -> None:
         self.name = name
-        self._reconcile, self._on_done, self._pace = reconcile, on_done, pace
+        self._reconcile, self._on_done, self._settle_s, self._pauses_s = reconcile, on_done, settle_s, pauses_s
         self._condition = threading.Condition()
         self._heap: list[tuple[float, int, K]] = []
         self._entries: dict[K, _Entry] = {}
@@ -80,7 +74,7 @@ class WorkQueue(Generic[K]):
         with self._condition:
             entry = self._entries.setdefault(key, _Entry())
             entry.is_news = True
-            self._schedule(key, entry, max(time.monotonic() + after_s, entry.finished + self._pace.settle_s))
+            self._schedule(key, entry, max(time.monotonic() + after_s, entry.finished + self._settle_s))
 
     def close(self, wait_s: float = 0.0) -> None:
         """Start nothing more, and wait so long for running reconciles."""
@@ -141,14 +135,13 @@ class WorkQueue(Generic[K]):
             asked, entry.due, entry.is_running, entry.finished = entry.due, None, False, time.monotonic()
             if error is not None:
                 entry.is_news, entry.failures = True, entry.failures + 1
-                left_s = pause_s(entry.failures, self._pace.first_pause_s, self._pace.longest_pause_s)
-                left_s *= random.uniform(0.8, 1.2)
+                left_s = pause_s(entry.failures, *self._pauses_s) * random.uniform(0.8, 1.2)
                 self._schedule(key, entry, entry.finished + left_s)
                 self._log(key, left_s, error)
                 return
             entry.failures = 0
             if asked is not None:
-                self._schedule(key, entry, max(asked, entry.finished + self._pace.settle_s))
+                self._schedule(key, entry, max(asked, entry.finished + self._settle_s))
             if again_s is not None:
                 self._schedule(key, entry, entry.finished + again_s)
             if entry.due is None:

@@ -12,7 +12,7 @@ from ptkube.client import Kube
 from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest
-from ptkube.workqueue import Pace, WorkQueue
+from ptkube.workqueue import WorkQueue
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.gke.leader_guard import LeaderOnlyCloud
 from ptoperator.controller.leader_election import Leadership
@@ -30,7 +30,8 @@ from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_PACE = Pace(settle_s=0.1, first_pause_s=0.2, longest_pause_s=60.0)
+_SETTLE_S = 0.1
+_PAUSES_S = (0.2, 60.0)
 _STOP_S = 10.0  # for reconciles that run when the operator is told to stop
 
 
@@ -67,7 +68,12 @@ class Application:
         self._client = client
         self.orphan_collector = self._orphan_collector(client, cloud, namespaces) if cloud else None
         self.queue = WorkQueue[Key](
-            "reconcile", self._reconcile, workers=settings.workers, pace=_PACE, on_done=self.metrics.on_reconcile
+            "reconcile",
+            self._reconcile,
+            workers=settings.workers,
+            settle_s=_SETTLE_S,
+            pauses_s=_PAUSES_S,
+            on_done=self.metrics.on_reconcile,
         )
         self.endpoints = Endpoints(settings.http_host, settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from ptkube.errors import Conflict, Unreachable
-from ptkube.workqueue import Pace, WorkQueue
+from ptkube.workqueue import WorkQueue
 
 KEY = "team-a/llama"
-QUICK = Pace(settle_s=0.01, first_pause_s=0.01, longest_pause_s=0.02)
 
 
 class Looks:
@@ -42,8 +41,8 @@ class Looks:
 
 
 @contextmanager
-def running(looks: Looks, workers: int = 1, pace: Pace = QUICK, **options: Any) -> Iterator[WorkQueue[str]]:
-    queue = WorkQueue("test", looks, workers=workers, pace=pace, **options)
+def running(looks: Looks, workers: int = 1, **options: Any) -> Iterator[WorkQueue[str]]:
+    queue = WorkQueue("test", looks, workers=workers, settle_s=0.01, pauses_s=(0.01, 0.02), **options)
     queue.start()
     yield queue
     queue.close(60)

@@ -1,7 +1,5 @@
 """Which errors of the hub, of buckets and of the network may pass by themselves."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import AbstractContextManager
 
