@@ -8,15 +8,18 @@ Tests ask `cluster` what it is (`is_embedded`, `has_controller_manager`) and ski
 something else of a real server.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.builders.cluster.api_access import Cluster
-from tests.builders.cluster.control_planes import session_cluster
 
-from ptkube.errors import NotFound
-from ptkube.resources import NAMESPACES
+if TYPE_CHECKING:
+    # Imported where it is used: `make aot` runs some of these tests without a Kubernetes client.
+    from tests.builders.cluster.api_access import Cluster
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One in which the tests of some rooms start everything of ours, the operator too."""
+    from tests.builders.cluster.control_planes import session_cluster
+
     with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("cluster")) as found:
         yield found
 
@@ -33,6 +38,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An API server alone, with no controller, kubelet or operator of ours beside it, whatever other tests start."""
+    from tests.builders.cluster.control_planes import session_cluster
+
     with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("api")) as found:
         yield found
 
@@ -40,10 +47,11 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def namespace(api: Cluster) -> Iterator[str]:
     """A namespace of the test's own, in the API server alone."""
+    from ptkube.errors import NotFound
+    from ptkube.resources import NAMESPACES
+
     name = f"t-{uuid.uuid4().hex[:10]}"
     api.kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
-    try:
+    with suppress(NotFound):  # the test deleted it
         api.kube.delete(NAMESPACES, name)
-    except NotFound:
-        pass  # the test deleted it
