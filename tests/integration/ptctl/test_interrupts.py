@@ -121,10 +121,12 @@ def test_ctrl_c_is_acknowledged_at_once_and_the_second_ends_a_trainer_that_does_
 
 @pytest.mark.parametrize("is_training", [False, True])
 def test_no_trainer_outlives_a_ptctl_that_is_killed(train: subprocess.Popen[str], is_training: bool) -> None:
-    trainer = until_trainer_starts(train)
+    until_trainer_starts(train)
     if is_training:
         until_step_1(train)
     train.kill()
     train.communicate(timeout=300)  # until the end of all that writes to its pipes
-    assert not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE
+    deadline = time.monotonic() + 60
+    while in_session(train.pid) and time.monotonic() < deadline:  # a process closes its pipes before it is gone
+        time.sleep(0.05)
     assert in_session(train.pid) == []
