@@ -7,8 +7,6 @@ and stalls of copies between memories. Nothing is calibrated against a device: c
 chip with each other, never an estimate with a measured second.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cached_property

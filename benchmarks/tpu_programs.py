@@ -8,8 +8,6 @@ Two programs of the same job, in one run: with the flags that programs need and 
 two to five CPU-minutes each and 3 GB. How seconds are estimated, and how far to trust them: `hlo_time.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

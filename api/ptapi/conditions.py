@@ -1,7 +1,5 @@
 """Phases, condition types and condition reasons of a PostTrainJob's status."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -3,8 +3,6 @@
 posttrain's trainer uses them, and the operator passes them to MaxText, so that a job means the same to both.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6, "ppo": 1e-6}

@@ -1,7 +1,5 @@
 """Errors about invalid input: every finding names the field, the value and what is accepted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

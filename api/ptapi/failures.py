@@ -4,8 +4,6 @@ The trainer reports through its exit code and termination message; the operator 
 report. Both use these tables.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 

@@ -1,7 +1,5 @@
 """The hang timeout: one rule for the trainer's own watchdog and for the operator, which observes from outside."""
 
-from __future__ import annotations
-
 from ptapi.run_directory import Stage
 
 MIN_LIMIT_S = 600.0

@@ -5,8 +5,6 @@ file. An invalid job raises SpecError with every finding, never a parser's trace
 exactly what the API server accepts from the CRD, so a file that passes on a laptop also passes `kubectl apply`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import ValidationError

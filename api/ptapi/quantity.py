@@ -3,8 +3,6 @@
 Left out: the canonical form; a quantity is stored as it was written.
 """
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from typing import Any

@@ -9,8 +9,6 @@ Left out: the cluster, where almost nothing of a job changes after creation (`cr
 of files, which the trainer compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator
 from enum import StrEnum
 from functools import cache

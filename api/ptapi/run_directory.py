@@ -20,8 +20,6 @@
     termination.json    `Termination` of the last attempt
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

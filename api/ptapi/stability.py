@@ -6,8 +6,6 @@ release, with a line in CHANGELOG.md. Both are built and tested alike: what is n
 author says otherwise here.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

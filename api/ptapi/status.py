@@ -1,7 +1,5 @@
 """The status of a PostTrainJob: what the operator observes, written by one module of the operator."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field

@@ -1,7 +1,5 @@
 """Entry point of `ptctl` and `python -m ptctl`: run the command and turn its exception into an exit code."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

@@ -1,7 +1,5 @@
 """The table of commands. `ptctl --help` imports this module, so it imports click and nothing else heavy."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup

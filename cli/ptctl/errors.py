@@ -3,8 +3,6 @@
 Code raises; `ui/exit_codes.py` prints the message and picks the code. Nothing else calls sys.exit.
 """
 
-from __future__ import annotations
-
 OK = 0
 FAILED = 1
 """The job or the API call failed."""

@@ -3,8 +3,6 @@
 ptctl keeps the other end of a pipe open and writes nothing: the end of the pipe is the end of ptctl.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

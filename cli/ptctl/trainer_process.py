@@ -1,7 +1,5 @@
 """Run the trainer as a child process: write its job file, pass signals on, map its exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

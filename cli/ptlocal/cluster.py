@@ -7,8 +7,6 @@
 Every function may be called at any time and from several processes at once; each data directory is its own cluster.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

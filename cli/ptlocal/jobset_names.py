@@ -1,7 +1,5 @@
 """Names, labels and annotations of JobSet's API (jobset.x-k8s.io/v1alpha2)."""
 
-from __future__ import annotations
-
 import hashlib
 
 from ptkube.resources import Manifest

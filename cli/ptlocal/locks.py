@@ -1,7 +1,5 @@
 """File locks that the kernel releases when the holder dies, which a pid file cannot guarantee."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

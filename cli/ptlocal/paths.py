@@ -4,8 +4,6 @@ The API server and the kubelet stand-in are different processes that share these
 container's output to `container_log`, and the API server serves that file for `kubectl logs`.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Every process carries a marker variable in its environment, which its children i
 session can be identified. A pid alone identifies nothing after a restart; pid and start time together do.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

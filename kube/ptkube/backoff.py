@@ -1,7 +1,5 @@
 """The one backoff: a pause that doubles with each failure, up to a longest one."""
 
-from __future__ import annotations
-
 
 def pause_s(failures: int, first_s: float, longest_s: float) -> float:
     """Return the pause after so many failures in a row: nothing after none, `first_s` after one, then twice as long."""

@@ -4,8 +4,6 @@ The idea: the server's own sentence is kept (it names object and field), and onl
 next is a hint added. `status` is the HTTP status, 0 where no answer came.
 """
 
-from __future__ import annotations
-
 import json
 
 

@@ -4,8 +4,6 @@ Written in the background, because they are commentary and must not delay what t
 written is dropped. Repeats of one sentence about one object raise the count of one Event instead of filling the list.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import queue

@@ -5,8 +5,6 @@ may have acted on only if repeating it cannot do harm. That is why urllib3's own
 can be cut from another thread by `close`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import threading

@@ -4,8 +4,6 @@ What is ours: which files count, kubectl's choice of a context, and errors that 
 file for the moment in which they are read, so that none is left behind by a process that is killed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """What raw manifests say of themselves: the questions that every kind answers alike. Pure."""
 
-from __future__ import annotations
-
 from ptkube.resources import Manifest
 
 

@@ -4,8 +4,6 @@ A `Resource` carries all that a URL needs, so no client here ever asks the serve
 schemas (the server has them) and kinds nobody uses yet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Time as Kubernetes writes it: RFC 3339 in UTC, whole seconds."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))

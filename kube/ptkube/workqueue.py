@@ -4,8 +4,6 @@ Any number of events about a waiting key are one reconcile. Reconciles block, an
 method may be called from any thread.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """`python -m ptoperator`: run the operator until it is told to stop."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Assemble the running operator: client, cache, queue, reconciler and endpoints."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ Only `on.event` is used, because it writes nothing: no finalizer (owner referenc
 with the last handled spec, no progress of handlers. The level-triggered reconcile replaces all of these.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import kopf

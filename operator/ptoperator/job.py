@@ -4,8 +4,6 @@ Spec and status are parsed here, once per change; everything else takes the pars
 refuses only the run directory and the TTL are read: nobody else may write the one, and the other still deletes the job.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """kopf's connection: one kubeconfig, one context, one identity for its watches and our calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import kopf

@@ -1,7 +1,5 @@
 """`python -m pttrainer run job.yaml`, and the verbs of `commands`. Exit codes: `ptapi.failures.ExitCode`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

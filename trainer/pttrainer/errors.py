@@ -4,8 +4,6 @@ A message names the object or field, the value seen and what is accepted, then `
 that escapes is a bug: it ends with `ExitCode.UNKNOWN` and is the only case that prints a traceback.
 """
 
-from __future__ import annotations
-
 from ptapi.failures import ExitCode
 
 

@@ -8,8 +8,6 @@ The one idea: facts per generation and the usual shapes are data (`ptapi.acceler
 slice follows from its generation and its shape.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

@@ -5,8 +5,6 @@ others (`spec.accelerator.xlaFlags`). Left out: flags without a gain that the co
 (`benchmarks/tpu_programs.py`), and programs of other runtimes, which know their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

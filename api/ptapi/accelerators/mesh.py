@@ -4,8 +4,6 @@ One rule, so that the check before chips are obtained and the trainer agree. Lef
 devices, which each caller reports in its own words.
 """
 
-from __future__ import annotations
-
 import math
 
 from ptapi.spec import Parallelism

@@ -3,8 +3,6 @@
 The numbers are data (`accelerators.json`), condensed from the survey by `scripts/make_accelerators.py`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from functools import cache

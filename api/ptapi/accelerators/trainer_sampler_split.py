@@ -5,8 +5,6 @@ of the slice's shape, between hosts, so that both parts are valid shapes. Virtua
 parts train, the last ones sample. Left out: each side's mesh (`pttrainer.rollout.disaggregated.placement`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ schema and CEL can refuse, with the messages of `ptapi.load`; the operator refus
 devices). Defaults are materialised, so that `kubectl get -o yaml` shows them; fields without a default stay absent.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ API server sees the previous version. The one idea: one rule per field, as deep 
 error names the changed field (`spec.training.steps`, not `spec`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 

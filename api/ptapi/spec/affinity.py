@@ -3,8 +3,6 @@
 Left out: the names and values themselves, which the API server checks in the pod.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 The defaults are those of the papers listed in `docs/reference/algorithms.md`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

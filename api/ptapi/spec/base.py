@@ -1,7 +1,5 @@
 """The base of every spec model: frozen, no unknown keys, camelCase outside and snake_case inside."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints

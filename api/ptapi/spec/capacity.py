@@ -1,7 +1,5 @@
 """The chips of a job and how they are obtained."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The training and held-out data, and how rows are read."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

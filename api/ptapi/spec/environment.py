@@ -1,7 +1,5 @@
 """Environments that reply to the model between its turns: tools, or the user's own class."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

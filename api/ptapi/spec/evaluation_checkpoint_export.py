@@ -1,7 +1,5 @@
 """Evaluation, checkpoints, export, output and lifecycle of a run."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

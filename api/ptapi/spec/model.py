@@ -1,7 +1,5 @@
 """The model that is trained, and its tokenizer."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -5,8 +5,6 @@ X that may be absent, exclusive bounds are OpenAPI 3.0's booleans. Left out: rul
 which `ptapi.crd.definition` adds as CEL.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

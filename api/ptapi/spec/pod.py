@@ -1,7 +1,5 @@
 """Pod settings as in Kubernetes: environment, volumes, runtime."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Left out: what the operator decides itself (restart policy, service account toke
 `ptapi.validation.rules.pod_overrides` refuses keys and names that are the operator's own.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Requests and limits of a job's containers, in Kubernetes' names and units."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema

@@ -1,7 +1,5 @@
 """How completions are sampled during reinforcement learning and evaluation."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """How the weights are updated."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

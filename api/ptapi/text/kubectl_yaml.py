@@ -5,8 +5,6 @@ duplicate keys silently overwrite each other. Here a file means what kubectl mak
 and so are unquoted `on`, `off`, `yes`, `no`, `y`, `n`, which YAML 1.1 turns into booleans, and `010`, which is 8 to it.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

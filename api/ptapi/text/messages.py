@@ -4,8 +4,6 @@ The words are derived from the field's schema, so they cannot drift from what is
 have to read a regular expression, so every pattern of the spec has its description here.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

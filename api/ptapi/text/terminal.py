@@ -3,8 +3,6 @@
 Imports nothing, because `ptctl` uses it before it imports any model of the spec.
 """
 
-from __future__ import annotations
-
 PROGRESS_LINE = "posttrain-progress: "
 """Start of a log line for the operator, which people need not see: a `run_directory.Progress` follows."""
 

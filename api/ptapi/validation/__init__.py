@@ -5,8 +5,6 @@
 changes after creation (`ptapi.crd.immutable_fields`).
 """
 
-from __future__ import annotations
-
 from ptapi.errors import Finding
 from ptapi.spec import PostTrainJob
 from ptapi.validation.accelerator_rules import check_devices

@@ -5,8 +5,6 @@ anything is stored. Left to Python (`ptapi.validation.accelerator_rules`): which
 shape (`v5p-4x4x4`). CEL computes the messages, too: "not known" is of little help without the nearest names.
 """
 
-from __future__ import annotations
-
 from ptapi.accelerators import FAMILIES, Generation, sizes, table
 
 UNKNOWN = f"is not a known accelerator; a type is a family and a number, of {FAMILIES}"

@@ -4,8 +4,6 @@ These checks need the accelerators table, so Python alone does them: `ptctl` bef
 it creates anything. The messages say how many chips and devices a name stands for.
 """
 
-from __future__ import annotations
-
 import math
 
 from ptapi.accelerators import Slice, resolve

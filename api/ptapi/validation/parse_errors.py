@@ -4,8 +4,6 @@ Pydantic decides what is wrong. A finding names the path as the user writes it, 
 there. The one idea: all errors at a path become one finding, made from the path alone.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The API server applies the CEL before it stores a job; `ptapi.load` applies the 
 makes rules; for the usual shapes (`exactly_one`, `unset_unless`, …) it writes the message, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

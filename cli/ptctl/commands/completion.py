@@ -1,7 +1,5 @@
 """`ptctl completion`: the script that lets a shell complete commands, flags and job names."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

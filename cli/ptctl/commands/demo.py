@@ -1,7 +1,5 @@
 """`ptctl demo`: the flags."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

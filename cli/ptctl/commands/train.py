@@ -1,7 +1,5 @@
 """`ptctl train`: run the trainer as a child process on this machine, without a cluster."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

@@ -1,7 +1,5 @@
 """`ptctl validate`: check a job file as the API would, without a cluster."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

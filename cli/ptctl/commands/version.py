@@ -1,7 +1,5 @@
 """`ptctl version`: print the version."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

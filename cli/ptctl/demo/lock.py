@@ -1,7 +1,5 @@
 """One demo at a time: two in a directory would overwrite each other's output, two on a cluster each other's jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -3,8 +3,6 @@
 A wheel carries them inside the package (pyproject.toml), a checkout in their own directory.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ptapi.text import kubectl_yaml

@@ -1,7 +1,5 @@
 """The demo's files and job names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

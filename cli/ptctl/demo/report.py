@@ -1,7 +1,5 @@
 """Report the demo's results: a table, a curve and a picture, and what to type next."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The demo's tasks, each with a state and a line of text. Pure; `display.py` draws them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 On a terminal that is too narrow, the columns with the highest `rank` are dropped first; a pipe always gets all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Delete jobs, and wait until they and their pods are gone."""
 
-from __future__ import annotations
-
 import time
 
 from ptctl.errors import TimedOutError

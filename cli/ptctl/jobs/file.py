@@ -1,7 +1,5 @@
 """Job files: one job each, parsed as the API parses YAML and checked before anything is sent."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

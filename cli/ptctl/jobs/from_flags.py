@@ -4,8 +4,6 @@ Pure: values in, manifest out. Fields without a flag stay unset, so that the API
 every other field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

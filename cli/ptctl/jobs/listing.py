@@ -1,7 +1,5 @@
 """Print many jobs, once or on every change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@
 A path starts at `spec`; `metadata.labels.team=x` reaches outside it. Lists grow by one element at a time.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Summarise a job and its chip count in one line, to read before money is spent."""
 
-from __future__ import annotations
-
 from ptapi import accelerators
 from ptapi.spec import PostTrainJob
 

@@ -1,7 +1,5 @@
 """Set `spec.runPolicy.suspend`, for `suspend` and `resume`."""
 
-from __future__ import annotations
-
 from ptctl.errors import CliError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import view

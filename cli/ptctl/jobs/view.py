@@ -4,8 +4,6 @@ Deliberately not the pydantic model of `ptapi.status`: importing that costs more
 thousand jobs may take, and extra fields of a newer operator must not break an older ptctl.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Wait for a job to reach a state, and stop early when it no longer can."""
 
-from __future__ import annotations
-
 import time
 
 from ptctl.errors import CliError, MissingError, TimedOutError

@@ -1,7 +1,5 @@
 """`ptctl plan fit`: print the changed job as YAML, and explain the changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

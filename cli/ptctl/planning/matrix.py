@@ -1,7 +1,5 @@
 """`ptctl plan matrix`: accelerators by batch sizes, as a table, JSON, CSV or a picture."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Run `ptctl plan`: the trainer's preflight in a child process; its result as text, a file and an exit code."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Sequence

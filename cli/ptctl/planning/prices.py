@@ -7,8 +7,6 @@
 posttrain ships no prices: a number without its region and date would be taken for a fact.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

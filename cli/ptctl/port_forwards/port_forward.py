@@ -1,7 +1,5 @@
 """Forward a port of the cluster to this machine with kubectl."""
 
-from __future__ import annotations
-
 from ptctl.errors import CliError
 from ptctl.ui import interrupts
 from ptctl.ui.app import Target

@@ -4,8 +4,6 @@ The operator keeps the pod while some job's annotation requests it. This command
 after it ends the request expires and the operator removes the pod.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -1,7 +1,5 @@
 """Describe a job as a page of text. Pure: the job, its pods and its events in, text out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 

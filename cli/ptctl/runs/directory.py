@@ -4,8 +4,6 @@ Only `file://`: for a bucket the error names the tool that reads it. A last line
 skipped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

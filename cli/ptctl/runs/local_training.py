@@ -1,7 +1,5 @@
 """`ptctl train`, around the trainer: what it does before its first step, and what to do after its last."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Metrics for reading: a table of steps, or a plot of one metric."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plots drawn with characters: braille dots (2 x 4 in a cell) between two axes, and one-line sparklines."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

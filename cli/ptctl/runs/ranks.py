@@ -1,7 +1,5 @@
 """The trainer's processes of a job, from the pods of a cluster: rank, attempt, and whether it has started."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Print samples of a run: of one step, or of every step as it arrives, until the job ends."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 A flag is never accepted and ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Colour and live views exist only on a terminal without NO_COLOR, and never carry
 used, because importing it costs the whole budget of `ptctl --help`; only the demo loads it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Parse and format durations: `2h30m` in, kubectl's short ages out."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 

@@ -3,8 +3,6 @@
 Anything not handled here is a bug: its traceback goes into a file, never on the screen.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

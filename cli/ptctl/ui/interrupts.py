@@ -3,8 +3,6 @@
 Ending is not left to KeyboardInterrupt: raised inside an import, it becomes a traceback or is lost.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The table holds each command's one-line help, so that `ptctl --help` imports no command; a test compares the two.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each decorator turns its flags into one value (`target`, `output`, …), so that verbs take values and not flags.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any

@@ -1,7 +1,5 @@
 """Documents on stdout: `-o json`, `-o yaml`, `-o name`. Stable, because scripts read them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

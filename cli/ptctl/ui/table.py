@@ -1,7 +1,5 @@
 """Plain tables like kubectl's: upper-case headers, three spaces between columns, no lines."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 They are refused with that hint, never accepted and ignored: a flag that does nothing costs its user a run.
 """
 
-from __future__ import annotations
-
 _CONTEXT = "the cluster comes from kubeconfig: --context NAME, --kubeconfig PATH or KUBECONFIG"
 _CREDENTIALS = "`gcloud container clusters get-credentials CLUSTER --location ZONE --project P`, then --context"
 _IMAGE = "build an image (see Dockerfile) and pass it with --docker-image"

@@ -4,8 +4,6 @@ Prints one line when it answers requests. Port 0 takes the port of the last run 
 so that clients find the server again after a restart, else any free one.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import fcntl

@@ -4,8 +4,6 @@ Definitions become served kinds as soon as they are written; definitions and nam
 emptied in the background (namespace_finalizer.py). No HTTP here.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

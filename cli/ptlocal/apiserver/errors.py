@@ -4,8 +4,6 @@ Every refusal is a `StatusError`, which http/server.py turns into an HTTP respon
 read `message`, so both are exactly the real ones where they are known.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

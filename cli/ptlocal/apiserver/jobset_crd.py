@@ -4,8 +4,6 @@
 the public definition over it, which is then kept.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of a write: the query parameters of POST, PUT, PATCH and DELETE, checked once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -4,8 +4,6 @@ Watches every kind that the server offers (discovered at the start, and when a C
 counts as deleted only after the server itself says so, never because a cache has not seen it yet.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import defaultdict

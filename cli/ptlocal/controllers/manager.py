@@ -6,8 +6,6 @@ On a cluster that has the real ones, ours step aside: no Job controller and no g
 kube-controller-manager, no scheduler next to a kube-scheduler, no JobSet controller next to JobSet's own.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import signal

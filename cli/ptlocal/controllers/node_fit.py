@@ -4,8 +4,6 @@ Considered: resource requests against allocatable, nodeSelector and required nod
 inter-pod affinity, topology spread, priorities and preemption of other pods.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal

@@ -5,8 +5,6 @@ references; an owner deleted in the foreground waits for the dependents that blo
 the reference.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Pending pods are tried in the order of their creation, again whenever a pod ends or a node changes.
 """
 
-from __future__ import annotations
-
 from ptkube.client import Conflict, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
 from ptkube.informer import Informer

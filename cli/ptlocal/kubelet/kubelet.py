@@ -5,8 +5,6 @@ Left out, and reported in an Event of a pod that uses it: probes, lifecycle hook
 CPU limits are counted by the scheduler and not enforced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import shutil

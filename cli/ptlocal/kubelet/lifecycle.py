@@ -4,8 +4,6 @@ Init containers run one after another; a native sidecar (an init container with 
 started, is restarted when it ends, and is stopped after the main containers. No probes: running is ready.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal

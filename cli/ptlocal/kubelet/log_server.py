@@ -4,8 +4,6 @@ The embedded API server reads the log files itself and does not need it. Bound t
 and, as usual for kubelets, not verified by the API server; whoever can connect may read.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

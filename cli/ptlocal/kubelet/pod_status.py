@@ -1,7 +1,5 @@
 """Build the status of a pod for the API from the state of its containers. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ptkube.resources import Manifest

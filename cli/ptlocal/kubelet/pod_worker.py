@@ -4,8 +4,6 @@ All methods run on the kubelet's single thread. `step` is called whenever someth
 call again at the latest.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

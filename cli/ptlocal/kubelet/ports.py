@@ -5,8 +5,6 @@ All pods of one attempt get the same port, so rank 0 binds the port that the oth
 in a file, because pods of one job may start before and after a restart of the kubelet.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import zlib

@@ -1,7 +1,5 @@
 """Objects that a pod refers to, fetched from the API server when its containers start."""
 
-from __future__ import annotations
-
 from ptkube.client import Kube, NotFound
 from ptkube.resources import CONFIGMAPS, SECRETS, SERVICE_ACCOUNTS, Manifest
 from ptlocal.kubelet.container.value_sources import NotReady, References

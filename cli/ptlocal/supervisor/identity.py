@@ -1,7 +1,5 @@
 """A cluster's id, which marks its processes, and the cleanup of processes that a crash left."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from functools import partial

@@ -1,7 +1,5 @@
 """Wait for the parts of a cluster to come up; each wait ends early, with the reason, if the part dies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

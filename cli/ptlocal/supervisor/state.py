@@ -1,7 +1,5 @@
 """The supervisor's state for other processes, in one small JSON file that is replaced atomically."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Literal

@@ -7,8 +7,6 @@ everything with every pod's own grace period, SIGINT within seconds. If this pro
 pods die with it (Linux), and the next start kills whatever is left.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

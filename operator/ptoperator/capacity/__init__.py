@@ -4,8 +4,6 @@ Everything that decides is pure: `provide` goes through spec.capacity, `release`
 pools without a job. The only module that talks to a cloud is `gke`, behind `cloud.CloudProvider`.
 """
 
-from __future__ import annotations
-
 from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.pool_release import release
 from ptoperator.capacity.provision import provide

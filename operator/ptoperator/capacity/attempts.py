@@ -5,8 +5,6 @@ anything is created for the next one. So after a crash every existing pool belon
 the last candidate the list starts over, after a pause that doubles.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 

@@ -4,8 +4,6 @@ The same text arrives as the error of a call, the error of an operation, a condi
 only the text counts. docs/guides/gke.md lists the sources and what to do.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

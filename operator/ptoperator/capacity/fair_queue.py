@@ -11,8 +11,6 @@ waiting for ever. It stays first until its turn comes, unless a job of higher pr
 Left out: jobs with `queue` (Kueue orders those), CPUs, and what other workloads take.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Iterable

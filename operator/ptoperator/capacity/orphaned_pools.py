@@ -4,8 +4,6 @@ The pools must be listed before the jobs: a job exists before its pools, so a li
 list has none. Pools of namespaces that this operator does not serve belong to another operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -4,8 +4,6 @@ It scales from zero and back with its pods, so no job releases it and the orphan
 of that name is used, whoever created it: clusters made by XPK have one.
 """
 
-from __future__ import annotations
-
 from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import Candidate, fail_attempt
 from ptoperator.capacity.cloud import Cloud, CreateShared

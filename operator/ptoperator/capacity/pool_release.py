@@ -4,8 +4,6 @@ A healthy pool waits for the next job of its shape. Any other is deleted, as are
 out) and all pools if none are kept.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from ptoperator.capacity.cloud import Cloud, CloudAction, DeletePool, Pool, PoolState, ReleasePool

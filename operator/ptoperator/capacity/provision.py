@@ -4,8 +4,6 @@ Attempts run one after the other (`attempts`). Within one, each slice is handled
 succeed: one failed slice ends the attempt for all, and its pools are deleted before the next begins.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ptapi.failures import FailureClass

@@ -4,8 +4,6 @@ The conditions are those of autoscaling.x-k8s.io/v1. `Provisioned` that is False
 `BookingExpired` stays True beside pods that took the nodes in time, so it is ignored once they have.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptkube.objects import condition, is_deleting, true_condition

@@ -4,8 +4,6 @@ An attempt at a reservation, or at existing nodes, is open while the job waits f
 is written into status before anything is created. See `fair_queue` for the order.
 """
 
-from __future__ import annotations
-
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube import timestamps

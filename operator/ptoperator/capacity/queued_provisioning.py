@@ -4,8 +4,6 @@ The pool stays empty meanwhile and there are no pods, so nothing is paid for. Th
 created, so that after a crash a job that may have a request knows its pool, and releases both.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ptapi.failures import FailureClass

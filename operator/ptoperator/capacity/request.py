@@ -1,7 +1,5 @@
 """The input and output of `provide`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

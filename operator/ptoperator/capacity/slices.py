@@ -4,8 +4,6 @@ A slice's pool is found by its labels, whatever its name: it was created for the
 an idle one is taken over, or one is created under a name that GKE lets exist once.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

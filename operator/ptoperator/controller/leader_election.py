@@ -8,8 +8,6 @@ Left out: fencing of a write that is on its way when the deadline passes. Every 
 the version or uid it is about, or creates an object whose name exists once.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

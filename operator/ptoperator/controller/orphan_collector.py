@@ -4,8 +4,6 @@ It also finds jobs that are being deleted while there are pools: kopf sends no m
 deleted, and the namespace waits for their finalizer.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Reconcile one job once: observe, plan, apply, report. Every event, and the timer, ends here."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

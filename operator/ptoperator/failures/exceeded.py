@@ -3,8 +3,6 @@
 Kubernetes says that a container was OOMKilled, or in words which storage it filled; the pod's spec has the limit.
 """
 
-from __future__ import annotations
-
 from ptkube.resources import Manifest
 from ptoperator.kube import names
 

@@ -5,8 +5,6 @@ termination message. The table knows messages of XLA, libtpu, JAX and Python's f
 unexplained, so that a peer with a known one is taken as the cause.
 """
 
-from __future__ import annotations
-
 import re
 
 from ptapi.failures import FailureClass

@@ -5,8 +5,6 @@ GKE's taint and labels around a TPU's disruption, and the conditions that the ku
 as in Google's "Manage GKE node disruption for GPUs and TPUs"; never observed on a live cluster by us.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptapi.failures import FailureClass

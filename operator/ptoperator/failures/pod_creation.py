@@ -4,8 +4,6 @@ The Job controller reports each try as `FailedCreate`, the JobSet controller as 
 its object's status, and both try for ever.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

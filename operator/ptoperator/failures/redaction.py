@@ -4,8 +4,6 @@ The operator knows no secret's value, so it finds them by shape: tokens with a k
 follows `token=` or `password:`. Left out: secrets without such a shape.
 """
 
-from __future__ import annotations
-
 import re
 
 HIDDEN = "[hidden]"

@@ -4,8 +4,6 @@ Every action may be repeated: Create of an existing object and Delete of a missi
 any two of them is harmless. Child objects are created and never applied again: see docs/decisions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptkube.errors import AlreadyExists, NotFound

@@ -3,8 +3,6 @@
 A call that is not listed is a mistake in our code: it fails here, before a cluster with RBAC would reject it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 

@@ -3,8 +3,6 @@
 Label values are at most 63 characters, which a job's name always is; child names are cut (`names`), labels never.
 """
 
-from __future__ import annotations
-
 from ptkube.objects import label
 from ptkube.resources import Manifest
 

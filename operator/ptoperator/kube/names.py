@@ -5,8 +5,6 @@ be a DNS label of 63 characters; JobSet's webhook refuses the rest. Pathways' co
 name twice, which leaves it 22. A job name that is too long is cut and ends in five characters of its hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 DNS_LABEL = 63

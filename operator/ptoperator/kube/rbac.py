@@ -4,8 +4,6 @@
 uses; so the chart grants what the code calls and nothing else. Left out: `/version`, which everybody may read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ By then Kueue has reserved quota and created no pod. The answer carries what bin
 it into the JobSet and resumes it. It reverts both itself when it evicts the job. See docs/decisions/0010.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -3,8 +3,6 @@
 `admission_answer` has the answers themselves. If Kueue is not installed there is nothing to do.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from ptkube import timestamps

@@ -6,8 +6,6 @@ Without Kueue or its visibility API, less is known and nothing breaks. Needs Kue
 (`kueue.x-k8s.io/v1beta2`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ptapi.accelerators import Slice

@@ -1,7 +1,5 @@
 """Serve /healthz, /readyz and /metrics on one port."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from aiohttp import web

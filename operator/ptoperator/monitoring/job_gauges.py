@@ -4,8 +4,6 @@ One time series per unfinished job and number, and of very many jobs only the ne
 series, which a small Prometheus handles easily.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ptapi.conditions import ConditionType, Phase

@@ -1,7 +1,5 @@
 """Logging: one line per event of a job, and kopf's own lines only from warnings on."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -1,7 +1,5 @@
 """Prometheus metrics of the operator, its jobs, and its node pools."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

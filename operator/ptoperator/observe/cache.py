@@ -5,8 +5,6 @@ directory, and the last observation of each job, so that reading progress costs 
 threads.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field

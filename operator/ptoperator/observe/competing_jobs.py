@@ -4,8 +4,6 @@ Waiting is free: positions come from the watch. Only before a turn is given are 
 from the API server, so that neither an old cache nor a new operator gives one twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Pathways' head is always needed. A slice is missing unless all its pods have nod
 may be missing.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 One GET per node and failure, at most a few per reconcile. Without the right to read nodes, the pods' own state counts.
 """
 
-from __future__ import annotations
-
 from ptkube.errors import Forbidden, NotFound
 from ptkube.resources import NODES
 from ptoperator.failures.node_failures import NodeFailureHint, gone, node_failure_hint

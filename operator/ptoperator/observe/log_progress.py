@@ -4,8 +4,6 @@ MaxText writes none, so its own lines are parsed (`maxtext_log`). Our trainer, w
 PersistentVolumeClaim, repeats its document in the log. A log that cannot be read is not the job's fault.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from dataclasses import replace

@@ -7,8 +7,6 @@ is lost: the numbers of a deleted pod, until the next one logs. Lines as MaxText
 progress bar if it is shown.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

@@ -5,8 +5,6 @@ no library beyond the operator's own, so a job that can never fit gets a warning
 behind a URI that this process cannot read, no trainer beside the operator) is left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

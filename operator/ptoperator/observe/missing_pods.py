@@ -3,8 +3,6 @@
 Two LISTs, and only while pods have been missing for longer than a controller takes to create them.
 """
 
-from __future__ import annotations
-
 from ptapi.conditions import ConditionType
 from ptkube.errors import Forbidden
 from ptkube.objects import holds, is_deleting

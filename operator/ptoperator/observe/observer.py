@@ -7,8 +7,6 @@ event of the job arrives, only its progress (a document, or MaxText's log) is re
 job that obtains node pools, waits for their nodes, or releases them; so is the ProvisioningRequest.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from datetime import datetime

@@ -4,8 +4,6 @@ A run directory that cannot be read is not the job's fault: everything here retu
 client is imported when the first `gs://` directory is read, and shared by all.
 """
 
-from __future__ import annotations
-
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache

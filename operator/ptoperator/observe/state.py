@@ -4,8 +4,6 @@ It is read once per reconcile (`observer`); plan and status use this value and n
 questions that several places ask of them are answered here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -9,8 +9,6 @@ its capacity, is written to status first and carried out by the next reconcile: 
 it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

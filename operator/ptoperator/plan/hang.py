@@ -10,8 +10,6 @@ anew.
 Left out: a run whose progress cannot be read. Nobody can tell whether that one stands still.
 """
 
-from __future__ import annotations
-
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.hang_timeout import limit_s
 from ptapi.run_directory import Heartbeat, Progress

@@ -5,8 +5,6 @@ module interprets the report. Only a verdict may end a job. Whatever prevents on
 is not the job's fault: the formula's verdict counts if the pod left one, otherwise the job goes on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptapi.conditions import ConditionType, Phase, Reason

@@ -3,8 +3,6 @@
 `capacity` decides how chips are obtained; this module applies that to the JobSet.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ptapi.conditions import ConditionType

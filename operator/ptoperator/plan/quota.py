@@ -6,8 +6,6 @@ without each other for long: when Kueue revokes the quota the pools are released
 brings no chips the JobSet is deleted, which returns the quota until the next round.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ptapi.conditions import Reason

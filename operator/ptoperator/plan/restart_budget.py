@@ -6,8 +6,6 @@ rejects pods within seconds, and three restarts are used up in a minute). The fi
 JobSet is recreated, after a growing pause, with what is left of the budget.
 """
 
-from __future__ import annotations
-
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.status import FailureStatus
 from ptkube import timestamps

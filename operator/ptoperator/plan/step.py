@@ -1,7 +1,5 @@
 """The input and output of a guarded step of `plan`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptkube.resources import JOBSETS

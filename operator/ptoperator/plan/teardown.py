@@ -4,8 +4,6 @@ A pool has no owner reference, so the job carries a finalizer while it may hold 
 pod is gone, because its checkpoint is saved on them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptapi.conditions import ConditionType, Reason

@@ -4,8 +4,6 @@ Whoever opens it marks the job with a time (annotation). The Deployment carries 
 and has a pod until then. Each reconcile corrects one thing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptkube import timestamps

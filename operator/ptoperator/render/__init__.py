@@ -1,7 +1,5 @@
 """Render a job to manifests. Pure, one builder per kind, shared by the operator, `--dry-run` and the golden tests."""
 
-from __future__ import annotations
-
 from ptapi.spec import PostTrainJob
 from ptkube.resources import Manifest
 from ptoperator.render.config_map import config_map

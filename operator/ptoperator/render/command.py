@@ -6,8 +6,6 @@ exception: a JAX process number that must be computed (several slices of several
 Our trainer computes it itself; for others a line of shell does, and is then replaced by the program.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptapi.run_directory import JOB_FILE, RUN_DIRECTORY_ENV, run_uri

@@ -4,8 +4,6 @@ The trainer reads this file and nothing else. It holds the defaults and the job'
 its own run directory. Secrets stay references.
 """
 
-from __future__ import annotations
-
 from ptapi import load
 from ptapi.run_directory import JOB_FILE
 from ptapi.text import kubectl_yaml

@@ -5,8 +5,6 @@ it must be computed (several slices of several hosts, several containers per hos
 POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ptapi.accelerators import compiler_flags

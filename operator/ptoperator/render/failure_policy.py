@@ -13,8 +13,6 @@ charging `maxRestarts`, however often;
 Disruption comes first among the Job's rules: a lost node may make a process exit with any code.
 """
 
-from __future__ import annotations
-
 from ptapi.failures import FATAL_EXIT_CODES, ExitCode
 from ptkube.resources import Manifest
 

@@ -7,8 +7,6 @@ The JobSet has no TTL: it could vanish before the operator saw how it ended, and
 created. The operator deletes the finished job itself, and the JobSet goes with it.
 """
 
-from __future__ import annotations
-
 from ptkube.resources import JOBSETS, Manifest
 from ptoperator.kube import labels, names
 from ptoperator.render import pathways

@@ -3,8 +3,6 @@
 Derived from the job and the settings only; no I/O.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptapi.accelerators import Slice, resolve

@@ -6,8 +6,6 @@ trainer, whatever MaxText's defaults are. `ptapi.validation.rules.maxtext` refus
 Hugging Face token from HF_TOKEN, so it never stands among the arguments.
 """
 
-from __future__ import annotations
-
 from ptapi.defaults import ADAMW, CLIPS, LEARNING_RATES
 from ptapi.spec import DataSource, PostTrainJobSpec
 from ptapi.spec.pod import MaxTextRuntime

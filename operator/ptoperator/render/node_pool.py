@@ -5,8 +5,6 @@ has no placement. Pods per node are few, because 110 would use up a cluster's ad
 upgraded under a run. Left out: what GKE adds itself (the google.com/tpu taint, accelerator and topology labels).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -5,8 +5,6 @@ idea: labels, annotations and tolerations go to every pod, placement to those wi
 init containers to every program that sees the job's volumes.
 """
 
-from __future__ import annotations
-
 from ptapi.spec import ContainerSecurityContext, InitContainer, Pod
 from ptapi.spec.pod_overrides import PodSecurityContext, VolumeMount
 from ptkube.resources import Manifest

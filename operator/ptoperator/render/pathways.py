@@ -9,8 +9,6 @@ lost. The servers' arguments, ports and variables are those of Google's own buil
 Headless, the servers are all there is. With elastic slices a lost worker ends nothing: its Job makes it anew.
 """
 
-from __future__ import annotations
-
 from ptapi.accelerators import compiler_flags
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names

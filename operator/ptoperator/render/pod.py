@@ -4,8 +4,6 @@ Unless `spec.pod` says otherwise (`render.overrides`) it satisfies Pod Security 
 no privilege escalation, no host namespaces, no Kubernetes token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ptapi.spec import Volume

@@ -5,8 +5,6 @@ Security "restricted". A verdict, good or bad, ends it; a crash is retried once;
 deadline is for pods that never start; the command limits the compile itself.
 """
 
-from __future__ import annotations
-
 from ptapi.failures import FATAL_EXIT_CODES
 from ptapi.run_directory import JOB_FILE
 from ptkube.resources import JOBS, Manifest

@@ -4,8 +4,6 @@ GKE provides as many nodes as these pods need, all or none. It takes one set of 
 slice, and Pathways' head, which needs no chips, is not part of it.
 """
 
-from __future__ import annotations
-
 from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.render.jobset import jobset

@@ -5,8 +5,6 @@ the first that the kubelet ends when memory runs short. Left out: such a default
 request counts against a quota that may not cover it.
 """
 
-from __future__ import annotations
-
 from ptapi.spec import ContainerResources, Resources
 from ptkube.resources import Manifest
 from ptoperator.render.layout import Layout

@@ -6,8 +6,6 @@ job. The Deployment starts without a pod; `ptctl workload tensorboard` marks a j
 until that time. It reads the bucket as the trainer does, and satisfies Pod Security "restricted".
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from ptkube.resources import HTTP_ROUTES, INGRESSES, Manifest, Resource

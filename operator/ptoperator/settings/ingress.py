@@ -5,8 +5,6 @@ own authentication). Either an Ingress is created, or a route to an existing Gat
 certificate.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from functools import cache

@@ -4,8 +4,6 @@ Both are checked as in a job, with the same messages. The job's own words win: a
 appended to, and a container resource that the job names replaces the default's request and limit.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any, TypeVar

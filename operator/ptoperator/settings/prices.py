@@ -4,8 +4,6 @@ Prices differ by region, contract and year, so there are none here: an administr
 overrides one for `v6e`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 same input gives the same status, and `differs` tells whether it is worth a write.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 

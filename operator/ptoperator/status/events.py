@@ -4,8 +4,6 @@ An event is the difference between two statuses. Its name is derived from the jo
 state, so that a repeated write after a crash finds it written.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

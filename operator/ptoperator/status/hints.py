@@ -1,7 +1,5 @@
 """The hint at the end of a failed job's message, with the job's own numbers. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ptapi.accelerators import Slice

@@ -4,8 +4,6 @@ Logs outlive their pods in Cloud Logging, so a query finds what `kubectl logs` n
 are known from Google's documentation only.
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 from ptapi.run_directory import run_uri

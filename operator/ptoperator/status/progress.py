@@ -1,7 +1,5 @@
 """Convert the trainer's progress document to the status's numbers, as text if printer columns need text."""
 
-from __future__ import annotations
-
 from ptapi import run_directory
 from ptapi.run_directory import CheckpointRef, Progress
 from ptapi.status import CheckpointStatus, MetricsStatus, ProgressStatus

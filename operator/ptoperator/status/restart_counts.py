@@ -5,8 +5,6 @@ JobSet's rule, or else from the run directory. A recreated JobSet counts from 0 
 annotation.
 """
 
-from __future__ import annotations
-
 from ptapi.conditions import ConditionType, Reason
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.status import FailureStatus

@@ -1,7 +1,5 @@
 """Status updates of an unfinished job: one function per situation, with its messages. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

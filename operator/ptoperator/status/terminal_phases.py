@@ -1,7 +1,5 @@
 """Status updates of a finished job, with their messages. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ptapi.conditions import ConditionType, Phase, Reason

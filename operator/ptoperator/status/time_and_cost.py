@@ -5,8 +5,6 @@ trainer reports how the held time was spent (compiling, training, restoring). Mo
 current price table.
 """
 
-from __future__ import annotations
-
 from ptapi.conditions import ConditionType, Phase
 from ptapi.run_directory import Progress
 from ptapi.status import CostStatus, PostTrainJobStatus, TimeStatus

@@ -1,7 +1,5 @@
 """`ptctl workload metrics|samples|tensorboard` on a run directory that only pods see."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

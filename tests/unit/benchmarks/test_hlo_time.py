@@ -1,7 +1,5 @@
 """The time of a program by the compiler's estimates, on a schedule written by hand."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -7,8 +7,6 @@ denominator. Every group's advantages sum to 0, and a group whose rewards are al
 Sources: group arXiv 2402.03300; centered 2503.20783; leave-one-out 2402.14740; batch 2501.03262.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -16,8 +16,6 @@ samples: N steps equal N/2, kill, N/2, bit for bit. `params` are donated to the 
 and returns one part of it per call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

@@ -22,8 +22,6 @@ correction for samples of older weights (`rollout.maxStaleness`): the teacher's 
 whoever sampled it. Degenerate case: a student that is its own teacher with the same prompt has loss and gradient 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -13,8 +13,6 @@ Left out: packing (pairs are padded to one width), a reference that moves. Degen
 reference are equal, every margin is 0 and the loss is log 2 (sigmoid).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ Left out: advantages of whole samples (`advantages`). Degenerate cases: with γ 
 V_t; with λ = 0 it is δ_t; a row without steps gets zeros; whitening one token, or equal ones, gives 0.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 EPSILON = 1e-8

@@ -14,8 +14,6 @@ the policy at the first update, so the second factor corrects for them, too. Deg
 everywhere and the loss is about 0 whatever happens; watch reward, entropy and gradient norm.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import jax.numpy as jnp

@@ -9,8 +9,6 @@ An algorithm defines three things: which samples a step trains on (`_collect`), 
 log-probs of the weights that the run started from, held in memory only if the job asks for them.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -15,8 +15,6 @@ loss on entropy. Degenerate cases: in the first update w is 1 and V = V_old; sam
 a batch without any trains nothing; a single token has advantage 0 once whitened.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ tokens, noise and dropout, which are drawn per row, rows that are split over dev
 may begin with a turn of their own.
 """
 
-from __future__ import annotations
-
 from pttrainer.models.attention import flash_kernels
 from pttrainer.models.attention.dot_product import MAX_SCORES
 from pttrainer.rollout.context import Context

@@ -8,8 +8,6 @@ log-likelihood. Degenerate case: a row without a token to learn is dropped befor
 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

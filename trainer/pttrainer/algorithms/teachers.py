@@ -4,8 +4,6 @@ A separate teacher is sharded as the student is and computes in its format. A se
 before the same completion: its rows are then next to the student's in the batch.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A batch as JSON, for the checkpoint of a rollout that is still in use: exact to the last bit."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Mapping

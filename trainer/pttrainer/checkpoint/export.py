@@ -4,8 +4,6 @@
 it finds everything. Weights come from the devices one layer at a time.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

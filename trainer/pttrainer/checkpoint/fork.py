@@ -5,8 +5,6 @@ are reported in terms of the job (another rank, another optimizer, another model
 its lineage, so an attempt that died before its first checkpoint starts from the same one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, NamedTuple
 

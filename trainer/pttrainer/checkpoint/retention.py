@@ -6,8 +6,6 @@ saving is done together; what one process knows alone (its clock) is shared with
 before their checkpoint is written: an entry whose checkpoint a kill prevented is dropped on resume.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ new one. Restoring goes from the newest backwards: one that cannot be read, or w
 later), is reported, removed and skipped. Random state needs no saving: every key is folded from (seed, step, …).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """The verbs of `python -m pttrainer` besides `run`, one file each: `add_to(commands)` and its action."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """The end of a verb: an exit code and, for a foreseen error, one line instead of a traceback."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ptapi.failures import ExitCode

@@ -1,7 +1,5 @@
 """`python -m pttrainer export`: write a checkpoint's weights in Hugging Face's layout, even if the run is not done."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ has imported anything slow. A tunable that is already set, for example to 0, is 
 it ignores it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

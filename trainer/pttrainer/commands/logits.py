@@ -4,8 +4,6 @@ Rows go through one at a time, in float32 with exact products, on as many device
 here.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -7,8 +7,6 @@
 Ends with 0 where the job fits, as a run out of HBM where it does not (70), and as a run on a wrong job otherwise.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

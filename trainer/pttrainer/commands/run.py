@@ -4,8 +4,6 @@ Reads and checks the job before jax is imported, because the number of virtual d
 wrong job should be refused at once. Every way to end passes through here once.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

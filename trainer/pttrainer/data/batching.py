@@ -5,8 +5,6 @@ step, so the number of steps per epoch is known. Every process builds the whole 
 kilobytes, and the loss's weights need all of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Null values are dropped (columnar files write every key of every message), text 
 value}` of older files becomes `{role, content}`. Images and audio are refused.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

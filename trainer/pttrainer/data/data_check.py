@@ -3,8 +3,6 @@
 Everything comes from the code that training uses; bad rows are always collected, so that one report shows all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

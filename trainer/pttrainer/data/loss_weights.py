@@ -5,8 +5,6 @@ weight · value. Sums over micro-batches and devices then add up to the exact lo
 Metrics are pairs (sum, count) or extremes until the step's end, for the same reason.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import NamedTuple

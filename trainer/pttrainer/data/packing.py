@@ -4,8 +4,6 @@ The longest example first, each into the row with the least room that still hold
 positions keep a row's examples apart, so packing changes speed and nothing else.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 

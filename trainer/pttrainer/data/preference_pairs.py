@@ -5,8 +5,6 @@ too long loses the beginning of its prompt, the same on both sides; only an answ
 end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile

@@ -4,8 +4,6 @@ Draw number i is row `order(i // n)[i % n]`: a new shuffle of all n rows every e
 state of the data is therefore one number: how many prompts were drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ The columns decide the row format (`FORMATS`); the user may name the format, or 
 file, line, column and what is accepted. Tokens come later: `sft_examples`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile

@@ -4,8 +4,6 @@ An example keeps at most `length` predictions (one token more than that). A row 
 counted; a data set without any is an error that names the template.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Python's own parser reads the expression, and only numbers and these operators a
 Sizes are bounded, so a call takes microseconds whatever the model writes.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -4,8 +4,6 @@ The rollout numbers the episodes. Any failure inside an environment is an `error
 has no reward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """A table that only the tool can read: `row["table"]`, a map from keys to texts, or its JSON text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

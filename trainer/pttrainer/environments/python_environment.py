@@ -4,8 +4,6 @@ Each child holds its share of the episodes. If one hangs in `reset` or `step`, o
 child end without a reward, and the rest of the step continues.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

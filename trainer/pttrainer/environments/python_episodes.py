@@ -7,8 +7,6 @@ class Environment:
         def step(self, text) -> tuple[str, float, bool]: …       # observation, reward, done
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -6,8 +6,6 @@ def weather(city: str, days: int = 1) -> str:
 A last argument called `row` receives the data's row and is not shown to the model.
 """
 
-from __future__ import annotations
-
 import inspect
 import types
 import typing

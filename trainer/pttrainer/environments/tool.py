@@ -1,7 +1,5 @@
 """A tool: its schema for the model, and a function of arguments and row, called once the arguments are checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

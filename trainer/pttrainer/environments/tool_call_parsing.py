@@ -15,8 +15,6 @@ and in JSON form: its template teaches no format, so the job's system prompt has
 FunctionGemma and Gemma 4, whose models the decoder does not support.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -5,8 +5,6 @@ and one that fails, hangs or dies is an error that the model reads. So is an unk
 has to learn from it, and the run reports how often it happens (`tools/failed`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Letters: B rows, T tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 CHUNK_ELEMENTS = 2**22
 """Logits that exist at once on a CPU (16 MB): smaller chunks make thin products, larger ones only cost memory."""
 ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS = 2**26, 512

@@ -7,8 +7,6 @@ none counts come last and can be skipped. Where the mesh splits the tokens of a 
 whole row would gather it on every device.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -15,8 +15,6 @@ a chunk again. Left out: vocabularies that differ; if one head is padded further
 shorter is left out of both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple

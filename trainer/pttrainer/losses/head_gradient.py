@@ -6,8 +6,6 @@ Every device adds up the contributions of its own rows; the sums of all devices 
 default the compiler adds them over the network in every chunk, which on TPUs takes longer than the arithmetic.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """The traits of an algorithm's loss that decide how its step is compiled, for preflight's formula too: without jax."""
 
-from __future__ import annotations
-
 from ptapi.spec import Algorithm
 
 BY_TOKEN = {"sft": True, "dpo": False, "distill": False, "ppo": True}

@@ -19,8 +19,6 @@ the plain policy gradient −A·∇lp. Left out: DAPO's dynamic sampling and ove
 rollout and the reward, not the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Metrics of every policy-gradient loss: clipping, ratios, and the difference between sampler and trainer."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jax import Array
 

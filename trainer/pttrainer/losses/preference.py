@@ -16,8 +16,6 @@ Degenerate case: before the first update h = 0, so sigmoid and robust are log 2,
 of equal score keep a gradient. Left out: other losses of the family (KTO, which has no pairs, EXO, NCA, APO).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

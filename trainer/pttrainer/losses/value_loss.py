@@ -8,8 +8,6 @@ back. Without the clip (ε = 0) it is half the squared error. Degenerate case: i
 loss is half the squared advantage.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jax import Array
 

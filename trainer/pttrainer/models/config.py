@@ -4,8 +4,6 @@ Left out: weights, number formats, layout over devices, and Hugging Face's spell
 (`families`). An option that is off costs nothing: the decoder leaves it out of the compiled program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ those to the mesh. The output head is not applied here: `losses` and `rollout` d
 B × T × V logits never exist.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from flax import nnx

@@ -6,8 +6,6 @@ Weights of all layers are created stacked (leading axis L) and carry the logical
 `parameters`. What a config turns off is neither created nor computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

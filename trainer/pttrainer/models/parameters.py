@@ -4,8 +4,6 @@ The single table of weights. The modules (`layers`, `experts`, `decoder`) create
 formula counts bytes with it without jax. Letters: L layers, D model, F feed-forward, E experts, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

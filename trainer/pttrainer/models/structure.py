@@ -4,8 +4,6 @@
 the trained ones, and those that a sampler holds. No jax, no weights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal

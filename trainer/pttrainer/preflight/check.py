@@ -3,8 +3,6 @@
 Left out: how far each stage is trusted (`staged_check`).
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Memory is in bytes per JAX device, because a program runs on one; `devicesPerChip` says how many make a chip.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -5,8 +5,6 @@ A reward is a pure function of the prompt's text, the completion's text and the 
 start in a tenth of a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 r"""Extract the answer that a text marks: `<answer>…</answer>`, `#### …`, `\boxed{…}`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

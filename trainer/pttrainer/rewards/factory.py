@@ -4,8 +4,6 @@ To add a builtin: its module, and a line in the table of those that run in proce
 because they may hang or must be confined.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable

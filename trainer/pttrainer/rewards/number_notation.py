@@ -4,8 +4,6 @@ r"""Rewrite the numbers of a text in one notation: other scripts, groups of digi
 `18 million` becomes `18000000`, and `2 1/2` becomes `5/2`. Everything else stays as it is. Time is linear in the text.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from fractions import Fraction

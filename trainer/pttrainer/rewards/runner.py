@@ -5,8 +5,6 @@ are counted and the first is shown. A user's reward that fails on every sample o
 run; one that only hangs or dies never does.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ background, and `close`. A builtin that cannot hang runs in this process; everyt
 limit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol

@@ -5,8 +5,6 @@ of a completion after a prompt of n tokens is at t = n − 1. The mask is 1 exac
 its end token included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

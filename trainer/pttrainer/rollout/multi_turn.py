@@ -13,8 +13,6 @@ An episode ends when its environment says so; when it runs out of turns or of to
 as truncated); or when its environment fails or takes too long, and then it has no reward.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ They wait in a collective, where a process looks dead to its watchdog. A reward 
 limit, and that is no hang of the run: so the leader signals now and then that it still waits, and all stay alive.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What the log says of a rollout: rewards, completions, episodes, seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ Rewards may depend on the clock (a limit passes or not), so with several process
 receive the result (`reward_scoring`): every process must train on the same numbers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

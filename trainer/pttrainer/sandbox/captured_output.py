@@ -4,8 +4,6 @@ A burst passes, then a little every second; the log says once per burst that out
 line per sample is shown in full; one that prints gigabytes does not fill the disk.
 """
 
-from __future__ import annotations
-
 BURST = 64 << 10
 """Bytes of a burst that pass at once."""
 PER_SECOND = 4 << 10

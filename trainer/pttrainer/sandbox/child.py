@@ -8,8 +8,6 @@ killed with -9 while user code was running (Linux; elsewhere it ends at the next
 Memory is bounded (`MEMORY_SHARE`); if it runs out anyway, the kernel kills the child and not the trainer.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

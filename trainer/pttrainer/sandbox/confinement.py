@@ -9,8 +9,6 @@ still hold.
 It does not stop an attack on the kernel. It stops what a policy finds by trial.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

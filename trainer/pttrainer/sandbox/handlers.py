@@ -6,8 +6,6 @@ look: "one" sample, "many" samples scored in one call, or "async", which run con
 Tools and environments have requests of their own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,6 @@ many timeouts or deaths in a row the remaining requests are not started.
 A pool must be used from the thread that created it: on Linux, children die with that thread.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import time

@@ -6,8 +6,6 @@ everything it started: its process group, and whatever left that group but still
 (Linux; elsewhere the group alone).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

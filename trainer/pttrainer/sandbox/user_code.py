@@ -5,8 +5,6 @@ wrong return value is quoted. Nothing is converted: True is not 1 and "1" is not
 reward whatever it was meant to be.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import math

@@ -14,8 +14,6 @@ own gradient, freezing and averages leave it alone. Left out: a critic's adapter
 and dropout on their inputs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

@@ -7,8 +7,6 @@ row of the batch), so micro-batches, devices and resumed runs draw the same mask
 none.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from typing import NamedTuple

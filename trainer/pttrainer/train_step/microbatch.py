@@ -8,8 +8,6 @@ Letters: B rows, T tokens, D model, V vocabulary. Left out: the sum over micro-b
 (`step`).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp

@@ -8,8 +8,6 @@ noise's size. It is added to what is looked up, before families that scale embed
 rollout draw none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

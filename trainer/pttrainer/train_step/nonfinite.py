@@ -8,8 +8,6 @@ every process: all of them stop at the same step.
 Left out: repairing a gradient (dropping the non-finite values). The remaining gradient would point elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The interface between the compiled step and an algorithm: its loss and, optionally, a teacher and a critic."""
 
-from __future__ import annotations
-
 from typing import Protocol, runtime_checkable
 
 from jax import Array

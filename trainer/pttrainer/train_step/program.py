@@ -4,8 +4,6 @@ One place combines optimizer, frozen weights and noise, so that the step whose m
 that runs. Nothing here reads data or creates weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Log-probs and values of a batch without gradient, each as one compiled function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

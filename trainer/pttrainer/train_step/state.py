@@ -1,7 +1,5 @@
 """The state that a step changes, and where it lies on the mesh."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

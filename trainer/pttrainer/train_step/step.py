@@ -5,8 +5,6 @@ loss (`microbatch`), with weights from the whole step's mask: 1 × 8 rows and 8 
 rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -9,8 +9,6 @@ Left out: several processes, which would have to compile in one order; GPUs, who
 device and would measure the rollout beside them.
 """
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 from typing import Any

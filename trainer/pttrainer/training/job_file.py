@@ -1,7 +1,5 @@
 """Read and check the job file. Imports no jax."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ptapi import load

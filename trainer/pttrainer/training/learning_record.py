@@ -14,8 +14,6 @@ The record is part of every checkpoint, so a resumed run goes on counting. Every
 alike, but only the leader knows the error text of a failed reward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Claim the run directory and load the model onto its devices, before any algorithm is involved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple

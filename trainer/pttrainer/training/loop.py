@@ -7,8 +7,6 @@ It knows steps, checkpoints, evaluations and signals; what a batch is and what i
 the log; they are flushed before every checkpoint, so the log never lacks a step that a checkpoint holds.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

@@ -7,8 +7,6 @@ is written to this machine first; a run directory in a bucket gets it uploaded. 
 same to the bit. A resumed run traces again if it passes the first step again.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

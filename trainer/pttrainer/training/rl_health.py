@@ -7,8 +7,6 @@ clip. The ranges are rules of thumb, the same for every job: docs/reference/metr
 Left out: losses, which say nothing here, and figures whose health depends on the task (reward, length, tools used).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple

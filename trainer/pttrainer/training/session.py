@@ -1,7 +1,5 @@
 """The parts of a run while it trains, and what is logged of each step; `setup` builds it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ Nothing is compiled before the whole job is known to be valid; then the step is,
 (`async_compile`). The result is the `Session`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ Numbers of a step only; nothing here touches a device or changes what is compute
 the end of one step to the end of the next.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Rules for the accelerator and the mesh on it; Python says more of both (`ptapi.validation.accelerator_rules`)."""
 
-from __future__ import annotations
-
 from ptapi.accelerators.table import single_host_types
 from ptapi.validation import accelerator_cel as cel
 from ptapi.validation.condition import Condition, empty, equals, one_of, starts_with

@@ -1,7 +1,5 @@
 """Rules for the algorithm: which one, what it asks of rewards and environment, and what belongs to one loss alone."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, differs, empty, equals, filled, has, one_of, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 

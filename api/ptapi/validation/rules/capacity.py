@@ -1,7 +1,5 @@
 """Rules for capacity: what each type of it reads, and which types go with the accelerator and the queue."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, differs, empty, equals, has, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 

@@ -1,7 +1,5 @@
 """Rules for data: how data of the hub are named, and what reads the held-out rows."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, empty, equals, has, matches, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_REWARDS

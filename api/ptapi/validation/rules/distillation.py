@@ -1,7 +1,5 @@
 """Rules for distillation: who teaches, and on whose samples."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, differs, equals, filled, has, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 

@@ -1,7 +1,5 @@
 """Rules for the environment: what answers the model between its turns."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import filled, has
 from ptapi.validation.rule import Rule, Scope
 

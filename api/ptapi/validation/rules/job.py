@@ -1,7 +1,5 @@
 """Rules for the job as a whole: its name, and the output that others read."""
 
-from __future__ import annotations
-
 from ptapi.spec.job import JOB_NAME
 from ptapi.validation.condition import Condition, has, is_true, matches, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope

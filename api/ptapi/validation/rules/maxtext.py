@@ -5,8 +5,6 @@ default, because a setting that nothing obeys is worse than none. A default that
 out: the arguments themselves (`ptoperator.render.maxtext_command`), and which of them a version of MaxText takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import BaseModel

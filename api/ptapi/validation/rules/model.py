@@ -1,7 +1,5 @@
 """Rules for the model: its revision, its adapters, and which of its weights are kept and exported."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import differs, empty, equals, has, is_true, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 

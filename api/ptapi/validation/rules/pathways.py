@@ -1,7 +1,5 @@
 """Rules for Pathways. CEL does not see `pathways.enabled`, a word or a boolean, so Python alone checks most of them."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, at, empty, equals, has, is_true, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 

@@ -3,8 +3,6 @@
 Python alone checks the keys of maps, whose length CEL cannot bound, and quantities.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

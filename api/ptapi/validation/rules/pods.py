@@ -1,7 +1,5 @@
 """Rules for the pods: their program, image, queue, environment variables and volumes."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, compare, count_set, differs, equals, has, matches, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.capacity import IS_EXISTING

@@ -1,7 +1,5 @@
 """Rules for rewards: one source each, fields that only one of them reads, and different names."""
 
-from __future__ import annotations
-
 import re
 
 from ptapi.spec import Reward

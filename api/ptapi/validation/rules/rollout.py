@@ -1,7 +1,5 @@
 """Rules for rollout: lengths, speculation, and where and how far ahead of training samples are drawn."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, compare, equals, has, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_REWARDS

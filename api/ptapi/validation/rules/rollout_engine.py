@@ -1,7 +1,5 @@
 """Rules for `rollout.engine`: what vLLM needs, and what belongs to one engine alone."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import compare, equals, has, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_REWARDS

@@ -1,7 +1,5 @@
 """Rules for training: the length of the run and of a row, how batches divide, and what each optimizer reads."""
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, compare, differs, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS

@@ -3,8 +3,6 @@
 One entry per field or value. When a feature lands, its entry goes, and its wrong manifest in the tests with it.
 """
 
-from __future__ import annotations
-
 from ptapi.validation.condition import Condition, equals, has, unset
 from ptapi.validation.rule import Rule
 

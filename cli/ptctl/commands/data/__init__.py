@@ -1,7 +1,5 @@
 """`ptctl data`: verbs on a job's data, one file each."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup

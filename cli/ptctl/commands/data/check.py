@@ -1,7 +1,5 @@
 """`ptctl data check`: show a job's data as the model sees it, with the trainer's own code in a child process."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

@@ -1,7 +1,5 @@
 """`ptctl local`: the embedded cluster (`ptlocal`), for laptops and tests."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup

@@ -1,7 +1,5 @@
 """`ptctl local env`: one shell line that points kubectl and ptctl at the embedded cluster."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

@@ -1,7 +1,5 @@
 """`ptctl local reset`: delete the embedded cluster."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

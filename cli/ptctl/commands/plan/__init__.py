@@ -1,7 +1,5 @@
 """`ptctl plan`: check whether a job fits its chips, with the trainer's own code in a child process."""
 
-from __future__ import annotations
-
 import click
 from click.core import ParameterSource
 

@@ -1,7 +1,5 @@
 """`ptctl plan fit`: find the smallest change that makes a job fit its chips."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

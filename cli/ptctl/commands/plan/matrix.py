@@ -1,7 +1,5 @@
 """`ptctl plan matrix`: compare accelerators and batch sizes for a job."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

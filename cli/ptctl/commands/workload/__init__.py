@@ -1,7 +1,5 @@
 """`ptctl workload`: the verbs on jobs, one file each."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup

@@ -1,7 +1,5 @@
 """`ptctl workload connect`: how a program reaches the chips of a headless Pathways job."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

@@ -1,7 +1,5 @@
 """`ptctl workload delete`: one job by name, or with --all those that -l and the filters select."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

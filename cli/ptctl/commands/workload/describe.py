@@ -1,7 +1,5 @@
 """`ptctl workload describe`: everything about a job on one page."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

@@ -1,7 +1,5 @@
 """`ptctl workload get`: jobs by name; `-o yaml` for scripts, or to keep."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

@@ -1,7 +1,5 @@
 """`ptctl workload logs`: the trainer's logs, all ranks in one stream."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

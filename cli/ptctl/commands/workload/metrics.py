@@ -1,7 +1,5 @@
 """`ptctl workload metrics`: the trainer's metrics, step by step."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

@@ -1,7 +1,5 @@
 """`ptctl workload render`: the manifests that the operator would create, from the operator's own code."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, pass_app

@@ -1,7 +1,5 @@
 """`ptctl workload resume`: resume a suspended job."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

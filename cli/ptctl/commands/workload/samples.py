@@ -1,7 +1,5 @@
 """`ptctl workload samples`: the model's completions and their rewards."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

@@ -1,7 +1,5 @@
 """`ptctl workload suspend`: release the chips and keep the run."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

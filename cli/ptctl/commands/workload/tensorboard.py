@@ -1,7 +1,5 @@
 """`ptctl workload tensorboard`: print the command that opens a run's event files, or run it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

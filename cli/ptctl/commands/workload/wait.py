@@ -1,7 +1,5 @@
 """`ptctl workload wait`: wait for a job, for scripts; the exit code is the result."""
 
-from __future__ import annotations
-
 import click
 
 from ptctl.ui.app import App, Target, pass_app

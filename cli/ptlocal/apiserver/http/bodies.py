@@ -1,7 +1,5 @@
 """Request bodies: media types, size, JSON, YAML and protobuf; a malformed body is a 400 or 415."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """Discovery: /api, /apis, resource lists, and the aggregated form that kubectl prefers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ptlocal.apiserver.kinds.kinds import Kind

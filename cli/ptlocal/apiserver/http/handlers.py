@@ -4,8 +4,6 @@ Everything runs in the event loop's thread, so a handler's read and write are on
 request's body and streams.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

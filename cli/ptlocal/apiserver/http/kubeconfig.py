@@ -1,7 +1,5 @@
 """The kubeconfig that points kubectl and every other client at this server."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 JSON with definitions only.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from typing import Any

@@ -4,8 +4,6 @@ Each turns (live object, patch) into a new object, which is then updated like a 
 may also create.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ One file per run of a container, raw bytes. Following polls the file five times 
 time at which the server first read a line when following, else the file's modification time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping

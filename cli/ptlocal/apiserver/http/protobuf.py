@@ -4,8 +4,6 @@ Field numbers come from protobuf.json. The server never writes protobuf; clients
 writes empty strings and zero times for unset fields, so those are dropped.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

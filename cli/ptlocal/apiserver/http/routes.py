@@ -1,7 +1,5 @@
 """URL paths of resources, parsed once: /api/v1/namespaces/x/pods/y/log and their like."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptlocal.apiserver.kinds.kinds import Kind

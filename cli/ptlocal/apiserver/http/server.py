@@ -3,8 +3,6 @@
 One catch-all route; the meaning of a path depends on the definitions that exist at that moment.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 import sqlite3

@@ -3,8 +3,6 @@
 Access reviews always allow: the token allows everything here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from aiohttp import web

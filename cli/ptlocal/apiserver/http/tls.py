@@ -5,8 +5,6 @@ the token are created once and kept in the data directory, readable only by its 
 clients stay valid across restarts. Left out: users, roles, rotation; certificates last ten years.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import secrets

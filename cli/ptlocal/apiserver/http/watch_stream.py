@@ -4,8 +4,6 @@ A watch without a resourceVersion (or with "0") starts with all existing objects
 30 s and before the end, so that a client can resume even after an hour without events.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator

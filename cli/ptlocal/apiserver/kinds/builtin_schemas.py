@@ -5,8 +5,6 @@ definition itself. The result is a graph (JSONSchemaProps contains itself), whic
 finite. OpenAPI documents are written from the unlinked form.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kinds of a CustomResourceDefinition's versions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ptlocal.apiserver.kinds.kinds import Column, Kind

@@ -3,8 +3,6 @@
 A custom resource becomes a `Kind` too (custom_resources.py); for the verbs the only difference is `is_custom`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

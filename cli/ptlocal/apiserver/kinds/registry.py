@@ -3,8 +3,6 @@
 `version` counts changes, as a cache key for discovery and OpenAPI documents.
 """
 
-from __future__ import annotations
-
 from ptlocal.apiserver.kinds.kinds import Kind, builtin_kinds
 
 

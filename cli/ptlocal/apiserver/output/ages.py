@@ -1,7 +1,5 @@
 """Times in the form of kubectl's tables."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """events.k8s.io/v1 as another view of core/v1 events: the same objects with some fields renamed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Manifest = dict[str, Any]

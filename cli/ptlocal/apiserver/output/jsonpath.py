@@ -1,7 +1,5 @@
 """The subset of kubectl's JSONPath in printer columns: `.a.b`, `['a.b/c']`, `[0]`, `[*]`, `[?(@.type=="X")]`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The printer columns of the built-in kinds. One function per kind returns an object's cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Plain JSON never parses a body: the stored bytes get apiVersion and kind in fron
 built-in kind have neither, as on a real server.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any, Protocol

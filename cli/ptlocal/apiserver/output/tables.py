@@ -3,8 +3,6 @@
 Custom resources bring their own columns; those of the built-in kinds are in printer_columns.py.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ One file per kind (or per few small ones) and one plain table. Custom resources 
 Left out: everything that nothing in this project relies on; a real API server checks far more of a pod.
 """
 
-from __future__ import annotations
-
 from ptlocal.apiserver.rules import crds, jobs, namespaces, others, pods, services
 from ptlocal.apiserver.rules.base import NO_RULES, Rules
 

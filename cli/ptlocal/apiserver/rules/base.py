@@ -1,7 +1,5 @@
 """The interface between the verbs and a kind's rules: four functions over plain dicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

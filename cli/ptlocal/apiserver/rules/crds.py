@@ -1,7 +1,5 @@
 """CustomResourceDefinitions: names, versions, structural schemas; Established as soon as they are stored."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of a Job's status writes: a finished job stays finished, and the status is consistent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ptlocal.apiserver.errors import FieldError, invalid_value, required

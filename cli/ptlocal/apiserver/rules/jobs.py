@@ -1,7 +1,5 @@
 """Jobs: defaults, the generated selector and pod labels, and the immutable template."""
 
-from __future__ import annotations
-
 import copy
 
 from ptlocal.apiserver.errors import FieldError, invalid_value, not_supported, required

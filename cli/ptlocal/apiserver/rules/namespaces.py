@@ -1,7 +1,5 @@
 """Namespaces: the name label, and the `kubernetes` finalizer until one is empty (namespace_finalizer.py)."""
 
-from __future__ import annotations
-
 from ptlocal.apiserver.rules.base import Manifest, Rules
 
 NAME_LABEL = "kubernetes.io/metadata.name"

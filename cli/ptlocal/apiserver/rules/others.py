@@ -1,7 +1,5 @@
 """The kinds with only one or two rules."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 

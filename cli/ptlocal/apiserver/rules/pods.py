@@ -1,7 +1,5 @@
 """Pods: the defaults that clients read back, the immutable spec, and container states that only advance."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

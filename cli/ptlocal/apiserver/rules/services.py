@@ -1,7 +1,5 @@
 """Services: a made-up cluster address (nothing routes to it), ports, and immutable fields."""
 
-from __future__ import annotations
-
 import zlib
 
 from ptlocal.apiserver.errors import FieldError, not_supported, required

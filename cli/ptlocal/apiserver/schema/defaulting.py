@@ -4,8 +4,6 @@ A default applies where the key is absent in an object that is there; defaults o
 that is absent gets no defaults of its fields, as in Kubernetes.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

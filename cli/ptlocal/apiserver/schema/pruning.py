@@ -5,8 +5,6 @@ additionalProperties or x-kubernetes-preserve-unknown-fields is unknown. Whether
 is the caller's (`fieldValidation`). Nulls where the schema does not allow them mean "absent", as in Go.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ptlocal.apiserver.kinds import builtin_schemas

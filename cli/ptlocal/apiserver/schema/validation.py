@@ -5,8 +5,6 @@ change are skipped: Kubernetes lets an update pass whose wrong fields were wrong
 status updates of large objects cheap. CEL rules are a walk of their own (cel/validation_rules.py), after this one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime

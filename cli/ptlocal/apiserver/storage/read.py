@@ -4,8 +4,6 @@ A page after the first shows the objects as they are now, not as they were at th
 page's resourceVersion, so a watch that starts there replays whatever happened in between.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

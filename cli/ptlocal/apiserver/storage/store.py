@@ -10,8 +10,6 @@ memory: SQLite's page cache is fast enough, and 1,000 jobs must not cost hundred
 between versions of a kind beyond renaming apiVersion.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable, Iterator

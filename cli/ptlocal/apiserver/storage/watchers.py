@@ -4,8 +4,6 @@ The one idea: a watcher's event depends on whether the object matched its select
 object that starts to match is ADDED and one that stops is DELETED, whatever the change was.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

@@ -4,8 +4,6 @@ The order is a real API server's: decoding errors (wrong type, unknown field wit
 then defaults are filled in, then all other errors are reported together as a 422.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

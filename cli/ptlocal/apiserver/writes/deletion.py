@@ -3,8 +3,6 @@
 The finalizers of a propagation policy are for the garbage collector, an ordinary client.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -5,8 +5,6 @@ that is a map by those keys), `v:"x"` (an item of a set). The schema decides whe
 lists (the default) and atomic maps. Everything here is pure.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ uses the same `Managers`. Left out: merging the oldest entries when there are mo
 one an entry was written in.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

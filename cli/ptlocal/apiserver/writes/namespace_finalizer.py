@@ -4,8 +4,6 @@ Both keep a finalizer until they are empty; objects with finalizers of their own
 their time. Runs after every deletion and at start, so it needs no state of its own.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

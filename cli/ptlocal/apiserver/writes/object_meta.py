@@ -3,8 +3,6 @@
 Pure functions over plain dicts, except for the clock and random uids and names.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import uuid

@@ -4,8 +4,6 @@ Each verb has the same steps: load the object, prepare, check, own (managedField
 reading and storing, so in the server's one thread every write is atomic.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

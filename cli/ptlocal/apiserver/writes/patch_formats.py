@@ -4,8 +4,6 @@ The strategic one uses the merge keys in the built-in kinds' schemas; like a rea
 resources. Left out of it: $retainKeys, which is accepted and dropped.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

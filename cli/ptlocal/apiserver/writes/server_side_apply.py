@@ -5,8 +5,6 @@ states, unless another manager owns it; a field that would change and belongs to
 forced. The result is stored like any update.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

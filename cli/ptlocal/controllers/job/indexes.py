@@ -1,7 +1,5 @@
 """Completion indexes as Kubernetes writes them: "0-2,4"."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

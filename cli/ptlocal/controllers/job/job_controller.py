@@ -1,7 +1,5 @@
 """Apply the decision for one Job: the thin shell of the Job controller."""
 
-from __future__ import annotations
-
 from ptkube.client import ApiError, Conflict, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
 from ptkube.informer import Informer

@@ -6,8 +6,6 @@ counts each pod exactly once.
 Left out: successPolicy, backoffLimitPerIndex, parallelism above completions for elastic Jobs.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 

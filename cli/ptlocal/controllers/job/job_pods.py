@@ -1,7 +1,5 @@
 """Pods of a Job: build one, and read the state of one."""
 
-from __future__ import annotations
-
 import copy
 
 from ptkube.objects import container_statuses, holds, is_deleting, pod_phase

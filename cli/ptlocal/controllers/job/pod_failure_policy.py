@@ -3,8 +3,6 @@
 Left out: the action FailIndex (it needs backoffLimitPerIndex); such a rule counts the failure.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ptkube.objects import container_statuses

@@ -5,8 +5,6 @@ As in Kubernetes, a pod keeps a finalizer until its count is in the status. A fa
 step, because its index shows if it was counted.
 """
 
-from __future__ import annotations
-
 from ptkube.objects import is_deleting, pod_phase
 from ptkube.resources import Manifest
 from ptlocal.controllers.job.indexes import format_indexes, parse_indexes

@@ -1,7 +1,5 @@
 """Build the objects that a JobSet owns: its child Jobs and its headless Service."""
 
-from __future__ import annotations
-
 import copy
 
 from ptkube.resources import JOBSETS, Manifest

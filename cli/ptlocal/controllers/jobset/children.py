@@ -1,7 +1,5 @@
 """The child Jobs of a JobSet, sorted by state, and the counts in its status."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ptkube.objects import holds, label

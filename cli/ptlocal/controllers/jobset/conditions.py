@@ -1,7 +1,5 @@
 """Conditions of a JobSet with the reasons and messages of the real controller, and their Events."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ptkube.resources import Manifest

@@ -1,7 +1,5 @@
 """The defaults of JobSet's mutating webhook, for API servers where that webhook does not run."""
 
-from __future__ import annotations
-
 import copy
 
 from ptkube.resources import Manifest

@@ -5,8 +5,6 @@ because they are behind alpha gates in JobSet 0.12: RestartJob, RestartJobAndIgn
 strategy; they fail the JobSet with a message.
 """
 
-from __future__ import annotations
-
 import re
 
 from ptkube.objects import true_condition

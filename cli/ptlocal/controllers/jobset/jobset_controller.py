@@ -1,7 +1,5 @@
 """Apply the decision for one JobSet: the thin shell of the JobSet controller."""
 
-from __future__ import annotations
-
 from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
 from ptkube.events import EventRecorder, timestamp
 from ptkube.informer import Informer

@@ -3,8 +3,6 @@
 Checks in the real controller's order: finished, old attempt deleted, failed, succeeded; then create, suspend or resume.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Signs: its webhooks are registered (without it JobSets cannot even be created), 
 renewed, or its Deployment requests replicas.
 """
 
-from __future__ import annotations
-
 from ptkube.client import Kube, NotFound
 from ptkube.events import seconds_since
 from ptkube.resources import DEPLOYMENTS, LEASES, MUTATING_WEBHOOKS, Manifest, Resource

@@ -1,7 +1,5 @@
 """The command of a container in terms of this machine: arguments, environment and directory."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

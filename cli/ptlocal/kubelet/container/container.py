@@ -1,7 +1,5 @@
 """One container of a pod and its runs: start it as a process, signal it, record how it ended."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -5,8 +5,6 @@ after `--flag=`) gets the volume's local directory instead, and the name of a po
 127.0.0.1 with a port that no other job uses. Text inside a shell script or a file is left unchanged.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 `NotReady` says that something the pod refers to does not exist (yet); the kubelet shows the message and retries.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import re

@@ -5,8 +5,6 @@ files; emptyDir a directory of the pod; hostPath the path itself; a persistentVo
 that outlives pods. Other kinds are refused by name.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

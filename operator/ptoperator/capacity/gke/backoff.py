@@ -3,8 +3,6 @@
 Without this every job would ask again at every poll, and a limit per minute would stay exceeded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ptkube.backoff import pause_s

@@ -6,8 +6,6 @@ now; after any failed create the pool is read, because it usually exists. After 
 backs off. See docs/decisions/0006.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ A server may be newer than the client: a status or code that the client does not
 and breaks nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

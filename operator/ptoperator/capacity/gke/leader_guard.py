@@ -1,7 +1,5 @@
 """A cloud that only the leader may change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Reservation

@@ -6,8 +6,6 @@ VM with all chips of its host. For any other reply (forbidden, not found, a kind
 asks GKE as if there were no such API.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

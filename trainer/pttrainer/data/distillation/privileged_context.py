@@ -5,8 +5,6 @@ that message, `{answer}` the gold answer, and any other placeholder a column of 
 again. Left out: context for a teacher with other weights, which no paper uses.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

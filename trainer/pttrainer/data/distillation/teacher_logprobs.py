@@ -4,8 +4,6 @@ Each is a list with an entry per assistant token, its end token included, in ord
 likely to the teacher, and their natural log-probs. K is the same for all rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ The source is listed first, then the job's choice is applied (`selection`), and 
 are cached and checked like a model's files.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

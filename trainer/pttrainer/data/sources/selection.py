@@ -4,8 +4,6 @@ A function of names; nothing is read. Names decide the split as on Hugging Face:
 `train/part.jsonl`, `dev.csv`. Two splits, formats or configurations are never mixed unless the job asks for it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase

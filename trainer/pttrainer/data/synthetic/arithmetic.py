@@ -10,8 +10,6 @@ same questions teaches it to think first, everywhere.
 No six numbers occur, in the same order, in both files. The same seed gives the same files.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -8,8 +8,6 @@ model trained on them guesses when it decodes greedily. `train.jsonl` and `eval.
 reinforcement learning discovers that the tool pays. The same seed gives the same files.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

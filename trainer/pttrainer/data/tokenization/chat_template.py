@@ -8,8 +8,6 @@ prefixes. If the shorter text is not a prefix of the longer one, a mask would be
 A base model without a template gets plain text: beginning token, prompt, completion, end token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

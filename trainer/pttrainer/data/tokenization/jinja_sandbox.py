@@ -3,8 +3,6 @@
 Loops and macros are where a template may go on for ever; each turn of them checks its thread's processor time.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import threading

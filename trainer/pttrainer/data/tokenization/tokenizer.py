@@ -5,8 +5,6 @@ read. No special tokens are added implicitly (`add_special_tokens=False`): a cha
 beginning-of-text token, and a second one would be a different prompt.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ queries per key head of all tokens, H head size. Scores and softmax are float32.
 keys a query sees, never the value of a token.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

@@ -8,8 +8,6 @@ Fused kernels never hold the scores, and skip blocks that a causal mask or a win
 plain computation of `dot_product`, which is exact everywhere. Left out: decoding over a cache (`paged_kernel`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ each its own. Then a row's token n is in its slot n, S covers the longest row, a
 tokens: the next ones overwrite them before anything is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -12,8 +12,6 @@ window (they are read and masked); reading shared pages once for all samples (th
 plain computation once per prompt).
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import Array

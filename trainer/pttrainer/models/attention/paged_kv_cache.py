@@ -13,8 +13,6 @@ Each device stores what it reads: the leading axis of the pages is split like th
 part. Left out: the choice of this cache and reading it (`paged_kernel`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

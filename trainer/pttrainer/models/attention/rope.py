@@ -4,8 +4,6 @@ Frequencies come from the config and from nowhere else: a default theta in a fun
 wrong by 3.5 logits without a failing test.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax.numpy as jnp

@@ -8,8 +8,6 @@ the rows sees the prompt and itself, never its neighbours. Results and gradients
 rounding: a prompt's keys and values receive the gradients of all its rows.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Column-blocked matrices [S, K, W], and products with them."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import Array

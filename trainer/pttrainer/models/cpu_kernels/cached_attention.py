@@ -7,8 +7,6 @@ Letters: B rows, K key heads, R queries of one, H head size, S own slots, X slot
 The unit of work is a key head of a row, whose scores stay in a CPU cache.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import Array

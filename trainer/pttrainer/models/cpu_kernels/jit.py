@@ -1,7 +1,5 @@
 """The machine code, compiled once per process and registered with XLA by name."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

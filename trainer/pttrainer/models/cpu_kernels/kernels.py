@@ -1,7 +1,5 @@
 """What `decode_backend` uses of this folder: weights in column blocks, and the computations that read them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

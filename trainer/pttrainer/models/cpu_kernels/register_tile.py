@@ -7,8 +7,6 @@ is then added to the result: this loses less to rounding than one long sum, and 
 fastest cache for all rows.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The lanes are summed pairwise at the end; XLA's order differs, its result is the same up to rounding.
 """
 
-from __future__ import annotations
-
 import struct
 
 from pttrainer.models.attention.dot_product import MASKED_SCORE

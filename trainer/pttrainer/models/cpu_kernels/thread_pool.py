@@ -6,8 +6,6 @@ may start after the call has returned: what it then reads, the counter and its e
 the last one frees it. The job itself is read only by workers that have taken a unit of it.
 """
 
-from __future__ import annotations
-
 UNITS_PER_THREAD = 4
 """Units per thread: a thread that starts late or is interrupted leaves the rest to others."""
 MAX_SPINS = 10_000

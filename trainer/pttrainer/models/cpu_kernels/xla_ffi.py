@@ -4,8 +4,6 @@ XLA passes a frame of buffers and a table of its own functions: the C interface 
 (https://docs.jax.dev/en/latest/ffi.html), version 0.3, which this is written for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 

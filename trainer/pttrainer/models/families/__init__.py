@@ -3,8 +3,6 @@
 To add one: a file, a line in `READERS`, its names in `weights.hf_names` if they differ, and a case in the tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys that all families share in `config.json`: sizes, tokens, local layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gemma 2: every other layer local, norms before and behind, soft caps on scores and logits (arXiv 2408.00118)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import ModelConfig

@@ -3,8 +3,6 @@
 Files of the multimodal models nest the text part in `text_config`; images are left out, and the export is a text model.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Rope

@@ -1,7 +1,5 @@
 """gpt-oss: experts with a clamped gate and biases, attention sinks, every other layer local, YaRN."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import Experts, ModelConfig

@@ -1,7 +1,5 @@
 """Llama 3, 3.1, 3.2 and models of their shape: the plain decoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import ModelConfig

@@ -1,7 +1,5 @@
 """Mistral: a plain decoder whose layers all use a window (arXiv 2310.06825); later releases attend globally."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import ModelConfig

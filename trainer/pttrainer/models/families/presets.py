@@ -4,8 +4,6 @@ Small ones, made for this project, and the published shapes of open models (`pub
 tokenizer, so a vocabulary must cover at least its ids.
 """
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import replace
 

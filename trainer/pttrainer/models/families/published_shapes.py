@@ -5,8 +5,6 @@ No weights and no download: `random://llama3.1-70b` has the shape only. They use
 tokens, because random models use bytes.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Qwen 2 and 2.5: biases on queries, keys and values (arXiv 2412.15115)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import ModelConfig

@@ -1,7 +1,5 @@
 """Qwen 3: a norm on each query and key head (arXiv 2505.09388)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import ModelConfig

@@ -1,7 +1,5 @@
 """Qwen 3 with experts: a softmax over all experts, the best k, optionally normalised to sum to 1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pttrainer.models.config import Experts, ModelConfig

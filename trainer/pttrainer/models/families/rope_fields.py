@@ -5,8 +5,6 @@ object per kind for models with two kinds of layers. Both are read; the first is
 understands it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

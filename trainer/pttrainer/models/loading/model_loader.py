@@ -3,8 +3,6 @@
 Everything that a job can get wrong about them is detected here, before anything is compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial

@@ -5,8 +5,6 @@ differences are one error with both values; so are missing, extra or misshapen t
 adapters are float32 here.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

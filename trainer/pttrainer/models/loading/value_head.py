@@ -4,8 +4,6 @@
 those of a linear layer with one output, as torch stores it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ request. Left out: the experts of gpt-oss, which PEFT's `all-linear` leaves out 
 merges them; nothing here imports jax.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

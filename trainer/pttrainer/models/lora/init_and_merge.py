@@ -1,7 +1,5 @@
 """Initialise adapters (`adapters`), and merge them into their matrices."""
 
-from __future__ import annotations
-
 import zlib
 from functools import partial
 from typing import Any

@@ -12,8 +12,6 @@ Left out: sending a token only to the devices of its experts (all-to-all). With 
 the axis it moves as much, and needs buffers for the worst case to drop nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

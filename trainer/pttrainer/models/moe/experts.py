@@ -6,8 +6,6 @@ Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`),
 token whatever the router does, and no capacity limit drops a token.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

@@ -3,8 +3,6 @@
 Letters: I rows (inputs), O columns (outputs), N blocks of rows.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pttrainer.models.parameters import Axes, ParamSpec

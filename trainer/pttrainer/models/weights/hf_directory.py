@@ -1,7 +1,5 @@
 """The weights of a directory in Hugging Face's layout: one safetensors file, or several with an index."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 experts. A transposed weight is stored as [out, in] there and [in, out] here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

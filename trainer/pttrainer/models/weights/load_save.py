@@ -8,8 +8,6 @@ tensor whole, then its parts. Writing goes one layer at a time, into files of at
 Missing, extra and misshapen weights are one error that lists all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

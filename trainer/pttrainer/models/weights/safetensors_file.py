@@ -6,8 +6,6 @@ A memory map would do too, but its pages count as the process's memory until the
 what a load may take is bounded here.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ One change at a time, in order of cost: first changes that keep the result (smal
 another split), then training fewer weights, then more or other chips.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

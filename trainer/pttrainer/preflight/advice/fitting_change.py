@@ -4,8 +4,6 @@ The formula had said that the job fits, or it was not asked. XLA's number, if an
 the correction factor; every change and every other chip is judged with it.
 """
 
-from __future__ import annotations
-
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.memory import formula

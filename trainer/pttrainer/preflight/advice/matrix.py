@@ -5,8 +5,6 @@ the job's own `sequence` and `expert`, its `tensor` or the next larger one that 
 slices). A micro-batch that does not divide is dropped: then a cell is one pass over its batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

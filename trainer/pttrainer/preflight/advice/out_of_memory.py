@@ -7,8 +7,6 @@ in the log. The formula (`fitting_change`) is corrected by XLA's number.
 Left out: other memories of a chip (vmem, smem); those are a kernel's bug, and no other accelerator helps.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections import Counter

@@ -13,8 +13,6 @@ compiled unless it is clearly too large: near the limit the formula is not decis
 all later candidates are judged by the formula times the compiler's need over the formula's.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

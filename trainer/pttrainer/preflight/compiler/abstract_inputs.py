@@ -3,8 +3,6 @@
 Model, optimizer, layout and loss come from the functions that training calls, so the step is defined once.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

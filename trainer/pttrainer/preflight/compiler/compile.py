@@ -4,8 +4,6 @@ Nothing is allocated or run, so all that matters of a fast compile is its memory
 machine code for a TPU's collectives, which saves a fifth of the time.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

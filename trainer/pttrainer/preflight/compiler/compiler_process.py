@@ -10,8 +10,6 @@ need is extrapolated.
 The compiler runs in a child process (`compile`), which alone imports jax: both start at once.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import re

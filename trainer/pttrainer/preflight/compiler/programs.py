@@ -4,8 +4,6 @@
 at once, where the step takes micro-batches, so it can need more. Left out: evaluation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

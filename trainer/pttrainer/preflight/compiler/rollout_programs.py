@@ -14,8 +14,6 @@ Between the two it is copied from device to device. Left out: other engines than
 host looks for; evaluation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, NamedTuple

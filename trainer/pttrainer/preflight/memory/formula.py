@@ -24,8 +24,6 @@ Temporaries are the largest of these. The numbers were fitted to the compiler at
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pttrainer.losses.loss_traits import by_token

@@ -7,8 +7,6 @@ compiled, the compiler's numbers count, and only the memory outside them is adde
 (`rollout.disaggregated.placement`), they hold all of a rollout and nothing of training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

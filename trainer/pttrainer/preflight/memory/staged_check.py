@@ -9,8 +9,6 @@ shallow models and seldom leaves a doubt: most of a rollout's memory is its argu
 (`resident`) counts at every stage: the compiler does not see it.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Literal, NamedTuple
 

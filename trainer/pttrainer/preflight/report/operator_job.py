@@ -4,8 +4,6 @@ The formula's verdict is written first, because the compiler may take too much m
 operator finds that one. A compiled verdict is cached, and a job of the same shapes compiles nothing.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

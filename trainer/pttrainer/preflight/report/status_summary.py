@@ -4,8 +4,6 @@ A negative formula fails a job only if it is clear, and so does the fast compile
 and `HOPELESS` times that, only the full compile decides, and without it the job continues.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The verdict as a table: needed and available memory, largest buffers, step time, suggested changes."""
 
-from __future__ import annotations
-
 from pttrainer.preflight.memory.resident import Buffer, total
 from pttrainer.preflight.shapes.passes import DECODE
 from pttrainer.preflight.timing.collectives import Traffic

@@ -6,8 +6,6 @@ on: model, algorithm, training, rollout, chips, compile depth, flags, versions, 
 these changes, most verdicts are never read again, so the oldest are deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 Shares have names, so that messages can name the largest. Divisions come from `logical_axes`, like those of real arrays.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from itertools import permutations

@@ -7,8 +7,6 @@ like a local run would (`python -m pttrainer run` takes all devices, whatever th
 Left out: other machines than this one; step time (no table of rates is published); changes of chips.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ transfer         of weights to other devices, if others sample: two programs
 rollout          weights, prompts, tokens: three programs one after the other; the last two if others sample
 """
 
-from __future__ import annotations
-
 import math
 
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE

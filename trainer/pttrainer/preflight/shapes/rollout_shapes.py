@@ -3,8 +3,6 @@
 `rollout_programs` lowers the engine's programs from it. Left out: other engines than the native one; evaluation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

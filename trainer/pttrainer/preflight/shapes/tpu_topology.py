@@ -5,8 +5,6 @@ Or local devices (`local_devices`), which know both themselves. The TPU compiler
 then the formula alone answers.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 import os

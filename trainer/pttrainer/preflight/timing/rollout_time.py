@@ -4,8 +4,6 @@ Every token reads the weights once and the whole cache, whatever is in it. Every
 length; rows that end early, rewards and environments are not included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

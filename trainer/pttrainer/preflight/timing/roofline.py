@@ -4,8 +4,6 @@ FLOPs at the chip's peak, bytes of its memory at their bandwidth, collectives at
 by what does not overlap and by how far kernels are from the peak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Real steps are slower (`roofline`), so time is "at least" and tokens per second 
 evaluation are not included.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pttrainer.models import flops

@@ -5,8 +5,6 @@ The choice is a single letter A to J inside the last `<answer>…</answer>`, aft
 two letters count as a choice.
 """
 
-from __future__ import annotations
-
 import re
 
 from pttrainer.rewards import Row

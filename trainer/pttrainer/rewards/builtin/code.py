@@ -13,8 +13,6 @@ for too much memory or exits before its tests is wrong: 0. Left out: other langu
 tests share an interpreter, so a program may cheat (compare equal to everything); the second form prevents that.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

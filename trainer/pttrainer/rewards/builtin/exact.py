@@ -4,8 +4,6 @@ The answer is the content of the last `<answer>…</answer>`, the text after the
 completion. Texts are compared trimmed, with runs of white space collapsed, and case folded.
 """
 
-from __future__ import annotations
-
 from pttrainer.rewards import Row
 from pttrainer.rewards.answer_extraction import marked_answer
 

@@ -5,8 +5,6 @@ Without a pattern the format is reasoning, then answer, each in its tags, each o
 a match of that regular expression; `.` matches line ends, `^` and `$` the ends of the completion.
 """
 
-from __future__ import annotations
-
 import re
 
 from pttrainer.rewards import RewardFunction, Row

@@ -9,8 +9,6 @@ computed (`\sqrt{324}`; `math` does that). A gold answer without a number (`yes`
 the text, so this runs inside the trainer.
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

@@ -6,8 +6,6 @@ Counted in tokens, as the limit is, and never below −1. In a multi-turn episod
 Weight it beside a correctness reward: alone it teaches silence.
 """
 
-from __future__ import annotations
-
 
 def reward(tokens: int, max_tokens: int, buffer_tokens: int) -> float:
     """Return a reward between −1 and 0."""

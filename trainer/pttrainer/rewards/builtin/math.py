@@ -6,8 +6,6 @@ child process with a wall-clock limit, and math-verify's own alarms are off. A c
 (0); a gold answer without one is an error (no reward).
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from functools import lru_cache

@@ -8,8 +8,6 @@
 Reads the episode's turns (`row["transcript"]`), so it needs an environment; without one it is an error (no reward).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

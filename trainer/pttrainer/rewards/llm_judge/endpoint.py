@@ -10,8 +10,6 @@ Left out: streaming, and any client library; a few blocking calls in threads suf
 the devices work. The key goes into one header and into no file, message or cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

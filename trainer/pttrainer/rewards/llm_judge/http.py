@@ -1,7 +1,5 @@
 """HTTP client of a judge: one deadline for the whole reply, a size limit, and no redirect with the key."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import socket

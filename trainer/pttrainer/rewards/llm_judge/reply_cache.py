@@ -5,8 +5,6 @@ depends on, the reply, its tokens), and a line with calls and tokens so far, whi
 because a bucket cannot append.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -12,8 +12,6 @@ batches in progress and keeps them, so that a run that is killed and resumed tra
 with a smaller bound (a fork, an edited job) drops what is now too old, counts it and samples again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

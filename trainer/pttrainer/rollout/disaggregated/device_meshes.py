@@ -1,7 +1,5 @@
 """The meshes of a job's devices: one trains, and one samples if other devices do (`placement`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

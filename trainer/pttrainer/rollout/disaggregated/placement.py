@@ -6,8 +6,6 @@ weights, because a token reads all weights once, and more copies read at once. L
 other (`weight_sync`), and the meshes themselves (`device_meshes`).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from ptapi.accelerators import Slice

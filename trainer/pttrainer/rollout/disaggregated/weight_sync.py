@@ -12,8 +12,6 @@ With adapters only they move after the first time; the static weights are compar
 move packed. Left out: several processes, each of which would see its own devices alone (`training.setup` refuses them).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

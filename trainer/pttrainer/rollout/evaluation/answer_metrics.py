@@ -11,8 +11,6 @@ whole words; none otherwise, which is wrong and a false positive of no label.
 Labels are those of the job, or the gold answers that occur.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Arithmetic alone, for devices that are here (`max_rows`) and for those that are not (`pttrainer.preflight`).
 """
 
-from __future__ import annotations
-
 from pttrainer.models import ModelStructure
 from pttrainer.models.config import head_size
 from pttrainer.runtime.distributed.logical_axes import Shape

@@ -4,8 +4,6 @@ The choice is made when rows begin (`shared`, `idle`), from what is computed and
 cache that they are given.
 """
 
-from __future__ import annotations
-
 from jax import Array
 
 from pttrainer.models import Model

@@ -5,8 +5,6 @@ sampled it. Its text ends with the string (`completion_text`). Rows are checked 
 time of the check does not change them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

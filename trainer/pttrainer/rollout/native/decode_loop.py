@@ -15,8 +15,6 @@ program but this one. Rows share one clock (`models.attention.kv_cache`). With a
 round decodes its proposals too and accepts those that hold; then each row has a clock of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Letters: B rows, P prompts, G samples per prompt, N = P·G, T lines of a dispatch, L more of them, D model.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from jax import Array, lax

@@ -1,7 +1,5 @@
 """The number of rows that fit on the devices of this process."""
 
-from __future__ import annotations
-
 import jax
 
 from pttrainer.models import ModelStructure

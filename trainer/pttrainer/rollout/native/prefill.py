@@ -3,8 +3,6 @@
 Letters: P prompts, S slots, T tokens of a piece, D model.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple

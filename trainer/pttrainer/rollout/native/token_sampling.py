@@ -8,8 +8,6 @@ needs V of them, which on a CPU cost more than the model. The cumulative sum goe
 then within one block, so that it reads the logits twice and not log V times.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

@@ -4,8 +4,6 @@ The draft is kept in decoding layout and in the model's compute format. Nothing 
 how fast samples come, never which: so it may be another one after a restart.
 """
 
-from __future__ import annotations
-
 import time
 
 import jax

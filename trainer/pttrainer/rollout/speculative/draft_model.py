@@ -10,8 +10,6 @@ Its cache goes as the model's does: same tokens in the same slots. The last prop
 token is missing where all are taken.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ up to N; of several the latest. If fewer than K tokens follow it, they are repea
 go on. If nothing agrees, the newest token is proposed again: a pass costs the same with any proposals.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

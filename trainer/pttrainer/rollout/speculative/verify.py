@@ -13,8 +13,6 @@ A pass writes all its tokens into the cache; setting a row's clock back to the a
 overwrite the others before it reads (`models.attention.kv_cache`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol

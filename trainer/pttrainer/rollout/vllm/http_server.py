@@ -13,8 +13,6 @@ Read in vLLM 0.32.0. Left out: streaming, redirects (they would carry the key el
 key goes into one header and into no file or message.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

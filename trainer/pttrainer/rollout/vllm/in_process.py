@@ -7,8 +7,6 @@ is a child process, which ends with this one; if it dies, it is created again fr
 Run with the CPU build of vLLM 0.32.0; see docs/reference/not-run.md.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence

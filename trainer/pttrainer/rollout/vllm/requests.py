@@ -8,8 +8,6 @@ step, prompt), so a resumed run sends the same requests. The same replies are no
 what else it computes at the time, and its TPU backend ignores a request's seed.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ choices[]  token_ids                          with `return_token_ids` (vLLM 0.10
            prompt_logprobs[] {id: {logprob}}  with `prompt_logprobs`; null for the first token
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -8,8 +8,6 @@ vLLM's log-probs are not bit-equal to the trainer's; the loss corrects for that 
 `sampler/…` shows the difference.
 """
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable, Sequence

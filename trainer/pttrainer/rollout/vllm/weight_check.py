@@ -10,8 +10,6 @@ The second finds an update that is accepted and ignored while weights are still 
 Sensitivity: a change of the trainer's own log-probs below `STILL` is not checked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

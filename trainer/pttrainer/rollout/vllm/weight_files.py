@@ -6,8 +6,6 @@ The attempt is random, so a name is never used twice: neither by a restarted run
 name. What an earlier attempt left is removed, and a version as soon as the next is read.
 """
 
-from __future__ import annotations
-
 import secrets
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ is multiplied by an odd number derived from its index, so swapped elements chang
 forgery.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -8,8 +8,6 @@ one place.
 Nothing here imports jax: `sharding` builds meshes and shardings from it, and preflight's formula counts bytes with it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

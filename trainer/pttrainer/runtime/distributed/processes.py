@@ -19,8 +19,6 @@ JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator
     the variable that spec.rewards[].judge.apiKeyEnv names       the API key of a judge's endpoint (`secret`)
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """Where arrays live: meshes of devices, and shardings from the table in `logical_axes`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 The digest of an unchanged file is cached, so callers may ask for it repeatedly.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import lru_cache
 from pathlib import Path

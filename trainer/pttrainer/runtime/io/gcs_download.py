@@ -4,8 +4,6 @@ The ranges of a file are fetched in parallel and written where they belong. A fi
 is complete and its CRC32C matches the bucket's. A list beside the files records which objects they are copies of.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Hugging Face's hub, through its own client and shared cache; its errors are translated to the job's fields."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

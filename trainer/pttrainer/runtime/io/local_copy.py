@@ -1,7 +1,5 @@
 """A local copy of a user's Python file, wherever the job's URI points."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ Remote files are copied into a cache once and checked against the source's own c
 place. Hugging Face models use the cache that all its tools share.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass

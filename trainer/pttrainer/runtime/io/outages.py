@@ -3,8 +3,6 @@
 The hub's and Google's clients come with HTTP libraries of their own, so their exceptions are known by name.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@ mount has changed cannot be written. Every other write calls `fence` first. Left
 could not be read or written, and why.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ Only runs of several processes write it; for one, `progress.json` is enough. A w
 no second one starts meanwhile.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

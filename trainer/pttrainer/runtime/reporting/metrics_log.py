@@ -4,8 +4,6 @@ A resumed run repeats the steps after its checkpoint; their old lines are droppe
 line that a kill cut in half is dropped with them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The operator reads `progress.json`. It is replaced atomically, at once when the 
 every `MIN_INTERVAL_S`. Step lines go to stdout, everything else to stderr.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

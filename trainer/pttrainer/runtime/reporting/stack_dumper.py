@@ -9,8 +9,6 @@ operator.
 Left out: processes that are stopped or frozen with their host. No signal reaches those.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

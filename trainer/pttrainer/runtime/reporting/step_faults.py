@@ -4,8 +4,6 @@ Equal rewards are not a fault, however few samples are left to learn from. Fault
 (`rewards` and `rollout`, for samples without a reward); `learning_record` decides what many of them mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple

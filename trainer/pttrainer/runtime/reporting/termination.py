@@ -4,8 +4,6 @@ Every end becomes an exit code (`ptapi.failures`) and one line of JSON: the pod'
 `termination.json`. A traceback is shown for bugs only.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -10,8 +10,6 @@ rearming stops, it writes all stacks to stderr and ends the process. Long before
 copies them into the run directory.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

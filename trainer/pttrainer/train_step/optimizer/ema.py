@@ -8,8 +8,6 @@ are, lives where they live, and is part of the optimizer's state, hence of check
 With adapters, it is the average of the adapters.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

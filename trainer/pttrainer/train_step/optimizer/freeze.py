@@ -4,8 +4,6 @@ Frozen weights get no gradient, no weight decay and no share in the gradient nor
 state either, and its gradient is not computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

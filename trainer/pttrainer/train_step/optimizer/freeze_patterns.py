@@ -5,8 +5,6 @@ A pattern is a word (`embeddings`, `head`, `norms`, `layers.0-3`, `layers.7`) or
 of a layer are frozen together: their number in a name is written `*`. How a step leaves them unchanged: `freeze`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

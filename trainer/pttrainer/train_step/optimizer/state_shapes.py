@@ -7,8 +7,6 @@ with the average of the weights if one is kept, and without fully frozen weights
 and `state_sharding` their shardings, both with jax: this gives the same shapes, and a test compares the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ptapi.spec import Optimizer

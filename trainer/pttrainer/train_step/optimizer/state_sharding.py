@@ -5,8 +5,6 @@ it; a row or column of Adafactor keeps the remaining axes of the weight; all els
 is small and replicated.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -4,8 +4,6 @@ The decay always ends at the run's last step, because its length is the run's le
 decay acts on matrices only: shrinking a norm's scale towards zero regularises nothing.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -8,8 +8,6 @@ in the papers.
 What a job does not set comes from `DEFAULTS`, the papers' values except where a comment says otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -6,8 +6,6 @@ repositories are left out: the run keeps the commit that it began with. Files th
 needs them reports why.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """The progress of the run in a directory, derived from its files, without jax."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -5,8 +5,6 @@ has the number, or one that started at another time. A restarted container has a
 of other machines, nor where there is no /proc.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

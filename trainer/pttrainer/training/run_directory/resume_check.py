@@ -6,8 +6,6 @@ in one error; other changes are reported and recorded in the lineage. A director
 resume: any job may start there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

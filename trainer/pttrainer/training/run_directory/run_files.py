@@ -4,8 +4,6 @@ A directory belongs to one job from its first step on. Another job is refused be
 resume from checkpoints that are not its own. The `lease` ensures that no two processes of one job write there.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import platform

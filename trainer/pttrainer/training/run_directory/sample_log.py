@@ -4,8 +4,6 @@ The text waits until the step's metrics are written, because importing TensorBoa
 not delay the first step's line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

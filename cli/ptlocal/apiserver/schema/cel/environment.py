@@ -5,8 +5,6 @@ one that misuses a field fails when it runs. Declared ones would refuse what Kub
 checker compares no integer with a double.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

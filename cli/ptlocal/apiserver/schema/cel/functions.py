@@ -5,8 +5,6 @@ text, because an extension cannot give CEL a type of its own. The argument of `i
 an optional that reaches Python ends the process (cel-expr-python 0.1.3), and typed overloads keep it from there.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Callable
 from decimal import Decimal

@@ -5,8 +5,6 @@ that reads oldSelf runs only where there is an old value. At the root, self is t
 rules see name and generateName alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ptlocal.apiserver.errors import FieldError

@@ -1,7 +1,5 @@
 """A value of JSON as rules see it: the types its schema gives, and names that CEL can write."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from functools import lru_cache

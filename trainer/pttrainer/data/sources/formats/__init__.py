@@ -4,8 +4,6 @@ A format is a function from a file's content to `Record`s. An error in one row i
 DataError), because the job decides whether a bad row ends the run; an error of the whole file is raised.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """CSV and TSV with a header, quoted as spreadsheets do; every cell is text. A row's number is its first line."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

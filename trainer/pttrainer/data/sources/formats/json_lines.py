@@ -1,7 +1,5 @@
 """JSON Lines: one object per line. Blank lines are skipped; lines are counted as an editor does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """JSON: a list of objects. A .json file that holds JSON Lines is common, and read as such."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

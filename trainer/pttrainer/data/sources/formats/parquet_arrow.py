@@ -3,8 +3,6 @@
 Values become JSON types, so that a row is the same in every file format: times and decimals become text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A row as its file format yields it."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from pttrainer.errors import DataError
