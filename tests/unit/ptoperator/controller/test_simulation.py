@@ -7,7 +7,7 @@ faults stop, the world runs on, and the end is checked against what happened.
 
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,9 @@ class Faults:
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
         return self.api.get_subresource(r, name, subresource, namespace)
+
+    def pod_logs(self, name: str, namespace: str, **options: Any) -> Iterator[str]:
+        return self.api.pod_logs(name, namespace, **options)
 
     def create(self, r: Resource, body: Manifest) -> Manifest:
         return self._write(lambda: self.api.create(r, body))

@@ -279,7 +279,7 @@ def decoding_shardings(model: Model, mesh: Mesh) -> Any:
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 
     layer = sharding.weight_shardings(mesh, shapes["layers"][0], without_fsdp(axes.pop("layers"), without_layer=True))
-    if mesh.devices.flat[0].platform == "tpu":
+    if isinstance(mesh, Mesh) and mesh.devices.flat[0].platform == "tpu":  # an abstract mesh has no devices
         layer = {**layer, "attention": _transposed(layer["attention"])}
     layers = (layer,) * len(shapes.pop("layers"))
     return {**sharding.weight_shardings(mesh, shapes, without_fsdp(axes, without_layer=False)), "layers": layers}
