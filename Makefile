@@ -122,6 +122,7 @@ $(AOT)/.ready: pyproject.toml
 aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here (its own environment, 1.4 GB, 2 minutes)
 	JAX_PLATFORMS=cpu $(AOT)/bin/python -m pytest tests/integration/pttrainer/test_tpu_compile.py tests/integration/pttrainer/test_tpu_decode.py tests/integration/pttrainer/test_preflight.py tests/integration/pttrainer/test_mesh_of_tpus.py tests/unit/pttrainer/runtime/test_pathways.py -q
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/preflight_times.py hopeless
+	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu_programs.py v6e-8 --model qwen3-0.6b --rows 8 --length 256
 
 images: $(VENV)/.python  ## build both images with podman, buildah or docker, and try them (ACCELERATOR=tpu REGISTRY=… PYTHON_IMAGE=…)
 	$(BIN)/python scripts/build_images.py

@@ -4,11 +4,15 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVarTuple, Unpack
 
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.monitoring import logging
 from ptoperator.settings import LOG_LEVELS, Settings, SettingsError
+
+Ts = TypeVarTuple("Ts")
 
 EPILOG = """\
 examples:
@@ -60,14 +64,33 @@ def _run(options: argparse.Namespace, settings: Settings) -> int | None:
         # kopf would ask for the user's name, which a container's user id need not have
         identity=identity,  # type: ignore[arg-type]
     )
+    loop = _Loop()
     try:
-        asyncio.run(operator)
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(operator)
     except APINotFoundError as error:  # of a definition's deletion, kopf's watch of its objects may hear first
+        if loop.is_signalled:
+            return 0
         print(f"posttrain operator: a watched kind is gone, watching anew: {error}", file=sys.stderr)
         return None
     except (asyncio.CancelledError, KeyboardInterrupt):
         pass  # told to stop
     return 0
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Remembers that a signal came: kopf forgets one that comes while it ends for another reason."""
+
+    is_signalled = False
+
+    def add_signal_handler(self, sig: int, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        """Call back as asked."""
+
+        def called() -> None:
+            self.is_signalled = True
+            callback(*args)
+
+        super().add_signal_handler(sig, called)
 
 
 class CloudError(Exception):

@@ -27,6 +27,7 @@ ELSEWHERE = {
     "loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
     "native_rollout.py": "benchmarks/rollout.py",
     "preflight_times.py": "Makefile",  # asks the TPU compiler
+    "tpu_programs.py": "Makefile",  # as above
 }
 
 
