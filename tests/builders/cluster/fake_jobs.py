@@ -1,5 +1,6 @@
 """PostTrainJobs that the fake trainer runs: what a test does with them, and what it sees of them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,12 @@ class Jobs:
         return PostTrainJobStatus.model_validate(job.get("status") or {})
 
     def wait_phase(self, name: str, *phases: str) -> PostTrainJobStatus:
-        eventually(lambda: str(self.status(name).phase) in phases, shown=lambda: self.status(name))
+        self.wait(lambda: str(self.status(name).phase) in phases, shown=lambda: self.status(name))
         return self.status(name)
 
-    wait = staticmethod(eventually)
+    @staticmethod
+    def wait(is_so: Callable[[], Any], timeout_s: float = 600.0, shown: Callable[[], Any] = lambda: "") -> None:
+        eventually(is_so, timeout_s, shown)
 
     def left(self, name: str) -> list[str]:
         """Everything that was made for a job and is still there."""

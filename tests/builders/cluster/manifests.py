@@ -39,7 +39,7 @@ def configmap(name: str, data: dict[str, str] | None = None, **metadata: Any) ->
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}, "data": data or {}}
 
 
-def eventually(is_so: Callable[[], Any], timeout_s: float = 600.0, shown: Callable[[], Any] = lambda: "") -> Any:
+def eventually(is_so: Callable[[], Any], timeout_s: float = 300.0, shown: Callable[[], Any] = lambda: "") -> Any:
     """The first true value; many things on a real server, or a busy machine, take a moment."""
     end = time.monotonic() + timeout_s
     while not (value := is_so()):

@@ -1,11 +1,13 @@
 """What tests of a job's life do to it and see of it, in the small cluster in memory."""
 
 import json
+from collections.abc import Callable
 
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
 from ptapi.status import PostTrainJobStatus
-from ptkube.resources import POSTTRAINJOBS
+from ptkube.errors import ApiError
+from ptkube.resources import POSTTRAINJOBS, Resource
 
 NAME = "llama"
 
@@ -18,6 +20,19 @@ def create(world: World, **spec: object) -> None:
 def edit(world: World, **policy: object) -> None:
     """Change the job's run policy."""
     world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, {"spec": {"runPolicy": policy}})
+
+
+def fail_writes(world: World, verb: str, kind: Resource, error: ApiError) -> Callable[[], None]:
+    """Let the API server answer a verb on a kind with an error; call the result to mend it."""
+    working = getattr(world.api, verb)
+
+    def fail(r: Resource, *rest: object, **more: object) -> object:
+        if r is kind:
+            raise error
+        return working(r, *rest, **more)
+
+    setattr(world.api, verb, fail)
+    return lambda: setattr(world.api, verb, working)
 
 
 def status(world: World) -> PostTrainJobStatus:

@@ -55,7 +55,7 @@ def until(found: Callable[[], Any]) -> Any:
         with suppress(ApiError):
             return found()
 
-    return eventually(answer)
+    return eventually(answer, 600)
 
 
 def test_a_cluster_starts_once_keeps_its_state_and_leaves_nothing(data: Path) -> None:

@@ -1,7 +1,5 @@
 """The life of a job, event by event, in a small cluster in memory."""
 
-from collections.abc import Callable
-
 import pytest
 from tests.builders.operator.job_steps import (
     NAME,
@@ -14,6 +12,7 @@ from tests.builders.operator.job_steps import (
     end,
     events,
     exit_all,
+    fail_writes,
     phase,
     said,
     settle,
@@ -24,8 +23,10 @@ from tests.builders.operator.world import NAMESPACE, Operator, World, job_manife
 
 from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
-from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS
 from ptoperator.kube import labels
+
+REFUSAL = Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
 
 
 def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> None:
@@ -396,14 +397,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
 
 def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator, world: World) -> None:
     create(world)
-    made = world.api.create
-
-    def refuse(r: object, body: Manifest) -> Manifest:
-        if r is JOBSETS:
-            raise Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
-        return made(r, body)  # type: ignore[arg-type]
-
-    world.api.create = refuse  # type: ignore[method-assign,assignment]
+    mend = fail_writes(world, "create", JOBSETS, REFUSAL)
     operator.work()
     status_, reason, message = condition(world, "CapacityReady")
     assert (status_, reason) == ("False", "CreateFailed")
@@ -412,7 +406,7 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator,
     world.tick(60)
     operator.work()
     assert [line for line in world.api.log[writes:] if line.startswith(("status", "create Event"))] == []
-    world.api.create = made  # type: ignore[method-assign]
+    mend()
     world.tick(60)
     settle(operator)
     assert len(world.pods) == 1
@@ -444,24 +438,12 @@ def test_a_pod_evicted_by_a_taint_is_a_host_error_although_its_peer_saved_first(
 
 
 WEBHOOK = 'Internal error occurred: failed calling webhook "vjobset.kb.io": connection refused'
-
-
-def fail_writes(world: World, verb: str, kind: Resource) -> Callable[[], None]:
-    """Let the API server answer 500 to a verb on a kind; call the result to mend it."""
-    made = getattr(world.api, verb)
-
-    def fail(r: Resource, *rest: object, **more: object) -> object:
-        if r is kind:
-            raise ApiError(500, "InternalError", WEBHOOK)
-        return made(r, *rest, **more)
-
-    setattr(world.api, verb, fail)
-    return lambda: setattr(world.api, verb, made)
+FAILURE = ApiError(500, "InternalError", WEBHOOK)
 
 
 def test_a_webhook_that_is_down_is_told_at_the_first_try(operator: Operator, world: World) -> None:
     create(world)
-    mend = fail_writes(world, "create", JOBSETS)
+    mend = fail_writes(world, "create", JOBSETS, FAILURE)
     operator.hear()
     for _ in range(3):
         operator.look((NAMESPACE, NAME))
@@ -477,7 +459,7 @@ def test_a_webhook_that_is_down_is_told_at_the_first_try(operator: Operator, wor
 
 def test_a_running_job_that_cannot_be_suspended_says_why(operator: Operator, world: World) -> None:
     bring_up(operator)
-    mend = fail_writes(world, "patch", JOBSETS)
+    mend = fail_writes(world, "patch", JOBSETS, FAILURE)
     edit(world, suspend=True)
     operator.hear()
     operator.look((NAMESPACE, NAME))
@@ -494,7 +476,7 @@ def test_a_running_job_that_cannot_be_suspended_says_why(operator: Operator, wor
 
 def test_a_finished_job_whose_pods_cannot_be_stopped_says_why_until_they_are(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"activeDeadlineSeconds": 60})
-    mend = fail_writes(world, "delete", JOBSETS)
+    mend = fail_writes(world, "delete", JOBSETS, FAILURE)
     world.tick(61)
     for _ in range(3):
         operator.hear()
@@ -511,14 +493,7 @@ def test_a_finished_job_whose_pods_cannot_be_stopped_says_why_until_they_are(ope
 
 def test_a_jobset_that_was_refused_is_not_called_created(operator: Operator, world: World) -> None:
     create(world)
-    made = world.api.create
-
-    def refuse(r: Resource, body: Manifest) -> Manifest:
-        if r is JOBSETS:
-            raise Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
-        return made(r, body)
-
-    world.api.create = refuse  # type: ignore[method-assign]
+    fail_writes(world, "create", JOBSETS, REFUSAL)
     operator.work()
     assert ("Normal", "Created") not in events(world)
     assert status(world).job_set == ""

@@ -4,12 +4,12 @@ import json
 from datetime import timedelta
 
 import pytest
-from tests.builders.operator.job_steps import NAME, settle
+from tests.builders.operator.job_steps import NAME, fail_writes, settle
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube import timestamps
 from ptkube.errors import Forbidden
-from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest, Resource
+from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
 from ptoperator.kube import labels
 from ptoperator.render.tensorboard import tensorboard_name
 from ptoperator.settings import Settings, SettingsError
@@ -63,19 +63,12 @@ def test_an_operator_without_servers_starts_none_and_links_the_run_directory(ope
 
 def test_a_refused_tensorboard_holds_up_nothing(operator: Operator, world: World) -> None:
     world.api.create(POSTTRAINJOBS, job_manifest(NAME, **SERVED))
-    made = world.api.create
-
-    def refuse(r: Resource, body: Manifest) -> Manifest:
-        if r is DEPLOYMENTS:
-            raise Forbidden(403, "Forbidden", "exceeded quota: deployments")
-        return made(r, body)
-
-    world.api.create = refuse  # type: ignore[method-assign]
+    mend = fail_writes(world, "create", DEPLOYMENTS, Forbidden(403, "Forbidden", "exceeded quota: deployments"))
     operator.hear()
     operator.look((NAMESPACE, NAME))
     job = world.api.find(POSTTRAINJOBS, NAME)
     assert job["status"]["phase"] == "Provisioning"
-    world.api.create = made  # type: ignore[method-assign]
+    mend()
     settle(operator)
     assert len(world.api.kinds("Deployment")) == 1
 

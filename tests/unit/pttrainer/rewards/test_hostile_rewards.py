@@ -134,7 +134,7 @@ def test_a_child_that_reads_no_more_makes_nobody_wait(hostile: Callable[..., Run
     runner, now = hostile(timeout_s=2.0), tmp_path / "now"
     assert judged(runner, "holds the lock later", now=str(now)) == [20]
     now.touch()
-    eventually(lambda: not now.exists())
+    eventually(lambda: not now.exists(), 120)
     began = time.monotonic()
     assert np.isnan(judged(runner, "a", text="long" * 1_000_000)).all()
     assert time.monotonic() - began < 300
@@ -148,7 +148,7 @@ def test_what_a_reward_starts_ends_with_it(hostile: Callable[..., Runner], tmp_p
     runner.close()
     started = [int(line) for line in Path(pids).read_text().split()]
     assert len(started) == 3
-    eventually(lambda: not any(is_running(pid) for pid in started))
+    eventually(lambda: not any(is_running(pid) for pid in started), 120)
 
 
 def test_gigabytes_that_a_reward_prints_are_not_in_the_log(

@@ -55,7 +55,7 @@ def test_a_signal_writes_stacks_and_ends_nothing(tmp_path: Path) -> None:
     dog = Watchdog(lambda: beat(since=time.monotonic()), Directory(tmp_path), 2, None, end=codes.append, poll_s=0.01)
     os.kill(os.getpid(), signal.SIGUSR1)
     target = tmp_path / run_directory.stack_file(3, 2)
-    eventually(target.exists)
+    eventually(target.exists, 120)
     dog.stop()
     assert "test_a_signal_writes_stacks" in target.read_text()
     assert codes == []
@@ -139,7 +139,7 @@ def test_every_process_leaves_a_sign_of_life_and_no_write_waits_for_another(tmp_
     assert [thread.name for thread in threading.enumerate()].count("heartbeat") == 1
     gate.set()
     target = tmp_path / run_directory.heartbeat_file(7)
-    eventually(target.exists)
+    eventually(target.exists, 120)
     document = run_directory.Heartbeat.model_validate_json(target.read_text())
     assert (document.process, document.step, document.stage, document.attempt) == (7, 40, "training", 3)
     assert document.host == socket.gethostname()

@@ -110,7 +110,7 @@ def test_the_second_writer_is_refused_with_who_writes_there_and_leaves_nothing(p
 
 def test_of_machines_that_begin_at_once_one_writes(place: Place, begin: Begin) -> None:
     processes = [begin("--host", f"laptop-{i}") for i in range(5)]
-    eventually(lambda: sum(process.poll() is None for process in processes) == 1)
+    eventually(lambda: sum(process.poll() is None for process in processes) == 1, 30)
     (winner,) = (process for process in processes if process.poll() is None)
     ends = [end(process) for process in processes if process is not winner]
     assert [code for code, _ in ends] == [ExitCode.OUTPUT_CONFLICT] * 4, ends
@@ -149,17 +149,17 @@ def test_a_stopped_process_that_goes_on_when_another_writes_there_ends_and_write
 ) -> None:
     first = begin("--host", hosts[0])
     taken(first)
-    eventually(lambda: len(lines(place)) > 3)
+    eventually(lambda: len(lines(place)) > 3, 30)
     first.send_signal(signal.SIGSTOP)
     second = begin("--host", hosts[1])
     assert taken(second) >= LIMIT_S
-    eventually(lambda: len(lines(place)) > 10)
+    eventually(lambda: len(lines(place)) > 10, 30)
     token, before = held(place).token, lines(place)
     first.send_signal(signal.SIGCONT)
     code, errors = end(first)
     assert code == ExitCode.OUTPUT_CONFLICT, errors
     assert f"ptctl train on {hosts[1]}, pid {second.pid} has held the lease since" in errors
-    eventually(lambda: len(lines(place)) > len(before) + 3)
+    eventually(lambda: len(lines(place)) > len(before) + 3, 30)
     assert set(lines(place)[len(before) :]) == {hosts[1]}
     assert held(place).token == token
     assert place.names() == [LEASE, writer.LINES]
@@ -168,12 +168,12 @@ def test_a_stopped_process_that_goes_on_when_another_writes_there_ends_and_write
 def test_a_stopped_process_goes_on_where_nobody_else_came(place: Place, begin: Begin) -> None:
     process = begin()
     taken(process)
-    eventually(lambda: lines(place))
+    eventually(lambda: lines(place), 30)
     process.send_signal(signal.SIGSTOP)
     before = lines(place)
     time.sleep(LIMIT_S * 1.2)
     process.send_signal(signal.SIGCONT)
-    eventually(lambda: len(lines(place)) > len(before) + 3)
+    eventually(lambda: len(lines(place)) > len(before) + 3, 30)
     process.send_signal(signal.SIGTERM)
     assert end(process) == (0, "")
 
@@ -324,7 +324,7 @@ def test_what_is_known_of_a_holder(changes: dict[str, object], expected: str) ->
 
 def test_a_process_that_nobody_has_buried_is_gone() -> None:
     child = subprocess.Popen(["true"])
-    eventually(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z")
+    eventually(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z", 30)
     mine = lease_holder.lease_of_this_process(job())
     started = int(Path(f"/proc/{child.pid}/stat").read_text().split()[21])
     assert lease_holder.life(mine.model_copy(update={"pid": child.pid, "process_started": started})) == "gone"
