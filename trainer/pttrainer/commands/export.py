@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
         return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
 
     like = jax.tree.map(stored, *shapes)
-    trained, found_step = read_params(
+    trained, exported_step = read_params(
         path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged
     )
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
             tokenizer_files,
             ExportWriter(jax.device_get),
         )
-    note(f"{options.out}: step {found_step} of {place.uri}")
+    note(f"{options.out}: step {exported_step} of {place.uri}")
 
 
 def find(uri: str) -> tuple[str, int | None]:

@@ -27,11 +27,11 @@ class Backoff:
         """Return the rejection that forbids calls now, or None."""
         return self._why if self._why is not None and self._seconds() < self._until else None
 
-    def refused(self, why: CloudFailure, asked_s: float | None = None) -> None:
-        """Record a rejection. asked_s: the retry delay that the API names."""
+    def refused(self, why: CloudFailure, retry_delay_s: float | None = None) -> None:
+        """Record a rejection. retry_delay_s: the retry delay that the API names."""
         self._refusals += 1
         doubled = pause_s(self._refusals, self._first_s, MAX_BACKOFF_S)
-        self._until = self._seconds() + max(doubled, asked_s or 0.0)
+        self._until = self._seconds() + max(doubled, retry_delay_s or 0.0)
         self._why = why
 
     def served(self) -> None:
