@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
         )
     import jax
 
-    from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
+    from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
     from pttrainer.checkpoint.store import path_of, read_params
     from pttrainer.models.loading.model_loader import load_model
     from pttrainer.runtime.distributed import sharding

@@ -2,7 +2,9 @@
 
 from ptapi.validation.condition import Condition, compare, equals, has, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
-from ptapi.validation.rules.algorithm import USES_REWARDS
+from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
+
+HOLDS_BOTH = "which holds the prompt and the completion"
 
 
 def _is_whole_batches(algorithm: str) -> Condition:
@@ -13,6 +15,7 @@ def _is_whole_batches(algorithm: str) -> Condition:
 _ROLLOUT = Scope("spec.rollout")
 
 RULES: tuple[Rule, ...] = (
+    SPEC.less_than("rollout.maxNewTokens", "training.sequenceLength", HOLDS_BOTH, unless=USES_NO_REWARDS),
     _ROLLOUT.rule(
         "minNewTokens", "at most maxNewTokens", unset("minNewTokens") | compare("minNewTokens", "<=", "maxNewTokens")
     ),

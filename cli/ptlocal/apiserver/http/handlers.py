@@ -15,7 +15,7 @@ from ptlocal.apiserver.errors import method_not_allowed, no_such_path, success
 from ptlocal.apiserver.http import bodies, patch_requests, watch_stream
 from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.http.subresources import Subresources
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.output import events_v1, representations
 from ptlocal.apiserver.storage import read
 from ptlocal.apiserver.storage.store import encode

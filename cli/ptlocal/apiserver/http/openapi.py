@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from ptlocal.apiserver.kinds import builtin_schemas
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.kinds.registry import Registry
 from ptlocal.apiserver.storage.store import encode
 

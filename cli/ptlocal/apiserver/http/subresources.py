@@ -12,7 +12,7 @@ from ptlocal.apiserver.backend import Cluster
 from ptlocal.apiserver.errors import Named, StatusError, bad_request, conflict, method_not_allowed, no_such_path
 from ptlocal.apiserver.http import bodies, pod_logs
 from ptlocal.apiserver.http.routes import Target
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.output import jsonpath
 from ptlocal.apiserver.storage.store import encode
 from ptlocal.apiserver.writes import admission, object_meta

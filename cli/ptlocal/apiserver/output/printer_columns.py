@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ptlocal.apiserver.kinds.kinds import Column
+from ptlocal.apiserver.kinds.builtin_kinds import Column
 from ptlocal.apiserver.output.ages import age, duration, parse_time
 
 Manifest = dict[str, Any]

@@ -6,7 +6,7 @@ Custom resources bring their own columns; those of the built-in kinds are in pri
 import json
 from typing import Any
 
-from ptlocal.apiserver.kinds.kinds import Column, Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Column, Kind
 from ptlocal.apiserver.output import jsonpath, printer_columns
 from ptlocal.apiserver.output.ages import age
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptlocal.apiserver.errors import bad_request, expired
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.storage import selectors
 from ptlocal.apiserver.storage.selectors import Selector
 from ptlocal.apiserver.storage.store import Row, Store, encode

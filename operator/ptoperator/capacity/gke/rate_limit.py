@@ -1,4 +1,4 @@
-"""Backoff for a throttled API: honour its retry delay, or double the pause after each rejection.
+"""Backoff from a rate limit: honour the retry delay that the API names, or double the pause after each rejection.
 
 Without this every job would ask again at every poll, and a limit per minute would stay exceeded.
 """
@@ -12,7 +12,7 @@ MAX_BACKOFF_S = 60.0
 """Google's limits are per minute."""
 
 
-class Backoff:
+class RateLimitBackoff:
     """Backoff of one kind of call. first_s: the first pause. When threads race, a pause may be slightly off."""
 
     def __init__(self, first_s: float, seconds: Callable[[], float]) -> None:
