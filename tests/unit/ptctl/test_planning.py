@@ -14,9 +14,9 @@ import ptctl.trainer_process
 from ptctl.planning.prices import Prices, read
 
 Invoke = Callable[..., Any]
-FOUND = {"settings": {"training.microBatchSize": 16, "training.lora": {}}, "peak": 12 << 30, "available": 16 << 30}
+CHANGE = {"settings": {"training.microBatchSize": 16, "training.lora": {}}, "peak": 12 << 30, "available": 16 << 30}
 FITTED = {
-    "change": {**FOUND, "devices_per_chip": 1},
+    "change": {**CHANGE, "devices_per_chip": 1},
     "refused": [{"settings": {}}],
     "confirmed_by": "fast compile",
     "tried": 38,
