@@ -14,7 +14,7 @@ from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 CASES: dict[str, tuple[str, bool]] = {
     "llama-3.1": ("all-linear", False),

@@ -18,7 +18,9 @@ from pttrainer.models.loading import value_head
 from pttrainer.models.lora import adapters
 from pttrainer.models.weights.hf_names import table
 from pttrainer.models.weights.load_save import save, save_adapters
-from pttrainer.runtime.io.storage import Directory, Place, write_error
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.io.storage_errors import write_error
 from pttrainer.train_step.critic import Critic
 
 CONFIG = "config.json"
