@@ -57,8 +57,8 @@ def test_of_experts_only_the_chosen_count() -> None:
 
 def test_of_adapters_on_experts_the_chosen_count_and_the_routers() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    found = flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
-    assert found == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
+    weights = flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
+    assert weights == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
 
 
 def test_padding_costs_nothing() -> None:

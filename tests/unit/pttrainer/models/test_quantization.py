@@ -242,9 +242,9 @@ def test_a_train_step_never_holds_more_than_the_parts_and_a_layer(remat: Any) ->
 
     base = memory(None)
     for kind, share in (("nf4", 4.2 / 32), ("int8", 8.2 / 32)):
-        found = memory(kind)  # type: ignore[arg-type]
-        assert found.argument_size_in_bytes < base.argument_size_in_bytes - (1 - share) * WHOLE_BYTES
-        assert found.temp_size_in_bytes < base.temp_size_in_bytes + WHOLE_BYTES / 8
+        analysis = memory(kind)  # type: ignore[arg-type]
+        assert analysis.argument_size_in_bytes < base.argument_size_in_bytes - (1 - share) * WHOLE_BYTES
+        assert analysis.temp_size_in_bytes < base.temp_size_in_bytes + WHOLE_BYTES / 8
 
 
 @pytest.mark.parametrize("kind", FORMATS)

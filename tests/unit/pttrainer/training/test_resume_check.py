@@ -167,7 +167,7 @@ def test_an_edit_that_changes_the_meaning_is_refused_and_nothing_is_written(home
         resume_check.compare(job(home, *filled(home, edits)), place)
     first, *lines, last = str(refused.value).splitlines()
     assert first == f"spec: differs from the job that started the run in {place.uri}, now at step 8:"
-    assert any(found.startswith(filled(home, line)) for found in lines), lines
+    assert any(each.startswith(filled(home, line)) for each in lines), lines
     assert "; hint: start a new run under another metadata.name" in last
     assert content(place) == before
 
@@ -346,8 +346,8 @@ def test_the_lineage_keeps_every_change_over_all_attempts(home: Path) -> None:
         lineage = run_files.read_lineage(place)
         lineage["versions"]["jax"] = f"0.{attempt}"
         place.write(run_directory.LINEAGE, json.dumps(lineage).encode())
-        (said,) = run_files.write_lineage(place, job(home), job(home).spec.data, {}, 8)
-        assert said.startswith(f"versions.jax: was 0.{attempt}, is ")
+        (line,) = run_files.write_lineage(place, job(home), job(home).spec.data, {}, 8)
+        assert line.startswith(f"versions.jax: was 0.{attempt}, is ")
     fields = [change["field"] for change in run_files.read_lineage(place)["changes"]]
     assert fields == ["spec.training.steps", "versions.jax", "versions.jax"]
 
