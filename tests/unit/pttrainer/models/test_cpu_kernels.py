@@ -175,26 +175,15 @@ class Buffer(Extended):
 
 
 class Version(Extended):
-    _fields_ = (
-        ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
-    )
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int))
 
 
 class Functions(Extended):
-    _fields_ = (
-        ("api_version", Version),
-        ("internal_api", ctypes.c_void_p),
-        ("functions", ctypes.c_void_p * 18),
-    )
+    _fields_ = (("api_version", Version), ("internal_api", ctypes.c_void_p), ("functions", ctypes.c_void_p * 18))
 
 
 class Values(Extended):
-    _fields_ = (
-        ("size", ctypes.c_int64),
-        ("types", ctypes.c_void_p),
-        ("values", ctypes.POINTER(ctypes.c_void_p)),
-    )
+    _fields_ = (("size", ctypes.c_int64), ("types", ctypes.c_void_p), ("values", ctypes.POINTER(ctypes.c_void_p)))
 
 
 class Frame(Extended):
@@ -210,18 +199,11 @@ class Frame(Extended):
 
 
 class Schedule(Extended):
-    _fields_ = (
-        ("ctx", ctypes.c_void_p),
-        ("task", ctypes.c_void_p),
-        ("data", ctypes.c_void_p),
-    )
+    _fields_ = (("ctx", ctypes.c_void_p), ("task", ctypes.c_void_p), ("data", ctypes.c_void_p))
 
 
 class Count(Extended):
-    _fields_ = (
-        ("ctx", ctypes.c_void_p),
-        ("num_threads", ctypes.POINTER(ctypes.c_int64)),
-    )
+    _fields_ = (("ctx", ctypes.c_void_p), ("num_threads", ctypes.POINTER(ctypes.c_int64)))
 
 
 class Destroy(Extended):

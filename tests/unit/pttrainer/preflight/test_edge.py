@@ -62,11 +62,7 @@ def test_the_compile_that_training_uses_decides_whatever_the_formula_says(
         exact = memory(of)
         peak = int(computed * exact.available)
         return formula.Memory(
-            exact.program.__class__(TRAIN_STEP, "formula", computed <= 1, peak, 0, 0, 0),
-            [],
-            [],
-            peak,
-            exact.available,
+            exact.program.__class__(TRAIN_STEP, "formula", computed <= 1, peak, 0, 0, 0), [], [], peak, exact.available
         )
 
     monkeypatch.setattr(formula, "memory", other)

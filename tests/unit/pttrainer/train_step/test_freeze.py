@@ -55,15 +55,12 @@ def test_patterns_are_globs_over_hugging_faces_names() -> None:
     [
         (["model.layer.0.*"], TINY, "freeze: model.layer.0.*: matches no weight; accepted: embeddings, head, norms, "),
         (["model.layer.0.*"], TINY, "model.layers.0.mlp.up_proj.weight"),
-        (
-            ["embeddings", "layers.2-9"],
-            TINY,
-            "layers.2-9: matches no weight; accepted: embeddings, head, norms, layers.0",
-        ),
+        (["embeddings", "layers.2-9"], TINY,
+         "layers.2-9: matches no weight; accepted: embeddings, head, norms, layers.0"),
         (["head"], TINY, "matches no weight (the head is the embedding here)"),
         (["embeddings", "*"], TINY, "[embeddings, *]: freezes every weight"),
     ],
-)
+)  # fmt: skip
 def test_a_pattern_that_means_nothing_is_refused_with_the_names_there_are(
     patterns: list[str], config: Any, words: str
 ) -> None:
