@@ -59,6 +59,10 @@ CASES: dict[str, dict[str, Any]] = {
         "qwen3_moe", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=23, norm_topk_prob=False, head_dim=8,
         tie_word_embeddings=True,
     ),
+    "qwen-3-moe-mixed": _config(
+        "qwen3_moe", num_hidden_layers=7, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=17,
+        norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[1],
+    ),
     "gemma-2": _config(
         "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,
         final_logit_softcapping=5.0,

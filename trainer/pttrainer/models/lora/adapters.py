@@ -17,7 +17,7 @@ from typing import Any
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.parameters import Weights, low_rank
-from pttrainer.models.weights.hf_names import Path, Stored, table
+from pttrainer.models.weights.hf_names import Path, Stored, is_of_layer, table
 
 SUFFIX = "_lora"
 """Suffix of an adapter's name."""
@@ -101,7 +101,7 @@ def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weig
     """Return the specs of the adapters' own weights. The experts of gpt-oss have none."""
     if adapters is None:
         return {}
-    targets = {path: spec for path, spec in weights.items() if path[0] == "layers" and path[-1] in adapters.matrices}
+    targets = {path: spec for path, spec in weights.items() if is_of_layer(path) and path[-1] in adapters.matrices}
     if config.experts is not None and config.experts.biased:
         targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER}
     if adapters.embeddings:
@@ -117,10 +117,10 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
     """Return where PEFT stores each adapter."""
     names_by_path: dict[Path, Stored] = {}
     for path, stored in table(config).items():
-        if path[-1] in adapters.matrices and path[0] == "layers":
+        if path[-1] in adapters.matrices and is_of_layer(path):
             adapter_params, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
-            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", transposed=True)
-            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", transposed=True)
+            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, stored.layers)
+            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", True, stored.layers)
     if adapters.embeddings:
         names_by_path[EMBEDDING, "a"] = Stored(f"{EMBED_TOKENS}.lora_embedding_A", transposed=True)
         names_by_path[EMBEDDING, "b"] = Stored(f"{EMBED_TOKENS}.lora_embedding_B", transposed=True)
