@@ -109,7 +109,8 @@ class ModelConfig:
     none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 +
     scale. post_norms: norms after attention and MLP too. query_scale: factor of the scores, 1/√H if None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
-    attention away from all keys. dense_layers: which layers have an MLP although the model has experts; empty for none.
+    attention away from all keys. image_token_id: stands for a part of an image where the model has images.
+    dense_layers: which layers have an MLP although the model has experts; empty for none.
     """
 
     family: str
@@ -127,6 +128,7 @@ class ModelConfig:
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
+    image_token_id: int | None = None
     activation: str = "silu"
     qkv_bias: bool = False
     o_bias: bool = False

@@ -1,0 +1,57 @@
+"""Rules for evaluation, checkpoints and export: what is judged, kept and written."""
+
+from ptapi.validation.condition import Condition, differs, empty, equals, has, is_true, unset
+from ptapi.validation.rule import SPEC, Rule, Scope
+from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
+from ptapi.validation.rules.rollout import HOLDS_BOTH
+
+RULES: tuple[Rule, ...] = (
+    SPEC.less_than(
+        "evaluation.maxNewTokens",
+        "training.sequenceLength",
+        HOLDS_BOTH,
+        unless=USES_NO_REWARDS | unset("evaluation.maxNewTokens"),
+    ),
+    SPEC.rule(
+        "evaluation.answers",
+        "unset, or together with data.eval and sft, grpo or ppo: held-out prompts are answered and compared",
+        empty("evaluation.answers") | (has("data.eval") & (has("algorithm.sft") | USES_REWARDS)),
+        "data.eval: {uri: …}",
+    ),
+    Scope("spec.evaluation").rule(
+        "labels",
+        "unset, or together with answers: accuracy or macroF1, which compare labels",
+        empty("labels")
+        | (
+            has("answers")
+            & Condition(
+                "self.answers.exists(metric, metric != 'exactMatch')",
+                lambda evaluation: any(metric != "exactMatch" for metric in evaluation.answers),
+            )
+        ),
+        "answers: [accuracy, macroF1]",
+    ),
+    SPEC.rule(
+        "export.format",
+        "safetensors or none; peft exports an adapter and needs training.lora",
+        differs("export.format", "peft") | has("training.lora"),
+    ),
+    SPEC.unset_unless(
+        "checkpoint.best",
+        has("data.eval"),
+        "or together with data.eval: an evaluation says what is best",
+        "data.eval: {uri: …}",
+    ),
+    SPEC.rule(
+        "export.checkpoint",
+        "last; best needs checkpoint.best",
+        differs("export.checkpoint", "best") | has("checkpoint.best"),
+        "checkpoint.best: {}",
+    ),
+    Scope("spec.export").rule(
+        "mergeLora",
+        "true, because weights in safetensors have the adapters in them; false only with format: peft",
+        unset("mergeLora") | is_true("mergeLora") | equals("format", "peft"),
+        "export: {format: peft} writes the adapters alone",
+    ),
+)
