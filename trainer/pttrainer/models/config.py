@@ -60,10 +60,14 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding: base, and the scaling of its frequencies for longer contexts."""
+    """Rotary position embedding: base, and the scaling of its frequencies for longer contexts.
+
+    share: of a head's elements, the first ones, that turn.
+    """
 
     theta: float
     scaling: Scaling | None = None
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,12 @@ class Experts:
     per_token: experts that a token uses. normalised: their weights sum to 1. biased: router and experts add biases,
     and the gated unit is gpt-oss's, clamped at `clamp` with a sigmoid of slope `slope`. balance_coefficient: weight
     of the load-balance loss in training, 0 for none.
+
+    sigmoid: an expert's score is a sigmoid and not a softmax, and the router computes in float32. corrected: a number
+    per expert is added to the scores for the choice alone (arXiv 2408.15664). groups, groups_used: experts are chosen
+    within the best groups, by the sum of their two best scores. scale: of the chosen experts' weights.
+    shared_d_ff: feed-forward size of an expert that all tokens use, 0 for none; shared_gated: a sigmoid of the token
+    scales it.
     """
 
     count: int
@@ -83,6 +93,30 @@ class Experts:
     clamp: float = 0.0
     slope: float = 1.0
     balance_coefficient: float = 0.0
+    sigmoid: bool = False
+    corrected: bool = False
+    groups: int = 1
+    groups_used: int = 1
+    scale: float = 1.0
+    shared_d_ff: int = 0
+    shared_gated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.per_token > self.count:
+            raise ConfigError(
+                f"config.json num_experts_per_tok: {self.per_token}: more than there are experts; accepted: at most "
+                f"{self.count}"
+            )
+        if self.count % self.groups or self.groups_used > self.groups:
+            raise ConfigError(
+                f"config.json n_group: {self.groups}: accepted: a divisor of the {self.count} experts, and at least "
+                f"topk_group ({self.groups_used})"
+            )
+        if self.groups > 1 and self.per_token > self.count // self.groups * self.groups_used:
+            raise ConfigError(
+                f"config.json num_experts_per_tok: {self.per_token}: more than the experts of {self.groups_used} "
+                f"groups; accepted: at most {self.count // self.groups * self.groups_used}"
+            )
 
 
 @dataclass(frozen=True)
@@ -111,6 +145,7 @@ class ModelConfig:
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
     attention away from all keys. image_token_id: stands for a part of an image where the model has images.
     dense_layers: which layers have an MLP although the model has experts; empty for none.
+    prediction_layers: layers behind the last that predict further tokens; their weights are left out.
     """
 
     family: str
@@ -146,6 +181,7 @@ class ModelConfig:
     final_softcap: float | None = None
     experts: Experts | None = None
     dense_layers: tuple[bool, ...] = ()
+    prediction_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -163,11 +199,6 @@ class ModelConfig:
         if any(self.local_layers) and self.window is None:
             raise ConfigError(
                 "config.json sliding_window: unset; accepted: a number, because layer_types has sliding_attention"
-            )
-        if self.experts is not None and self.experts.per_token > self.experts.count:
-            raise ConfigError(
-                f"config.json num_experts_per_tok: {self.experts.per_token}: more than there are experts; accepted: at "
-                f"most {self.experts.count}"
             )
 
     def is_local(self, layer: int) -> bool:
@@ -246,7 +277,8 @@ class ModelConfig:
             return 3 * D * F + (2 * F + D if self.mlp_bias else 0)
         E, F = self.experts.count, self.experts.d_ff
         biases = E + E * (2 * F + D) if self.experts.biased else 0
-        return D * E + E * 3 * D * F + biases
+        extra = (E if self.experts.corrected else 0) + (D if self.experts.shared_gated else 0)
+        return D * E + E * 3 * D * F + biases + extra + 3 * D * self.experts.shared_d_ff
 
 
 def periods(kinds: Sequence[Any]) -> list[list[range]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.lora.adapters import SHARED, Adapters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,12 +59,14 @@ def stack_weights(config: ModelConfig) -> int:
 
 
 def active_weights(config: ModelConfig) -> int:
-    """Return the weights of one layer's matrices that a token uses: of experts, the chosen ones and the router."""
+    """Return the weights of one layer's matrices that a token uses: of experts, the chosen, the shared, the router."""
     D, q, kv = config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim
     of_attention = 2 * D * q + 2 * D * kv
     if config.experts is None:
         return of_attention + 3 * D * config.d_ff
-    return of_attention + D * config.experts.count + config.experts.per_token * 3 * D * config.experts.d_ff
+    used = config.experts.per_token * config.experts.d_ff + config.experts.shared_d_ff
+    of_router = D * (config.experts.count + config.experts.shared_gated)
+    return of_attention + of_router + 3 * D * used
 
 
 def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
@@ -82,6 +84,7 @@ def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
     sizes = {"q": D + q, "k": D + kv, "v": D + kv, "o": q + D, "gate": inner, "up": inner, "down": inner}
     if experts is not None:
         sizes["router"] = D + experts.count
+        sizes |= dict.fromkeys(SHARED, D + experts.shared_d_ff)
     return adapters.rank * sum(sizes.get(name, 0) for name in adapters.matrices)
 
 

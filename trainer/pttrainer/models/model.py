@@ -18,7 +18,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.batch import Prompts
-from pttrainer.models import decode_backend
+from pttrainer.models import decode_backend, parameters
 from pttrainer.models.attention import flash_kernels, paged_kernel, paged_kv_cache, rope, shared_prefix
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.dot_product import (
@@ -492,12 +492,12 @@ def _slice(numbers: range) -> tuple[int, int, int]:
 
 
 def _cast(params: Params, dtype: str) -> Params:
-    """Cast weights to this number format; quantised ones keep theirs."""
+    """Cast weights to this number format; quantised ones and a router's correction keep theirs."""
 
-    def one(x: Any) -> Any:
-        return x if quant.is_quantised(x) else x.astype(dtype)
+    def one(path: Any, x: Any) -> Any:
+        return x if quant.is_quantised(x) or path[-1].key == parameters.CORRECTION else x.astype(dtype)
 
-    cast: Params = jax.tree.map(one, params, is_leaf=quant.is_quantised)
+    cast: Params = jax.tree_util.tree_map_with_path(one, params, is_leaf=quant.is_quantised)
     return cast
 
 

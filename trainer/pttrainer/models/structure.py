@@ -81,9 +81,9 @@ class ModelStructure:
 
     def _decoding(self, path: Path, stacked: int) -> ParamSpec:
         one = self.weights[path]
-        is_packed = path[-1] in packed_matrix.PARTS["nf4"]
+        keeps_format = path[-1] in packed_matrix.PARTS["nf4"] or path[-1] == parameters.CORRECTION
         axes = parameters.decoding_axes(one.axes[stacked:])
-        return ParamSpec(one.shape[stacked:], axes, one.dtype if is_packed else self.compute_dtype)
+        return ParamSpec(one.shape[stacked:], axes, one.dtype if keeps_format else self.compute_dtype)
 
 
 def _quantised(weights: Weights, kind: packed_matrix.Format) -> Weights:

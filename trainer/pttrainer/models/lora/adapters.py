@@ -26,6 +26,8 @@ ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
 """In a model with experts: of each expert."""
 ROUTER = ("router",)
+SHARED = ("shared_gate", "shared_up", "shared_down")
+"""Of the expert that all tokens use."""
 EMBEDDING, HEAD = "embedding_lora", "head_lora"
 TABLES = (EMBEDDING, HEAD)
 """Adapters of tables [V, D]: `a` is [V, rank] and `b` [rank, D]."""
@@ -62,8 +64,10 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     """
     experts = config.experts
     if experts is None or not experts.biased:
-        router = () if experts is None else ROUTER
-        return {"all-linear": ATTENTION + router + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
+        # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
+        router = () if experts is None or experts.sigmoid else ROUTER
+        mlp = MLP + (SHARED if experts is not None and experts.shared_d_ff else ())
+        return {"all-linear": ATTENTION + router + mlp, "attention": ATTENTION, "mlp": mlp}[targets]
     if targets == "mlp":
         raise ConfigError(
             f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and these get no "

@@ -102,6 +102,18 @@ BIASED_EXPERTS = _in_layer({
     "mlp.down": Stored("mlp.experts.down_proj"),
     "mlp.down_bias": Stored("mlp.experts.down_proj_bias"),
 })  # fmt: skip
+ROUTER_CORRECTION = _in_layer({"mlp.router_correction": Stored("mlp.gate.e_score_correction_bias")})
+SHARED_EXPERT = _in_layer({
+    "mlp.shared_gate": "mlp.shared_experts.gate_proj.weight",
+    "mlp.shared_up": "mlp.shared_experts.up_proj.weight",
+    "mlp.shared_down": "mlp.shared_experts.down_proj.weight",
+})  # fmt: skip
+GATED_SHARED_EXPERT = _in_layer({
+    "mlp.shared_gate": "mlp.shared_expert.gate_proj.weight",
+    "mlp.shared_up": "mlp.shared_expert.up_proj.weight",
+    "mlp.shared_down": "mlp.shared_expert.down_proj.weight",
+    "mlp.shared_scale": "mlp.shared_expert_gate.weight",
+})  # fmt: skip
 
 
 def is_of_layer(path: Path) -> bool:
@@ -133,5 +145,7 @@ def _of_layers(config: ModelConfig) -> Names:
     if config.experts is None:
         parts += [MLP] + [MLP_BIAS] * config.mlp_bias
     else:
-        parts += [BIASED_EXPERTS if config.experts.biased else EXPERTS]
+        experts = config.experts
+        parts += [BIASED_EXPERTS if experts.biased else EXPERTS] + [ROUTER_CORRECTION] * experts.corrected
+        parts += [GATED_SHARED_EXPERT if experts.shared_gated else SHARED_EXPERT] * bool(experts.shared_d_ff)
     return {path: stored for part in parts for path, stored in part.items()}

@@ -247,6 +247,10 @@ def _products(of: JobShapes, config: ModelConfig) -> int:
         widths |= {"gate": inner, "up": inner, "down": config.d_model if config.post_norms else 0}
     else:
         widths["router"] = config.experts.count
+        if config.experts.shared_d_ff:
+            inner = config.experts.shared_d_ff // tensor
+            of_down = config.d_model if config.post_norms else 0
+            widths |= {"shared_gate": inner, "shared_up": inner, "shared_down": of_down}
     if adapters is None:
         return sum(widths.values())
     return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
@@ -268,7 +272,8 @@ def _width(config: ModelConfig) -> int:
 
 
 def _feed_forward(config: ModelConfig) -> int:
-    return config.d_ff if config.experts is None else config.experts.per_token * config.experts.d_ff
+    experts = config.experts
+    return config.d_ff if experts is None else experts.per_token * experts.d_ff + experts.shared_d_ff
 
 
 def _gathered(of: JobShapes, config: ModelConfig, fitted: Fitted) -> float:
@@ -283,7 +288,7 @@ def _gathered(of: JobShapes, config: ModelConfig, fitted: Fitted) -> float:
         return dense * (attention + 3 * config.d_model * config.d_ff)
     experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
     each = fitted.gathered_experts if of.structure.adapters is None else fitted.frozen_experts
-    return dense * attention + each * experts
+    return dense * (attention + 3 * config.d_model * config.experts.shared_d_ff) + each * experts
 
 
 def _state(of: JobShapes) -> list[Buffer]:
