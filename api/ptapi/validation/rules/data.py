@@ -1,10 +1,15 @@
-"""Rules for data: how data of the hub are named, and what reads the held-out rows."""
+"""Rules for data: what reads the held-out rows, and whose revisions and columns there are."""
 
-from ptapi.validation.condition import Condition, empty, equals, has, matches, starts_with
+from ptapi.spec import DataSource
+from ptapi.validation.condition import Condition, each_once, empty, equals, has, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_REWARDS
 
-HUB_DATA = "^hf://datasets/[^/]+/[^/]+"
+
+def _columns_differ(source: DataSource) -> bool:
+    names = [name for name in source.columns.model_dump().values() if name is not None]
+    return len(set(names)) == len(names)
+
 
 RULES: tuple[Rule, ...] = (
     SPEC.rule(
@@ -26,6 +31,13 @@ RULES: tuple[Rule, ...] = (
         ),
         "answers: [accuracy, macroF1]",
     ),
+    *(Scope("spec.evaluation").rule(field, "each one once", each_once(field)) for field in ("answers", "labels")),
+    SPEC.rule(
+        "evaluation.samples",
+        "1, or together with data.eval, whose prompts are sampled",
+        equals("evaluation.samples", 1) | has("data.eval"),
+        "data.eval: {uri: …}",
+    ),
     SPEC.rule(
         "data.eval",
         "held-out data, because evaluation.everySteps asks for it",
@@ -36,11 +48,7 @@ RULES: tuple[Rule, ...] = (
         rule
         for scope in (Scope("spec.data.train"), Scope("spec.data.eval"))
         for rule in (
-            scope.rule(
-                "uri",
-                "file:///…, gs://… or hf://datasets/organisation/name, and a path in it",
-                ~starts_with("uri", "hf://") | matches("uri", HUB_DATA),
-            ),
+            scope.rule("columns", "different columns", Condition("", _columns_differ)),
             scope.unset_unless("revision", starts_with("uri", "hf://"), "because only hf:// data have revisions"),
         )
     ),

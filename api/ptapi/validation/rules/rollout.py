@@ -1,6 +1,6 @@
 """Rules for rollout: lengths, speculation, and where and how far ahead of training samples are drawn."""
 
-from ptapi.validation.condition import Condition, compare, equals, has, is_multiple, unset
+from ptapi.validation.condition import Condition, compare, each_once, equals, has, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_REWARDS
 
@@ -16,6 +16,7 @@ RULES: tuple[Rule, ...] = (
     _ROLLOUT.rule(
         "minNewTokens", "at most maxNewTokens", unset("minNewTokens") | compare("minNewTokens", "<=", "maxNewTokens")
     ),
+    _ROLLOUT.rule("stop", "each text once", each_once("stop")),
     Scope("spec.rollout.speculative").exactly_one("ngram", "draft", hint="speculative: {ngram: {}}"),
     _ROLLOUT.unset_unless(
         "speculative", equals("engine", "native"), "because only the native engine is told how to speculate"

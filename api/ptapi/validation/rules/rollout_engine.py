@@ -1,6 +1,6 @@
 """Rules for `rollout.engine`: what vLLM needs, and what belongs to one engine alone."""
 
-from ptapi.validation.condition import compare, equals, has, unset
+from ptapi.validation.condition import compare, equals, has, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_REWARDS
 
@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
         unset("endpoint") | has("weightsDirectory"),
         "weightsDirectory: /shared/weights, on a volume of both pods",
     ),
+    _VLLM.rule("endpoint", "the server's root, without /v1", unset("endpoint") | ~matches("endpoint", "/v1/?$")),
     *(_VLLM.unset_unless(field, has("endpoint"), "or together with endpoint") for field in ("model", "apiKeyEnv")),
     _VLLM.rule(
         "memoryShare",

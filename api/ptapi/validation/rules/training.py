@@ -1,6 +1,6 @@
 """Rules for training: the length of the run and of a row, how batches divide, and what each optimizer reads."""
 
-from ptapi.validation.condition import Condition, compare, differs, is_multiple, unset
+from ptapi.validation.condition import Condition, compare, differs, equals, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS
 
@@ -9,6 +9,11 @@ _TRAINING = Scope("spec.training")
 
 RULES: tuple[Rule, ...] = (
     _TRAINING.rule("epochs", "unset, because steps is set; one of steps, epochs", unset("steps") | unset("epochs")),
+    Scope("spec.training.schedule").rule(
+        "finalFraction",
+        "unset with kind: constant, which does not decay",
+        differs("kind", "constant") | equals("finalFraction", 0.1),
+    ),
     _TRAINING.rule(
         "profile",
         "start + steps - 1 of at most steps, the length of the run",
