@@ -16,6 +16,7 @@ from ptapi.validation.rules import (
     data,
     distillation,
     environment,
+    evaluation_checkpoint_export,
     job,
     model,
     pathways,
@@ -23,7 +24,6 @@ from ptapi.validation.rules import (
     pods,
     rewards,
     rollout,
-    rollout_engine,
     training,
     unsupported,
 )
@@ -33,7 +33,7 @@ from ptapi.validation.rules.pod_overrides import check_affinity
 RULES: tuple[Rule, ...] = (
     *unsupported.RULES, *job.RULES, *algorithm.RULES, *environment.RULES, *rewards.RULES, *distillation.RULES,
     *pathways.RULES, *training.RULES, *data.RULES, *model.RULES, *accelerator.RULES, *capacity.RULES, *rollout.RULES,
-    *pods.RULES, *rollout_engine.RULES, *pod_overrides.RULES,
+    *evaluation_checkpoint_export.RULES, *pods.RULES, *pod_overrides.RULES,
 )  # fmt: skip
 """In order of precedence: the first rule that refuses a field speaks for it."""
 ALGORITHM_FIELD = "spec.algorithm"

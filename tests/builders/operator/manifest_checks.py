@@ -37,6 +37,6 @@ def refusals(made: Manifest, crd: str, version: str) -> list[str]:
 @cache
 def _schema(crd: str, version: str) -> Any:
     """Parsed once: the files are large, and the C loader is ten times faster."""
-    found = yaml.load((CRDS / f"{crd}.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    served = next(each for each in found["spec"]["versions"] if each["name"] == version)
+    definition = yaml.load((CRDS / f"{crd}.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    served = next(each for each in definition["spec"]["versions"] if each["name"] == version)
     return served["schema"]["openAPIV3Schema"]

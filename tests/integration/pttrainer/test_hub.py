@@ -116,8 +116,8 @@ def test_data_that_are_not_there_are_data_errors_that_name_them(directory: Path,
 
 def test_patterns_and_files_of_a_data_set_are_found(directory: Path, endpoint: str) -> None:
     for path, count in (("main/train-*", 2), ("main/test-00000-of-00001.parquet", 1), ("**/*.parquet", 6)):
-        found = find(directory, endpoint, uri=f"hf://datasets/{DATASET}/{path}", revision="v1")
-        assert len(json.loads(found.stdout.splitlines()[-1])) == count, found.stderr
+        process = find(directory, endpoint, uri=f"hf://datasets/{DATASET}/{path}", revision="v1")
+        assert len(json.loads(process.stdout.splitlines()[-1])) == count, process.stderr
 
 
 def test_a_hub_that_cannot_be_reached_ends_a_run_so_that_it_is_started_again(directory: Path) -> None:

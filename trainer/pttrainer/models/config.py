@@ -90,7 +90,7 @@ class ModelConfig:
     none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 +
     scale. post_norms: norms after attention and MLP too. query_scale: factor of the scores, 1/√H if None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
-    attention away from all keys.
+    attention away from all keys. image_token_id: stands for a part of an image where the model has images.
     """
 
     family: str
@@ -108,6 +108,7 @@ class ModelConfig:
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
+    image_token_id: int | None = None
     activation: str = "silu"
     qkv_bias: bool = False
     o_bias: bool = False

@@ -15,7 +15,7 @@ from jax import Array
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer.batch import Batch
-from pttrainer.checkpoint.export import (
+from pttrainer.checkpoint.model_export import (
     BaseModelRef,
     ExportWriter,
     TokenizerFiles,

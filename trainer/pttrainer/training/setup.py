@@ -41,8 +41,8 @@ from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.train_step.step import TrainStep, train_step
 from pttrainer.training import async_compile, learning_record, loss_spikes
 from pttrainer.training.async_compile import BackgroundCompile
+from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
 from pttrainer.training.learning_record import LearningRecord
-from pttrainer.training.load import ClaimedRun, PlacedModel, claim, lineage, load
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import run_files
 from pttrainer.training.run_directory.sample_log import SampleLog

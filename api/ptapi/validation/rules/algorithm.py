@@ -1,6 +1,17 @@
 """Rules for the algorithm: which one, what it asks of rewards and environment, and what belongs to one loss alone."""
 
-from ptapi.validation.condition import Condition, differs, empty, equals, filled, has, one_of, starts_with, unset
+from ptapi.validation.condition import (
+    Condition,
+    compare,
+    differs,
+    empty,
+    equals,
+    filled,
+    has,
+    one_of,
+    starts_with,
+    unset,
+)
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo")
@@ -56,5 +67,12 @@ RULES: tuple[Rule, ...] = (
         "labelSmoothing",
         "0 with loss: dft, which weighs a token by its own probability",
         differs("loss", "dft") | equals("labelSmoothing", 0.0),
+    ),
+    SPEC.rule(
+        "algorithm.grpo.overlong.bufferTokens",
+        "at most rollout.maxNewTokens, at whose end the penalty begins",
+        unset("algorithm.grpo")
+        | unset("algorithm.grpo.overlong")
+        | compare("algorithm.grpo.overlong.bufferTokens", "<=", "rollout.maxNewTokens"),
     ),
 )

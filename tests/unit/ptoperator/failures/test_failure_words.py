@@ -78,16 +78,16 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
 @pytest.mark.parametrize("name", LOGS)
 def test_the_end_of_a_log_has_a_class_and_the_line_that_matters(name: str) -> None:
     code, tail, kind, words = LOGS[name]
-    found = pod_failure(pod(code, tail))
-    assert found.kind == kind
-    assert words in found.message
-    assert "\n" not in found.message
-    assert found.log.endswith(tail.strip()[-40:])
+    failure = pod_failure(pod(code, tail))
+    assert failure.kind == kind
+    assert words in failure.message
+    assert "\n" not in failure.message
+    assert failure.log.endswith(tail.strip()[-40:])
 
 
 def test_a_fatal_exit_code_is_not_argued_with() -> None:
-    found = pod_failure(pod(65, XLA_HBM))
-    assert found.kind == FailureClass.DATA_ERROR
+    failure = pod_failure(pod(65, XLA_HBM))
+    assert failure.kind == FailureClass.DATA_ERROR
 
 
 def test_a_tpu_under_repair_refuses_its_pods_and_that_is_the_hosts_fault() -> None:
@@ -101,9 +101,9 @@ def test_a_tpu_under_repair_refuses_its_pods_and_that_is_the_hosts_fault() -> No
             "google.com/tpu, which is unexpected",
         },
     }
-    found = pod_failure(refused)
-    assert (found.kind, found.is_charged) == (FailureClass.HOST_ERROR, False)
-    assert found.message.startswith("UnexpectedAdmissionError: Allocate failed due to no healthy devices")
+    failure = pod_failure(refused)
+    assert (failure.kind, failure.is_charged) == (FailureClass.HOST_ERROR, False)
+    assert failure.message.startswith("UnexpectedAdmissionError: Allocate failed due to no healthy devices")
 
 
 def node(

@@ -52,8 +52,8 @@ def made(accelerator: str = "v6e-16", slices: int = 1, **spec: Any) -> Manifest:
 
 
 def pod(rendered: Manifest, index: int) -> Manifest:
-    found: Manifest = rendered["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]["spec"]
-    return found
+    spec: Manifest = rendered["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]["spec"]
+    return spec
 
 
 def googles(accelerator: str, slices: int) -> Manifest:
@@ -72,13 +72,13 @@ def differences(ours: Any, theirs: Any, path: str = "") -> set[str]:
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = ours.keys() | theirs.keys()
         return {
-            found
+            difference
             for key in keys
-            for found in differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
+            for difference in differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
         }
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         pairs = enumerate(zip(ours, theirs, strict=True))
-        return {found for i, (one, other) in pairs for found in differences(one, other, f"{path}[{i}]")}
+        return {difference for i, (one, other) in pairs for difference in differences(one, other, f"{path}[{i}]")}
     return set() if ours == theirs else {path}
 
 
@@ -89,14 +89,14 @@ def covers(intended: str, path: str) -> bool:
 
 @pytest.mark.parametrize(("accelerator", "slices"), SLICES)
 def test_ours_is_googles_builders_but_for_the_intended_differences(accelerator: str, slices: int) -> None:
-    found = differences(made(accelerator, slices), googles(accelerator, slices))
+    paths = differences(made(accelerator, slices), googles(accelerator, slices))
     intended = [*DIFFERENT, *(OF_FLAGS if compiler_flags.flags(resolve(accelerator).generation) else ())]
-    assert {path for path in found if not any(covers(each, path) for each in intended)} == set()
+    assert {path for path in paths if not any(covers(each, path) for each in intended)} == set()
 
 
 def test_every_intended_difference_is_one() -> None:
-    found = differences(made(), googles("v6e-16", 1))
-    assert {intended for intended in DIFFERENT if not any(covers(intended, path) for path in found)} == set()
+    paths = differences(made(), googles("v6e-16", 1))
+    assert {intended for intended in DIFFERENT if not any(covers(intended, path) for path in paths)} == set()
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_images_are_the_jobs_else_the_settings() -> None:
 
 
 def test_scratch_files_go_where_the_administrator_says() -> None:
-    asked = on("v6e-16", output=OUTPUT, pathways={"enabled": True})
-    rendered = jobset(layout_of(asked, Settings(pathways_scratch="gs://scratch/p")))
+    scratch_job = on("v6e-16", output=OUTPUT, pathways={"enabled": True})
+    rendered = jobset(layout_of(scratch_job, Settings(pathways_scratch="gs://scratch/p")))
     servers = [*pod(rendered, 0)["initContainers"], *pod(rendered, 1)["containers"]]
     assert all("--gcs_scratch_location=gs://scratch/p" in server["args"] for server in servers)
 

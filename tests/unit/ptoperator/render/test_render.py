@@ -63,8 +63,8 @@ def on(accelerator: str, slices: int = 1, **spec: Any) -> PostTrainJob:
 
 
 def pod_spec(made: Manifest) -> Manifest:
-    found: Manifest = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    return found
+    spec: Manifest = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return spec
 
 
 def env_of(made: Manifest, container: int = 0) -> Manifest:

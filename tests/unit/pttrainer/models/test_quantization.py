@@ -21,7 +21,7 @@ from tests.unit.pttrainer.train_step.test_step import Likelihood, one_per_row, s
 
 from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora, Quantization
-from pttrainer.checkpoint.export import ExportWriter, TokenizerFiles, export
+from pttrainer.checkpoint.model_export import ExportWriter, TokenizerFiles, export
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
 from pttrainer.models.loading import model_loader

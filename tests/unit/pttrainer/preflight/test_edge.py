@@ -139,8 +139,8 @@ def test_a_job_that_fits_by_a_hair_needs_no_change_although_the_formula_refuses_
     asked = near(1.0, HIGH)
     told(monkeypatch, {(TRAIN_STEP, "fast"): -1.01, (TRAIN_STEP, "full"): 0.999})
     found = fit(asked)
-    assert (found.found.settings, found.refused, found.confirmed_by) == ({}, [], "full compile")
-    assert found.found.peak == int(0.999 * found.found.available)
+    assert (found.change.settings, found.refused, found.confirmed_by) == ({}, [], "full compile")
+    assert found.change.peak == int(0.999 * found.change.available)
 
 
 def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the_formula_accepts_it(
@@ -159,8 +159,8 @@ def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     found = fit(asked)
     assert [each.settings for each in found.refused] == [{}]
-    assert list(found.found.settings) == ["training.microBatchSize"]
-    assert found.found.peak <= found.found.available
+    assert list(found.change.settings) == ["training.microBatchSize"]
+    assert found.change.peak <= found.change.available
 
 
 def test_what_a_refused_job_is_told_to_change_fits_by_the_formula_as_the_compiler_corrected_it(

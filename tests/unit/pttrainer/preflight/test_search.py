@@ -24,12 +24,12 @@ def peak(asked: Any, settings: dict[str, Any]) -> int:
 
 def test_a_job_that_fits_needs_no_change() -> None:
     found = fit(job("llama3.2-1b", "v6e-8", batchSize=8, sequenceLength=2048), compile_first=False)
-    assert (found.found.settings, found.tried) == ({}, 1)
+    assert (found.change.settings, found.tried) == ({}, 1)
 
 
 def test_what_is_found_fits_when_it_is_made_and_is_no_larger_a_change_than_needed() -> None:
     asked = job("llama3.2-3b", "v5e-8", batchSize=256, sequenceLength=4096)
-    found = fit(asked, compile_first=False).found
+    found = fit(asked, compile_first=False).change
     assert list(found.settings) == ["training.microBatchSize"]
     assert found.peak == peak(asked, found.settings) <= found.available
     larger = {"training.microBatchSize": 2 * found.settings["training.microBatchSize"]}
@@ -40,7 +40,7 @@ def test_what_is_found_fits_when_it_is_made_and_is_no_larger_a_change_than_neede
     ("keep", "changed"), [((), "training.lora"), (("method",), "accelerator"), (("method", "chips", "length"), None)]
 )
 def test_what_is_to_be_kept_is_kept(keep: Any, changed: str | None) -> None:
-    found = fit(job(**LARGE), frozenset(keep), compile_first=False).found
+    found = fit(job(**LARGE), frozenset(keep), compile_first=False).change
     assert changed is None if found is None else changed in found.settings
     assert (found is None) == (changed is None)
 
@@ -49,7 +49,7 @@ def test_groups_of_reinforcement_learning_stay_together() -> None:
     options = {"groupSize": 16}
     asked = job("llama3.2-3b", "v5e-8", algorithm="grpo", options=options, batchSize=256, sequenceLength=4096)
     asked = asked.model_copy(update={"spec": changes.changed(asked.spec, {"rewards": [{"builtin": "gsm8k"}]})})
-    found = fit(asked, frozenset(("method", "chips", "length")), compile_first=False).found
+    found = fit(asked, frozenset(("method", "chips", "length")), compile_first=False).change
     assert found.settings["training.microBatchSize"] % 16 == 0
 
 
@@ -68,8 +68,8 @@ def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.Mo
     as_it_is, *others = [each.settings for each in found.refused]
     assert as_it_is == {}
     assert {next(iter(settings)) for settings in others} == {"training.lora"}
-    assert "training.quantization" in found.found.settings
-    assert (found.confirmed_by, found.found.peak) == ("fast compile", found.found.available // 2)
+    assert "training.quantization" in found.change.settings
+    assert (found.confirmed_by, found.change.peak) == ("fast compile", found.change.available // 2)
     assert asked == [(False, "train step", "fast"), *[(True, "train step", "fast")] * (len(others) + 1)]
 
 

@@ -59,13 +59,13 @@ Programs = Generator[Lowered, Any, None]
 
 def _proposer(of: JobShapes, draft: Model | None) -> Proposer | None:
     """Return the proposer of speculative tokens, if any, without its weights."""
-    asked = of.spec.rollout.speculative
-    if asked is None:
+    speculative = of.spec.rollout.speculative
+    if speculative is None:
         return None
-    if draft is not None and asked.draft is not None:
-        return Draft(asked.draft.tokens, draft)
-    assert asked.ngram is not None
-    return Ngram(asked.ngram.tokens, asked.ngram.longest)
+    if draft is not None and speculative.draft is not None:
+        return Draft(speculative.draft.tokens, draft)
+    assert speculative.ngram is not None
+    return Ngram(speculative.ngram.tokens, speculative.ngram.longest)
 
 
 def weights_of(model: Model, mesh: Mesh) -> Params:
