@@ -19,15 +19,7 @@ from tests.builders.helm_command import CHART, CRD, INSTALL_PAGE, Helm, Refused,
 
 from ptapi.crd.definition import crd
 from ptkube.client import Kube
-from ptkube.resources import (
-    CONFIGMAPS,
-    CRDS,
-    DEPLOYMENTS,
-    JOBSETS,
-    NAMESPACES,
-    POSTTRAINJOBS,
-    SERVICE_ACCOUNTS,
-)
+from ptkube.resources import CONFIGMAPS, CRDS, DEPLOYMENTS, JOBSETS, NAMESPACES, POSTTRAINJOBS, SERVICE_ACCOUNTS
 from ptoperator.kube.labels import FINALIZER
 
 HOME = "posttrain-system"
