@@ -335,7 +335,7 @@ class Model(ModelStructure):
         """Return whether layers are local, each kind once, global ones first."""
         return sorted({self.config.is_local(i) for i in range(self.config.layers)})
 
-    def _rotation(self, is_local: bool, positions_BT: Array) -> tuple[Array, Array]:
+    def _rotation(self, is_local: bool, positions_BT: Array) -> rope.Rotation:
         local = self.config.local_rope if is_local else None
         return rope.rotation(local or self.config.rope, self.config.head_dim, positions_BT)
 
@@ -394,7 +394,7 @@ class Model(ModelStructure):
         return Scoring(self.config.scale, self.config.attention_softcap, sinks_N)
 
 
-_PackedView = tuple[tuple[Array, Array], Array | shared_prefix.Masks]
+_PackedView = tuple[rope.Rotation, Array | shared_prefix.Masks]
 """Rotation and mask of one kind of layer."""
 
 _Attends = Callable[[int], Attend]

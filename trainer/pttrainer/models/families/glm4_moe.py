@@ -12,8 +12,7 @@ ARCHITECTURE = "Glm4MoeForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
-    common = common_fields.read(fields, vocab_size=151_552, heads=96, kv_heads=8, max_positions=131_072)
-    common["norm_eps"] = fields.number("rms_norm_eps", 1e-5)
+    common = common_fields.read(fields, vocab_size=151_552, heads=96, kv_heads=8, max_positions=131_072, norm_eps=1e-5)
     fields.choice("first_k_dense_replace", (0,), 1)
     return ModelConfig(
         family=FAMILY,
