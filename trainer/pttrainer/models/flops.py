@@ -40,16 +40,22 @@ def step_flops(config: ModelConfig, adapters: Adapters | None, tokens: int, lear
     whatever is trained.
     """
     frozen = adapters is not None
-    of_weights = 2 * tokens * config.layers * active_weights(config) + 2 * learned * config.vocab_size * config.d_model
+    of_weights = 2 * tokens * stack_weights(config) + 2 * learned * config.vocab_size * config.d_model
     total = float(of_weights) * (2 if frozen else 3)
     if adapters is not None:
-        total += 6 * tokens * config.layers * adapter_weights(config, adapters)
+        of_adapters = sum(group.config.layers * adapter_weights(group.config, adapters) for group in config.groups)
+        total += 6 * tokens * of_adapters
     return total + 3 * attention(config, pairs)
 
 
 def row_flops(config: ModelConfig, adapters: Adapters | None, tokens: int) -> float:
     """Return the FLOPs of a row that is one example, all of it learned."""
     return step_flops(config, adapters, tokens, tokens, lambda window: visible(tokens, window))
+
+
+def stack_weights(config: ModelConfig) -> int:
+    """Return the weights of all layers' matrices that a token uses."""
+    return sum(group.config.layers * active_weights(group.config) for group in config.groups)
 
 
 def active_weights(config: ModelConfig) -> int:
@@ -79,7 +85,7 @@ def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
     if experts is not None:
         sizes["router"] = D + experts.count
         sizes |= dict.fromkeys(SHARED, D + experts.shared_d_ff)
-    return adapters.rank * sum(sizes[name] for name in adapters.matrices)
+    return adapters.rank * sum(sizes.get(name, 0) for name in adapters.matrices)
 
 
 def attention(config: ModelConfig, pairs: Pairs) -> float:

@@ -40,15 +40,23 @@ Weights = dict[Path, ParamSpec]
 
 def decoder(config: ModelConfig) -> Weights:
     """Return the weights of a model without adapters and quantisation."""
-    parts = {"attention": attention(config), "mlp": feed_forward(config)}
-    params: Weights = {("layers", part, name): one for part, named in parts.items() for name, one in named.items()}
-    params |= {("layers", name, "scale"): norm(config) for name in norms(config)}
-    if config.qk_norm:
-        params |= {("layers", "attention", f"{of}_norm", "scale"): head_norm(config, of) for of in ("q", "k")}
+    params: Weights = {
+        (group.name, *path): one for group in config.groups for path, one in _of_layers(group.config).items()
+    }
     params["embedding",] = table(config)
     params["norm", "scale"] = last_norm(config)
     if not config.tied_head:
         params["head",] = table(config)
+    return params
+
+
+def _of_layers(c: ModelConfig) -> Weights:
+    """Return the weights of layers of one kind."""
+    parts = {"attention": attention(c), "mlp": feed_forward(c)}
+    params: Weights = {(part, name): one for part, named in parts.items() for name, one in named.items()}
+    params |= {(name, "scale"): norm(c) for name in norms(c)}
+    if c.qk_norm:
+        params |= {("attention", f"{of}_norm", "scale"): head_norm(c, of) for of in ("q", "k")}
     return params
 
 

@@ -130,8 +130,8 @@ def test_sequence_gathers_keys_and_values_and_no_other_activation() -> None:
 
 def gathered(compiled: Any) -> list[tuple[int, ...]]:
     """Shapes of what the compiled step's all-gathers make."""
-    found = re.findall(r"= \(?[a-z0-9]+\[([\d,]+)\][^=]*? all-gather(?:-start)?\(", compiled.as_text())
-    return [tuple(map(int, shape.split(","))) for shape in found]
+    shapes = re.findall(r"= \(?[a-z0-9]+\[([\d,]+)\][^=]*? all-gather(?:-start)?\(", compiled.as_text())
+    return [tuple(map(int, shape.split(","))) for shape in shapes]
 
 
 def test_an_expert_axis_needs_experts_that_it_divides() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.parameters import Weights, low_rank
-from pttrainer.models.weights.hf_names import Part, Path, Stored, fused, table
+from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
 
 SUFFIX = "_lora"
 """Suffix of an adapter's name."""
@@ -105,7 +105,7 @@ def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weig
     """Return the specs of the adapters' own weights. The experts of gpt-oss have none."""
     if adapters is None:
         return {}
-    targets = {path: spec for path, spec in weights.items() if path[0] == "layers" and path[-1] in adapters.matrices}
+    targets = {path: spec for path, spec in weights.items() if is_of_layer(path) and path[-1] in adapters.matrices}
     if config.experts is not None and config.experts.biased:
         targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER}
     if adapters.embeddings:
@@ -122,11 +122,11 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
     names_by_path: dict[Path, Stored] = {}
     places = _places_in_fused(config)
     for path, stored in table(config).items():
-        if path[-1] in adapters.matrices and path[0] == "layers":
+        if path[-1] in adapters.matrices and is_of_layer(path):
             adapter_params, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
             of_a, of_b = (None, None) if stored.part is None else _parts(stored.part, *places[path], adapters.rank)
-            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, of_a)
-            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", True, of_b)
+            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, stored.layers, of_a)
+            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", True, stored.layers, of_b)
     if adapters.embeddings:
         names_by_path[EMBEDDING, "a"] = Stored(f"{EMBED_TOKENS}.lora_embedding_A", transposed=True)
         names_by_path[EMBEDDING, "b"] = Stored(f"{EMBED_TOKENS}.lora_embedding_B", transposed=True)
@@ -143,9 +143,10 @@ def patterns(config: ModelConfig, adapters: Adapters) -> dict[str, dict[str, flo
     """
     ranks: dict[str, float] = {}
     alphas: dict[str, float] = {}
-    for path, stored in fused(config).items():
-        if path[-1] in adapters.matrices:
-            module, (_, count) = stored.name.split(".")[-2], _places_in_fused(config)[path]
+    places = _places_in_fused(config)
+    for path, stored in table(config).items():
+        if path in places and path[-1] in adapters.matrices:
+            module, (_, count) = stored.name.split(".")[-2], places[path]
             ranks[module] = adapters.rank * count
             alphas[module] = adapters.alpha * (count**0.5 if adapters.is_rank_stabilised else count)
     return {"rank_pattern": ranks, "alpha_pattern": alphas} if ranks else {}
@@ -153,9 +154,10 @@ def patterns(config: ModelConfig, adapters: Adapters) -> dict[str, dict[str, flo
 
 def _places_in_fused(config: ModelConfig) -> dict[Path, tuple[int, int]]:
     """Return the place of each matrix among those of its module, and their number."""
-    modules: dict[str, list[Path]] = {}
-    for path, stored in fused(config).items():
-        modules.setdefault(stored.name, []).append(path)
+    modules: dict[tuple[str, str], list[Path]] = {}
+    for path, stored in table(config).items():
+        if stored.part is not None:
+            modules.setdefault((path[0], stored.name), []).append(path)
     return {path: (i, len(paths)) for paths in modules.values() for i, path in enumerate(paths)}
 
 

@@ -6,6 +6,7 @@ Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`),
 token whatever the router does, and no capacity limit drops a token.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -44,6 +45,14 @@ def balance_loss(use: RouterUse, experts: Experts) -> Array:
     tokens = jnp.maximum(jnp.sum(use.tokens), 1.0)
     share_E, probability_E = (jnp.sum(x, axis=0) / tokens for x in (use.chosen_E, use.probability_E))
     return experts.count * jnp.sum(share_E * probability_E)
+
+
+def joined_use(uses: Sequence[RouterUse]) -> RouterUse | None:
+    """Return the use of all layers, from that of several stacks of them; None without any."""
+    if len(uses) <= 1:
+        return uses[0] if uses else None
+    joined: RouterUse = jax.tree.map(lambda *parts: jnp.concatenate(parts), *uses)
+    return joined
 
 
 def choose(logits_BTE: Array, correction_E: Array | None, experts: Experts) -> tuple[Array, Array]:

@@ -53,7 +53,7 @@ class Weight:
 
     def name(self, place: tuple[int, ...]) -> str:
         """Return the tensor's name in the checkpoint."""
-        return self.stored.name.format(**dict(zip("ie", place, strict=False)))
+        return self.stored.name_of(place)
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
