@@ -23,6 +23,7 @@ CASES: dict[str, tuple[str, bool]] = {
     "qwen-2.5": ("all-linear", True),
     "qwen-3": ("all-linear", False),
     "qwen-3-moe": ("all-linear", False),
+    "phi-4": ("all-linear", True),
     "gemma-2": ("all-linear", False),
     "gemma-3": ("all-linear", False),
     "gpt-oss": ("all-linear", True),

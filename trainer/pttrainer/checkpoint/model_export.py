@@ -127,6 +127,7 @@ def adapter_config(model: Model, base: BaseModelRef) -> dict[str, Any]:
         "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
         "use_rslora": lora.is_rank_stabilised,
         "target_modules": adapters.modules(model.config, lora),
+        **adapters.patterns(model.config, lora),
         "lora_dropout": lora.dropout,
         **({"ensure_weight_tying": True} if lora.embeddings and model.config.tied_head else {}),
         "bias": "none",
