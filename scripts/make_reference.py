@@ -180,8 +180,8 @@ def _slices(generation: str) -> Iterator[tuple[str, ...]]:
     known = names(generation)
     # The whole list is long; the sizes that people ask for, and the largest.
     for name in [*known[:20], *known[20:][-1:]]:
-        found = resolve(name)
-        yield f"`{name}`", str(found.chips), str(found.vms), f"`{found.topology}`", f"`{found.machine_type}`"
+        shape = resolve(name)
+        yield f"`{name}`", str(shape.chips), str(shape.vms), f"`{shape.topology}`", f"`{shape.machine_type}`"
 
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[str]:

@@ -69,8 +69,8 @@ class PoolRecord:
 
     @property
     def labels(self) -> dict[str, str]:
-        found: dict[str, str] = self.manifest["config"].setdefault("resource_labels", {})
-        return found
+        resource_labels: dict[str, str] = self.manifest["config"].setdefault("resource_labels", {})
+        return resource_labels
 
 
 @dataclass
@@ -279,10 +279,10 @@ class GkeModel:
             del self.pools[pool.name]
         elif pool.state == RUNNING:
             autoscaling = pool.manifest.get("autoscaling") or {}
-            asked = pool.manifest.get("initial_node_count") or autoscaling.get("total_max_node_count") or 0
+            node_count = pool.manifest.get("initial_node_count") or autoscaling.get("total_max_node_count") or 0
             if (pool.manifest.get("queued_provisioning") or {}).get("enabled"):
-                asked = 0  # until a ProvisioningRequest is answered
-            pool.nodes = asked if fault.nodes is None else fault.nodes
+                node_count = 0  # until a ProvisioningRequest is answered
+            pool.nodes = node_count if fault.nodes is None else fault.nodes
             self.on_nodes(pool)
 
     def _deleted(self, pool: PoolRecord) -> None:

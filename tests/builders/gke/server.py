@@ -85,9 +85,9 @@ class GkeServer:
         }
         return {
             name: grpc.unary_unary_rpc_method_handler(
-                self._handler(name, handle), asked.deserialize, answered.serialize
+                self._handler(name, handle), request_type.deserialize, response_type.serialize
             )
-            for name, (asked, answered, handle) in table.items()
+            for name, (request_type, response_type, handle) in table.items()
         }
 
     def _handler(self, name: str, handle: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -169,10 +169,10 @@ class GkeServer:
     def _get_operation(self, request: Any) -> Any:
         self.model.advance()
         name = _last(request.name)
-        found = next((each for each in self.model.operations if each.name == name), None)
-        if found is None:
+        operation = next((each for each in self.model.operations if each.name == name), None)
+        if operation is None:
             raise Refusal("NOT_FOUND", f"Not found: {request.name}.")
-        return _operation(found)
+        return _operation(operation)
 
 
 def _manifest(pool: Any) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _manifest(pool: Any) -> dict[str, Any]:
 
 
 def _pool(pool: PoolRecord) -> Any:
-    found = container.NodePool(
+    message = container.NodePool(
         name=pool.name,
         status=pool.state,
         status_message=pool.message,
@@ -207,13 +207,13 @@ def _pool(pool: PoolRecord) -> Any:
         },
     )
     if pool.condition:
-        found.conditions = [{"code": pool.condition, "message": pool.message}]
-    return found
+        message.conditions = [{"code": pool.condition, "message": pool.message}]
+    return message
 
 
 def _operation(operation: OperationRecord) -> Any:
     link = f"{_CLUSTERS_LINK}/{operation.cluster}"
-    found = container.Operation(
+    message = container.Operation(
         name=operation.name,
         operation_type=operation.kind,
         status="DONE" if operation.is_done else "RUNNING",
@@ -221,10 +221,10 @@ def _operation(operation: OperationRecord) -> Any:
         status_message=operation.error,
     )
     if operation.error and not operation.is_terse:
-        found.error = {"code": 8, "message": operation.error}
+        message.error = {"code": 8, "message": operation.error}
     if operation.condition:
-        found.nodepool_conditions = [{"code": operation.condition, "message": operation.error}]
-    return found
+        message.nodepool_conditions = [{"code": operation.condition, "message": operation.error}]
+    return message
 
 
 def _named(request: Any) -> str:

@@ -120,8 +120,8 @@ def test_help_of_a_verb_imports_neither_a_cluster_client_nor_the_models(verb: st
 
 @pytest.mark.parametrize(("words", "position"), [("ptctl wo", 1), ("ptctl workload list --filter-by-s", 3)])
 def test_completion_of_verbs_and_flags_imports_nothing_heavy(words: str, position: int) -> None:
-    asked = {"_PTCTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-    printed = run_python(f"import os; os.environ.update({asked!r})\n" + LOADED.format(args=[])).splitlines()
+    env = {"_PTCTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    printed = run_python(f"import os; os.environ.update({env!r})\n" + LOADED.format(args=[])).splitlines()
     assert printed[0] in ("plain,workload", "plain,--filter-by-status")
     assert set(json.loads(printed[-1])) & HEAVY == set()
 

@@ -209,9 +209,9 @@ def of_here(place: Place, **changes: object) -> LeaseWriter:
     mine = lease_holder.lease_of_this_process(job()).model_copy(update={"limit_seconds": 600.0, **changes})
     generation = place.write_if(LEASE, mine.model_dump_json().encode(), place.read_versioned(LEASE).generation)
     assert generation is not None
-    found = LeaseWriter(place, mine, generation, lease._Moment.now(), end=lambda code: None)
-    place.fence = found.check
-    return found
+    holder = LeaseWriter(place, mine, generation, lease._Moment.now(), end=lambda code: None)
+    place.fence = holder.check
+    return holder
 
 
 def late(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
