@@ -53,13 +53,7 @@ class BaseModelRef:
     commit: str | None = None
 
 
-def export(
-    target: Place,
-    model: Model,
-    params: Params,
-    tokenizer_files: TokenizerFiles,
-    writer: ExportWriter,
-) -> None:
+def export(target: Place, model: Model, params: Params, tokenizer_files: TokenizerFiles, writer: ExportWriter) -> None:
     """Write weights (adapters merged into them), tokenizer, template and config."""
     params = model.merged(params)
     names = table(model.config)
