@@ -38,7 +38,7 @@ class Informer:
         self._stop = stop
         self._lock = threading.RLock()
         self._items: dict[Key, Manifest] = {}
-        self._seen_version = 0
+        self._watched_version = 0
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
@@ -65,7 +65,7 @@ class Informer:
     def record(self, item: Manifest) -> None:
         """Take over the server's answer to our own create or update."""
         with self._lock:
-            if version_of(item) <= self._seen_version:
+            if version_of(item) <= self._watched_version:
                 return  # the watch has told us already, perhaps even of its deletion
             known = self._items.get(key_of(item))
             if known is None or version_of(known) < version_of(item):
@@ -110,13 +110,13 @@ class Informer:
             self._replace(item.items, item.resource_version)
         elif kind == "BOOKMARK":
             with self._lock:
-                self._seen_version = max(self._seen_version, version_of(item))
+                self._watched_version = max(self._watched_version, version_of(item))
         else:
             self._take(kind, item)
 
     def _take(self, kind: str, item: Manifest) -> None:
         with self._lock:
-            self._seen_version = max(self._seen_version, version_of(item))
+            self._watched_version = max(self._watched_version, version_of(item))
             known = self._items.get(key_of(item))
             if kind == "DELETED":
                 if known is not None and known["metadata"].get("uid") == item["metadata"].get("uid"):
@@ -128,7 +128,7 @@ class Informer:
     def _replace(self, items: list[Manifest], version: str) -> None:
         with self._lock:
             old, self._items = self._items, {key_of(item): item for item in items}
-            self._seen_version = int(version or 0)
+            self._watched_version = int(version or 0)
             for kind, item in differences(old, self._items):
                 self._tell(kind, item)
         self.synced.set()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
+from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters

@@ -59,6 +59,15 @@ CASES: dict[str, dict[str, Any]] = {
         "qwen3_moe", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=23, norm_topk_prob=False, head_dim=8,
         tie_word_embeddings=True,
     ),
+    "qwen-3-moe-mixed": _config(
+        "qwen3_moe", num_hidden_layers=7, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=17,
+        norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[1],
+    ),
+    "glm-4.5": _config(
+        "glm4_moe", first_k_dense_replace=0, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
+        moe_intermediate_size=19, n_shared_experts=2, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True,
+        rope_theta=1e6, n_group=4, topk_group=2,
+    ),
     "gemma-2": _config(
         "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,
         final_logit_softcapping=5.0,

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
         )
     import jax
 
-    from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
+    from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
     from pttrainer.checkpoint.store import path_of, read_params
     from pttrainer.models.loading.model_loader import load_model
     from pttrainer.runtime.distributed import sharding
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
         return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
 
     like = jax.tree.map(stored, *shapes)
-    trained, found_step = read_params(
+    trained, exported_step = read_params(
         path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged
     )
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
             tokenizer_files,
             ExportWriter(jax.device_get),
         )
-    note(f"{options.out}: step {found_step} of {place.uri}")
+    note(f"{options.out}: step {exported_step} of {place.uri}")
 
 
 def find(uri: str) -> tuple[str, int | None]:

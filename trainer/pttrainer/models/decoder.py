@@ -3,7 +3,7 @@
 Letters: B rows, T tokens, V vocabulary, D model.
 
 A layer is written once and used by training and decoding alike: what differs is only the `attend` function
-it is given. Weights of all layers are created stacked (leading axis L), so that training scans over them and
+it is given. Weights of all layers of a kind are created stacked (leading axis L), so that training scans over them and
 compile time does not grow with depth. Every weight carries the logical names of its axes; `sharding` maps
 those to the mesh. The output head is not applied here: `losses` and `rollout` do, in pieces, so that
 B × T × V logits never exist.
@@ -69,7 +69,11 @@ class DecoderLayer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """All weights of a model. `layers` is stacked; the head is absent if it is tied to the embedding."""
+    """All weights of a model.
+
+    Layers of a group are stacked, under its name (`ModelConfig.groups`); the head is absent if it is tied to the
+    embedding.
+    """
 
     def __init__(
         self,
@@ -81,9 +85,11 @@ class Decoder(nnx.Module):
         self.embedding = weight(rngs, parameters.table(config), EMBEDDING_STD)
         on_tables = adapters if adapters is not None and adapters.embeddings else None
         self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
-        self.layers = DecoderLayer(config, rngs, adapters)
-        if quantization is not None:
-            quant.put_into(self.layers, quantization)
+        for group in config.groups:
+            layers = DecoderLayer(group.config, rngs, adapters)
+            if quantization is not None:
+                quant.put_into(layers, quantization)
+            setattr(self, group.name, layers)
         self.norm = RMSNorm(parameters.last_norm(config), config)
         if not config.tied_head:
             self.head = weight(rngs, parameters.table(config), EMBEDDING_STD)

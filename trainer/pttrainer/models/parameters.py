@@ -12,6 +12,8 @@ from pttrainer.models.weights.hf_names import Path
 
 Axes = tuple[str | None, ...]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1}
+CORRECTION = "router_correction"
+"""What is added to an expert's score for the choice alone: always float32, as differences of scores are small."""
 
 
 class ParamSpec(NamedTuple):
@@ -38,15 +40,23 @@ Weights = dict[Path, ParamSpec]
 
 def decoder(config: ModelConfig) -> Weights:
     """Return the weights of a model without adapters and quantisation."""
-    parts = {"attention": attention(config), "mlp": feed_forward(config)}
-    params: Weights = {("layers", part, name): one for part, named in parts.items() for name, one in named.items()}
-    params |= {("layers", name, "scale"): norm(config) for name in norms(config)}
-    if config.qk_norm:
-        params |= {("layers", "attention", name, "scale"): head_norm(config) for name in ("q_norm", "k_norm")}
+    params: Weights = {
+        (group.name, *path): one for group in config.groups for path, one in _of_layers(group.config).items()
+    }
     params["embedding",] = table(config)
     params["norm", "scale"] = last_norm(config)
     if not config.tied_head:
         params["head",] = table(config)
+    return params
+
+
+def _of_layers(c: ModelConfig) -> Weights:
+    """Return the weights of layers of one kind."""
+    parts = {"attention": attention(c), "mlp": feed_forward(c)}
+    params: Weights = {(part, name): one for part, named in parts.items() for name, one in named.items()}
+    params |= {(name, "scale"): norm(c) for name in norms(c)}
+    if c.qk_norm:
+        params |= {("attention", name, "scale"): head_norm(c) for name in ("q_norm", "k_norm")}
     return params
 
 
@@ -117,6 +127,14 @@ def experts(c: ModelConfig) -> dict[str, ParamSpec]:
     L, D, E, F = c.layers, c.d_model, c.experts.count, c.experts.d_ff
     inner, outer = ("layer", "expert", "expert_embed", "mlp"), ("layer", "expert", "mlp", "expert_embed")
     params = {"router": ParamSpec((L, D, E), ("layer", "embed", None)), "down": ParamSpec((L, E, F, D), outer)}
+    if c.experts.corrected:
+        params[CORRECTION] = ParamSpec((L, E), ("layer", None), "float32")
+    if c.experts.shared_d_ff:
+        shared = ParamSpec((L, D, c.experts.shared_d_ff), ("layer", "embed", "mlp"))
+        params |= {"shared_gate": shared, "shared_up": shared}
+        params["shared_down"] = ParamSpec((L, c.experts.shared_d_ff, D), ("layer", "mlp", "embed"))
+    if c.experts.shared_gated:
+        params["shared_scale"] = ParamSpec((L, D, 1), ("layer", "embed", None))
     if not c.experts.biased:
         return {**params, "gate": ParamSpec((L, E, D, F), inner), "up": ParamSpec((L, E, D, F), inner)}
     params["gate_up"] = ParamSpec((L, E, D, 2 * F), inner)

@@ -30,7 +30,7 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Draw
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step import step

@@ -28,7 +28,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.sampler import Sampler
 
 EOS = 257

@@ -20,7 +20,7 @@ from ptapi.spec import Rollout as RolloutSpec
 from pttrainer.algorithms import ppo
 from pttrainer.algorithms.ppo import Ppo, RolloutValues, with_returns
 from pttrainer.batch import Batch
-from pttrainer.checkpoint.export import ExportWriter, export_critic
+from pttrainer.checkpoint.model_export import ExportWriter, export_critic
 from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
@@ -34,7 +34,7 @@ from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put

@@ -68,9 +68,8 @@ def test_a_run_that_is_stopped_right_after_a_checkpoint_does_not_save_it_again(t
     session = SimpleNamespace(
         first_step=0,
         state=state(4),
-        checkpoints=checkpoints,
+        storage=SimpleNamespace(checkpoints=checkpoints, policy=SimpleNamespace(began=lambda: None)),
         algorithm=SimpleNamespace(state=lambda: {"cursor": 4}),
-        checkpoint_policy=SimpleNamespace(began=lambda: None),
         reporter=SimpleNamespace(stage=lambda name: None),
         wait_for_checkpoint=checkpoints.wait,
         record=LearningRecord(),

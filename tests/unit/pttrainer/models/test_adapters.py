@@ -14,7 +14,7 @@ from tests.unit.pttrainer.train_step.test_step import Likelihood, one_per_row, s
 
 from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora
-from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
+from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, preset

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export_adapters
+from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export_adapters
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, preset

@@ -139,8 +139,8 @@ def test_a_job_that_fits_by_a_hair_needs_no_change_although_the_formula_refuses_
     refused = near(1.0, HIGH)
     compiles(monkeypatch, {(TRAIN_STEP, "fast"): -1.01, (TRAIN_STEP, "full"): 0.999})
     answer = fit(refused)
-    assert (answer.found.settings, answer.refused, answer.confirmed_by) == ({}, [], "full compile")
-    assert answer.found.peak == int(0.999 * answer.found.available)
+    assert (answer.change.settings, answer.refused, answer.confirmed_by) == ({}, [], "full compile")
+    assert answer.change.peak == int(0.999 * answer.change.available)
 
 
 def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the_formula_accepts_it(
@@ -157,8 +157,8 @@ def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
     answer = fit(accepted)
     assert [each.settings for each in answer.refused] == [{}]
-    assert list(answer.found.settings) == ["training.microBatchSize"]
-    assert answer.found.peak <= answer.found.available
+    assert list(answer.change.settings) == ["training.microBatchSize"]
+    assert answer.change.peak <= answer.change.available
 
 
 def test_what_a_refused_job_is_told_to_change_fits_by_the_formula_as_the_compiler_corrected_it(

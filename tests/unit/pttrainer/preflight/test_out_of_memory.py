@@ -79,12 +79,12 @@ def test_a_compile_that_does_not_fit_names_its_largest_buffers_and_counts_equal_
 
 def test_a_buffer_that_finds_no_room_says_what_was_free() -> None:
     failure = out_of_memory.read(RUNTIME)
-    assert (failure.asked, failure.free, failure.largest) == (int(3.95 * GIB), int(1.92 * GIB), ())
+    assert (failure.requested, failure.free, failure.largest) == (int(3.95 * GIB), int(1.92 * GIB), ())
 
 
 def test_gpus_name_arguments_and_buffers() -> None:
     failure = out_of_memory.read(GPU)
-    assert failure.asked == 4770354232
+    assert failure.requested == 4770354232
     assert failure.largest == ("1.5 GiB f32[4096,98304] (an argument)", "0.5 GiB f32[4096,32768] (concatenate)")
 
 

@@ -24,12 +24,12 @@ def peak(base: Any, settings: dict[str, Any]) -> int:
 
 def test_a_job_that_fits_needs_no_change() -> None:
     answer = fit(job("llama3.2-1b", "v6e-8", batchSize=8, sequenceLength=2048), compile_first=False)
-    assert (answer.found.settings, answer.tried) == ({}, 1)
+    assert (answer.change.settings, answer.tried) == ({}, 1)
 
 
 def test_what_is_found_fits_when_it_is_made_and_is_no_larger_a_change_than_needed() -> None:
     base = job("llama3.2-3b", "v5e-8", batchSize=256, sequenceLength=4096)
-    change = fit(base, compile_first=False).found
+    change = fit(base, compile_first=False).change
     assert list(change.settings) == ["training.microBatchSize"]
     assert change.peak == peak(base, change.settings) <= change.available
     larger = {"training.microBatchSize": 2 * change.settings["training.microBatchSize"]}
@@ -40,7 +40,7 @@ def test_what_is_found_fits_when_it_is_made_and_is_no_larger_a_change_than_neede
     ("keep", "changed"), [((), "training.lora"), (("method",), "accelerator"), (("method", "chips", "length"), None)]
 )
 def test_what_is_to_be_kept_is_kept(keep: Any, changed: str | None) -> None:
-    change = fit(job(**LARGE), frozenset(keep), compile_first=False).found
+    change = fit(job(**LARGE), frozenset(keep), compile_first=False).change
     assert changed is None if change is None else changed in change.settings
     assert (change is None) == (changed is None)
 
@@ -49,7 +49,7 @@ def test_groups_of_reinforcement_learning_stay_together() -> None:
     options = {"groupSize": 16}
     base = job("llama3.2-3b", "v5e-8", algorithm="grpo", options=options, batchSize=256, sequenceLength=4096)
     base = base.model_copy(update={"spec": changes.changed(base.spec, {"rewards": [{"builtin": "gsm8k"}]})})
-    change = fit(base, frozenset(("method", "chips", "length")), compile_first=False).found
+    change = fit(base, frozenset(("method", "chips", "length")), compile_first=False).change
     assert change.settings["training.microBatchSize"] % 16 == 0
 
 
@@ -68,8 +68,8 @@ def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.Mo
     as_it_is, *others = [each.settings for each in answer.refused]
     assert as_it_is == {}
     assert {next(iter(settings)) for settings in others} == {"training.lora"}
-    assert "training.quantization" in answer.found.settings
-    assert (answer.confirmed_by, answer.found.peak) == ("fast compile", answer.found.available // 2)
+    assert "training.quantization" in answer.change.settings
+    assert (answer.confirmed_by, answer.change.peak) == ("fast compile", answer.change.available // 2)
     assert calls == [(False, "train step", "fast"), *[(True, "train step", "fast")] * (len(others) + 1)]
 
 

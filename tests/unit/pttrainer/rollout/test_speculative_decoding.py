@@ -23,7 +23,7 @@ from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.speculative import build
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram

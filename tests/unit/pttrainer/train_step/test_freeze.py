@@ -39,6 +39,9 @@ def test_layers_are_held_by_number_and_all_of_them_whole() -> None:
     some = frozen(freeze.frozen_mask(["layers.0-1"], UNTIED))
     assert "embedding" not in some
     assert some["layers.mlp.up"] == [True, True, False]
+    mixed = frozen(freeze.frozen_mask(["layers.3-5"], from_hf(CASES["qwen-3-moe-mixed"])))
+    assert mixed["layers_1.mlp.router"] is True  # 3 and 5 of 3, 5
+    assert mixed["layers_2.mlp.up"] == [True, False]  # 4 of 4, 6
     assert frozen(freeze.frozen_mask(["layers.1"], UNTIED))["layers.mlp.up"] == [False, True, False]
     assert frozen(freeze.frozen_mask(["layers.0-2"], UNTIED))["layers.mlp.up"] is True
 

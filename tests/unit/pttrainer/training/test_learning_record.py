@@ -12,7 +12,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.rewards import Verdict
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.rollout import Rollout, missing_rewards
+from pttrainer.rollout.rollout_data import Rollout, missing_rewards
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.train_step import nonfinite

@@ -14,8 +14,9 @@ from pttrainer.models.config import LinearScaling, Llama3Scaling, Rope, YarnScal
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Return the angular frequency of each pair of a head's elements, [H/2], float32."""
-    inverse = 1.0 / (rope.theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim))
+    """Return the angular frequency of each pair of a head's elements that turn, [H/2] if all do, float32."""
+    turning = int(head_dim * rope.share)
+    inverse = 1.0 / (rope.theta ** (np.arange(0, turning, 2, dtype=np.float64) / turning))
     match rope.scaling:
         case LinearScaling(factor):
             inverse = inverse / factor
@@ -52,7 +53,7 @@ def _yarn(inverse: np.ndarray, theta: float, scaling: YarnScaling) -> np.ndarray
 
 
 def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Array]:
-    """Return cosine and sine of every position's angles, each [B, T, H/2], float32."""
+    """Return cosine and sine of every position's angles, each [B, T, R], float32; R pairs turn."""
     angles = positions_BT.astype(jnp.float32)[..., None] * frequencies(rope, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor != 1.0:
@@ -61,7 +62,11 @@ def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Arr
 
 
 def rotate(x_BTNH: Array, cos_BTR: Array, sin_BTR: Array) -> Array:
-    """Rotate pairs (i, i + H/2), the layout of Hugging Face's checkpoints."""
+    """Rotate pairs (i, i + R) of the first 2·R elements, the layout of Hugging Face's checkpoints."""
+    turning = 2 * cos_BTR.shape[-1]
+    if turning < x_BTNH.shape[-1]:
+        rotated = rotate(x_BTNH[..., :turning], cos_BTR, sin_BTR)
+        return jnp.concatenate([rotated, x_BTNH[..., turning:]], axis=-1)
     first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
     cos, sin = cos_BTR[:, :, None, :], sin_BTR[:, :, None, :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x_BTNH.dtype)

@@ -9,11 +9,11 @@ from typing import Any
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig, Raw
-from pttrainer.models.families import gemma2, gemma3, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_moe
+from pttrainer.models.families import gemma2, gemma3, glm4_moe, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_moe
 from pttrainer.models.families.config_reader import Fields
 
 FAMILIES: dict[str, ModuleType] = {
-    module.FAMILY: module for module in (llama, mistral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss)
+    module.FAMILY: module for module in (llama, mistral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe)
 }
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {

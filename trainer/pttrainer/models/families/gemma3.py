@@ -3,6 +3,7 @@
 Files of the multimodal models nest the text part in `text_config`; images are left out, and the export is a text model.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Rope
@@ -38,10 +39,10 @@ def read_with_images(fields: Fields) -> ModelConfig:
     config = read(text)
     text.refuse_rest()
     # What only images need.
-    for key in ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"):
+    for key in ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"):
         fields.value(key, None)
     fields.choice("tie_word_embeddings", (config.tied_head,), config.tied_head)
-    return config
+    return replace(config, image_token_id=fields.integer("image_token_index", 262_144))
 
 
 def write(config: ModelConfig) -> dict[str, Any]:

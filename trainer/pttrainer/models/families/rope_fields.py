@@ -12,20 +12,27 @@ from pttrainer.models.config import LinearScaling, Llama3Scaling, Rope, Scaling,
 from pttrainer.models.families.config_reader import Fields
 
 
-def read(fields: Fields, theta: float, max_positions: int) -> Rope:
-    """Return the rotary embedding of all layers; `theta` is the family's default."""
+def read(fields: Fields, theta: float, max_positions: int, share: float | None = None) -> Rope:
+    """Return the rotary embedding of all layers; `theta` is the family's default.
+
+    share: the family's default of `partial_rotary_factor`; None for families whose heads turn whole.
+    """
     theta = fields.number("rope_theta", theta)
+    share = share if share is None else fields.number("partial_rotary_factor", share)
     scaling, parameters = fields.inside("rope_scaling"), fields.inside("rope_parameters")
-    return read_one(scaling if scaling.keys() else parameters, theta, max_positions)
+    return read_one(scaling if scaling.keys() else parameters, theta, max_positions, share)
 
 
-def read_one(fields: Fields, theta: float, max_positions: int) -> Rope:
+def read_one(fields: Fields, theta: float, max_positions: int, share: float | None = None) -> Rope:
     """Return the rotary embedding of one object with type and numbers."""
     theta = fields.number("rope_theta", theta)
     old_name = fields.value("type", "default")
     key = "rope_type" if "rope_type" in fields else "type"
     kind = fields.value("rope_type", old_name)
-    fields.choice("partial_rotary_factor", (1.0,), 1.0)
+    if share is None:
+        fields.choice("partial_rotary_factor", (1.0,), 1.0)
+    else:
+        share = fields.number("partial_rotary_factor", share)
     if kind == "default":
         scaling = None
     elif kind == "linear":
@@ -37,7 +44,7 @@ def read_one(fields: Fields, theta: float, max_positions: int) -> Rope:
     else:
         fields.refuse(key, "default, linear, llama3, yarn")
     fields.refuse_rest()
-    return Rope(theta, scaling)
+    return Rope(theta, scaling, 1.0 if share is None else share)
 
 
 def write(rope: Rope) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Weight:
 
     def name(self, place: tuple[int, ...]) -> str:
         """Return the tensor's name in the checkpoint."""
-        return self.stored.name.format(**dict(zip("ie", place, strict=False)))
+        return self.stored.name_of(place)
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -313,8 +313,10 @@ def _put(buffer: jax.Array, piece: jax.Array, where: jax.Array, transposed: bool
 
 
 def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -> None:
-    tied = frozenset({"lm_head.weight"} if config.tied_head else ())
-    problems = _problems(checkpoint, weights, "config.json says", tied)
+    unread = {"lm_head.weight"} if config.tied_head else set()
+    behind = tuple(f"model.layers.{config.layers + i}." for i in range(config.prediction_layers))
+    unread |= {name for name in checkpoint.names() if name.startswith(behind)}
+    problems = _problems(checkpoint, weights, "config.json says", frozenset(unread))
     if problems:
         listed = "; ".join(problems)
         raise ConfigError(f"{checkpoint.display_name}: weights do not fit config.json: {listed}")

@@ -24,7 +24,7 @@ MESSAGE_BYTES = 3000
 """Kubernetes keeps 4,096 bytes of a termination message; the JSON around it needs some."""
 
 COMPILER = "compiler"
-"""Name of the thread that compiles programs ahead of time (`async_compile`)."""
+"""Name of the thread that compiles programs ahead of time (`step_programs`)."""
 
 
 class StopRequest:

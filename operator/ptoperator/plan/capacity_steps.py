@@ -18,7 +18,7 @@ from ptoperator.capacity.attempts import (
 )
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.observe.state import Observed
-from ptoperator.plan.step import PlanContext, StepResult, delete_jobset
+from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.status import running_phases, terminal_phases
 from ptoperator.status.builder import ConditionUpdate
 

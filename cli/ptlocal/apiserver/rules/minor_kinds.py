@@ -18,16 +18,18 @@ def _default_secret(secret: Manifest) -> None:
 
 
 def _validate_secret(secret: Manifest) -> list[FieldError]:
-    found = []
+    errors = []
     total = 0
     for key, value in (secret.get("data") or {}).items():
         try:
             total += len(base64.b64decode(value, validate=True))
         except (binascii.Error, ValueError):
-            found.append(invalid_value(f"data[{key}]", "<secret>", "must be base64"))
+            errors.append(invalid_value(f"data[{key}]", "<secret>", "must be base64"))
     if total > _MAX_DATA_BYTES:
-        found.append(FieldError("data", "FieldValueTooLong", f"Too long: may not be more than {_MAX_DATA_BYTES} bytes"))
-    return found
+        errors.append(
+            FieldError("data", "FieldValueTooLong", f"Too long: may not be more than {_MAX_DATA_BYTES} bytes")
+        )
+    return errors
 
 
 def _validate_configmap(configmap: Manifest) -> list[FieldError]:
@@ -38,14 +40,14 @@ def _validate_configmap(configmap: Manifest) -> list[FieldError]:
 
 
 def _immutable_data(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:
-    found = []
+    errors = []
     if old.get("immutable"):
         for key in ("data", "binaryData"):
             if new.get(key) != old.get(key):
-                found.append(forbidden_field(key, "field is immutable when `immutable` is set"))
+                errors.append(forbidden_field(key, "field is immutable when `immutable` is set"))
         if not new.get("immutable"):
-            found.append(forbidden_field("immutable", "field is immutable when `immutable` is set"))
-    return found
+            errors.append(forbidden_field("immutable", "field is immutable when `immutable` is set"))
+    return errors
 
 
 def _update_secret(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:
