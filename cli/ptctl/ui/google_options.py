@@ -36,3 +36,23 @@ def one_name(name: str | None, cluster_flag: str | None) -> str:
             click.get_current_context(),
         )
     return name or cluster_flag or ""
+
+
+def install_options(function: Function) -> Function:
+    """Add what an installation is made of."""
+    for option in (
+        click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Form of --dry-run."),
+        click.option("--dry-run", is_flag=True, help="Print every object and apply none."),
+        click.option("--kueue-manifests", metavar="FILE|URL", help="Kueue's release, applied where Kueue lacks."),
+        click.option("--jobset-manifests", metavar="FILE|URL", help="JobSet's release, applied where JobSet lacks."),
+        click.option("--queue-namespace", multiple=True, metavar="NS", help="Namespace with a queue [default]."),
+        click.option(
+            "--quota", multiple=True, metavar="TYPE=SLICES", help="Chips for Kueue's queue `posttrain`; repeatable."
+        ),
+        click.option("--node-service-account", default="", metavar="EMAIL", help="Google account of made nodes."),
+        click.option("--operator-service-account", default="", metavar="EMAIL", help="Google account of the operator."),
+        click.option("--trainer-image", required=True, metavar="IMAGE", help="Image of jobs that name none."),
+        click.option("--image", required=True, metavar="IMAGE", help="Image of the operator."),
+    ):
+        function = option(function)
+    return function

@@ -9,6 +9,10 @@ _USE = "Inspect and use"
 
 COMMANDS = {
     "create": Lazy("ptctl.commands.cluster.create:create", "Create a cluster on GKE, or go on with one.", _MAKE),
+    "install": Lazy("ptctl.commands.cluster.install:install", "Install posttrain in a cluster, without Helm.", _MAKE),
+    "adapt": Lazy(
+        "ptctl.commands.cluster.adapt:adapt", "Make an existing cluster fit: XPK's, gcluster's or your own.", _MAKE
+    ),
     "delete": Lazy("ptctl.commands.cluster.delete:delete", "Delete a cluster that ptctl made.", _MAKE),
     "list": Lazy("ptctl.commands.cluster.list:list_clusters", "List the project's clusters.", _USE),
     "describe": Lazy("ptctl.commands.cluster.describe:describe", "Show a cluster and its node pools.", _USE),
