@@ -130,7 +130,7 @@ def _differences(spec: ClusterSpec, cluster: ClusterView) -> str:
         ("--network", spec.network or "default", raw.network or "default"),
         ("--subnetwork", spec.subnetwork, raw.subnetwork if spec.subnetwork else ""),
     )
-    parts = [f"{flag}: {there} there, {asked} asked for" for flag, asked, there in table if asked != there]
+    parts = [f"{flag}: {there} there, {wanted} asked for" for flag, wanted, there in table if wanted != there]
     return f": {'; '.join(parts)}" if parts else ""
 
 

@@ -58,8 +58,8 @@ class ComputeServer:
             def do_GET(self) -> None:
                 size = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(size)) if size else None
-                status, found = server.answer(self.command, self.path.partition("?")[0], body)
-                text = json.dumps(found).encode()
+                status, answer = server.answer(self.command, self.path.partition("?")[0], body)
+                text = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()

@@ -136,14 +136,14 @@ class GkeServer:
         return _operation(self.model.delete_cluster(_last(request.name)))
 
     def _cluster(self, cluster: ClusterRecord) -> Any:
-        asked_for = container.Cluster(cluster.manifest, ignore_unknown_fields=True)
-        asked_for.locations = asked_for.locations or list(self.model.zones)
-        asked_for.location, asked_for.status, asked_for.status_message = LOCATION, cluster.state, cluster.message
-        asked_for.current_node_count, asked_for.current_master_version = cluster.nodes, "1.34.1-gke.1829001"
-        asked_for.endpoint = cluster.endpoint
-        asked_for.master_auth.cluster_ca_certificate = cluster.certificate
-        asked_for.node_pools = [_pool(pool) for pool in self.model.pools.values()]
-        return asked_for
+        made = container.Cluster(cluster.manifest, ignore_unknown_fields=True)
+        made.locations = made.locations or list(self.model.zones)
+        made.location, made.status, made.status_message = LOCATION, cluster.state, cluster.message
+        made.current_node_count, made.current_master_version = cluster.nodes, "1.34.1-gke.1829001"
+        made.endpoint = cluster.endpoint
+        made.master_auth.cluster_ca_certificate = cluster.certificate
+        made.node_pools = [_pool(pool) for pool in self.model.pools.values()]
+        return made
 
     def _list_pools(self, request: Any) -> Any:
         self.model.advance()

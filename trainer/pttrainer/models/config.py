@@ -59,15 +59,25 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True)
+class QueryScaling:
+    """Queries far from the beginning are longer: times 1 + slope · ln(1 + ⌊(position + first) / period⌋)."""
+
+    slope: float
+    period: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary position embedding: base, and the scaling of its frequencies for longer contexts.
 
-    share: of a head's elements, the first ones, that turn.
+    share: of a head's elements, the first ones, that turn; 0 for none. query_scaling: of queries by position.
     """
 
     theta: float
     scaling: Scaling | None = None
     share: float = 1.0
+    query_scaling: QueryScaling | None = None
 
 
 @dataclass(frozen=True)
@@ -139,9 +149,11 @@ Segment = tuple[LayerGroup, ...]
 class ModelConfig:
     """A decoder-only transformer. Sizes in elements; `family` selects the table of weight names.
 
-    window: a local layer sees this many tokens, itself included. local_layers: which layers are local; empty for
-    none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 +
-    scale. post_norms: norms after attention and MLP too. query_scale: factor of the scores, 1/√H if None.
+    window: a local layer sees this many tokens, itself included; None for all. local_layers: which layers are local;
+    empty for none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply
+    by 1 + scale. pre_norms, post_norms: norms before and after attention and MLP. qk_norm: a norm on each head of
+    queries and keys, or, with whole_qk_norm, on all heads as one vector. query_scale: factor of the scores, 1/√H if
+    None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
     attention away from all keys. image_token_id: stands for a part of an image where the model has images.
     dense_layers: which layers have an MLP although the model has experts; empty for none.
@@ -169,11 +181,13 @@ class ModelConfig:
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    whole_qk_norm: bool = False
     sinks: bool = False
     window: int | None = None
     local_layers: tuple[bool, ...] = ()
     local_rope: Rope | None = None
     zero_centred_norms: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     embedding_scale: float | None = None
     query_scale: float | None = None
@@ -196,7 +210,8 @@ class ModelConfig:
                 f"config.json layer_types: has {len(self.local_layers)} entries; accepted: num_hidden_layers of them "
                 f"({self.layers})"
             )
-        if any(self.local_layers) and self.window is None:
+        has_own_rope = self.local_rope is not None and not self.local_rope.share
+        if any(self.local_layers) and self.window is None and not has_own_rope:
             raise ConfigError(
                 "config.json sliding_window: unset; accepted: a number, because layer_types has sliding_attention"
             )
@@ -268,7 +283,8 @@ class ModelConfig:
         """Return the number of one layer's attention weights, including its norms."""
         q, kv, D = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.d_model
         biases = (q + 2 * kv if self.qkv_bias else 0) + (D if self.o_bias else 0)
-        norms = D * (4 if self.post_norms else 2) + (2 * self.head_dim if self.qk_norm else 0)
+        of_heads = q + kv if self.whole_qk_norm else 2 * self.head_dim
+        norms = 2 * D * (self.pre_norms + self.post_norms) + (of_heads if self.qk_norm else 0)
         return D * (2 * q + 2 * kv) + biases + norms + (self.heads if self.sinks else 0)
 
     def _mlp_weights(self) -> int:

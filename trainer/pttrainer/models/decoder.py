@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models import parameters
+from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
 from pttrainer.models.lora.adapters import Adapters
@@ -27,16 +28,16 @@ EMBEDDING_STD = 0.02
 
 
 class DecoderLayer(nnx.Module):
-    """Attention and MLP, each after a norm and added to the stream; some families norm their outputs too."""
+    """Attention and MLP, added to the stream: each after a norm, before one, or between two, by family."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
 
         def norm() -> RMSNorm:
             return RMSNorm(parameters.norm(config), config)
 
-        self.attention_norm = norm()
+        self.attention_norm = norm() if config.pre_norms else None
         self.attention = Attention(config, rngs, adapters)
-        self.mlp_norm = norm()
+        self.mlp_norm = norm() if config.pre_norms else None
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)
         else:
@@ -47,25 +48,25 @@ class DecoderLayer(nnx.Module):
     def __call__(
         self,
         x_BTD: Array,
-        rotation: tuple[Array, Array],
+        rotation: Rotation,
         attend: Attend,
         counts_BT: Array | None = None,
         drop: Drop | None = None,
     ) -> tuple[Array, Any, RouterUse | None]:
         """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given."""
-        attended_BTD, attended_state = self.attention(self.attention_norm(x_BTD), rotation, attend, drop)
-        if self.attention_post_norm is not None:
-            attended_BTD = self.attention_post_norm(attended_BTD)
-        x_BTD = x_BTD + attended_BTD
-        added_BTD, use = self._feed_forward(self.mlp_norm(x_BTD), counts_BT, drop)
-        if self.mlp_post_norm is not None:
-            added_BTD = self.mlp_post_norm(added_BTD)
-        return x_BTD + added_BTD, attended_state, use
+        attended_BTD, attended_state = self.attention(_normed(self.attention_norm, x_BTD), rotation, attend, drop)
+        x_BTD = x_BTD + _normed(self.attention_post_norm, attended_BTD)
+        added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, drop)
+        return x_BTD + _normed(self.mlp_post_norm, added_BTD), attended_state, use
 
     def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
         if isinstance(self.mlp, ExpertMLP):
             return self.mlp(x_BTD, counts_BT)
         return self.mlp(x_BTD, drop), None
+
+
+def _normed(norm: RMSNorm | None, x_BTD: Array) -> Array:
+    return x_BTD if norm is None else norm(x_BTD)
 
 
 class Decoder(nnx.Module):

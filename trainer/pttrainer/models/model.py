@@ -413,7 +413,7 @@ class Model(ModelStructure):
         return cached_mask(positions_BT, cache.positions_BS, window), _prompt_mask(cache, positions_BT, window)
 
 
-_PackedView = tuple[tuple[Array, Array], Array | shared_prefix.Masks]
+_PackedView = tuple[rope.Rotation, Array | shared_prefix.Masks]
 """Rotation and mask of one kind of layer."""
 
 _ViewKind = tuple[bool, Rope, int]
@@ -459,7 +459,7 @@ def _views(config: ModelConfig) -> dict[_ViewKind, ModelConfig]:
     return dict(sorted(pairs, key=lambda pair: pair[0][0]))
 
 
-def _rotation(config: ModelConfig, is_local: bool, positions_BT: Array) -> tuple[Array, Array]:
+def _rotation(config: ModelConfig, is_local: bool, positions_BT: Array) -> rope.Rotation:
     _, of_kind, size = _view_kind(config, is_local)
     return rope.rotation(of_kind, size, positions_BT)
 

@@ -5,7 +5,7 @@ formula counts bytes with it without jax. Letters: L layers, D model, F feed-for
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.weights.hf_names import Path
@@ -56,7 +56,7 @@ def _of_layers(c: ModelConfig) -> Weights:
     params: Weights = {(part, name): one for part, named in parts.items() for name, one in named.items()}
     params |= {(name, "scale"): norm(c) for name in norms(c)}
     if c.qk_norm:
-        params |= {("attention", name, "scale"): head_norm(c) for name in ("q_norm", "k_norm")}
+        params |= {("attention", f"{of}_norm", "scale"): head_norm(c, of) for of in ("q", "k")}
     return params
 
 
@@ -72,8 +72,9 @@ def last_norm(c: ModelConfig) -> ParamSpec:
 
 def norms(c: ModelConfig) -> tuple[str, ...]:
     """Return the names of a layer's norms."""
+    before = ("attention_norm", "mlp_norm") if c.pre_norms else ()
     behind = ("attention_post_norm", "mlp_post_norm") if c.post_norms else ()
-    return ("attention_norm", "mlp_norm", *behind)
+    return (*before, *behind)
 
 
 def norm(c: ModelConfig) -> ParamSpec:
@@ -81,8 +82,11 @@ def norm(c: ModelConfig) -> ParamSpec:
     return ParamSpec((c.layers, c.d_model), ("layer", "embed"))
 
 
-def head_norm(c: ModelConfig) -> ParamSpec:
-    """Return the spec of the norm of queries and keys."""
+def head_norm(c: ModelConfig, of: Literal["q", "k"]) -> ParamSpec:
+    """Return the spec of the norm of queries or keys: of each head, or of all of them as one vector."""
+    if c.whole_qk_norm:
+        heads, axis = (c.heads, "heads") if of == "q" else (c.kv_heads, "kv_heads")
+        return ParamSpec((c.layers, heads * c.head_dim), ("layer", axis))
     return ParamSpec((c.layers, c.head_dim), ("layer", None))
 
 

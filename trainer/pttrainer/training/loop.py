@@ -27,7 +27,7 @@ from pttrainer.data.loss_weights import perplexity
 from pttrainer.errors import Preempted
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io import storage
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.training.profiler import Trace

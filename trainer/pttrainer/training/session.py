@@ -17,7 +17,7 @@ from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding
-from pttrainer.runtime.io.storage import storage_reason
+from pttrainer.runtime.io.storage_errors import storage_reason
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.step_faults import Fault, Kind

@@ -29,7 +29,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import sharding
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter

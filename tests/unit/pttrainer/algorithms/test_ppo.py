@@ -38,7 +38,7 @@ from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step.critic import Critic, CriticLearner, with_critic_params
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program

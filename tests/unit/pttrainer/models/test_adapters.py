@@ -28,7 +28,7 @@ from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step

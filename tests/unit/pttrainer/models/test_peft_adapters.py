@@ -20,7 +20,7 @@ from pttrainer.models.loading.peft_adapters import differences, open_initial_ada
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.weights.safetensors_file import read_header, write_header
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, adapters.ATTENTION + adapters.MLP))
 THEIRS = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_rslora": False, "bias": "none",

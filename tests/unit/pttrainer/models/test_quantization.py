@@ -34,7 +34,7 @@ from pttrainer.rollout.native.decode_loop import Decoding, jitted
 from pttrainer.rollout.native.prefill import PaddedPrompts
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step

@@ -10,7 +10,7 @@ from ptapi.failures import ExitCode
 from pttrainer.commands.run import run_job
 from pttrainer.preflight.advice import out_of_memory
 from pttrainer.preflight.advice.out_of_memory import GIB
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.termination import Attempt
 from pttrainer.training import loop
 

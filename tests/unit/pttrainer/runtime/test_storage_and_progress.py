@@ -18,7 +18,7 @@ from ptapi.spec import PostTrainJob
 from ptapi.text.terminal import PROGRESS_LINE
 from pttrainer.errors import ConfigError, DataError, Preempted, StorageError
 from pttrainer.runtime.io import storage
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.reporting import progress as progress_module
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.metrics_log import MetricsLog

@@ -14,7 +14,7 @@ from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError, DataError
 from pttrainer.runtime.io import file_digests, storage
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.training.run_directory import resume_check, run_files
 
 Edit = dict[str, Any]

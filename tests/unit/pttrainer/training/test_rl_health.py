@@ -10,7 +10,7 @@ import pytest
 from pttrainer.rollout.evaluation.evaluator import pass_at
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.rollout_metrics import reward_facts
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.training.rl_health import FIRST, RANGES, Range, RlHealth
 from pttrainer.training.run_directory.sample_log import SHOWN, SampleLog, markdown
 

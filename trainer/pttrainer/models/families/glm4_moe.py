@@ -12,9 +12,8 @@ ARCHITECTURE = "Glm4MoeForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
-    common = common_fields.read(fields, vocab_size=151_552, heads=96, kv_heads=8, max_positions=131_072)
-    common["norm_eps"] = fields.number("rms_norm_eps", 1e-5)
-    fields.choice("first_k_dense_replace", (0,), 1)
+    common = common_fields.read(fields, vocab_size=151_552, heads=96, kv_heads=8, max_positions=131_072, norm_eps=1e-5)
+    dense = fields.count("first_k_dense_replace", 1)
     return ModelConfig(
         family=FAMILY,
         **common,
@@ -22,6 +21,7 @@ def read(fields: Fields) -> ModelConfig:
         activation=common_fields.activation(fields, "hidden_act", "silu"),
         qkv_bias=fields.flag("attention_bias", False),
         qk_norm=fields.flag("use_qk_norm", False),
+        dense_layers=tuple(layer < dense for layer in range(common["layers"])) if dense else (),
         experts=read_experts(fields, per_token=8, count=128, d_ff=1408, shared=1),
         prediction_layers=fields.count("num_nextn_predict_layers", 1),
     )
@@ -36,7 +36,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "hidden_act": common_fields.written_activation(config),
         "attention_bias": config.qkv_bias,
         "use_qk_norm": config.qk_norm,
-        "first_k_dense_replace": 0,
+        "first_k_dense_replace": sum(config.dense_layers),
         "num_nextn_predict_layers": 0,
         **write_experts(config),
     }
