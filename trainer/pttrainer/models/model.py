@@ -39,7 +39,7 @@ from pttrainer.models.moe.experts import balance_loss
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.structure import ModelStructure, Params, Remat
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import explicit_collectives, sharding
 
 
 @dataclass(frozen=True)
@@ -255,10 +255,15 @@ class Model(ModelStructure):
         never = (x_BTD[0, 0, 0] > jnp.inf).astype(jnp.int32)
         return quant.map_codes(weights, lambda codes: codes ^ never.astype(codes.dtype))
 
-    def _embed(self, decoder: Decoder, tokens_BT: Array, noisy: Callable[[Array], Array] | None = None) -> Array:
-        # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
-        table_VD = sharding.constrain(decoder.embedding[...].astype(self.compute_dtype), ("vocab", None))
-        x_BTD = table_VD[tokens_BT]
+    def _embed(
+        self,
+        decoder: Decoder,
+        tokens_BT: Array,
+        noisy: Callable[[Array], Array] | None = None,
+        *,
+        is_explicit: bool = False,
+    ) -> Array:
+        x_BTD = self._looked_up(decoder.embedding[...], tokens_BT, is_explicit=is_explicit)
         if decoder.embedding_lora is not None:
             x_BTD = x_BTD + self._embed_low(decoder.embedding_lora, tokens_BT)
         if noisy is not None:
@@ -266,6 +271,12 @@ class Model(ModelStructure):
         if self.config.embedding_scale is not None:
             x_BTD = x_BTD * jnp.asarray(self.config.embedding_scale, x_BTD.dtype)
         return sharding.constrain(x_BTD, ("batch", "sequence", None))
+
+    def _looked_up(self, table_VD: Array, tokens_BT: Array, *, is_explicit: bool) -> Array:
+        if is_explicit:
+            return explicit_collectives.look_up(table_VD, tokens_BT, self.compute_dtype)
+        # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
+        return sharding.constrain(table_VD.astype(self.compute_dtype), ("vocab", None))[tokens_BT]
 
     def _embed_low(self, adapter: LowRank, tokens_BT: Array) -> Array:
         a_VR = sharding.constrain(adapter.a[...].astype(self.compute_dtype), ("vocab", None))
@@ -296,6 +307,10 @@ class Model(ModelStructure):
         def layer(x_BTD: Array, of_layer: tuple[Any, Array | None, Array | None]) -> tuple[Array, Any]:
             weights, is_local, number = of_layer
             block: DecoderLayer = nnx.merge(graphdef, weights)
+            if is_explicit:
+                explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"])
+                if self.config.experts is None:
+                    explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
             drop = None if dropped is None or number is None else dropped(number)
             rotation, mask = views[0] if is_local is None else _select(is_local, views[1], views[0])
 
@@ -313,7 +328,8 @@ class Model(ModelStructure):
 
         if prompts is not None:
             tokens_BT = shared_prefix.joined(prompts.tokens_PT, tokens_BT)
-        x_BTD = self._embed(decoder, tokens_BT, noisy)
+        is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
+        x_BTD = self._embed(decoder, tokens_BT, noisy, is_explicit=is_explicit)
         x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L, numbers_L))
         return self._for_head(decoder, x_BTD, dropped), use
 
