@@ -92,12 +92,14 @@ def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
     """
     names = _split(table_VD, ("vocab", "embed"))[1]
     if not names:  # D does not divide
-        return table_VD.astype(dtype)[tokens_BT]
+        replicated: Array = table_VD.astype(dtype)[tokens_BT]
+        return replicated
 
     def local(table_VD: Array, tokens_BT: Array) -> Array:
         all_BT = lax.all_gather(tokens_BT, names, axis=0, tiled=True)
         rows_BTD = table_VD.astype(jnp.float32)[all_BT].astype(dtype)
-        return lax.all_to_all(rows_BTD, names, split_axis=0, concat_axis=2, tiled=True)
+        own_BTD: Array = lax.all_to_all(rows_BTD, names, split_axis=0, concat_axis=2, tiled=True)
+        return own_BTD
 
     looked_up: Array = jax.shard_map(local, in_specs=(PartitionSpec(None, names), ROWS), out_specs=ROWS)(
         table_VD, tokens_BT
