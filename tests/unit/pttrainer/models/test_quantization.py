@@ -189,7 +189,9 @@ def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, 
     np.testing.assert_array_equal(greedy(model, read, short[:1], 24), greedy(base, stands_for, short[:1], 24))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "nf4"), ("gpt-oss", "int8")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "nf4"), ("phi-4", "nf4"), ("gpt-oss", "int8")]
+)
 def test_eight_devices_read_the_parts_that_one_does(name: str, kind: Format, tmp_path: Path) -> None:
     model = dataclasses.replace(load_model(write_checkpoint(tmp_path, CASES[name]))[0], quantization=kind)
     alone, _ = load(tmp_path, model)
