@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.losses.chunk_size import largest_chunk
+from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.losses.chunking import chunk_size
 
 B, T, D, V = 3, 11, 8, 23
