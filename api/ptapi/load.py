@@ -17,7 +17,7 @@ from ptapi.spec.openapi_schema import structural
 from ptapi.text import kubectl_yaml
 from ptapi.text.messages import accepted, shown
 from ptapi.validation import check_job
-from ptapi.validation.parse_errors import dotted, translate
+from ptapi.validation.parse_errors import MISSING, dotted, translate
 
 SERVER_METADATA = (
     "creationTimestamp",
@@ -51,7 +51,7 @@ def parse_job(document: Any) -> PostTrainJob:
         job = PostTrainJob.model_validate(document, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         findings = translate(PostTrainJob, error, document)
-        other_kind = [finding for finding in findings if finding.field in ("apiVersion", "kind")]
+        other_kind = [one for one in findings if one.field in ("apiVersion", "kind") and one.value != MISSING]
         raise SpecError(other_kind or findings) from None
     findings = check_job(job)
     if findings:

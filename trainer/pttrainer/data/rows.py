@@ -7,6 +7,7 @@ file, line, column and what is accepted. Tokens come later: `sft_examples`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import isfinite
 from typing import Any, TypeVar
 
 from ptapi.spec import Columns, DataSource, DataSpec
@@ -288,7 +289,7 @@ def _turns(raw: Mapping[str, Any], column: str, role: str, where: str) -> list[M
     """Return the messages of a column that holds text (one turn of `role`) or a conversation."""
     if isinstance(raw[column], list):
         return conversation.turns(raw[column], column, where)
-    if isinstance(raw[column], int | float) and not isinstance(raw[column], bool):
+    if isinstance(raw[column], int | float) and not isinstance(raw[column], bool) and isfinite(raw[column]):
         return [{"role": role, "content": str(raw[column])}]
     return [{"role": role, "content": _text(raw, column, where)}]
 

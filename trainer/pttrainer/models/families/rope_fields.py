@@ -22,6 +22,8 @@ def read(fields: Fields, theta: float, max_positions: int) -> Rope:
 def read_one(fields: Fields, theta: float, max_positions: int) -> Rope:
     """Return the rotary embedding of one object with type and numbers."""
     theta = fields.number("rope_theta", theta)
+    if theta <= 0:
+        fields.refuse("rope_theta", "a number above 0")
     old_name = fields.value("type", "default")
     key = "rope_type" if "rope_type" in fields else "type"
     kind = fields.value("rope_type", old_name)
