@@ -306,7 +306,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("two init containers of one name", {"spec.pod": {"initContainers": [{"name": "a", "command": ["a"]}] * 2}},
           "spec.pod.initContainers", "(not shown)", "containers with different names"),
     Wrong("a label of the job with a space", {"metadata.labels": {"a b": "c"}}, "metadata.labels", "a b",
-          "keys such as team", at_server=False),
+          "keys such as team"),
     Wrong("a secret twice", {"spec.imagePullSecrets": ["a", "a"]}, "spec.imagePullSecrets", "a", "each name once",
           at_server=False),
     Wrong("a volume over the system", {"spec.volumes": [{"name": "a", "mountPath": "/usr", "emptyDir": {}}]},

@@ -84,4 +84,4 @@ def _parsed(text: str, here: str) -> Any:
     try:
         return json_text.loads(text)
     except ValueError as error:
-        raise DataError(f"{here}: is text that is not valid JSON ({error}); accepted: a list") from error
+        raise DataError(f"{here}: {error}; accepted: a list, or its JSON text") from error

@@ -152,7 +152,7 @@ def _json(files: dict[str, bytes], name: str, uri: str) -> dict[str, Any]:
     try:
         value = json_text.loads(files.get(name, b"{}"))
     except ValueError as error:
-        raise ConfigError(f"spec.model: {uri}/{name}: is not valid JSON: {error}") from error
+        raise ConfigError(f"spec.model: {uri}/{name}: {error}; accepted: a JSON object") from error
     if not isinstance(value, dict):
         raise ConfigError(f"spec.model: {uri}/{name}: is a {type(value).__name__}; accepted: a JSON object")
     return value

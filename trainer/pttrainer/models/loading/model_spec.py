@@ -93,11 +93,9 @@ def _read_config(directory: Path, display_name: str) -> ModelConfig:
             f"{display_name}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{display_name}/config.json: is not valid JSON: {error}") from error
+        raise ConfigError(f"{display_name}/config.json: {error}; accepted: Hugging Face's format") from error
     if not isinstance(raw, dict):
-        raise ConfigError(
-            f"{display_name}/config.json: is not an object; accepted: what Hugging Face's libraries write"
-        )
+        raise ConfigError(f"{display_name}/config.json: is not an object; accepted: Hugging Face's format")
     try:
         return from_hf(raw)
     except ConfigError as error:

@@ -106,7 +106,7 @@ def _read_config(directory: Path, display_name: str) -> dict[str, Any]:
             "export.format: peft"
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{file}: is not valid JSON: {error}") from error
+        raise ConfigError(f"{file}: {error}; accepted: what PEFT writes") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{file}: is not an object; accepted: what PEFT writes")
     return config

@@ -1,4 +1,4 @@
-"""JSON that others wrote: every way in which a text is no JSON is one ValueError, whose message says why.
+"""JSON that others wrote: every way in which a text is no JSON is one error, whose message says why.
 
 Python's own reader also raises UnicodeDecodeError and RecursionError, and takes NaN, which is no JSON.
 """
@@ -8,26 +8,29 @@ import sys
 from typing import Any, NoReturn
 
 
+class JsonError(ValueError):
+    """A text that is no JSON; the message begins with `is` or `has`. line: where it is noticed, if that is known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 def loads(text: bytes | str) -> Any:
-    """Return the value of a JSON text, in UTF-8 if it is bytes; raise ValueError with the reason."""
+    """Return the value of a JSON text, in UTF-8 if it is bytes; raise JsonError."""
     try:
         return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"), parse_constant=_refuse)
-    except UnicodeDecodeError:
-        reason = "is not UTF-8"
+    except UnicodeDecodeError as error:
+        raise JsonError("is not UTF-8", error.object[: error.start].count(b"\n") + 1) from None
     except RecursionError:
-        reason = "nested too deeply"
+        raise JsonError("is nested too deeply") from None
     except json.JSONDecodeError as error:
-        reason = error.msg if error.lineno == 1 else f"{error.msg} in line {error.lineno}"
-    except _Constant as error:
-        reason = f"{error} is not JSON"
+        raise JsonError(f"is not valid JSON ({error.msg})", error.lineno) from None
+    except JsonError:
+        raise
     except ValueError:
-        reason = f"a number of more than {sys.get_int_max_str_digits()} digits"
-    raise ValueError(reason) from None
-
-
-class _Constant(ValueError):
-    """NaN, Infinity or -Infinity."""
+        raise JsonError(f"has a number of more than {sys.get_int_max_str_digits()} digits") from None
 
 
 def _refuse(name: str) -> NoReturn:
-    raise _Constant(name)
+    raise JsonError(f"is not valid JSON ({name})")

@@ -21,4 +21,4 @@ def _line(number: int, line: bytes, here: str) -> Record:
     try:
         return record(number, here, json_text.loads(line))
     except ValueError as error:
-        return Record(number, here, DataError(f"{here}: is not valid JSON ({error}); accepted: one JSON object a line"))
+        return Record(number, here, DataError(f"{here}: {error}; accepted: one JSON object a line"))

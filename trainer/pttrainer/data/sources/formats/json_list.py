@@ -16,7 +16,8 @@ def read(content: bytes, where: str) -> Iterator[Record]:
         return
     try:
         rows = json_text.loads(content)
-    except ValueError as error:
-        raise DataError(f"{where}: is not valid JSON ({error}); accepted: a list of objects") from error
+    except json_text.JsonError as error:
+        here = where if error.line is None else f"{where} line {error.line}"
+        raise DataError(f"{here}: {error}; accepted: a list of objects, in UTF-8") from error
     for number, value in enumerate(rows, start=1):
         yield record(number, f"{where} row {number}", value)
