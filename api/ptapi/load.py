@@ -67,7 +67,8 @@ def parse_accepted(document: dict[str, Any]) -> PostTrainJob:
     """
     if missing := [name for name in PostTrainJob.model_fields if to_camel(name) not in document]:
         raise SpecError([Finding(name, MISSING, "is required") for name in missing])
-    return _built(PostTrainJob, without_nulls(without_server_fields(document)))
+    job: PostTrainJob = _built(PostTrainJob, without_nulls(without_server_fields(document)))
+    return job
 
 
 def _built(annotation: Any, value: Any) -> Any:

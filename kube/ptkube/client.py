@@ -129,13 +129,18 @@ class Kube:
         body: Manifest,
         *,
         dry_run: bool = False,
+        strict: bool = False,
         name: str | None = None,
         subresource: str | None = None,
     ) -> Manifest:
-        """Create an object; with `name` and `subresource` post to that subresource (pods/eviction)."""
+        """Create an object; with `name` and `subresource` post to that subresource (pods/eviction).
+
+        strict: refuse a field that the server does not know, which it would otherwise leave out.
+        """
         path = r.path(self._namespace_of(r, body), name, subresource)
         sent = body if subresource else _typed(r, body)
-        return self._json("POST", path + _query({"dryRun": "All" if dry_run else None}), sent)
+        query = {"dryRun": "All" if dry_run else None, "fieldValidation": "Strict" if strict else None}
+        return self._json("POST", path + _query(query), sent)
 
     def replace(self, r: Resource, body: Manifest, *, subresource: str | None = None) -> Manifest:
         """Replace an object; raise Conflict if it has changed since it was read."""

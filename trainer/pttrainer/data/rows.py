@@ -261,7 +261,7 @@ def _answers(
         raise DataError(
             f"{where}: {columns['chosen']!r} and {columns['rejected']!r} are the same; accepted: two answers"
         )
-    if raw.get(columns.get("prompt", "")) is None:
+    if "prompt" not in columns or raw.get(columns["prompt"]) is None:
         texts = isinstance(raw[columns["chosen"]], str) and isinstance(raw[columns["rejected"]], str)
         return _apart(chosen[0]["content"], rejected[0]["content"]) if texts else (chosen, rejected)
     prompt = _turns(raw, columns["prompt"], "user", where)
