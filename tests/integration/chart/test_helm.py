@@ -1,7 +1,7 @@
 """Jobs outlive their release: Helm installs, upgrades, rolls back and uninstalls, and the garbage collector is at work.
 
 Lines of helm that begin with `helm.typed` are those of docs/guides/install.md and upgrade.md. Nothing runs Deployments
-here: the operator is started and stopped by hand where Helm makes and deletes its Deployment, with that one's environment.
+here: the operator is started and stopped by hand where Helm makes and deletes its Deployment, with its environment.
 """
 
 import shlex
@@ -21,15 +21,7 @@ from tests.builders.helm_command import CHART, CRD, Helm, Refused, typed_lines
 
 from ptapi.crd.definition import crd
 from ptkube.client import Kube
-from ptkube.resources import (
-    CONFIGMAPS,
-    CRDS,
-    DEPLOYMENTS,
-    JOBSETS,
-    NAMESPACES,
-    POSTTRAINJOBS,
-    SERVICE_ACCOUNTS,
-)
+from ptkube.resources import CONFIGMAPS, CRDS, DEPLOYMENTS, JOBSETS, NAMESPACES, POSTTRAINJOBS, SERVICE_ACCOUNTS
 from ptoperator.kube.labels import FINALIZER
 
 HOME = "posttrain-system"

@@ -92,18 +92,14 @@ def test_a_split_of_a_data_set_is_trained_on_and_its_commit_and_files_are_pinned
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
     "no data set": ({"uri": "hf://datasets/org/nothing"}, "no such data set, or you have no access to it"),
-    "two configurations": (
-        {"uri": f"hf://datasets/{DATASET}", "split": "train"},
-        "several configurations: main, other",
-    ),
-    "two splits": (
-        {"uri": f"hf://datasets/{DATASET}/main"},
-        "the splits test, train; hint: name one in spec.data.train",
-    ),
+    "two configurations": ({"uri": f"hf://datasets/{DATASET}", "split": "train"},
+     "several configurations: main, other"),
+    "two splits": ({"uri": f"hf://datasets/{DATASET}/main"},
+     "the splits test, train; hint: name one in spec.data.train"),
     "no such file": ({"uri": f"hf://datasets/{DATASET}/main/none.parquet"}, "no such file or directory in org/data"),
     "no match": ({"uri": f"hf://datasets/{DATASET}/*/none-*"}, "no file matches the pattern"),
     "no revision": ({"uri": f"hf://datasets/{DATASET}/main", "revision": "v9"}, "at v9: no such branch, tag or commit"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)

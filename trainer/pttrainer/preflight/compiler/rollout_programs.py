@@ -124,8 +124,9 @@ def _other_mesh(of: JobShapes) -> Mesh:
 
 def _transfer(of: JobShapes, mesh: Mesh, whole: Params) -> Programs:
     made = native_engine.DecodingWeights(model_of(of), mesh)
-    layer = made.layer.lower(whole["layers"], jax.ShapeDtypeStruct((), jnp.int32))
-    yield Lowered(WEIGHTS, layer, times=of.config.layers)
+    for group in of.config.groups:
+        layer = made.layers[group.name].lower(whole[group.name], jax.ShapeDtypeStruct((), jnp.int32))
+        yield Lowered(WEIGHTS, layer, times=group.config.layers)
     for name, part in made.parts.items():
         yield Lowered(WEIGHTS, part.lower({name: whole[name]}), times=1)
 

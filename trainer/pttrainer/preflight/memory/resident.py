@@ -92,7 +92,9 @@ def _under_way(of: JobShapes) -> list[Buffer]:
     if of.sampler is None:
         return []
     largest = max(
-        one.bytes for part in (of.structure.decoding_layer, of.structure.decoding_tables) for one in part.values()
+        one.bytes
+        for _, part in [*of.structure.decoding_layers, (1, of.structure.decoding_tables)]
+        for one in part.values()
     )
     chunk = max(largest, min(buckets.CHUNK_BYTES, of.structure.decoding_bytes))
     ways, tensor = math.gcd(of.devices, math.prod(of.sampler)), replace(of, shape=of.sampler).axis("tensor")

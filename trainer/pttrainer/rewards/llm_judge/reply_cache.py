@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ptapi import run_directory
 from pttrainer.runtime.io import json_text
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 
 class JudgeReply(NamedTuple):

@@ -3,13 +3,12 @@
 Files of the multimodal models nest the text part in `text_config`; images are left out, and the export is a text model.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Rope
-from pttrainer.models.families import common_fields, rope_fields
+from pttrainer.models.families import common_fields, image_models, rope_fields
 from pttrainer.models.families.config_reader import Fields
-from pttrainer.models.families.gemma2 import read_sizes, write_sizes
+from pttrainer.models.families.gemma.gemma2 import read_sizes, write_sizes
 
 FAMILY = "gemma3_text"
 ARCHITECTURE = "Gemma3ForCausalLM"
@@ -34,15 +33,7 @@ def read(fields: Fields) -> ModelConfig:
 
 def read_with_images(fields: Fields) -> ModelConfig:
     """Return the text part of a multimodal config."""
-    text = fields.inside("text_config")
-    text.prefer(("bos_token_id", "eos_token_id", "pad_token_id"), fields)
-    config = read(text)
-    text.refuse_rest()
-    # What only images need.
-    for key in ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"):
-        fields.value(key, None)
-    fields.choice("tie_word_embeddings", (config.tied_head,), config.tied_head)
-    return replace(config, image_token_id=fields.integer("image_token_index", 262_144))
+    return image_models.text_part(fields, lambda _: read, 262_144, ("mm_tokens_per_image",))
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
@@ -56,20 +47,13 @@ def write(config: ModelConfig) -> dict[str, Any]:
 
 
 def _ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
-    """Return the rotary embedding of global and of local layers. A top-level scaling changes the global one only."""
+    """Return the rotary embedding of global and of local layers."""
     theta, local_theta = fields.number("rope_theta", 1_000_000.0), fields.number("rope_local_base_freq", 10_000.0)
-    by_kind, scaling = fields.inside("rope_parameters"), fields.inside("rope_scaling")
-    global_fields, local_fields = by_kind.inside(common_fields.GLOBAL), by_kind.inside(common_fields.LOCAL)
-    by_kind.refuse_rest()
-    return (
-        rope_fields.read_one(scaling if scaling.keys() else global_fields, theta, max_positions),
-        rope_fields.read_one(local_fields, local_theta, max_positions),
-    )
+    return rope_fields.read_by_kind(fields, theta, local_theta, max_positions)
 
 
 def _write_ropes(global_rope: Rope, local_rope: Rope) -> dict[str, Any]:
     """Return the rotary keys. Only the newer spelling can scale local layers."""
     if local_rope.scaling is None:
         return {**rope_fields.write(global_rope), "rope_local_base_freq": local_rope.theta}
-    kinds = {common_fields.GLOBAL: global_rope, common_fields.LOCAL: local_rope}
-    return {"rope_parameters": {kind: rope_fields.write_one(rope) for kind, rope in kinds.items()}}
+    return rope_fields.write_by_kind(global_rope, local_rope)

@@ -17,15 +17,13 @@ def read(fields: Fields) -> ModelConfig:
     window = window if fields.flag("use_sliding_window", False) else None
     # Without effect where every layer is alike.
     fields.value("max_window_layers", None)
-    # Layers with and without experts cannot be stacked; no released model mixes them.
-    fields.choice("decoder_sparse_step", (1,), 1)
-    fields.choice("mlp_only_layers", ([],), [])
     return ModelConfig(
         family=FAMILY,
         **common,
         qk_norm=True,
         window=window,
         local_layers=(True,) * common["layers"] if window else (),
+        dense_layers=read_dense_layers(fields, common["layers"]),
         experts=Experts(
             count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", 128),
             per_token=fields.integer("num_experts_per_tok", 8),
@@ -49,8 +47,17 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "moe_intermediate_size": config.experts.d_ff,
         "norm_topk_prob": config.experts.normalised,
         "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
+        "mlp_only_layers": [layer for layer, is_dense in enumerate(config.dense_layers) if is_dense],
     }
+
+
+def read_dense_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """Return which layers have an MLP in place of experts: those listed, and all but every `decoder_sparse_step`-th."""
+    step, listed = fields.integer("decoder_sparse_step", 1), fields.value("mlp_only_layers", [])
+    flags = tuple((layer + 1) % step != 0 or layer in listed for layer in range(layers))
+    if all(flags):
+        fields.refuse("mlp_only_layers", "a list that leaves a layer with experts")
+    return flags if any(flags) else ()
 
 
 def read_balance(fields: Fields) -> float:

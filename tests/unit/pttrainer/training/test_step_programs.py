@@ -16,8 +16,8 @@ from ptapi.load import load_job
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training import async_compile, loop
-from pttrainer.training.async_compile import BackgroundCompile
+from pttrainer.training import loop, step_programs
+from pttrainer.training.step_programs import BackgroundCompile
 
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 KINDS: dict[str, dict[str, Any]] = {
@@ -76,7 +76,7 @@ def trained(home: Path, kind: str, output: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What runs were given when they asked for the step that was compiled early."""
     given: list[Any] = []
     compiled = BackgroundCompile.compiled
@@ -86,20 +86,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return given
 
 
-def test_the_pairs_that_are_foreseen_are_those_that_come(home: Path, asked: list[Any]) -> None:
+def test_the_pairs_that_are_foreseen_are_those_that_come(home: Path, compiled_steps: list[Any]) -> None:
     trained(home, "dpo", "pairs")
-    assert len(asked) == 1
-    assert asked[0] is not None
+    assert len(compiled_steps) == 1
+    assert compiled_steps[0] is not None
 
 
 def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later_runs(
-    home: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+    home: Path, compiled_steps: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early, before = trained(home, "grpo", "early"), kept(home)
-    monkeypatch.setattr(async_compile, "is_possible", lambda: False)
+    monkeypatch.setattr(step_programs, "is_possible", lambda: False)
     assert trained(home, "grpo", "late") == early
-    assert len(asked) == 1
-    assert asked[0] is not None
+    assert len(compiled_steps) == 1
+    assert compiled_steps[0] is not None
     assert kept(home) == before != []
 
 
