@@ -19,7 +19,7 @@ from tests.builders.operator.job_steps import (
     status,
     termination,
 )
-from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
+from tests.builders.operator.world import NAMESPACE, Operator, World, copied, job_manifest
 
 from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
@@ -534,3 +534,29 @@ def test_a_deleted_job_leaves_nothing(operator: Operator, world: World) -> None:
     assert {ref[0] for ref in world.api.objects} == {"Event"}
     assert operator.cache.numbers() == []
     assert world.api.find(PODS, NAME) is None
+
+
+def test_a_job_that_an_earlier_operator_let_begin_goes_on_though_this_one_would_refuse_it(
+    operator: Operator, world: World
+) -> None:
+    bring_up(operator)
+    stored = copied(world.api.find(POSTTRAINJOBS, NAME))
+    stored["spec"] |= {
+        "image": "Registry/Trainer",
+        "imagePullSecrets": ["a", "a"],
+        "invented": {"by": "an earlier one"},
+    }
+    world.api.put(POSTTRAINJOBS, stored)  # as it was stored: its generation is the one that began
+    operator.restart()
+    operator.work()
+    assert phase(world) == "Running"
+    world.tick(11)
+    world.progress(10, "done")
+    end(operator, 0)
+    assert phase(world) == "Succeeded"
+
+
+def test_a_job_that_did_not_begin_is_refused(operator: Operator, world: World) -> None:
+    create(world, imagePullSecrets=["a", "a"])
+    operator.work()
+    assert (phase(world), condition(world, "Validated")[0]) == ("Failed", "False")
