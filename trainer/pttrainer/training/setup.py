@@ -187,10 +187,7 @@ def _check_length(least: int, total: int, what: str) -> None:
 def _first_state(params: Params, train_program: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
     """Return the state before the first step, with these weights (donated) and the critic's initial weights."""
     first: Callable[..., TrainState] = jax.jit(
-        train_program.new_state,
-        out_shardings=layout.state,
-        donate_argnums=(0,),
-        donate_argnames=("critic",),
+        train_program.new_state, out_shardings=layout.state, donate_argnums=(0,), donate_argnames=("critic",)
     )
     critic = None
     if isinstance(algorithm, HasCriticInit) and layout.state.critic is not None:

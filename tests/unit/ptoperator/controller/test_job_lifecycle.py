@@ -25,6 +25,7 @@ from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS
 from ptoperator.kube import labels
+from ptoperator.observe.copies import WATCHED
 
 REFUSAL = Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
 
@@ -340,7 +341,9 @@ def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, 
     begin(operator)
     (name,) = [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")]
     world.api.remove(("ConfigMap", NAMESPACE, name))
-    world.tick(600)
+    world.schedule(world.pods[0])
+    operator.work()
+    world.tick(11)
     operator.work()
     assert [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")] == [name]
 
@@ -385,7 +388,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
     world.api.create(POSTTRAINJOBS, other)
     world.tick(1)
     operator.cache.note_job(world.api.kinds("PostTrainJob")[0])
-    operator.heard = len(world.api.changes)
+    operator.delivered = dict.fromkeys(WATCHED, len(world.api.changes))
     create(world)
     operator.work()
     assert phase(world) == "Failed"

@@ -13,7 +13,7 @@ from typing import Any
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters
-from pttrainer.models.weights.load_save import load_adapters
+from pttrainer.models.weights.load import load_adapters
 from pttrainer.runtime.io import model_files
 from pttrainer.runtime.io.model_files import Note
 
