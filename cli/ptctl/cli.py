@@ -5,11 +5,13 @@ import click
 from ptctl.ui.lazy_group import Lazy, LazyGroup
 
 _JOBS = "Jobs"
+_CLUSTERS = "Clusters"
 _LAPTOP = "On this machine"
 _OTHER = "Other"
 
 COMMANDS = {
     "workload": Lazy("ptctl.commands.workload:workload", "Create, watch and delete jobs in a cluster.", _JOBS),
+    "cluster": Lazy("ptctl.commands.cluster:cluster", "Create, inspect and delete clusters on GKE.", _CLUSTERS),
     "validate": Lazy("ptctl.commands.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
     "plan": Lazy("ptctl.commands.plan:plan", "Check whether a job fits its chips, without using any.", _LAPTOP),
     "data": Lazy("ptctl.commands.data:data", "Inspect a job's data before you pay for chips.", _LAPTOP),
@@ -21,7 +23,6 @@ COMMANDS = {
 }
 
 MOVED = {
-    "cluster": "create clusters with gcloud or Terraform; `ptctl local up` starts one on this machine",
     "storage": "add `volumes` to the job file and submit it with `ptctl workload create -f`",
     "inspector": "`ptctl workload describe NAME` shows conditions, failures, capacity attempts and events",
     "info": "`kubectl get clusterqueues,localqueues -A` shows Kueue's quota",

@@ -63,8 +63,8 @@ def test_adapters_that_peft_made_on_embedding_and_head_are_read_as_it_reads_them
     theirs.save_pretrained(tmp_path / "theirs")
     initial_adapters = open_initial_adapters(f"file://{tmp_path / 'theirs'}", model, lambda line: None)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    found = initial_adapters.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
-    jax.tree.map(np.testing.assert_array_equal, found, model.trained(params))
+    loaded = initial_adapters.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
+    jax.tree.map(np.testing.assert_array_equal, loaded, model.trained(params))
 
 
 @pytest.mark.parametrize("name", ALL_LINEAR)

@@ -95,7 +95,7 @@ class Reconciler:
             return None
         self.cache.note_read(key, live if state.jobset else live - {JOBSETS}, now)
         if state.progress is not None:
-            state = replace(state, progress_since=self.cache.first_seen(key, state.progress.updated, state.now))
+            state = replace(state, progress_since=self.cache.first_observed(key, state.progress.updated, state.now))
         return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
 
     def _apply(self, state: Observed, planned: Plan) -> Plan:

@@ -194,7 +194,7 @@ class JobCache:
             else:
                 self._last[key] = state
 
-    def first_seen(self, key: Key, hint: str, now: datetime) -> datetime:
+    def first_observed(self, key: Key, hint: str, now: datetime) -> datetime:
         """Return when a run's progress document was first seen, by our own clock: that of its nodes may differ."""
         with self._lock:
             known = self._signs.get(key)

@@ -22,9 +22,9 @@ from ptoperator.capacity.attempts import mark_ready, record_pools
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube.actions import Action, Create, Delete, Patch
 from ptoperator.observe.state import USUAL_CREATION_S, Observed, is_started
+from ptoperator.plan.capacity_steps import capacity_pending, nodes_missing, stale_jobset
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.preflight import delete_preflight, preflight_pending
-from ptoperator.plan.provisioning import capacity_pending, nodes_missing, stale_jobset
 from ptoperator.plan.quota import (
     admission_check_missing,
     backing_off,
@@ -33,7 +33,7 @@ from ptoperator.plan.quota import (
     quota_reserved,
 )
 from ptoperator.plan.restart_budget import not_retryable, retry_uncharged
-from ptoperator.plan.step import PlanContext, StepResult, delete_jobset
+from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.plan.teardown import add_finalizer, deletion_actions, release_capacity, release_conditions
 from ptoperator.plan.tensorboard import plan_tensorboard
 from ptoperator.render import Layout, config_map, jobset

@@ -89,14 +89,14 @@ class Api:
         """Return the objects of a kind that match a label and a field selector."""
         wanted = dict(each.split("=", 1) for each in labels.split(",")) if labels else {}
         paths = [each.split("=", 1) for each in fields.split(",")] if fields else []
-        found = [
+        items = [
             copied(item)
             for (kind, _, _), item in self.objects.items()
             if kind == r.kind
             and wanted.items() <= (item["metadata"].get("labels") or {}).items()
             and all(_field(item, path.split(".")) == value for path, value in paths)
         ]
-        return ListResult(found, str(self._version))
+        return ListResult(items, str(self._version))
 
     def create(self, r: Resource, body: Manifest) -> Manifest:
         """Create an object."""
@@ -207,7 +207,7 @@ class Api:
 
     def kinds(self, kind: str) -> list[Manifest]:
         """Return all objects of a kind."""
-        return [item for (found, _, _), item in self.objects.items() if found == kind]
+        return [item for (each, _, _), item in self.objects.items() if each == kind]
 
     def _there(self, r: Resource, namespace: str, name: str) -> Manifest:
         try:
@@ -360,9 +360,9 @@ class World:
         for job in self.api.kinds("Job"):
             if labels.JOBSET_NAME in job["metadata"]["labels"]:
                 continue
-            said = job.setdefault("status", {"conditions": []})
+            status = job.setdefault("status", {"conditions": []})
             pods = [pod for pod in self.pods if _owner(pod) == _uid(job)]
-            if said["conditions"] or any(_phase(pod) not in ("Succeeded", "Failed") for pod in pods):
+            if status["conditions"] or any(_phase(pod) not in ("Succeeded", "Failed") for pod in pods):
                 continue
             failed = [pod for pod in pods if _phase(pod) == "Failed"]
             rules = job["spec"]["podFailurePolicy"]["rules"]
@@ -399,9 +399,9 @@ class World:
     def answer(self, pod: Manifest, outcome: str, code: int | None = None, **more: Any) -> None:
         """Preflight's pod ends with a verdict."""
         line = "peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated"
-        found = {"outcome": outcome, "line": line, "peakGib": 29.8, "availableGib": 95.7, **more}
+        verdict = {"outcome": outcome, "line": line, "peakGib": 29.8, "availableGib": 95.7, **more}
         code = (70 if outcome == "DoesNotFit" else 0) if code is None else code
-        self.exit(pod, code, json.dumps({"exitCode": code, "preflight": found}))
+        self.exit(pod, code, json.dumps({"exitCode": code, "preflight": verdict}))
 
     def _run(self, jobset: Manifest) -> None:
         status = jobset.setdefault("status", {"restarts": 0, "restartsCountTowardsMax": 0, "conditions": []})

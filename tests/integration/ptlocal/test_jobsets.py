@@ -175,8 +175,8 @@ def _first_running(kube: Kube, namespace: str, name: str) -> Manifest:
         pods = pods_of(kube, namespace, name)
         return next((pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"), None)
 
-    found: Manifest = waiting.eventually(running)
-    return found
+    first: Manifest = waiting.eventually(running)
+    return first
 
 
 def test_suspend_ends_the_pods_and_resume_starts_new_ones(kube: Kube, namespace: str, eventually: Eventually) -> None:

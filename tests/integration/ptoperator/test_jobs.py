@@ -12,8 +12,8 @@ from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, SERVICE_AC
 
 
 def condition(status: Any, kind: str) -> tuple[str, str]:
-    found = next(each for each in status.conditions if each.type == kind)
-    return found.status, found.reason
+    match = next(each for each in status.conditions if each.type == kind)
+    return match.status, match.reason
 
 
 def test_a_job_runs_to_success_and_tells_its_life(operator: OperatorProcess, jobs: Any) -> None:
@@ -24,12 +24,12 @@ def test_a_job_runs_to_success_and_tells_its_life(operator: OperatorProcess, job
     assert condition(status, "Complete") == ("True", "Succeeded")
     assert (status.progress.steps, status.metrics.loss) == ("3/3", "1.7")
     assert status.restarts == {}
-    told = [
+    reasons = [
         event["reason"]
         for event in jobs.kube.list(EVENTS, jobs.namespace).items
         if event["involvedObject"]["kind"] == "PostTrainJob"
     ]
-    assert sorted(told) == sorted(["Created", "Accepted", "NodesReady", "Training", "Succeeded"])
+    assert sorted(reasons) == sorted(["Created", "Accepted", "NodesReady", "Training", "Succeeded"])
     meta = jobs.kube.get(POSTTRAINJOBS, "fine", jobs.namespace)["metadata"]
     assert "finalizers" not in meta
     assert "annotations" not in meta
@@ -97,8 +97,8 @@ def test_suspend_saves_frees_and_resumes_where_it_was(operator: OperatorProcess,
 
 
 def condition_or_none(jobs: Any, name: str, kind: str) -> tuple[str, str] | None:
-    found = [each for each in jobs.status(name).conditions if each.type == kind]
-    return (found[0].status, found[0].reason) if found else None
+    matches = [each for each in jobs.status(name).conditions if each.type == kind]
+    return (matches[0].status, matches[0].reason) if matches else None
 
 
 def test_the_deadline_stops_the_pods(operator: OperatorProcess, jobs: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_finished_job_goes_after_its_ttl(operator: OperatorProcess, jobs: Any)
 def test_pods_that_are_refused_are_told_at_once_and_mended(operator: OperatorProcess, jobs: Any) -> None:
     jobs.create("unserved", serviceAccountName="nobody")
 
-    def told() -> bool:
+    def is_reported() -> bool:
         conditions = jobs.status("unserved").conditions
         return any(
             (each.type, each.reason) == ("CapacityReady", "CreateFailed")
@@ -126,7 +126,7 @@ def test_pods_that_are_refused_are_told_at_once_and_mended(operator: OperatorPro
             for each in conditions
         )
 
-    jobs.wait(told, shown=lambda: jobs.status("unserved"), timeout_s=60)
+    jobs.wait(is_reported, shown=lambda: jobs.status("unserved"), timeout_s=60)
     events = jobs.kube.list(EVENTS, jobs.namespace, fields="involvedObject.kind=PostTrainJob,reason=CreateFailed").items
     assert ["nobody" in event["message"] for event in events] == [True]
     jobs.kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": "nobody", "namespace": jobs.namespace}})
@@ -136,13 +136,13 @@ def test_pods_that_are_refused_are_told_at_once_and_mended(operator: OperatorPro
 def test_a_missing_secret_is_told_and_mended(operator: OperatorProcess, jobs: Any) -> None:
     jobs.create("secretive", model={"uri": "random://tiny", "tokenSecretRef": {"name": "hf"}})
 
-    def told() -> bool:
+    def is_reported() -> bool:
         conditions = jobs.status("secretive").conditions
         return any(
             each.type == "Running" and "hf" in each.message and "cannot start" in each.message for each in conditions
         )
 
-    jobs.wait(told, shown=lambda: jobs.status("secretive"))
+    jobs.wait(is_reported, shown=lambda: jobs.status("secretive"))
     secret: Manifest = {"metadata": {"name": "hf", "namespace": jobs.namespace}, "stringData": {"token": "t0k3n"}}
     jobs.kube.create(SECRETS, secret)
     jobs.wait_phase("secretive", "Succeeded")

@@ -114,8 +114,8 @@ def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in
 
 def _evaluated(directory: Path) -> float:
     """The loss of the only evaluation."""
-    (found,) = (line[run_directory.EVAL_LOSS] for line in metrics(directory) if run_directory.EVAL_LOSS in line)
-    return float(found)
+    (loss,) = (line[run_directory.EVAL_LOSS] for line in metrics(directory) if run_directory.EVAL_LOSS in line)
+    return float(loss)
 
 
 def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_bit(home: Path) -> None:

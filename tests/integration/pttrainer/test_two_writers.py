@@ -67,8 +67,8 @@ def test_a_trainer_that_was_stopped_writes_nothing_more_once_another_has_taken_o
     assert code == ExitCode.OUTPUT_CONFLICT, errors
     assert f"pid {second.pid} has held the lease since" in errors
     assert "Traceback" not in errors
-    said = run_directory.Termination.model_validate_json((home / "log").read_text())
-    assert (said.exit_code, said.failure_class) == (ExitCode.OUTPUT_CONFLICT, "OutputConflict")
+    last_words = run_directory.Termination.model_validate_json((home / "log").read_text())
+    assert (last_words.exit_code, last_words.failure_class) == (ExitCode.OUTPUT_CONFLICT, "OutputConflict")
     code, errors = end(second)
     assert code == ExitCode.OK, errors
     assert f"waiting for ptctl train on {os.uname().nodename}, pid {first.pid}" in errors

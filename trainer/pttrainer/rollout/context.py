@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pttrainer.data.tokenization.chat_template import Chat
     from pttrainer.data.tokenization.tokenizer import Tokenizer
     from pttrainer.rollout.disaggregated.weight_sync import WeightSync
-    from pttrainer.runtime.io.storage import Place
+    from pttrainer.runtime.io.place import Place
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from ptapi import run_directory
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 
 GENERATE_SECONDS, REWARD_SECONDS = "seconds/generate", "seconds/reward"
 

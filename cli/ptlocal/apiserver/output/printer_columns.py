@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ptlocal.apiserver.kinds.kinds import Column
+from ptlocal.apiserver.kinds.builtin_kinds import Column
 from ptlocal.apiserver.output.ages import age, duration, parse_time
 
 Manifest = dict[str, Any]
@@ -144,12 +144,14 @@ def _service(service: Manifest) -> list[Any]:
 
 def _event(event: Manifest) -> list[Any]:
     involved = event.get("involvedObject") or {}
-    seen = event.get("lastTimestamp") or (event.get("series") or {}).get("lastObservedTime") or event.get("eventTime")
+    last_time = (
+        event.get("lastTimestamp") or (event.get("series") or {}).get("lastObservedTime") or event.get("eventTime")
+    )
     first = event.get("firstTimestamp") or event.get("eventTime")
     source = (event.get("source") or {}).get("component") or event.get("reportingComponent") or ""
     what = f"{str(involved.get('kind') or '').lower()}/{involved.get('name') or ''}"
     return [
-        age(seen or event["metadata"].get("creationTimestamp")),
+        age(last_time or event["metadata"].get("creationTimestamp")),
         event.get("type"),
         event.get("reason"),
         what,
@@ -240,13 +242,13 @@ def _service_account(account: Manifest) -> list[Any]:
 
 
 def _endpoints(endpoints: Manifest) -> list[Any]:
-    found = [
+    addresses = [
         f"{a.get('ip')}:{p.get('port')}"
         for subset in endpoints.get("subsets") or []
         for a in subset.get("addresses") or []
         for p in subset.get("ports") or []
     ]
-    return [_join(found) or _NONE, _age_of(endpoints)]
+    return [_join(addresses) or _NONE, _age_of(endpoints)]
 
 
 _DEFAULT: tuple[tuple[Column, ...], Cells] = (_columns("Age"), lambda obj: [_age_of(obj)])

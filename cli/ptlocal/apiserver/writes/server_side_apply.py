@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 from ptlocal.apiserver.errors import StatusError, bad_request, not_found
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.write_options import WriteOptions
 from ptlocal.apiserver.writes import admission, field_sets, managed_fields, object_meta
 from ptlocal.apiserver.writes.field_sets import Path, Paths

@@ -48,8 +48,8 @@ def test_a_stockout_moves_on_says_so_and_leaves_nothing(site: Site) -> None:
     (pool,) = site.model.pools.values()
     assert pool.manifest["config"]["spot"] is True
     assert [each.failure_class for each in site.status().capacity.attempts] == ["Stockout", ""]
-    told = [event["reason"] for event in site.world.api.kinds(EVENTS.kind)]
-    assert told.count("CapacityUnavailable") == 1
+    reasons = [event["reason"] for event in site.world.api.kinds(EVENTS.kind)]
+    assert reasons.count("CapacityUnavailable") == 1
 
 
 def test_zones_are_tried_in_order_and_the_clusters_where_none_are_named(site: Site) -> None:
@@ -403,17 +403,17 @@ def test_a_waiting_job_asks_kubernetes_nothing_between_two_events(world: World) 
     site.model.seconds = 1e6
     site.create(capacity=[{"type": "onDemand", "zones": ["us-east5-a"]}])
     site.run(60)
-    asked: list[str] = []
+    calls: list[str] = []
     api = world.api
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
-            asked.append(name)
+            calls.append(name)
             return getattr(api, name)
 
     site.operator.client = Counting()
     site.run(300)
-    assert asked == []
+    assert calls == []
     assert site.status().phase == "Provisioning"
 
 

@@ -45,8 +45,8 @@ def made(site: Site) -> list[str]:
 
 
 def quota(site: Site, name: str) -> tuple[str, str, str]:
-    found = next(each for each in site.status(name).conditions if each.type == "QuotaReserved")
-    return found.status, found.reason, found.message
+    match = next(each for each in site.status(name).conditions if each.type == "QuotaReserved")
+    return match.status, match.reason, match.message
 
 
 def test_two_jobs_for_one_slice_that_is_there_take_turns(site: Site) -> None:

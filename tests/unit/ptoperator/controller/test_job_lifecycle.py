@@ -14,10 +14,10 @@ from tests.builders.operator.job_steps import (
     exit_all,
     fail_writes,
     phase,
-    said,
     settle,
     start,
     status,
+    termination,
 )
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
@@ -105,7 +105,7 @@ def test_reading_progress_between_events_costs_no_api_read(operator: Operator, w
 )
 def test_a_fatal_exit_code_fails_the_job_at_once(operator: Operator, world: World, code: int, kind: str) -> None:
     bring_up(operator)
-    end(operator, code, said(code, kind, "row 3 is no JSON"))
+    end(operator, code, termination(code, kind, "row 3 is no JSON"))
     assert phase(world) == "Failed"
     reason, message = condition(world, "Failed")[1:]
     assert reason == kind
@@ -131,7 +131,7 @@ def test_preemption_is_free_however_often(operator: Operator, world: World) -> N
 def test_a_saved_checkpoint_is_free_and_named_when_it_continues(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 0})
     world.progress(5, checkpoint=5)
-    end(operator, 75, said(75, "Preempted", "SIGTERM; saved step 5"))
+    end(operator, 75, termination(75, "Preempted", "SIGTERM; saved step 5"))
     assert phase(world) == "Restarting"
     assert status(world).restarts == {"Preempted": 1}
     assert "continues from step 5" in condition(world, "Running")[2]
@@ -162,7 +162,7 @@ def test_the_first_explained_failure_is_the_cause(operator: Operator, world: Wor
     first, second = world.unfinished
     world.exit(second, 1, "lost connection to the coordinator")
     world.tick(1)
-    world.exit(first, 65, said(65, "DataError", "row 7"))
+    world.exit(first, 65, termination(65, "DataError", "row 7"))
     settle(operator)
     assert condition(world, "Failed")[1] == "DataError"
 

@@ -99,7 +99,6 @@ class Life:
     operator: Operator = field(init=False)
     rng: random.Random = field(init=False)
     faults: Faults = field(init=False)
-    told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -249,8 +248,8 @@ class Life:
         if job is None or jobset is None or jobset["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]:
             return
         mode, status = job["spec"].get("preflight", "Skip"), PostTrainJobStatus.model_validate(job.get("status") or {})
-        said = {each.type: each.reason for each in status.conditions}.get("Preflighted")
-        assert mode == "Skip" or said not in (None, "PreflightRunning"), "chips before the verdict"
+        reason = {each.type: each.reason for each in status.conditions}.get("Preflighted")
+        assert mode == "Skip" or reason not in (None, "PreflightRunning"), "chips before the verdict"
         refused = status.preflight is not None and status.preflight.outcome == "DoesNotFit"
         assert not (mode == "Enforce" and refused), "chips against the verdict"
 
@@ -303,8 +302,8 @@ class Life:
 
     def _check_against(self, jobset: Manifest, status: PostTrainJobStatus, job: Manifest) -> None:
         """The JobSet is the witness of what happened."""
-        said = jobset.get("status") or {"conditions": [], "restarts": 0, "restartsCountTowardsMax": 0}
-        ends = {each["type"]: each for each in said["conditions"]}
+        observed = jobset.get("status") or {"conditions": [], "restarts": 0, "restartsCountTowardsMax": 0}
+        ends = {each["type"]: each for each in observed["conditions"]}
         if "Completed" in ends and status.phase == "Failed":
             late = next(each.reason for each in status.conditions if each.type == "Failed")
             assert late == "DeadlineExceeded"  # decided before it was heard that the trainer had just finished
@@ -312,8 +311,8 @@ class Life:
             assert ("Completed" in ends) == (status.phase == "Succeeded")
         before = int(jobset["metadata"]["annotations"]["posttrain.dev/restarts-before"])
         if not job["spec"].get("suspend"):
-            assert sum(status.restarts.values()) <= said["restarts"] + before
-        assert said["restartsCountTowardsMax"] <= job["spec"]["runPolicy"]["maxRestarts"]
+            assert sum(status.restarts.values()) <= observed["restarts"] + before
+        assert observed["restartsCountTowardsMax"] <= job["spec"]["runPolicy"]["maxRestarts"]
         if "Failed" in ends and status.failure:
             fatal = ends["Failed"]["reason"] == "FailJobSetFailurePolicyAction"
             if fatal and status.failure.exit_code is not None and status.failure.exit_code in FATAL_EXIT_CODES:

@@ -69,9 +69,9 @@ def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
     check = {"name": "pools", "state": "Pending", "message": "", "lastTransitionTime": made_by_kueue.TIME}
     for holds in (False, True):
         reserved = made_by_kueue.condition("QuotaReserved", holds, "QuotaReserved", "")
-        said = made_by_kueue.workload(jobset, "team", conditions=[reserved], admissionChecks=[check])
-        said["metadata"]["uid"] = "of-the-workload"
-        world.api.put(WORKLOADS, said)
+        workload = made_by_kueue.workload(jobset, "team", conditions=[reserved], admissionChecks=[check])
+        workload["metadata"]["uid"] = "of-the-workload"
+        world.api.put(WORKLOADS, workload)
         world.tick(31)
         operator.work()
     runtime = {"maxtext": {"modelName": "llama3.1-8b"}}

@@ -10,7 +10,7 @@ Missing, extra and misshapen weights are one error that lists all.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -26,7 +26,7 @@ from pttrainer.models.config import ModelConfig
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.weights.hf_directory import INDEX, Checkpoint
-from pttrainer.models.weights.hf_names import Names, Stored, table
+from pttrainer.models.weights.hf_names import Names, Part, Stored, table
 from pttrainer.models.weights.safetensors_file import write_header
 
 PIECE_BYTES = 8 * 2**20
@@ -53,11 +53,13 @@ class Weight:
 
     def name(self, place: tuple[int, ...]) -> str:
         """Return the tensor's name in the checkpoint."""
-        return self.stored.name.format(**dict(zip("ie", place, strict=False)))
+        return self.stored.name_of(place)
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """Return the shape of each tensor in the checkpoint."""
+        if self.stored.part is not None:
+            return self.stored.part.whole
         shape = self.shape[self.stored.stacked :]
         return shape[::-1] if self.stored.transposed else shape
 
@@ -109,6 +111,7 @@ def load_adapters(
     problems = _problems(checkpoint, weights, "the job's adapters are", unread)
     if problems:
         raise ConfigError(f"{display_name}: tensors are not those of the job's adapters: {'; '.join(problems)}")
+    _check_outside_parts(checkpoint, weights)
     return _tree(abstract, {weight.path: _read(checkpoint, weight) for weight in weights})
 
 
@@ -123,7 +126,7 @@ def save(names: Names, params: Any, directory: Path | None, fetch: Callable[[Any
     places: dict[str, str] = {}
     for number, tensors in enumerate(files, start=1):
         file = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
-        places |= dict.fromkeys([weight.name(place) for weight, place in tensors], file)
+        places |= dict.fromkeys([weight.name(place) for [(weight, place), *_] in tensors], file)
         _write_file(directory and directory / file, tensors, params, fetch)
     if directory is not None and len(files) > 1:
         total = sum(int(np.prod(weight.shape)) * weight.dtype.itemsize for weight in weights)
@@ -133,7 +136,7 @@ def save(names: Names, params: Any, directory: Path | None, fetch: Callable[[Any
 def save_adapters(names: Names, params: Any, path: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
     """Write adapters like `save`, into the one file that PEFT reads."""
     weights = _weights(names, params)
-    _write_file(path, [(weight, place) for weight in weights for place in weight.places], params, fetch)
+    _write_file(path, list(_tensors(weights).values()), params, fetch)
 
 
 def stored_shapes(config: ModelConfig, tree: Any) -> dict[str, tuple[int, ...]]:
@@ -178,7 +181,7 @@ def _read_quantised(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizi
     buffers, shape = start(), weight.shape[stacked:]
     where = _tensor_sharding(kind, weight.sharding["codes"], shape)
     for place in weight.places:
-        stored = Stored(weight.name(place), weight.stored.transposed)
+        stored = replace(weight.stored, name=weight.name(place))
         tensor = _read(checkpoint, Weight(weight.path, stored, shape, np.dtype(np.float32), where))
         buffers, squares = put(buffers, tensor, np.array(place, np.int32))
         quantizing.errors.add(weight.path[-1], squares)
@@ -284,7 +287,10 @@ def _holds(index: Bounds, place: tuple[int, ...]) -> bool:
 
 def _stored_order(weight: Weight, index: Bounds) -> Bounds:
     inner = index[weight.stored.stacked :]
-    return inner[::-1] if weight.stored.transposed else inner
+    stored = inner[::-1] if weight.stored.transposed else inner
+    if weight.stored.part is None:
+        return stored
+    return tuple((low + at, high + at) for (low, high), at in zip(stored, weight.stored.part.first, strict=True))
 
 
 def _pieces(checkpoint: Checkpoint, name: str, rows: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -313,8 +319,10 @@ def _put(buffer: jax.Array, piece: jax.Array, where: jax.Array, transposed: bool
 
 
 def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -> None:
-    tied = frozenset({"lm_head.weight"} if config.tied_head else ())
-    problems = _problems(checkpoint, weights, "config.json says", tied)
+    unread = {"lm_head.weight"} if config.tied_head else set()
+    behind = tuple(f"model.layers.{config.layers + i}." for i in range(config.prediction_layers))
+    unread |= {name for name in checkpoint.names() if name.startswith(behind)}
+    problems = _problems(checkpoint, weights, "config.json says", frozenset(unread))
     if problems:
         listed = "; ".join(problems)
         raise ConfigError(f"{checkpoint.display_name}: weights do not fit config.json: {listed}")
@@ -337,43 +345,87 @@ def _problems(checkpoint: Checkpoint, weights: list[Weight], wanted: str, unread
     ]
 
 
+def _check_outside_parts(checkpoint: Checkpoint, weights: list[Weight]) -> None:
+    """Raise ConfigError if a tensor that holds several weights has other numbers than theirs."""
+    for name, tensor in _tensors(weights).items():
+        if tensor[0][0].stored.part is None:
+            continue
+        rest = checkpoint.rows(name, 0, checkpoint.shape(name)[0]).copy()
+        for weight, place in tensor:
+            rows, columns = (slice(low, high) for low, high in _stored_order(weight, _bounds_of(weight, place)))
+            rest[rows, columns] = 0
+        if rest.any():
+            raise ConfigError(
+                f"{checkpoint.display_name}: {name}: mixes {', '.join(weight.path[-2] for weight, _ in tensor)}; "
+                "accepted: zeros but in one block for each of them, as this trainer exports"
+            )
+
+
+def _bounds_of(weight: Weight, place: tuple[int, ...]) -> Bounds:
+    return tuple((at, at + 1) for at in place) + tuple((0, size) for size in weight.shape[len(place) :])
+
+
 # Writing
 
-_Tensors = list[tuple[Weight, tuple[int, ...]]]
+_Tensor = list[tuple[Weight, tuple[int, ...]]]
+"""The weights that a tensor holds: nearly always one."""
 
 
-def _files(weights: list[Weight]) -> list[_Tensors]:
-    """Assign tensors to files."""
-    files: list[_Tensors] = [[]]
-    size = 0
+def _tensors(weights: list[Weight]) -> dict[str, _Tensor]:
+    """Return what each tensor of a checkpoint holds, by its name."""
+    tensors: dict[str, _Tensor] = {}
     for weight in weights:
-        each = int(np.prod(weight.stored_shape)) * weight.dtype.itemsize
         for place in weight.places:
-            if size and size + each > SHARD_BYTES:
-                files.append([])
-                size = 0
-            files[-1].append((weight, place))
-            size += each
+            tensors.setdefault(weight.name(place), []).append((weight, place))
+    return tensors
+
+
+def _files(weights: list[Weight]) -> list[list[_Tensor]]:
+    """Assign tensors to files."""
+    files: list[list[_Tensor]] = [[]]
+    size = 0
+    for tensor in _tensors(weights).values():
+        first, _ = tensor[0]
+        each = int(np.prod(first.stored_shape)) * first.dtype.itemsize
+        if size and size + each > SHARD_BYTES:
+            files.append([])
+            size = 0
+        files[-1].append(tensor)
+        size += each
     return files
 
 
-def _write_file(path: Path | None, tensors: _Tensors, params: Any, fetch: Callable[[Any], Any]) -> None:
+def _write_file(path: Path | None, tensors: list[_Tensor], params: Any, fetch: Callable[[Any], Any]) -> None:
     if path is None:
         for _ in _host_tensors(tensors, params, fetch):
             pass
         return
     with path.open("wb") as file:
-        write_header(file, ((weight.name(place), weight.dtype, weight.stored_shape) for weight, place in tensors))
+        firsts = (tensor[0] for tensor in tensors)
+        write_header(file, ((weight.name(place), weight.dtype, weight.stored_shape) for weight, place in firsts))
         for tensor in _host_tensors(tensors, params, fetch):
             file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
 
 
-def _host_tensors(tensors: _Tensors, params: Any, fetch: Callable[[Any], Any]) -> Iterator[np.ndarray]:
+def _host_tensors(tensors: list[_Tensor], params: Any, fetch: Callable[[Any], Any]) -> Iterator[np.ndarray]:
     """Yield each tensor in its stored form; a layer's experts come to the host together."""
     fetched: tuple[Any, np.ndarray] | None = None
-    for weight, place in tensors:
-        if fetched is None or fetched[0] != (weight.path, place[:1]):
-            value = _at(params, weight.path)
-            fetched = (weight.path, place[:1]), np.asarray(fetch(value[place[0]] if place else value))
-        tensor = fetched[1][place[1:]]
-        yield tensor.T if weight.stored.transposed else tensor
+    for tensor in tensors:
+        whole: np.ndarray | None = None
+        for weight, place in tensor:
+            if fetched is None or fetched[0] != (weight.path, place[:1]):
+                value = _at(params, weight.path)
+                fetched = (weight.path, place[:1]), np.asarray(fetch(value[place[0]] if place else value))
+            own = fetched[1][place[1:]]
+            own = own.T if weight.stored.transposed else own
+            whole = own if weight.stored.part is None else _with_part(whole, own, weight.stored.part)
+        assert whole is not None
+        yield whole
+
+
+def _with_part(whole: np.ndarray | None, own: np.ndarray, part: Part) -> np.ndarray:
+    """Put a weight into its tensor; None for one that does not exist yet."""
+    whole = np.zeros(part.whole, own.dtype) if whole is None else whole
+    (row, column), (rows, columns) = part.first, own.shape
+    whole[row : row + rows, column : column + columns] = own
+    return whole

@@ -99,8 +99,8 @@ def _find(text: str, pattern: str) -> str:
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match.group() for match in compiled(pattern).finditer(text)]
-    return found if limit < 0 else found[:limit]
+    matches = [match.group() for match in compiled(pattern).finditer(text)]
+    return matches if limit < 0 else matches[:limit]
 
 
 def _extreme(name: str, pick: Callable[[Any], Any]) -> Callable[[list[Any]], Any]:

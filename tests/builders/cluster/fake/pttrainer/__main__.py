@@ -51,9 +51,9 @@ def _preflight(outcome: str) -> None:
     time.sleep(float(os.environ.get("FAKE_PREFLIGHT_S", "0")))
     if outcome == "crash":
         os._exit(1)
-    found = {"outcome": outcome, "line": "peak 1.5 of 2.0 GiB per chip", "peakGib": 1.5, "later": "than this operator"}
+    brief = {"outcome": outcome, "line": "peak 1.5 of 2.0 GiB per chip", "peakGib": 1.5, "later": "than this operator"}
     code = 70 if outcome == "DoesNotFit" else 0
-    Path(os.environ["POSTTRAIN_TERMINATION_LOG"]).write_text(json.dumps({"exitCode": code, "preflight": found}))
+    Path(os.environ["POSTTRAIN_TERMINATION_LOG"]).write_text(json.dumps({"exitCode": code, "preflight": brief}))
     os._exit(code)
 
 
