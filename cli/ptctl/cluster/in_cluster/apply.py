@@ -91,8 +91,8 @@ class Applier:
             return
         for each in served.get("resources") or []:
             if "/" not in each["name"]:
-                resource = Resource(group, short, each["name"], each["kind"], namespaced=each["namespaced"])
-                self._kinds[version, resource.kind] = resource
+                served_kind = Resource(group, short, each["name"], each["kind"], namespaced=each["namespaced"])
+                self._kinds[version, served_kind.kind] = served_kind
 
     def _read(self, r: Resource, body: Manifest) -> Manifest | None:
         try:
