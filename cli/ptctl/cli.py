@@ -24,7 +24,7 @@ COMMANDS = {
 
 MOVED = {
     "storage": "add `volumes` to the job file and submit it with `ptctl workload create -f`",
-    "inspector": "`ptctl workload describe NAME` shows conditions, failures, capacity attempts and events",
+    "inspector": "`ptctl cluster doctor` examines the cluster; `ptctl workload describe NAME` shows all about a job",
     "info": "`kubectl get clusterqueues,localqueues -A` shows Kueue's quota",
     "config": "the cluster and namespace come from kubeconfig: `kubectl config set-context --current --namespace NS`",
     "job": "use the verbs of `ptctl workload`",
@@ -36,7 +36,7 @@ MOVED = {
     "up": "`ptctl local up`",
     "down": "`ptctl local down`",
     "help": "`ptctl --help`, `ptctl workload create --help`",
-    "doctor": "`ptctl workload describe NAME`, and `ptctl local status` for the cluster on this machine",
+    "doctor": "`ptctl cluster doctor`, and `ptctl cluster doctor JOB` for one job",
 }
 """Command names of XPK, gcluster and kubectl, and what to use here instead."""
 

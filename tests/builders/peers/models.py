@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.weights.load_save import stored_shapes
+from pttrainer.models.weights.weight import stored_shapes
 
 WINDOW = 11
 ORIGINAL = 24

@@ -16,6 +16,7 @@ COMMANDS = {
     "delete": Lazy("ptctl.commands.cluster.delete:delete", "Delete a cluster that ptctl made.", _MAKE),
     "list": Lazy("ptctl.commands.cluster.list:list_clusters", "List the project's clusters.", _USE),
     "describe": Lazy("ptctl.commands.cluster.describe:describe", "Show a cluster and its node pools.", _USE),
+    "doctor": Lazy("ptctl.commands.cluster.doctor:doctor", "Examine a cluster, or explain one job.", _USE),
     "credentials": Lazy("ptctl.commands.cluster.credentials:credentials", "Write a cluster into the kubeconfig.", _USE),
     "token": Lazy("ptctl.commands.cluster.token:token", "Print a token, as kubectl's credential plugin.", _USE),
 }

@@ -37,7 +37,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
 def from_hf(raw: Raw) -> ModelConfig:
     """Return the config of a Hugging Face `config.json`; raise ConfigError on what the decoder does not support."""
     model_type = raw.get("model_type", "")
-    if model_type not in READERS:
+    if not isinstance(model_type, str) or model_type not in READERS:
         raise unsupported.refuse(raw, READERS)
     fields = Fields(raw)
     config = READERS[model_type](fields)
