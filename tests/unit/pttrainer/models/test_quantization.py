@@ -28,7 +28,7 @@ from pttrainer.models.loading import model_loader
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.quantization.quantize import Format, QuantizationErrors
-from pttrainer.models.weights import load_save
+from pttrainer.models.weights import load as weights_loading
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.decode_loop import Decoding, jitted
 from pttrainer.rollout.native.prefill import PaddedPrompts
@@ -143,8 +143,8 @@ def load(
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     errors, whole = QuantizationErrors(), model.unquantised.abstract()
     assert model.quantization is not None
-    quantizing = load_save.Quantizing(model.quantization, errors)
-    return load_save.load(model.config, directory, whole, where, "", quantizing), errors
+    quantizing = weights_loading.Quantizing(model.quantization, errors)
+    return weights_loading.load(model.config, directory, whole, where, "", quantizing), errors
 
 
 def whole(model: Model, params: Params) -> Params:
@@ -184,12 +184,16 @@ def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, 
         assert 0.0 < error < (0.11 if kind == "nf4" else 0.012)
     tokens, *short = examples(raw)
     (got_TV,) = forward(model, read, [plain(tokens, LENGTH)])
-    (wanted_TV,) = forward(base, stands_for, [plain(tokens, LENGTH)])
+    (likeliest,) = greedy(model, read, short[:1], 24)
+    rows = [plain(tokens, LENGTH), plain(np.concatenate([short[0], likeliest]), LENGTH)]
+    wanted_TV, continued_TV = forward(base, stands_for, rows)
     np.testing.assert_allclose(got_TV, wanted_TV, atol=1e-4)
-    np.testing.assert_array_equal(greedy(model, read, short[:1], 24), greedy(base, stands_for, short[:1], 24))
+    np.testing.assert_array_equal(likeliest, continued_TV[len(short[0]) - 1 :][:24].argmax(-1))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "nf4"), ("gpt-oss", "int8")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "nf4"), ("phi-4", "nf4"), ("gpt-oss", "int8")]
+)
 def test_eight_devices_read_the_parts_that_one_does(name: str, kind: Format, tmp_path: Path) -> None:
     model = dataclasses.replace(load_model(write_checkpoint(tmp_path, CASES[name]))[0], quantization=kind)
     alone, _ = load(tmp_path, model)
@@ -209,7 +213,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
     plain_model, _ = load_model(tmp_path)
     model, most = dataclasses.replace(plain_model, quantization="nf4"), 0
     del plain_model, _
-    read, before = load_save._read, sum(x.nbytes for x in jax.live_arrays())
+    read, before = weights_loading.read_weight, sum(x.nbytes for x in jax.live_arrays())
 
     def watched(checkpoint: Any, weight: Any) -> Any:
         nonlocal most
@@ -217,7 +221,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
         most = max(most, sum(x.nbytes for x in jax.live_arrays()) - before)
         return tensor
 
-    monkeypatch.setattr(load_save, "_read", watched)
+    monkeypatch.setattr(weights_loading, "read_weight", watched)
     params, _ = load(tmp_path, model)
     parts = sum(x.nbytes for x in jax.tree.leaves(params))
     tensors = sum(x.size * 4 for x in jax.tree.leaves(model.unquantised.abstract()))
@@ -290,8 +294,7 @@ def trained(kind: Format, shape: tuple[int, int, int, int], micro: int | None = 
     return losses, jax.device_get(state.params)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize(("shape", "micro"), [((1, 8, 1, 1), None), ((2, 2, 2, 1), 4), ((2, 2, 1, 2), None)])
+@pytest.mark.parametrize(("kind", "shape", "micro"), [("nf4", (2, 2, 2, 1), 4), ("int8", (2, 2, 1, 2), None)])
 def test_eight_devices_train_on_quantised_weights_as_one_does(
     kind: Format, shape: tuple[int, int, int, int], micro: int | None
 ) -> None:
@@ -302,8 +305,7 @@ def test_eight_devices_train_on_quantised_weights_as_one_does(
     jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), params, wanted)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["llama-3.1", "qwen-3-moe"])
+@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "int8")])
 def test_the_merged_export_is_the_numbers_and_the_adapters_in_float32(name: str, kind: Format, tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", CASES[name])
     plain_model, _ = load_model(base)
