@@ -31,15 +31,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_wrong_row_is_refused_with_file_line_and_column(here: Path) -> None:
+def test_golden_wrong_row_is_refused_with_file_line_and_column(here: Path) -> None:
     tables.check("data_rows", lambda given: _answer(here, given, lambda: _rows(here, given)))
 
 
-def test_wrong_model_is_refused_with_file_and_key(here: Path) -> None:
+def test_golden_wrong_model_is_refused_with_file_and_key(here: Path) -> None:
     tables.check("models", lambda given: _answer(here, given, lambda: _model(here, given)))
 
 
-def test_wrong_run_directory_is_refused_with_its_file(here: Path) -> None:
+def test_golden_wrong_run_directory_is_refused_with_its_file(here: Path) -> None:
     tables.check("run_directories", lambda given: _answer(here, given, lambda: _run(here)))
 
 
