@@ -31,7 +31,7 @@ FILES = {
 }
 
 
-def test_golden_wrong_command_line_is_refused_with_what_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_wrong_command_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "directory").mkdir()
