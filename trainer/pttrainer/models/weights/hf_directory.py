@@ -75,7 +75,9 @@ def _indexed(index: Path, display_name: str) -> list[str]:
     return names
 
 
-_IMAGES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+_IMAGES = (
+    "vision_model.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."
+)  # fmt: skip
 
 
 def _is_used(name: str) -> bool:
