@@ -13,6 +13,7 @@ from ptapi.spec import DataSource
 from pttrainer.data import rows
 from pttrainer.data.tokenization import tokenizer
 from pttrainer.errors import TrainerError
+from pttrainer.models.families import READERS
 from pttrainer.models.loading import model_spec, peft_adapters
 from pttrainer.models.weights.hf_directory import Checkpoint
 from pttrainer.runtime.io import storage
@@ -49,7 +50,7 @@ def _answer(here: Path, given: dict[str, Any], read: Any) -> str:
     try:
         read()
     except TrainerError as error:
-        return str(error).replace(str(here), "")
+        return str(error).replace(str(here), "").replace(", ".join(sorted(READERS)), "FAMILIES")
     finally:
         file.unlink()
     return tables.ACCEPTED
