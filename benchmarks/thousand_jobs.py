@@ -5,7 +5,7 @@ how long a look takes (of the processor, and p50 and p99 by the clock), the oper
 of its own code per job and per change of a phase, and the calls in the minute after it is started anew with all jobs
 there.
 
-    python benchmarks/thousand_jobs.py [--jobs 1000]
+    python benchmarks/thousand_jobs.py [--jobs 1000] [--most-calls 22]
 """
 
 import argparse
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument(
         "--restart-seconds", type=float, default=60.0, help="how long the restarted operator is watched"
     )
+    parser.add_argument("--most-calls", type=float, help="fail if a job takes more API calls than this")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
@@ -205,6 +206,8 @@ def report(options: argparse.Namespace, kube: Kube, operator: Operator, model: G
     again = calls(operator.metrics())
     print(f"in the {options.restart_seconds:g} s after a restart: {again.total() / count:.1f} calls per job")
     operator.stop()
+    if options.most_calls and made.total() > options.most_calls * count:
+        raise SystemExit(f"{made.total() / count:.1f} API calls per job, more than {options.most_calls:g}")
     if model.doubled:
         raise SystemExit(f"two pools for one slice: {model.doubled}")
 

@@ -24,8 +24,8 @@ COMMANDS = {
 
 MOVED = {
     "storage": "add `volumes` to the job file and submit it with `ptctl workload create -f`",
-    "inspector": "`ptctl workload describe NAME` shows conditions, failures, capacity attempts and events",
-    "info": "`kubectl get clusterqueues,localqueues -A` shows Kueue's quota",
+    "inspector": "`ptctl cluster doctor` examines the cluster; `ptctl workload describe NAME` shows all about a job",
+    "info": "`ptctl cluster quota` shows Kueue's quota, `ptctl cluster queue` who waits",
     "config": "the cluster and namespace come from kubeconfig: `kubectl config set-context --current --namespace NS`",
     "job": "use the verbs of `ptctl workload`",
     "jobs": "`ptctl workload list`",
@@ -36,7 +36,7 @@ MOVED = {
     "up": "`ptctl local up`",
     "down": "`ptctl local down`",
     "help": "`ptctl --help`, `ptctl workload create --help`",
-    "doctor": "`ptctl workload describe NAME`, and `ptctl local status` for the cluster on this machine",
+    "doctor": "`ptctl cluster doctor`, and `ptctl cluster doctor JOB` for one job",
 }
 """Command names of XPK, gcluster and kubectl, and what to use here instead."""
 

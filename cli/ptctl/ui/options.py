@@ -128,7 +128,18 @@ def prices_file(function: Function) -> Function:
 
 def selector(function: Function) -> Function:
     """Add -l."""
-    return click.option("-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.")(function)
+    return click.option(
+        "-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.", callback=_selector
+    )(function)
+
+
+def _selector(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    import re
+
+    requirement = r"!?[\w./-]+|[\w./-]+\s*(=|==|!=)\s*[\w.-]*|[\w./-]+ (not)?in \([\w., -]*\)"
+    if value is not None and not re.fullmatch(rf"({requirement})(,\s*({requirement}))*", value):
+        raise click.UsageError(f"-l {value!r}: accepted: KEY=VALUE, KEY!=VALUE, KEY or !KEY, with commas between", ctx)
+    return value
 
 
 def output(*formats: str) -> Callable[[Function], Function]:

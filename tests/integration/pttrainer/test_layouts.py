@@ -18,14 +18,6 @@ TOLERANCE = 1e-4
 """Relative, of the loss; Adam's steps magnify what layouts round differently."""
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("layouts")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    runs.write_rows(directory / "eval.jsonl", runs.SUMS[::9])
-    return directory
-
-
 def job(home: Path, name: str, devices: int = 1, slices: int = 1, **parts: Any) -> Path:
     common = {
         "training": {"steps": STEPS, "sequenceLength": 64, "schedule": {"kind": "constant"}},

@@ -18,14 +18,6 @@ STEPS = 10
 ADAPTERS = "adapter_model.safetensors"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data of all runs here."""
-    directory = tmp_path_factory.mktemp("lora")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    return directory
-
-
 def job(home: Path, name: str, **changes: Any) -> Path:
     training = {"steps": STEPS, "optimizer": {"learningRate": 3e-2}, "lora": {"rank": 4, "alpha": 8}}
     return runs.job(home, name, {"training": training, "export": {"format": "peft"}}, changes)

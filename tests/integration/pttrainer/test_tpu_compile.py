@@ -5,6 +5,7 @@ Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e
 
 import importlib.util
 import os
+import re
 from typing import Any
 
 import jax
@@ -64,6 +65,20 @@ def test_so_does_a_mesh_that_splits_heads() -> None:
 
 def test_a_mesh_that_splits_rows_takes_the_plain_computation() -> None:
     assert KERNEL not in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, sequence=2)
+
+
+def test_matrices_are_gathered_once_a_pass_and_the_embedding_not_at_all() -> None:
+    text = compiled(Model(LLAMA, "bfloat16", remat="full"), "v6e:2x2")
+    assert len(collectives(text, "all-gather", (1, 512, 256))) == 2  # `down`: forward, and once backward
+    assert len(collectives(text, "all-gather", (1, 256, 256))) == 4  # `q` and `o`
+    assert len(collectives(text, "all-gather", (1000, 256))) == 1  # the head; a look-up sends rows
+    assert len(collectives(text, "all-reduce", (1000, 256))) == 1
+
+
+def collectives(text: str, kind: str, shape: tuple[int, ...]) -> list[str]:
+    """Return the program's collectives of this kind whose result has this shape."""
+    dims = ",".join(map(str, shape))
+    return [line for line in text.splitlines() if re.search(rf"\[{dims}\]\S* {kind}(?:-start)?\(", line)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pttrainer.models import Model, Params, to_hf
 from pttrainer.models.loading import value_head
 from pttrainer.models.lora import adapters
 from pttrainer.models.weights.hf_names import table
-from pttrainer.models.weights.load_save import save, save_adapters
+from pttrainer.models.weights.save import save, save_adapters
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.io.storage_errors import write_error
@@ -53,13 +53,7 @@ class BaseModelRef:
     commit: str | None = None
 
 
-def export(
-    target: Place,
-    model: Model,
-    params: Params,
-    tokenizer_files: TokenizerFiles,
-    writer: ExportWriter,
-) -> None:
+def export(target: Place, model: Model, params: Params, tokenizer_files: TokenizerFiles, writer: ExportWriter) -> None:
     """Write weights (adapters merged into them), tokenizer, template and config."""
     params = model.merged(params)
     names = table(model.config)

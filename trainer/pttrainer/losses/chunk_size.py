@@ -8,11 +8,19 @@ CHUNK_ELEMENTS = 2**22
 ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS = 2**26, 512
 """On a TPU or GPU, per device: a product of the head must serve hundreds of tokens, or reading the head takes longer
 than computing (a v6e computes 560 operations in the time of reading a byte); at most 256 MB."""
+LARGE_ELEMENTS, LARGE_TOKENS = 2**28, 2048
+"""Where a device has many tokens: every chunk reads and writes the sum of the head's gradient, so a few large ones
+are faster. At most 1 GB."""
+TOKENS_PER_CHUNK_TOKEN = 12
+"""A large chunk has at most this part of a device's tokens, so that its logits take less memory than a layer does."""
 
 
 def largest_chunk(B: int, T: int, V: int, devices: int, platform: str) -> int:
     """Return tokens per row and chunk, for split rows: a power of two, so that few lengths leave a rest."""
-    each = CHUNK_ELEMENTS if platform == "cpu" else min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V)
+    each = CHUNK_ELEMENTS
+    if platform != "cpu":
+        large = min(LARGE_TOKENS, B * T // devices // TOKENS_PER_CHUNK_TOKEN)
+        each = max(min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V), min(LARGE_ELEMENTS, large * V))
     size = 1
     while size * 2 <= T and size * 2 * B * V <= each * devices:
         size *= 2

@@ -123,12 +123,9 @@ def _context(
         spec=run.job.spec.model_copy(update={"data": data}),
         model=parts.model,
         mesh=mesh,
-        tokenizer=parts.tokenizer,
         chat=parts.chat,
         score=score,
         initial_params=loaded.initial_params,
-        place=partial(sharding.put, mesh),
-        fetch=sharding.fetch,
         save_samples=sample_log.save,
         note=run.reporter.note,
         alive=run.reporter.alive,
@@ -187,10 +184,7 @@ def _check_length(least: int, total: int, what: str) -> None:
 def _first_state(params: Params, train_program: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
     """Return the state before the first step, with these weights (donated) and the critic's initial weights."""
     first: Callable[..., TrainState] = jax.jit(
-        train_program.new_state,
-        out_shardings=layout.state,
-        donate_argnums=(0,),
-        donate_argnames=("critic",),
+        train_program.new_state, out_shardings=layout.state, donate_argnums=(0,), donate_argnames=("critic",)
     )
     critic = None
     if isinstance(algorithm, HasCriticInit) and layout.state.critic is not None:

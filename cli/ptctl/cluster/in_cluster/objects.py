@@ -147,10 +147,7 @@ def _environment(entries: list[Manifest], values: Values) -> Iterator[Manifest]:
 
 
 def _flavor(quota: Quota) -> Manifest:
-    marks = {
-        labels.TPU_ACCELERATOR: quota.slice_.gke_accelerator,
-        labels.TPU_TOPOLOGY: quota.slice_.topology,
-    }
+    marks = {labels.TPU_ACCELERATOR: quota.slice_.gke_accelerator, labels.TPU_TOPOLOGY: quota.slice_.topology}
     return {
         "apiVersion": _KUEUE,
         "kind": "ResourceFlavor",

@@ -52,11 +52,7 @@ async def watch(cluster: Cluster, request: web.Request, target: Target, form: Fo
 
 
 def _first(
-    cluster: Cluster,
-    target: Target,
-    selector: selectors.Selector,
-    since: int,
-    sends_initial: bool,
+    cluster: Cluster, target: Target, selector: selectors.Selector, since: int, sends_initial: bool
 ) -> Iterator[WatchEvent]:
     """Return the first events; raise before anything is sent, so that errors have their status code."""
     store, kind = cluster.store, target.kind

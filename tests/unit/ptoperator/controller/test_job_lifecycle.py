@@ -19,12 +19,13 @@ from tests.builders.operator.job_steps import (
     status,
     termination,
 )
-from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
+from tests.builders.operator.world import NAMESPACE, Operator, World, copied, job_manifest
 
 from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS
 from ptoperator.kube import labels
+from ptoperator.observe.copies import WATCHED
 
 REFUSAL = Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
 
@@ -316,7 +317,9 @@ def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, 
     begin(operator)
     (name,) = [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")]
     world.api.remove(("ConfigMap", NAMESPACE, name))
-    world.tick(600)
+    world.schedule(world.pods[0])
+    operator.work()
+    world.tick(11)
     operator.work()
     assert [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")] == [name]
 
@@ -361,7 +364,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
     world.api.create(POSTTRAINJOBS, other)
     world.tick(1)
     operator.cache.note_job(world.api.kinds("PostTrainJob")[0])
-    operator.heard = len(world.api.changes)
+    operator.delivered = dict.fromkeys(WATCHED, len(world.api.changes))
     create(world)
     operator.work()
     assert phase(world) == "Failed"
@@ -531,3 +534,29 @@ def test_a_deleted_job_leaves_nothing(operator: Operator, world: World) -> None:
     assert {ref[0] for ref in world.api.objects} == {"Event"}
     assert operator.cache.numbers() == []
     assert world.api.find(PODS, NAME) is None
+
+
+def test_a_job_that_an_earlier_operator_let_begin_goes_on_though_this_one_would_refuse_it(
+    operator: Operator, world: World
+) -> None:
+    bring_up(operator)
+    stored = copied(world.api.find(POSTTRAINJOBS, NAME))
+    stored["spec"] |= {
+        "image": "Registry/Trainer",
+        "imagePullSecrets": ["a", "a"],
+        "invented": {"by": "an earlier one"},
+    }
+    world.api.put(POSTTRAINJOBS, stored)  # as it was stored: its generation is the one that began
+    operator.restart()
+    operator.work()
+    assert phase(world) == "Running"
+    world.tick(11)
+    world.progress(10, "done")
+    end(operator, 0)
+    assert phase(world) == "Succeeded"
+
+
+def test_a_job_that_did_not_begin_is_refused(operator: Operator, world: World) -> None:
+    create(world, imagePullSecrets=["a", "a"])
+    operator.work()
+    assert (phase(world), condition(world, "Validated")[0]) == ("Failed", "False")

@@ -68,8 +68,8 @@ def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
         training={"sequence_length": 32},
         rollout={"max_new_tokens": 8},
     )
-    used = {"model": MODEL, "tokenizer": byte_tokenizer(), "chat": CHAT, "mesh": mesh, "leader": True}
-    unused = ("score", "initial_params", "place", "fetch", "alive", "run")
+    used = {"model": MODEL, "chat": CHAT, "mesh": mesh, "leader": True}
+    unused = ("score", "initial_params", "alive", "run")
     quiet = {"note": lambda text: None, "save_samples": lambda step, rows: None}
     return Context(spec=whole, **cast(Any, used | quiet | dict.fromkeys(unused)))
 

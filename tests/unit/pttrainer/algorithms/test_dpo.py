@@ -48,7 +48,7 @@ def algorithm(directory: Path, dpo: dict[str, Any], rows: int = 8, **training: A
     training = {"batch_size": 8, "steps": 4, **training}
     spec = specs.tiny({"dpo": dpo}, data={"train": source, "eval": source}, training=training)
     scores = Scores()
-    unused = ("model", "tokenizer", "initial_params", "place", "fetch", "save_samples", "alive", "run")
+    unused = ("model", "initial_params", "save_samples", "alive", "run")
     used = {"mesh": sharding.make_mesh((1,), jax.devices()[:1]), "chat": CHAT, "score": scores, "leader": True}
     context = Context(spec=spec, note=lambda text: None, **cast(Any, used | dict.fromkeys(unused)))
     return build(context), scores

@@ -33,6 +33,7 @@ TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "
         ({"instruction": "1+1?", "output": "2"}, "prompt-completion"),
         ({"question": "1+1?", "answer": "2"}, "prompt-answer"),
         ({"prompt": "1+1?", "chosen": "2", "rejected": "3"}, "preference"),
+        ({"": "a cell without a name", "chosen": "2", "rejected": "3"}, "preference"),
         ({"text": "1+1=2"}, "text"),
         ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "prompt-completion"),
     ],

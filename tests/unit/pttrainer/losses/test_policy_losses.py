@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import Array
 
+from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.losses.chunking import chunk_size
 
@@ -140,3 +141,19 @@ def test_chunks_shrink_with_batch_and_vocabulary() -> None:
     assert chunk_size(8, 256, 16_384) * 8 * 16_384 <= 2**22
     assert chunk_size(8, 4096, 151_936) * 8 * 151_936 <= 2**22
     assert chunk_size(1, 5, 10) == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "words", "devices", "tokens"),
+    [
+        (48, 8192, 128_256, 16, 1536),  # 24,576 tokens a device
+        (32, 4096, 128_256, 8, 1024),
+        (16, 4096, 128_256, 16, 512),  # few tokens: larger chunks would be the most that the step holds
+        (64, 8192, 262_144, 16, 1024),  # at most 1 GB
+    ],
+)
+def test_a_tpus_chunk_grows_with_the_tokens_of_a_device(
+    rows: int, length: int, words: int, devices: int, tokens: int
+) -> None:
+    assert rows * largest_chunk(rows, length, words, devices, "tpu") // devices == tokens
+    assert rows * largest_chunk(rows, length, words, devices, "cpu") * words <= 2**22 * devices

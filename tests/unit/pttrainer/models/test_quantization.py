@@ -28,7 +28,7 @@ from pttrainer.models.loading import model_loader
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.quantization.quantize import Format, QuantizationErrors
-from pttrainer.models.weights import load_save
+from pttrainer.models.weights import load as weights_loading
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.decode_loop import Decoding, jitted
 from pttrainer.rollout.native.prefill import PaddedPrompts
@@ -143,8 +143,8 @@ def load(
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     errors, whole = QuantizationErrors(), model.unquantised.abstract()
     assert model.quantization is not None
-    quantizing = load_save.Quantizing(model.quantization, errors)
-    return load_save.load(model.config, directory, whole, where, "", quantizing), errors
+    quantizing = weights_loading.Quantizing(model.quantization, errors)
+    return weights_loading.load(model.config, directory, whole, where, "", quantizing), errors
 
 
 def whole(model: Model, params: Params) -> Params:
@@ -191,7 +191,9 @@ def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, 
     np.testing.assert_array_equal(likeliest, continued_TV[len(short[0]) - 1 :][:24].argmax(-1))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "nf4"), ("gpt-oss", "int8")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "nf4"), ("phi-4", "nf4"), ("gpt-oss", "int8")]
+)
 def test_eight_devices_read_the_parts_that_one_does(name: str, kind: Format, tmp_path: Path) -> None:
     model = dataclasses.replace(load_model(write_checkpoint(tmp_path, CASES[name]))[0], quantization=kind)
     alone, _ = load(tmp_path, model)
@@ -211,7 +213,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
     plain_model, _ = load_model(tmp_path)
     model, most = dataclasses.replace(plain_model, quantization="nf4"), 0
     del plain_model, _
-    read, before = load_save._read, sum(x.nbytes for x in jax.live_arrays())
+    read, before = weights_loading.read_weight, sum(x.nbytes for x in jax.live_arrays())
 
     def watched(checkpoint: Any, weight: Any) -> Any:
         nonlocal most
@@ -219,7 +221,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
         most = max(most, sum(x.nbytes for x in jax.live_arrays()) - before)
         return tensor
 
-    monkeypatch.setattr(load_save, "_read", watched)
+    monkeypatch.setattr(weights_loading, "read_weight", watched)
     params, _ = load(tmp_path, model)
     parts = sum(x.nbytes for x in jax.tree.leaves(params))
     tensors = sum(x.size * 4 for x in jax.tree.leaves(model.unquantised.abstract()))

@@ -16,7 +16,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.batching import to_batch
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, from_hf
-from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.distributed import explicit_collectives, logical_axes, sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
@@ -98,6 +98,16 @@ def test_a_mesh_gives_the_curve_of_one_device(family: str, shape: tuple[int, ...
     alone = trained(family, ONE)[0]
     assert alone[-1] < 0.9 * alone[0]
     np.testing.assert_allclose(trained(family, shape)[0], alone, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("family", "shape"), [("qwen-3", (2, 4)), ("qwen-3-moe", (4, 2))])
+def test_so_do_collectives_that_are_written_out(
+    family: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explicit_collectives, "PLATFORMS", ("cpu",))  # where TPUs alone take them
+    losses, _, executable = trained.__wrapped__(family, shape)
+    np.testing.assert_allclose(losses, trained(family, ONE)[0], rtol=TOLERANCE)
+    assert "all-to-all" in executable.as_text()
 
 
 def bytes_on_a_device(tree: Any) -> int:

@@ -14,6 +14,8 @@ def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=151_552, heads=96, kv_heads=8, max_positions=131_072, norm_eps=1e-5)
     dense = fields.count("first_k_dense_replace", 1)
+    if dense >= common["layers"]:
+        fields.refuse("first_k_dense_replace", f"less than num_hidden_layers ({common['layers']})")
     return ModelConfig(
         family=FAMILY,
         **common,
