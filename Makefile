@@ -58,9 +58,10 @@ format: $(VENV)/.dev  ## format and mend what can be mended
 	$(BIN)/ruff format $(wildcard $(SOURCES))
 	$(BIN)/ruff check --fix $(wildcard $(SOURCES))
 
-crds: $(VENV)/.dev  ## write manifests/crds, and the chart's copy and RBAC rules, from the code
+crds: $(VENV)/.dev  ## write manifests/crds, the chart's copy and RBAC rules, and the chart that ptctl installs, from the code
 	$(BIN)/python scripts/make_crds.py
 	$(BIN)/python scripts/make_rbac.py
+	$(BIN)/python scripts/make_install.py
 
 golden: $(VENV)/.dev  ## rewrite the golden files, to be read in the diff
 	UPDATE_GOLDEN=1 $(PYTEST) tests/unit -q -k golden

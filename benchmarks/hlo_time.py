@@ -115,11 +115,11 @@ _MOVES = {"copy", "transpose", "reshape", "parameter", "bitcast", "tuple", "get-
 
 
 def _instructions(lines: list[str]) -> list[Instruction]:
-    found = []
+    instructions = []
     for line in lines:
         parts = _INSTRUCTION.match(line)
         if parts is not None:
             cycles = _CYCLES.search(line)
             known = None if cycles is None or int(cycles[1]) == _UNKNOWN_CYCLES else int(cycles[1])
-            found.append(Instruction(parts[1], parts[2], parts[3], parts[4], known))
-    return found
+            instructions.append(Instruction(parts[1], parts[2], parts[3], parts[4], known))
+    return instructions

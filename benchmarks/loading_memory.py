@@ -19,8 +19,8 @@ import ml_dtypes
 import numpy as np
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.weights.load_save import stored_shapes
 from pttrainer.models.weights.safetensors_file import write_header
+from pttrainer.models.weights.weight import stored_shapes
 
 ALLOWED = 1.3
 FILE_BYTES = 500 * 10**6
@@ -56,8 +56,8 @@ def measured(directory: Path, dtype: str, devices: int) -> dict[str, int]:
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     command = [sys.executable, __file__, "--load", str(directory), "--dtype", dtype]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
+    figures: dict[str, int] = json.loads(done.stdout)
+    return figures
 
 
 def _shapes(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -129,12 +129,13 @@ def main() -> None:
         print(f"largest tensor {largest / 1e6:.0f} MB, allowed beside the weights {ALLOWED * largest / 1e6:.0f} MB")
         broken = 0
         for dtype, devices in WAYS:
-            found = measured(Path(directory), dtype, devices)
-            beside = found["grew"] - found["weights"]
+            figures = measured(Path(directory), dtype, devices)
+            beside = figures["grew"] - figures["weights"]
             broken += beside > ALLOWED * largest
             print(
-                f"bfloat16 files as {dtype} on {devices} device(s): weights {found['weights'] / 1e6:.0f} MB, "
-                f"memory grew by {found['grew'] / 1e6:.0f} MB: {beside / 1e6:.0f} MB ({beside / largest:.2f} x) beside"
+                f"bfloat16 files as {dtype} on {devices} device(s): weights {figures['weights'] / 1e6:.0f} MB, "
+                f"memory grew by {figures['grew'] / 1e6:.0f} MB: {beside / 1e6:.0f} MB ({beside / largest:.2f} x) "
+                "beside"
             )
     sys.exit(broken > 0)
 

@@ -36,19 +36,15 @@ def measure(command: list[str], environment: dict[str, str] | None = None) -> Me
     """Runs a process to its end; raises RuntimeError, with its last words, where it fails."""
     began = time.monotonic()
     process = subprocess.Popen(
-        command,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     marks: list[tuple[float, float]] = []
     peak_kb, words, tokens = 0, [], []
     for line in process.stdout:
         words = [*words[-30:], line]
-        if found := re.match(r"step \d+(?: of (\d+) tokens)?", line):
-            tokens.append(float(found[1] or 0))
+        if match := re.match(r"step \d+(?: of (\d+) tokens)?", line):
+            tokens.append(float(match[1] or 0))
             marks.append((time.monotonic(), _cpu_seconds(process.pid)))
             peak_kb = _peak_kb(process.pid)
     if process.wait() != 0 or len(marks) < LEAST_STEPS:
@@ -66,12 +62,12 @@ def measure(command: list[str], environment: dict[str, str] | None = None) -> Me
 def in_turns(sides: Mapping[str, Callable[[Path], Measured]], turns: int) -> dict[str, list[Measured]]:
     """Runs every side so often, one after the other, so that what else the machine does touches all of them. Each is
     given a directory of its own for what it compiles, kept from turn to turn."""
-    found: dict[str, list[Measured]] = {name: [] for name in sides}
+    measured: dict[str, list[Measured]] = {name: [] for name in sides}
     with tempfile.TemporaryDirectory() as caches:
         for _ in range(turns):
             for name, run in sides.items():
-                found[name].append(run(Path(caches) / name))
-    return found
+                measured[name].append(run(Path(caches) / name))
+    return measured
 
 
 def median(runs: Sequence[Measured], field: str) -> float:
@@ -86,5 +82,5 @@ def _cpu_seconds(pid: int) -> float:
 
 def _peak_kb(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) * 1024 // 1000 if found else 0
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(match[1]) * 1024 // 1000 if match else 0

@@ -12,7 +12,7 @@ from rollout_shapes import arguments, finished, prompts
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     prepare_environment("cpu-1", {})
     import jax  # after the environment that it reads
 
@@ -22,13 +22,13 @@ def main() -> None:
     from pttrainer.rollout.native.native_engine import NativeEngine
 
     initialize()
-    model = Model(preset(asked.model))
+    model = Model(preset(options.model))
     params = jax.jit(model.init)(jax.random.key(0))
-    tokenizer = dataclasses.replace(byte_tokenizer(), eos_ids=asked.end_ids or (-1,))
-    engine = NativeEngine(model, tokenizer, rows=asked.batch)
-    for step in range(1, asked.steps + 1):
-        given = [Prompt(tokens, number) for number, tokens in enumerate(prompts(asked.samples, step))]
-        sampling = Sampling(asked.new_tokens, asked.cache)
+    tokenizer = dataclasses.replace(byte_tokenizer(), eos_ids=options.end_ids or (-1,))
+    engine = NativeEngine(model, tokenizer, rows=options.batch)
+    for step in range(1, options.steps + 1):
+        given = [Prompt(tokens, number) for number, tokens in enumerate(prompts(options.samples, step))]
+        sampling = Sampling(options.new_tokens, options.cache)
         done = engine.generate(params, given, 1, sampling, Draw(0, step))
         finished(step, int(done.lengths_N.sum()))
 

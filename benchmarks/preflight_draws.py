@@ -52,12 +52,12 @@ FULL = 0.5
 def drawn(seed: int, count: int) -> list[Case]:
     """The seed's first configurations that are jobs."""
     dice = random.Random(seed)
-    found: list[Case] = []
-    while len(found) < count:
+    cases: list[Case] = []
+    while len(cases) < count:
         case = _draw(dice)
         if case is not None and _is_a_job(case):
-            found.append(case)
-    return found
+            cases.append(case)
+    return cases
 
 
 def _draw(dice: random.Random) -> Case | None:
@@ -121,13 +121,13 @@ def _measured(seed: int, number: int) -> dict[str, Any] | None:
     return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
 
-def _compared(case: Case, said: dict[str, Any] | None) -> str:
+def _compared(case: Case, measured: dict[str, Any] | None) -> str:
     """A line for people."""
     computed = formula.memory(subject_of(case)).program.peak / GIB
-    if said is None:
+    if measured is None:
         return f"{computed:8.2f}  {case.name}"
-    how = "" if said["fits"] else " (refused)"
-    return f"{computed:8.2f} {said['peak']:8.2f}{how} {computed / said['peak'] - 1:+.1%}  {case.name}"
+    how = "" if measured["fits"] else " (refused)"
+    return f"{computed:8.2f} {measured['peak']:8.2f}{how} {computed / measured['peak'] - 1:+.1%}  {case.name}"
 
 
 def _chosen(options: argparse.Namespace) -> Iterator[tuple[int, Case]]:
@@ -152,11 +152,11 @@ def main() -> None:
     known = preflight_formula.measured()
     kept: list[dict[str, Any]] = json.loads(DRAWN.read_text()) if DRAWN.exists() else []
     for number, case in _chosen(options):
-        said = known.get(case.name) or (_measured(options.seed, number) if options.measure else None)
-        print(f"{number:3} {_compared(case, said)}", flush=True)
-        if options.keep and said is not None and case.name not in {Case(**each).name for each in kept}:
+        measured = known.get(case.name) or (_measured(options.seed, number) if options.measure else None)
+        print(f"{number:3} {_compared(case, measured)}", flush=True)
+        if options.keep and measured is not None and case.name not in {Case(**each).name for each in kept}:
             kept.append(case._asdict())
-            known[case.name] = said
+            known[case.name] = measured
             DRAWN.write_text(json.dumps(kept, indent=1) + "\n")
             preflight_formula.MEASURED.write_text(json.dumps(known, indent=1) + "\n")
 

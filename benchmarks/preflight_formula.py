@@ -126,8 +126,8 @@ def subject_of(case: Case) -> Any:
 
 def measured() -> dict[str, Any]:
     """What the compiler said before, by the case's name."""
-    found: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-    return found
+    kept: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    return kept
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def measure(case: Case) -> dict[str, Any]:
     from pttrainer.preflight.compiler import compile
 
     before = time.process_time()
-    found = compile.train_step(subject_of(case), "fast")
+    compiled = compile.train_step(subject_of(case), "fast")
     return {
-        "fits": found.fits,
-        "peak": round(found.peak / GIB, 3),
-        "arguments": round(found.arguments / GIB, 3),
+        "fits": compiled.fits,
+        "peak": round(compiled.peak / GIB, 3),
+        "arguments": round(compiled.arguments / GIB, 3),
         "cpuSeconds": round(time.process_time() - before, 1),
         "hostGib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
     }
@@ -154,12 +154,12 @@ def table(measured: dict[str, Any]) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for case in (case for case in CASES if case.name in measured):
-        said, memory = measured[case.name], formula.memory(subject_of(case)).program
-        computed = memory.peak / GIB
-        refused = "" if said["fits"] else " (refused)"
+        compiled, memory = measured[case.name], formula.memory(subject_of(case)).program
+        computed, peak = memory.peak / GIB, compiled["peak"]
+        refused = "" if compiled["fits"] else " (refused)"
         lines.append(
-            f"| {case.name} | {said['peak']:.2f}{refused} | {computed:.2f} | {computed / said['peak'] - 1:+.1%} | "
-            f"{said['cpuSeconds']:.0f} | {'held out' if case.held else ''} |"
+            f"| {case.name} | {peak:.2f}{refused} | {computed:.2f} | {computed / peak - 1:+.1%} | "
+            f"{compiled['cpuSeconds']:.0f} | {'held out' if case.held else ''} |"
         )
     return "\n".join(lines)
 

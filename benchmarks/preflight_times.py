@@ -78,11 +78,13 @@ def measure(case: Case) -> tuple[str, bool]:
             peak = max(peak, sum(map(_resident, _family(child.pid))))
             time.sleep(0.1)
         seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = json.loads(answer.read_text())
+        verdict = json.loads(answer.read_text())
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    is_right = said["fits"] is case.fits and said["stage"] != "formula"
+    is_right = verdict["fits"] is case.fits and verdict["stage"] != "formula"
     is_good = is_right and seconds <= case.seconds and peak / 1e9 <= MEMORY_GB
-    fits = f"{'fits' if said['fits'] else 'does not fit'}, {said['stage']}, {said['peak'] / GIB:.2f} GiB a device"
+    fits = (
+        f"{'fits' if verdict['fits'] else 'does not fit'}, {verdict['stage']}, {verdict['peak'] / GIB:.2f} GiB a device"
+    )
     return f"| {seconds:.1f} | {case.seconds:.0f} | {cpu:.0f} | {peak / 1e9:.2f} | {fits} |", is_good
 
 
@@ -106,10 +108,10 @@ def _resident(pid: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", nargs="*", choices=(ALL, *CASES), default=ALL, help="one or more; all of them if none")
-    asked = parser.parse_args().case
+    names = parser.parse_args().case
     print("| case | seconds | bound | CPU-seconds | host memory, GB | verdict |\n| --- | --- | --- | --- | --- | --- |")
     are_good = []
-    for name in CASES if ALL in asked else asked:
+    for name in CASES if ALL in names else names:
         line, is_good = measure(CASES[name])
         are_good.append(is_good)
         print(f"| {name}{'' if is_good else ' MISSED'} {line}", flush=True)

@@ -15,7 +15,7 @@ from pttrainer.runtime.distributed.processes import initialize, prepare_environm
 
 
 def main() -> None:
-    asked = _arguments()
+    options = _arguments()
     prepare_environment("cpu-1", {})
     import jax  # after the environment that it reads
     import numpy as np
@@ -29,15 +29,17 @@ def main() -> None:
     from pttrainer.rollout.speculative.verify import Speculation, with_rates
 
     initialize()
-    model = Model(preset(asked.model))
+    model = Model(preset(options.model))
     params = jax.jit(model.init)(jax.random.key(0))
     endless = dataclasses.replace(byte_tokenizer(), eos_ids=(-1,))
-    tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (asked.rows, 64)).tolist()
+    tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (options.rows, 64)).tolist()
     prompts = [Prompt(row, number) for number, row in enumerate(tokens)]
-    ngram = Speculation(Ngram(asked.tokens, 4))
-    itself = Speculation(Draft(asked.tokens, model), jax.jit(model.for_decoding)(params), model)
-    greedy, free = (Sampling(asked.new_tokens, 4096, greedy=greedy) for greedy in (True, False))
-    print(f"{asked.model}, {asked.rows} rows, {asked.new_tokens} new tokens each, {asked.tokens} guesses a pass")
+    ngram = Speculation(Ngram(options.tokens, 4))
+    itself = Speculation(Draft(options.tokens, model), jax.jit(model.for_decoding)(params), model)
+    greedy, free = (Sampling(options.new_tokens, 4096, greedy=greedy) for greedy in (True, False))
+    print(
+        f"{options.model}, {options.rows} rows, {options.new_tokens} new tokens each, {options.tokens} guesses a pass"
+    )
     print(f"{'':28}  tokens/pass  seconds  CPU-s   time with / without")
     for name, how, sampling in (("n-grams, greedy", ngram, greedy), ("n-grams, temperature 1", ngram, free),
                                 ("the model itself, greedy", itself, greedy)):  # fmt: skip
@@ -45,7 +47,7 @@ def main() -> None:
         for engine in engines:
             engine.generate(params, prompts, 1, sampling, Draw(0, 0))  # compiles
         spent = [[np.inf, np.inf], [np.inf, np.inf]]
-        for _ in range(asked.repeats):  # in turns, so that a busy moment meets both
+        for _ in range(options.repeats):  # in turns, so that a busy moment meets both
             for place, engine in enumerate(engines):
                 began = time.perf_counter(), time.process_time()
                 done = engine.generate(params, prompts, 1, sampling, Draw(0, 0))

@@ -5,7 +5,7 @@ how long a look takes (of the processor, and p50 and p99 by the clock), the oper
 of its own code per job and per change of a phase, and the calls in the minute after it is started anew with all jobs
 there.
 
-    python benchmarks/thousand_jobs.py [--jobs 1000]
+    python benchmarks/thousand_jobs.py [--jobs 1000] [--most-calls 22]
 """
 
 import argparse
@@ -127,11 +127,11 @@ class Phases:
 
 def calls(metrics: dict[str, Metric]) -> Counter[str]:
     """By verb and resource."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for sample in metrics["posttrain_api_calls"].samples:
         if sample.name.endswith("_total"):
-            found[f"{sample.labels['verb']} {sample.labels['resource']}"] += int(sample.value)
-    return found
+            counts[f"{sample.labels['verb']} {sample.labels['resource']}"] += int(sample.value)
+    return counts
 
 
 def quantile(metrics: dict[str, Metric], share: float) -> str:
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument(
         "--restart-seconds", type=float, default=60.0, help="how long the restarted operator is watched"
     )
+    parser.add_argument("--most-calls", type=float, help="fail if a job takes more API calls than this")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
@@ -187,14 +188,14 @@ def report(options: argparse.Namespace, kube: Kube, operator: Operator, model: G
     except TimeoutError:
         operator.stop()
         raise
-    found = operator.metrics()
-    made = calls(found)
-    looks = next(sample.value for sample in found["posttrain_reconciles"].samples if sample.name.endswith("_total"))
+    metrics = operator.metrics()
+    made = calls(metrics)
+    looks = next(sample.value for sample in metrics["posttrain_reconciles"].samples if sample.name.endswith("_total"))
     print(f"{count} jobs in {seconds:.0f} s, {operator.cpu_s():.0f} CPU-s of the operator")
     cpu_s = next(
-        each.value for each in found["posttrain_reconcile_cpu_seconds"].samples if each.name.endswith("_total")
+        each.value for each in metrics["posttrain_reconcile_cpu_seconds"].samples if each.name.endswith("_total")
     )
-    took = f"p50 {quantile(found, 0.5)}, p99 {quantile(found, 0.99)}"
+    took = f"p50 {quantile(metrics, 0.5)}, p99 {quantile(metrics, 0.99)}"
     print(f"a look: {1000 * cpu_s / looks:.1f} ms of processor, {took}; {looks / count:.1f} looks per job")
     print(f"memory: {operator.peak_mb:.0f} MB at most")
     print(f"API calls: {made.total() / count:.1f} per job, {made.total() / phases.changes:.1f} per change of phase")
@@ -205,6 +206,8 @@ def report(options: argparse.Namespace, kube: Kube, operator: Operator, model: G
     again = calls(operator.metrics())
     print(f"in the {options.restart_seconds:g} s after a restart: {again.total() / count:.1f} calls per job")
     operator.stop()
+    if options.most_calls and made.total() > options.most_calls * count:
+        raise SystemExit(f"{made.total() / count:.1f} API calls per job, more than {options.most_calls:g}")
     if model.doubled:
         raise SystemExit(f"two pools for one slice: {model.doubled}")
 

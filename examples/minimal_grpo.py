@@ -83,10 +83,10 @@ def train(settings: Settings) -> Iterator[float]:
     engine = NativeEngine(model, TOKENIZER)
     letters = np.random.default_rng(settings.seed)
     for step in range(settings.steps):
-        asked = [LETTERS[i] for i in letters.integers(len(LETTERS), size=settings.prompts)]
-        prompts = [TOKENIZER.encode(f"{letter}:") for letter in asked]
+        wanted = [LETTERS[i] for i in letters.integers(len(LETTERS), size=settings.prompts)]
+        prompts = [TOKENIZER.encode(f"{letter}:") for letter in wanted]
         completions = sample(engine, params, prompts, step, settings)
-        rewards_PG = score(asked, completions, settings.samples)
+        rewards_PG = score(wanted, completions, settings.samples)
         advantages_PG = advantages.ESTIMATORS[policy_gradient.VARIANTS[settings.loss].advantage](rewards_PG)
         batch = lay_out(prompts, completions, advantages_PG, settings)
         params, optimizer_state = update(model, optimizer, settings.loss, params, optimizer_state, batch)
@@ -106,10 +106,10 @@ def sample(
     return engine.generate(params, numbered, settings.samples, sampling, Draw(settings.seed, step))
 
 
-def score(asked: Sequence[str], completions: Completions, samples: int) -> np.ndarray:
+def score(wanted: Sequence[str], completions: Completions, samples: int) -> np.ndarray:
     """Return `rewards_PG`."""
-    texts = [TOKENIZER.decode(completions.tokens(row)) for row in range(len(asked) * samples)]
-    return np.array([reward(asked[row // samples], text) for row, text in enumerate(texts)]).reshape(-1, samples)
+    texts = [TOKENIZER.decode(completions.tokens(row)) for row in range(len(wanted) * samples)]
+    return np.array([reward(wanted[row // samples], text) for row, text in enumerate(texts)]).reshape(-1, samples)
 
 
 def lay_out(
@@ -124,12 +124,12 @@ def lay_out(
     tokens_NT = np.full((N, T + 1), TOKENIZER.pad_id, np.int32)
     segments_NT, mask_NT, sampler_NT = (np.zeros((N, T), dtype) for dtype in (np.int32, np.float32, np.float32))
     for row in range(N):
-        prompt, said = prompts[row // settings.samples], completions.tokens(row)
-        end = len(prompt) + len(said)
-        tokens_NT[row, :end] = [*prompt, *said]
+        prompt, completion = prompts[row // settings.samples], completions.tokens(row)
+        end = len(prompt) + len(completion)
+        tokens_NT[row, :end] = [*prompt, *completion]
         segments_NT[row, : end - 1] = 1  # 0 is padding
         mask_NT[row, len(prompt) - 1 : end - 1] = 1.0
-        sampler_NT[row, len(prompt) - 1 : end - 1] = completions.logps_NT[row, : len(said)]
+        sampler_NT[row, len(prompt) - 1 : end - 1] = completions.logps_NT[row, : len(completion)]
     return Batch(
         tokens_BT=tokens_NT[:, :-1],
         targets_BT=tokens_NT[:, 1:],

@@ -63,15 +63,15 @@ _MESSAGE = re.compile(r"^message (\w+) \{(.*?)^\}", re.MULTILINE | re.DOTALL)
 def messages(root: Path) -> dict[str, Fields]:
     """`core.Pod` -> field number -> [name, type, "" | "repeated" | "map" | "inline"]."""
     packages = {path.replace("/", "."): short for short, path in FILES.items()}
-    found: dict[str, Fields] = {}
+    fields: dict[str, Fields] = {}
     for short, path in FILES.items():
         text = (root / path / "generated.proto").read_text()
         for name, body in _MESSAGE.findall(text):
-            found[f"{short}.{name}"] = {
+            fields[f"{short}.{name}"] = {
                 number: [field, _type(of_map or kind, short, packages), "map" if of_map else _mode(label, field)]
                 for label, of_map, kind, field, number in _FIELD.findall(body)
             }
-    return found
+    return fields
 
 
 def _mode(label: str, field: str) -> str:
@@ -87,15 +87,15 @@ def _type(text: str, here: str, packages: dict[str, str]) -> str:
 
 def main() -> None:
     known = messages(Path(sys.argv[1]))
-    wanted, found = list(ROOTS), {}
+    wanted, reached = list(ROOTS), {}
     while wanted:
         name = wanted.pop()
-        if name in found:
+        if name in reached:
             continue
-        found[name] = known[name]
+        reached[name] = known[name]
         wanted += [kind for _, kind, _ in known[name].values() if "." in kind]
     lines = [
-        f"{json.dumps(name)}: {json.dumps(fields, separators=(',', ':'))}" for name, fields in sorted(found.items())
+        f"{json.dumps(name)}: {json.dumps(fields, separators=(',', ':'))}" for name, fields in sorted(reached.items())
     ]
     (Path(__file__).parents[1] / "cli/ptlocal/apiserver/http/protobuf.json").write_text(
         "{\n" + ",\n".join(lines) + "\n}\n"

@@ -16,6 +16,6 @@ sys.path[:0] = [str(ROOT)]
 from tests.builders.peers.trl_losses import theirs  # noqa: E402
 
 if __name__ == "__main__":
-    found = theirs()
-    np.savez_compressed(ROOT / "tests" / "unit" / "pttrainer" / "losses" / "references-losses.npz", **found)
-    print(f"{len(found)} arrays")
+    arrays = theirs()
+    np.savez_compressed(ROOT / "tests" / "unit" / "pttrainer" / "losses" / "references-losses.npz", **arrays)
+    print(f"{len(arrays)} arrays")

@@ -35,16 +35,16 @@ def main(names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as directory:
             model = load_reference(write_checkpoint(Path(directory), CASES[name]))
             whole, *short = examples(CASES[name])
-            found = {"long": logits(model, whole)[POSITIONS_OF_LONG], "positions": POSITIONS_OF_LONG}
-            found |= {f"short_{len(x)}": logits(model, x)[-LAST_OF_SHORT:] for x in short}
-            found |= {f"greedy_{len(x)}": greedy(model, x, NEW_TOKENS).astype(np.int16) for x in short}
-        np.savez_compressed(REFERENCES / f"{name}.npz", **found)
+            arrays = {"long": logits(model, whole)[POSITIONS_OF_LONG], "positions": POSITIONS_OF_LONG}
+            arrays |= {f"short_{len(x)}": logits(model, x)[-LAST_OF_SHORT:] for x in short}
+            arrays |= {f"greedy_{len(x)}": greedy(model, x, NEW_TOKENS).astype(np.int16) for x in short}
+        np.savez_compressed(REFERENCES / f"{name}.npz", **arrays)
         print(name)
     REFERENCES_OF_ADAPTERS.mkdir(parents=True, exist_ok=True)
     for name in [name for name in adapters.REFERENCES if not names or name in names]:
         with tempfile.TemporaryDirectory() as directory:
-            found = {"long": adapted_logits(Path(directory), name)[POSITIONS_OF_LONG], "positions": POSITIONS_OF_LONG}
-        np.savez_compressed(REFERENCES_OF_ADAPTERS / f"{name}.npz", **found)
+            arrays = {"long": adapted_logits(Path(directory), name)[POSITIONS_OF_LONG], "positions": POSITIONS_OF_LONG}
+        np.savez_compressed(REFERENCES_OF_ADAPTERS / f"{name}.npz", **arrays)
         print(f"{name} with adapters")
 
 

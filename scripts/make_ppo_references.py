@@ -47,7 +47,7 @@ def functions(wheel: Path) -> dict[str, Any]:
 
 def theirs(trl: dict[str, Any]) -> dict[str, np.ndarray]:
     """Everything, by the names of `ppo_losses.ours`."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     mask = torch.tensor(cases.MASK_BT)
     for case, spec in cases.CASES.items():
         config = SimpleNamespace(
@@ -62,16 +62,16 @@ def theirs(trl: dict[str, Any]) -> dict[str, np.ndarray]:
         )
         values, advantages, returns = trl["compute_advantages"](trainer, values, rewards.float(), mask)
         logps = torch.tensor(cases.LOGPS_BT, requires_grad=True)
-        said = torch.tensor(cases.VALUES_BT, requires_grad=True)
+        new_values = torch.tensor(cases.VALUES_BT, requires_grad=True)
         logits = torch.zeros((*mask.shape, 2))
-        policy, critic, _ = trl["loss"](trainer, old, values, logits, said, logps, mask, advantages, returns)
+        policy, critic, _ = trl["loss"](trainer, old, values, logits, new_values, logps, mask, advantages, returns)
         (policy + critic).backward()
-        found |= {
+        arrays |= {
             f"{case}/advantages": advantages * mask, f"{case}/returns": returns * mask,
             f"{case}/policy/loss": policy.detach(), f"{case}/policy/gradient": logps.grad,
-            f"{case}/value/loss": critic.detach(), f"{case}/value/gradient": said.grad,
+            f"{case}/value/loss": critic.detach(), f"{case}/value/gradient": new_values.grad,
         }  # fmt: skip
-    return {name: value.numpy() for name, value in found.items()}
+    return {name: value.numpy() for name, value in arrays.items()}
 
 
 if __name__ == "__main__":

@@ -132,14 +132,15 @@ def demonstrations() -> str:
 
 def _lines() -> Iterator[str]:
     for file in sorted(VERDICTS.glob("*.json")):
-        said = json.loads(file.read_text())
-        scale = said["devicesPerChip"] / GIB
-        compiled = [one for one in said["programs"] if one["compileSeconds"] is not None]
-        programs = "; ".join(f"{one['name']}, {one['stage']}: {one['peak'] * scale:.1f}" for one in said["programs"])
+        verdict = json.loads(file.read_text())
+        scale = verdict["devicesPerChip"] / GIB
+        compiled = [one for one in verdict["programs"] if one["compileSeconds"] is not None]
+        programs = "; ".join(f"{one['name']}, {one['stage']}: {one['peak'] * scale:.1f}" for one in verdict["programs"])
         seconds = ", ".join(f"{one['compileSeconds']:.0f}" for one in compiled) or "-"
-        memory = f"peak {said['peak'] * scale:.1f} of {said['available'] * scale:.1f} GiB in the {said['peakDuring']}"
-        fits = "fits" if said["fits"] else "does not fit"
-        yield f"| {file.stem} | {fits}: {memory} | {programs} | {seconds} | {' '.join(said['notes'])} |"
+        peak, available = verdict["peak"] * scale, verdict["available"] * scale
+        memory = f"peak {peak:.1f} of {available:.1f} GiB in the {verdict['peakDuring']}"
+        fits = "fits" if verdict["fits"] else "does not fit"
+        yield f"| {file.stem} | {fits}: {memory} | {programs} | {seconds} | {' '.join(verdict['notes'])} |"
 
 
 def _shown(slice_: accelerators.Slice, tensor: int, gib: float) -> str:

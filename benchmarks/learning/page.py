@@ -61,8 +61,8 @@ def table(task: Task, outcomes: Sequence[Outcome]) -> str:
     columns = ["trial", "steps", "before", *(f"seed {seed}" for seed in seeds), "after", "bar", "clipped", "CPU-s", "s"]
     lines = [_line(columns), _line(["---"] * len(columns))]
     for trial in task.trials:
-        if found := [outcome for outcome in outcomes if outcome.trial == trial.name]:
-            lines.append(_line(_cells(trial, found, seeds)))
+        if runs := [outcome for outcome in outcomes if outcome.trial == trial.name]:
+            lines.append(_line(_cells(trial, runs, seeds)))
     return "\n".join(lines) + "\n"
 
 
@@ -71,23 +71,23 @@ def spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def _cells(trial: Trial, found: Sequence[Outcome], seeds: Iterable[int]) -> list[str]:
-    after = {outcome.seed: outcome.after for outcome in found}
-    missed = {outcome.seed for outcome in found if trial.bar.missed(outcome.before, outcome.after)}
+def _cells(trial: Trial, runs: Sequence[Outcome], seeds: Iterable[int]) -> list[str]:
+    after = {outcome.seed: outcome.after for outcome in runs}
+    missed = {outcome.seed for outcome in runs if trial.bar.missed(outcome.before, outcome.after)}
     by_seed = [
         _percent(after[seed]) + (" (missed)" if seed in missed else "") if seed in after else "" for seed in seeds
     ]
-    clipped = [outcome.clipped for outcome in found if outcome.clipped is not None]
+    clipped = [outcome.clipped for outcome in runs if outcome.clipped is not None]
     return [
         trial.name,
-        str(found[0].steps),
-        _mean([outcome.before for outcome in found]),
+        str(runs[0].steps),
+        _mean([outcome.before for outcome in runs]),
         *by_seed,
         _mean(list(after.values())),
         trial.bar.words,
         _percent(statistics.mean(clipped)) if clipped else "",
-        f"{statistics.mean(outcome.cpu_seconds for outcome in found):.0f}",
-        f"{statistics.mean(outcome.seconds for outcome in found):.0f}",
+        f"{statistics.mean(outcome.cpu_seconds for outcome in runs):.0f}",
+        f"{statistics.mean(outcome.seconds for outcome in runs):.0f}",
     ]
 
 
@@ -119,11 +119,11 @@ def _unfinished(outcomes: Sequence[Outcome], tasks: dict[str, Task]) -> list[str
     names = [(task.name, trial.name) for task in tasks.values() for trial in task.trials]
     never = [f"{task}/{trial}" for task, trial in names if not done[task, trial]]
     few = [f"{task}/{trial} ({done[task, trial]})" for task, trial in names if 0 < done[task, trial] < SEEDS]
-    said = [
+    sentences = [
         f"Not run yet: {', '.join(never)}." if never else "",
         f"Fewer than {SEEDS} seeds: {', '.join(few)}." if few else "",
     ]
-    return [f"{' '.join(filter(None, said))}\n"] if never or few else []
+    return [f"{' '.join(filter(None, sentences))}\n"] if never or few else []
 
 
 def _machines(outcomes: Sequence[Outcome]) -> str:

@@ -77,7 +77,7 @@ def _perform_all(
             continue
         screen.clear()
         done.append(outcome)
-        print(f"{position} {said(outcome, TASKS)}{' (run before)' if is_old else ''}", flush=True)
+        print(f"{position} {summary(outcome, TASKS)}{' (run before)' if is_old else ''}", flush=True)
 
 
 class _Screen:
@@ -104,7 +104,7 @@ class _Screen:
 
 def _verdict(done: list[Outcome], failed: list[str], root: Path) -> int:
     """Says what all came to; returns the exit code."""
-    missed = [said(outcome, TASKS) for outcome in done if missed_by(outcome, TASKS)]
+    missed = [summary(outcome, TASKS) for outcome in done if missed_by(outcome, TASKS)]
     counts = [f"{len(done) - len(missed)} of {len(done) + len(failed)} trials reached their bar"]
     counts += [f"{len(missed)} missed it"] if missed else []
     counts += [f"{len(failed)} failed"] if failed else []
@@ -123,7 +123,7 @@ def missed_by(outcome: Outcome, tasks: dict[str, Task]) -> list[str]:
     return tasks[outcome.task].trial(outcome.trial).bar.missed(outcome.before, outcome.after)
 
 
-def said(outcome: Outcome, tasks: dict[str, Task]) -> str:
+def summary(outcome: Outcome, tasks: dict[str, Task]) -> str:
     """An outcome in a line."""
     metric = tasks[outcome.task].trial(outcome.trial).bar.metric
     missed = missed_by(outcome, tasks)

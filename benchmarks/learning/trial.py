@@ -92,10 +92,10 @@ def is_done(trial: Trial, place: Place) -> bool:
 def progress(trial: Trial, place: Place) -> tuple[int, int] | None:
     """Step and steps of a trial that runs; None before its first."""
     try:
-        said = json.loads((place.folder / "runs" / trial.name / "progress.json").read_text())
+        document = json.loads((place.folder / "runs" / trial.name / "progress.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return said["step"], said["totalSteps"]
+    return document["step"], document["totalSteps"]
 
 
 def manifest(trial: Trial, place: Place) -> dict[str, Any]:
@@ -131,8 +131,8 @@ def read(trial: Trial, metrics: Path) -> dict[str, Any]:
 def machine() -> str:
     """This machine in words."""
     info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
-    return f"{os.cpu_count()} cores, {found[1].strip() if found else platform.processor() or platform.machine()}"
+    match = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
+    return f"{os.cpu_count()} cores, {match[1].strip() if match else platform.processor() or platform.machine()}"
 
 
 def _job(place: Place, trial: Trial) -> Path:

@@ -7,14 +7,14 @@ from trl_sft import model
 
 
 def main() -> None:
-    asked = arguments()
-    made = model(SHAPES[asked.model]).eval()
+    options = arguments()
+    made = model(SHAPES[options.model]).eval()
     torch.manual_seed(0)
-    ends = list(asked.end_ids) or None
-    for step in range(1, asked.steps + 1):
+    ends = list(options.end_ids) or None
+    for step in range(1, options.steps + 1):
         tokens = 0
-        given = torch.tensor(prompts(asked.samples, step))
-        for batch in given.split(asked.batch):
+        given = torch.tensor(prompts(options.samples, step))
+        for batch in given.split(options.batch):
             with torch.inference_mode():
                 done = made.generate(
                     batch,
@@ -23,7 +23,7 @@ def main() -> None:
                     temperature=1.0,
                     top_k=0,
                     top_p=1.0,
-                    max_new_tokens=asked.new_tokens,
+                    max_new_tokens=options.new_tokens,
                     eos_token_id=ends,
                     pad_token_id=0,
                 )[:, batch.shape[1] :]

@@ -14,7 +14,7 @@ RAGGED_MEAN, RAGGED_MAX, RAGGED_SAMPLES = 48, 256, 256
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """One side's command line. samples: completions of one generation, of which `batch` are in work at once.
     end_ids: none where all completions are equally long."""
 
@@ -27,7 +27,7 @@ class Asked:
     end_ids: tuple[int, ...]
 
 
-def arguments() -> Asked:
+def arguments() -> Options:
     """--model, --batch, --steps, and either --new with --cache, or --ragged."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=SHAPES, default="bench-16m")
@@ -36,16 +36,16 @@ def arguments() -> Asked:
     parser.add_argument("--cache", type=int, default=0, help="tokens of cache allowed; 0 is just enough")
     parser.add_argument("--ragged", action="store_true")
     parser.add_argument("--steps", type=int, default=6)
-    asked = parser.parse_args()
-    new = RAGGED_MAX if asked.ragged else asked.new
-    return Asked(
-        asked.model,
-        asked.batch,
+    options = parser.parse_args()
+    new = RAGGED_MAX if options.ragged else options.new
+    return Options(
+        options.model,
+        options.batch,
         new,
-        asked.cache or PROMPT_TOKENS + new,
-        RAGGED_SAMPLES if asked.ragged else asked.batch,
-        asked.steps,
-        end_ids(SHAPES[asked.model].vocab) if asked.ragged else (),
+        options.cache or PROMPT_TOKENS + new,
+        RAGGED_SAMPLES if options.ragged else options.batch,
+        options.steps,
+        end_ids(SHAPES[options.model].vocab) if options.ragged else (),
     )
 
 

@@ -6,10 +6,10 @@ from trl_sft import model
 
 
 def main() -> None:
-    asked = arguments()
-    made = model(SHAPES[asked.model])
+    options = arguments()
+    made = model(SHAPES[options.model])
     optimizer = torch.optim.AdamW(made.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
-    tokens = torch.tensor(rows(BATCH * asked.steps)).reshape(asked.steps, BATCH, LENGTH)
+    tokens = torch.tensor(rows(BATCH * options.steps)).reshape(options.steps, BATCH, LENGTH)
     for step, batch in enumerate(tokens, 1):
         logits = made(batch).logits
         loss = torch.nn.functional.cross_entropy(

@@ -10,19 +10,19 @@ from trl_sft import Marks, model, tokenizer
 
 
 def main() -> None:
-    asked = arguments()
-    shape = SHAPES[asked.model]
-    rows = asked.prompts * asked.group
-    texts = [" ".join(str(i) for i in tokens) for tokens in prompts(asked.prompts * asked.steps)]
+    options = arguments()
+    shape = SHAPES[options.model]
+    rows = options.prompts * options.group
+    texts = [" ".join(str(i) for i in tokens) for tokens in prompts(options.prompts * options.steps)]
     with tempfile.TemporaryDirectory() as output:
         config = GRPOConfig(
             output_dir=output,
-            max_steps=asked.steps,
+            max_steps=options.steps,
             per_device_train_batch_size=rows,
-            num_generations=asked.group,
-            max_completion_length=asked.new_tokens,
-            generation_kwargs={"min_new_tokens": asked.new_tokens},
-            beta=asked.beta,
+            num_generations=options.group,
+            max_completion_length=options.new_tokens,
+            generation_kwargs={"min_new_tokens": options.new_tokens},
+            beta=options.beta,
             learning_rate=LEARNING_RATE,
             bf16=False,
             gradient_checkpointing=False,

@@ -45,19 +45,19 @@ def tokenizer(size):
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     peft = None
-    if asked.lora:
+    if options.lora:
         from peft import LoraConfig
 
         peft = LoraConfig(r=LORA_RANK, lora_alpha=LORA_ALPHA, target_modules="all-linear", task_type="CAUSAL_LM")
     with tempfile.TemporaryDirectory() as directory:
         trainer = SFTTrainer(
-            model=model(SHAPES[asked.model]),
+            model=model(SHAPES[options.model]),
             args=SFTConfig(
                 output_dir=directory,
                 per_device_train_batch_size=BATCH,
-                max_steps=asked.steps,
+                max_steps=options.steps,
                 learning_rate=LEARNING_RATE,
                 max_length=LENGTH,
                 logging_steps=1,
@@ -68,7 +68,7 @@ def main() -> None:
                 disable_tqdm=True,
                 gradient_checkpointing=False,
             ),
-            train_dataset=Dataset.from_dict({"input_ids": rows(BATCH * asked.steps)}),
+            train_dataset=Dataset.from_dict({"input_ids": rows(BATCH * options.steps)}),
             processing_class=tokenizer(256),
             peft_config=peft,
             callbacks=[Marks()],

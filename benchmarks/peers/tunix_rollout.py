@@ -26,14 +26,14 @@ class Ids:
 
 
 def main() -> None:
-    asked = arguments()
-    shape = SHAPES[asked.model]
-    cache = tunix.CacheConfig(asked.cache, shape.layers, shape.kv_heads, shape.head)
+    options = arguments()
+    shape = SHAPES[options.model]
+    cache = tunix.CacheConfig(options.cache, shape.layers, shape.kv_heads, shape.head)
     sampler = tunix.Sampler(model(shape), Ids(), cache)
-    for step in range(1, asked.steps + 1):
+    for step in range(1, options.steps + 1):
         done = sampler(
-            [" ".join(str(i) for i in prompt) for prompt in prompts(asked.samples, step)],
-            max_generation_steps=asked.new_tokens,
+            [" ".join(str(i) for i in prompt) for prompt in prompts(options.samples, step)],
+            max_generation_steps=options.new_tokens,
             max_prompt_length=64,
             temperature=1.0,
             top_p=1.0,

@@ -76,20 +76,20 @@ def with_adapters(made):
 
 
 def main() -> None:
-    asked = arguments()
-    made = model(SHAPES[asked.model])
-    if asked.lora:
+    options = arguments()
+    made = model(SHAPES[options.model])
+    if options.lora:
         began = time.monotonic()
         made = with_adapters(made)
         print(f"wrapping {time.monotonic() - began:.2f} s", flush=True)
-    trained = nnx.LoRAParam if asked.lora else nnx.Param
+    trained = nnx.LoRAParam if options.lora else nnx.Param
     print("trained", sum(x.size for x in jax.tree.leaves(nnx.state(made, trained))), flush=True)
-    tokens = np.array(rows(BATCH * asked.steps), np.int32).reshape(asked.steps, BATCH, LENGTH)
+    tokens = np.array(rows(BATCH * options.steps), np.int32).reshape(options.steps, BATCH, LENGTH)
     mask = np.ones((BATCH, LENGTH), bool)
     trainer = peft_trainer.PeftTrainer(
         made,
         optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(LEARNING_RATE, weight_decay=0.0)),
-        peft_trainer.TrainingConfig(eval_every_n_steps=10**6, max_steps=asked.steps),
+        peft_trainer.TrainingConfig(eval_every_n_steps=10**6, max_steps=options.steps),
     )
     trainer.training_hooks = Marks()
     trainer = trainer.with_gen_model_input_fn(

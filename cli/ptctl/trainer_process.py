@@ -64,12 +64,12 @@ def _trainer_environment(job: PostTrainJob) -> dict[str, str]:
 
 def _run_child(args: list[str], environment: dict[str, str], on_start: Callable[[], None], *, forked: bool) -> int:
     """Run the trainer as a child. It gets SIGTERM for Ctrl-C and SIGTERM of ours, SIGKILL for a second Ctrl-C."""
-    interrupts_seen: list[int] = []
+    interrupts_received: list[int] = []
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
-        interrupts_seen.append(number)
-        interrupts.say(_SAVING if args[0] == "run" and len(interrupts_seen) == 1 else "Interrupted.")
-        send(signal.SIGTERM if len(interrupts_seen) == 1 else signal.SIGKILL)
+        interrupts_received.append(number)
+        interrupts.say(_SAVING if args[0] == "run" and len(interrupts_received) == 1 else "Interrupted.")
+        send(signal.SIGTERM if len(interrupts_received) == 1 else signal.SIGKILL)
 
     def send(number: int) -> None:
         with suppress(ProcessLookupError):  # it has just ended
@@ -77,15 +77,12 @@ def _run_child(args: list[str], environment: dict[str, str], on_start: Callable[
 
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until there are both a child and handlers
     child, pipe = _start(args, environment, forked=forked)
-    with (
-        interrupts.handled(on_interrupt),
-        interrupts.handled(lambda number, frame: send(number), signal.SIGTERM),
-    ):
+    with interrupts.handled(on_interrupt), interrupts.handled(lambda number, frame: send(number), signal.SIGTERM):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         on_start()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(pipe)
-    return INTERRUPTED if interrupts_seen and code else code
+    return INTERRUPTED if interrupts_received and code else code
 
 
 def _start(args: list[str], environment: dict[str, str], *, forked: bool) -> tuple[int, int]:

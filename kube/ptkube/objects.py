@@ -11,8 +11,8 @@ def condition(item: Manifest, kind: str) -> Manifest | None:
 
 def true_condition(item: Manifest, kind: str) -> Manifest | None:
     """Its condition of that type, if that is True."""
-    found = condition(item, kind)
-    return found if found is not None and found.get("status") == "True" else None
+    matching = condition(item, kind)
+    return matching if matching is not None and matching.get("status") == "True" else None
 
 
 def holds(item: Manifest, kind: str) -> bool:

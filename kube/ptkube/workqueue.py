@@ -130,7 +130,7 @@ class WorkQueue(Generic[K]):
     def _finish(self, key: K, again_s: float | None, error: Exception | None) -> None:
         with self._condition:
             entry = self._entries[key]
-            asked, entry.due, entry.is_running, entry.finished = entry.due, None, False, time.monotonic()
+            next_due, entry.due, entry.is_running, entry.finished = entry.due, None, False, time.monotonic()
             if error is not None:
                 entry.is_news, entry.failures = True, entry.failures + 1
                 left_s = pause_s(entry.failures, *self._pauses_s) * random.uniform(0.8, 1.2)
@@ -138,8 +138,8 @@ class WorkQueue(Generic[K]):
                 self._log(key, left_s, error)
                 return
             entry.failures = 0
-            if asked is not None:
-                self._schedule(key, entry, max(asked, entry.finished + self._settle_s))
+            if next_due is not None:
+                self._schedule(key, entry, max(next_due, entry.finished + self._settle_s))
             if again_s is not None:
                 self._schedule(key, entry, entry.finished + again_s)
             if entry.due is None:

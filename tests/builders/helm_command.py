@@ -44,33 +44,33 @@ class Helm:
 
     def run(self, line: str, *, chart: Path = CHART) -> None:
         """chart: stands for charts/posttrain of the line. Raises Refused with Helm's words."""
-        asked = _parser().parse_args(shlex.split(line)[1:])
-        with helm_python.Config(kubeconfig_path=self._kubeconfig, namespace=asked.namespace) as config:
-            match asked.verb:
+        command = _parser().parse_args(shlex.split(line)[1:])
+        with helm_python.Config(kubeconfig_path=self._kubeconfig, namespace=command.namespace) as config:
+            match command.verb:
                 case "uninstall":
-                    config.uninstall(asked.name)
+                    config.uninstall(command.name)
                 case "rollback":
-                    config.rollback(asked.name)
+                    config.rollback(command.name)
                 case _:
-                    self._install_or_upgrade(config, asked, chart)
+                    self._install_or_upgrade(config, command, chart)
 
     def releases(self) -> list[tuple[str, str]]:
         """(name, namespace) of all that are there, in whatever state."""
         with helm_python.Config(kubeconfig_path=self._kubeconfig) as config:
-            found = config.list(all_states=True, all_namespaces=True)
-        return [(each["name"], each["namespace"]) for each in found]
+            listed = config.list(all_states=True, all_namespaces=True)
+        return [(each["name"], each["namespace"]) for each in listed]
 
-    def _install_or_upgrade(self, config: helm_python.Config, asked: argparse.Namespace, chart: Path) -> None:
-        assert asked.chart == "charts/posttrain", asked.chart
-        options: dict[str, Any] = {flag: True for flag in FLAGS if getattr(asked, flag, False)}
-        options["namespace"] = asked.namespace
-        if asked.verb == "install":
+    def _install_or_upgrade(self, config: helm_python.Config, command: argparse.Namespace, chart: Path) -> None:
+        assert command.chart == "charts/posttrain", command.chart
+        options: dict[str, Any] = {flag: True for flag in FLAGS if getattr(command, flag, False)}
+        options["namespace"] = command.namespace
+        if command.verb == "install":
             options["server_side_apply"] = self._is_server_side
-        values = helm_python.parse_set_string(",".join(asked.set)) if asked.set else {}
+        values = helm_python.parse_set_string(",".join(command.set)) if command.set else {}
         none = _native.HANDLE(0)
         handles = (config._raw(), none, none)
-        call = f"helm_{asked.verb}"
-        _native.call_string(call, *handles, str(chart), asked.name, json.dumps(values), json.dumps(options))
+        call = f"helm_{command.verb}"
+        _native.call_string(call, *handles, str(chart), command.name, json.dumps(values), json.dumps(options))
 
 
 def _parser() -> argparse.ArgumentParser:

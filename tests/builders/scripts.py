@@ -11,10 +11,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def load_script(path: str) -> ModuleType:
     """The file at this path below the repository's root."""
     file = ROOT / path
-    found = importlib.util.spec_from_file_location(file.stem, file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module  # dataclasses and named tuples of the file look their module up
-    found.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module

@@ -31,8 +31,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """One in which the tests of some rooms start everything of ours, the operator too."""
     from tests.builders.cluster.control_planes import session_cluster
 
-    with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("cluster")) as found:
-        yield found
+    with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +40,8 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """An API server alone, with no controller, kubelet or operator of ours beside it, whatever other tests start."""
     from tests.builders.cluster.control_planes import session_cluster
 
-    with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("api")) as found:
-        yield found
+    with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("api")) as started:
+        yield started
 
 
 @pytest.fixture

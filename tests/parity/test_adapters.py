@@ -20,7 +20,10 @@ TOLERANCE = 1e-4
 
 # PEFT stores what transformers fuses: gate and up of all experts as one. It reads ours, one by one, as well.
 APART = [name for name in CASES if name != "qwen-3-moe"]
-ALL_LINEAR = [name for name, (targets, _) in CASES.items() if targets == "all-linear" and name in APART]
+# One adapter of ours for each matrix in a module of Phi's, in blocks: its rank is not PEFT's.
+ALL_LINEAR = [
+    name for name, (targets, _) in CASES.items() if targets == "all-linear" and name in APART and name != "phi-4"
+]
 
 
 WITH_TABLES = [(name, False) for name in CASES] + [(name, True) for name in EMBEDDED]
@@ -63,8 +66,8 @@ def test_adapters_that_peft_made_on_embedding_and_head_are_read_as_it_reads_them
     theirs.save_pretrained(tmp_path / "theirs")
     initial_adapters = open_initial_adapters(f"file://{tmp_path / 'theirs'}", model, lambda line: None)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    found = initial_adapters.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
-    jax.tree.map(np.testing.assert_array_equal, found, model.trained(params))
+    loaded = initial_adapters.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
+    jax.tree.map(np.testing.assert_array_equal, loaded, model.trained(params))
 
 
 @pytest.mark.parametrize("name", ALL_LINEAR)

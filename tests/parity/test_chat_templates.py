@@ -44,4 +44,4 @@ def test_masks_of_generation_markers_are_equal(conversation: str) -> None:
     expected = theirs("marked").apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
     tokens = chat(FAMILIES["marked"]).tokens(messages)
     assert tokens.ids == expected["input_ids"]
-    assert [int(said) for said in tokens.assistant_mask] == expected["assistant_masks"]
+    assert [int(is_trained) for is_trained in tokens.assistant_mask] == expected["assistant_masks"]

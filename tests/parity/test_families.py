@@ -1,5 +1,6 @@
 """Every family against `transformers`, live: rows of every kind, greedy tokens, and the way back."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from tests.builders.peers import transformers_reference as reference
 from tests.builders.peers.inference import export, forward, greedy, left_padded, load_model, packed, plain
 from tests.builders.peers.models import CASES, LENGTH, NEW_TOKENS, SHORT, examples, write_checkpoint
+
+from pttrainer.__main__ import main
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
@@ -40,6 +43,19 @@ def test_greedy_tokens_are_equal(case: tuple[Any, ...]) -> None:
     prompts = examples(raw)[1:]
     for ours, prompt in zip(greedy(model, params, prompts, NEW_TOKENS), prompts, strict=True):
         np.testing.assert_array_equal(ours, reference.greedy(theirs, prompt, NEW_TOKENS))
+
+
+def test_the_verb_generate_writes_their_tokens(case: tuple[Any, ...], tmp_path: Path, capsys: Any) -> None:
+    """Up to an end token of the model, which ends a row here and not there."""
+    raw, directory, theirs, model, _ = case
+    prompts = examples(raw)[1:]
+    (tmp_path / "ids.json").write_text(json.dumps([prompt.tolist() for prompt in prompts]))
+    options = ["--model", f"file://{directory}", "--tokens", str(tmp_path / "ids.json"), "--max-new", "24"]
+    assert main(["generate", *options]) == 0
+    for ours, prompt in zip(json.loads(capsys.readouterr().out), prompts, strict=True):
+        wanted = reference.greedy(theirs, prompt, 24).tolist()
+        ends = [i + 1 for i, token in enumerate(wanted) if token in model.config.eos_ids]
+        assert ours == wanted[: min([24, *ends])]
 
 
 def test_an_export_has_the_same_logits_there(case: tuple[Any, ...], tmp_path: Path) -> None:

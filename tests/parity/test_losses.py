@@ -17,10 +17,10 @@ FIRST, LAST = (int(x) for x in os.environ.get("PARITY_SEEDS", "0:3").split(":"))
 
 
 def compare(given: Tensors) -> None:
-    found, wanted = ours(given), theirs(given)
-    assert set(found) == set(wanted)
+    results, wanted = ours(given), theirs(given)
+    assert set(results) == set(wanted)
     for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+        np.testing.assert_allclose(results[name], value, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
 
 
 def some(seed: int, *, least: int, distance: float) -> Tensors:
@@ -46,8 +46,8 @@ def test_policies_far_apart_and_rows_that_said_nothing_lose_as_in_trl(seed: int)
     """Ratios up to exp(15): TRL does not bound them, we do at exp(20). A row that said nothing (there was no room after
     its prompt, or it only fills a batch up) is no sequence of a mean over sequences; TRL counts it."""
     given = some(seed, least=0, distance=4.0)
-    found, wanted = ours(given, ["policy"]), theirs(given, ["policy"])
+    results, wanted = ours(given, ["policy"]), theirs(given, ["policy"])
     rows = len(given.mask_BT) / (given.mask_BT.sum(axis=1) > 0).sum()
     for name, value in wanted.items():
         factor = rows if name.split("/")[1] in MEANS_OVER_SEQUENCES else 1.0
-        np.testing.assert_allclose(found[name], factor * value, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+        np.testing.assert_allclose(results[name], factor * value, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)

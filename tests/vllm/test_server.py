@@ -49,7 +49,7 @@ def trainer_logps(tmp_path: Path, model: Model, params: Params, done: Completion
     return np.concatenate([logps_BT[row, start : len(rows[row]) - 1] for row, start in enumerate(starts)])
 
 
-def said_logps(done: Completions) -> np.ndarray:
+def sampled_logps(done: Completions) -> np.ndarray:
     return np.concatenate([done.logps_NT[row, :count] for row, count in enumerate(done.lengths_N)])
 
 
@@ -63,7 +63,7 @@ def test_its_log_probs_of_samples_are_the_trainer_s_after_every_renewal(
     for trained in (params, moved(params, 0.05)):  # the second within a step or two of the first
         done = ours.generate(trained, PROMPTS, 2, sampling, DRAW)
         assert done.facts["seconds/sync"] > 0
-        differences = said_logps(done) - trainer_logps(tmp_path, model, trained, done, temperature)
+        differences = sampled_logps(done) - trainer_logps(tmp_path, model, trained, done, temperature)
         assert np.abs(differences).mean() < TOLERANCE
 
 
@@ -77,7 +77,7 @@ def test_adapters_are_taken_one_after_the_other(server: RealServer, tmp_path: Pa
     for size in (0.1, 0.2):
         trained = model.join_params(params, moved(lora, size - 1.0))
         done = ours.generate(trained, PROMPTS, 2, SAMPLING, DRAW)
-        differences = said_logps(done) - trainer_logps(tmp_path, model, trained, done, 1.0)
+        differences = sampled_logps(done) - trainer_logps(tmp_path, model, trained, done, 1.0)
         assert np.abs(differences).mean() < TOLERANCE
 
 
@@ -122,12 +122,12 @@ def test_ends_are_ours_end_tokens_stop_strings_and_lengths(server: RealServer, t
     for row in range(96):
         tokens = stopped.tokens(row)
         assert letter not in byte_tokenizer().decode(tokens[:-1])
-        is_found = letter in byte_tokenizer().decode(tokens)
+        has_stop = letter in byte_tokenizer().decode(tokens)
         is_end = tokens[-1] in byte_tokenizer().eos_ids
-        assert stopped.ended_N[row] == (is_found or is_end)
+        assert stopped.ended_N[row] == (has_stop or is_end)
         assert stopped.ended_N[row] or len(tokens) == 16
         assert tokens == free.tokens(row)[: len(tokens)], "the same tokens as without the string"
-        ends += is_found
+        ends += has_stop
     assert ends > 0
     eos = set(byte_tokenizer().eos_ids)
     assert any(set(free.tokens(row)) & eos for row in range(96)), "some end by themselves"

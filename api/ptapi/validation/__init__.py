@@ -16,6 +16,7 @@ from ptapi.validation.rules import (
     data,
     distillation,
     environment,
+    evaluation_checkpoint_export,
     job,
     model,
     pathways,
@@ -23,7 +24,6 @@ from ptapi.validation.rules import (
     pods,
     rewards,
     rollout,
-    rollout_engine,
     training,
     unsupported,
 )
@@ -33,9 +33,10 @@ from ptapi.validation.rules.pod_overrides import check_affinity
 RULES: tuple[Rule, ...] = (
     *unsupported.RULES, *job.RULES, *algorithm.RULES, *environment.RULES, *rewards.RULES, *distillation.RULES,
     *pathways.RULES, *training.RULES, *data.RULES, *model.RULES, *accelerator.RULES, *capacity.RULES, *rollout.RULES,
-    *pods.RULES, *rollout_engine.RULES, *pod_overrides.RULES,
+    *evaluation_checkpoint_export.RULES, *pods.RULES, *pod_overrides.RULES,
 )  # fmt: skip
 """In order of precedence: the first rule that refuses a field speaks for it."""
+ALGORITHM_FIELD = "spec.algorithm"
 _SCOPES = tuple(dict.fromkeys(rule.scope for rule in RULES))
 
 
@@ -46,6 +47,8 @@ def check_job(job: PostTrainJob) -> list[Finding]:
     for rule in RULES:
         for finding in rule.findings(objects[rule.scope]):
             findings.setdefault(finding.field, finding)
+    if one_algorithm := findings.get(ALGORITHM_FIELD):
+        return [one_algorithm]  # all other rules are about the algorithm that is meant
     for finding in (*check_devices(job.spec), *check_maxtext(job.spec), *check_affinity(job.spec)):
         findings.setdefault(finding.field, finding)
     return list(findings.values())

@@ -31,10 +31,14 @@ KNOWN = 13
 SLIPS = 0.2
 """Share of the letters that the teacher's people get wrong."""
 ROWS, EVAL_ROWS = 3_000, 128
-TAUGHT, PEOPLE, TOLD = ("taught.jsonl", "eval.jsonl"), ("train.jsonl", "eval.jsonl"), ("told.jsonl", "told-eval.jsonl")
+TAUGHT, PEOPLE, PREDICTED = (
+    ("taught.jsonl", "eval.jsonl"),
+    ("train.jsonl", "eval.jsonl"),
+    ("told.jsonl", "told-eval.jsonl"),
+)
 """Training and held-out rows of the teacher, of the student, and of the student with the teacher's predictions."""
 LIKELIEST = 4
-"""Tokens at each place that `TOLD` has the teacher's log-probs of."""
+"""Tokens at each place that `PREDICTED` has the teacher's log-probs of."""
 STEPS = 150
 REACHED, UNREACHED = 0.8, 0.1
 
@@ -70,21 +74,21 @@ def ask_teacher(place: Place) -> None:
     engine = Tokenizer.from_file(str(teacher / "tokenizer.json"))
     rows = [row for file in files for row in file]
     texts = [f"<|bos|><|user|>{row['question']}<|end|><|assistant|>{row['answer']}<|end|>" for row in rows]
-    asked, said = folder / "tokens.json", folder / "logits.npy"
-    asked.write_text(json.dumps([engine.encode(text, add_special_tokens=False).ids for text in texts]))
-    words = ["--model", teacher.as_uri(), "--tokens", str(asked), "--out", str(said)]
+    tokens_file, logits_file = folder / "tokens.json", folder / "logits.npy"
+    tokens_file.write_text(json.dumps([engine.encode(text, add_special_tokens=False).ids for text in texts]))
+    words = ["--model", teacher.as_uri(), "--tokens", str(tokens_file), "--out", str(logits_file)]
     subprocess.run([sys.executable, "-m", "pttrainer", "logits", *words], check=True, stdout=subprocess.DEVNULL)
     # What predicts the answer and its end token stands one place before them.
-    logits = np.load(said)[:, -LETTERS - 2 : -1].astype(np.float64)
+    logits = np.load(logits_file)[:, -LETTERS - 2 : -1].astype(np.float64)
     logps = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     ids = np.argsort(-logps, axis=-1)[..., :LIKELIEST]
     likeliest = np.take_along_axis(logps, ids, axis=-1)
-    told = iter([_told(*row) for row in zip(rows, ids, likeliest, strict=True)])
-    for name, file in zip(TOLD, files, strict=True):
-        write_rows(folder / name, list(islice(told, len(file))))
+    predicted = iter([_with_predictions(*row) for row in zip(rows, ids, likeliest, strict=True)])
+    for name, file in zip(PREDICTED, files, strict=True):
+        write_rows(folder / name, list(islice(predicted, len(file))))
 
 
-def _told(row: dict[str, str], ids: Any, logps: Any) -> dict[str, Any]:
+def _with_predictions(row: dict[str, str], ids: Any, logps: Any) -> dict[str, Any]:
     return {**row, "teacher_ids": ids.tolist(), "teacher_logprobs": logps.round(5).tolist()}
 
 
@@ -125,10 +129,10 @@ def control(place: Place) -> Spec:
 
 def distilled(mode: str, place: Place) -> Spec:
     """With the teacher, in one of its modes."""
-    is_told = mode == "offline"
-    guide = {} if is_told else {"teacher": {"uri": place.export("distillation/teacher")}}
+    is_offline = mode == "offline"
+    guide = {} if is_offline else {"teacher": {"uri": place.export("distillation/teacher")}}
     algorithm = {"distill": {"mode": mode, "beta": 0.0, **guide}}
-    return learning(place, place.export("distillation/start"), TOLD if is_told else PEOPLE, algorithm, STEPS)
+    return learning(place, place.export("distillation/start"), PREDICTED if is_offline else PEOPLE, algorithm, STEPS)
 
 
 _BEFORE = ("distillation/teacher", "distillation/start")

@@ -18,9 +18,9 @@ def show(console: Console, body: Manifest, job: PostTrainJob, result: Manifest, 
     """Print the changed job to stdout or write it into a file; explain the changes on stderr."""
     for line in explain(job, result):
         console.say(line)
-    if result["found"] is None:
+    if result["change"] is None:
         return
-    text = kubectl_yaml.write(with_settings(body, result["found"]["settings"]))
+    text = kubectl_yaml.write(with_settings(body, result["change"]["settings"]))
     if target is None:
         console.data(text.rstrip("\n"))
         return
@@ -49,7 +49,7 @@ def explain(job: PostTrainJob, result: Manifest) -> Iterator[str]:
     name = job.metadata.name
     for refused in result["refused"]:
         yield f"refused by the compiler: {', '.join(_changes(job, refused['settings'])) or 'the job as it is'}"
-    best = result["found"]
+    best = result["change"]
     if best is None:
         yield f"{name}: none of the {result['tried']} layouts tried fits"
         return

@@ -13,8 +13,7 @@ from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
 from ptctl import trainer_process
 from ptctl.errors import FAILED, INTERRUPTED, USAGE
-from ptctl.planning import fit_search
-from ptctl.planning import matrix as cells
+from ptctl.planning import fit_search, matrix_view
 from ptctl.planning.prices import Prices
 from ptctl.ui.app import App
 from ptkube.resources import Manifest
@@ -53,15 +52,10 @@ def fit(app: App, body: Manifest, job: PostTrainJob, keep: Sequence[str], quick:
 
 
 def matrix(
-    app: App,
-    job: PostTrainJob,
-    accelerators: Sequence[str],
-    batches: Sequence[int],
-    prices: Prices | None,
-    target: str,
+    app: App, job: PostTrainJob, accelerators: Sequence[str], batches: Sequence[int], prices: Prices | None, target: str
 ) -> int:
     """Print which accelerators and batch sizes fit, and return the exit code."""
-    if not cells.is_accepted(target):
+    if not matrix_view.is_accepted(target):
         raise click.UsageError(f"-o {target}: accepted: text, json, csv, or a .txt, .json, .csv or .png file.")
     for name in accelerators:
         resolve(name)  # raises SpecError with the accepted types
@@ -71,7 +65,7 @@ def matrix(
     if result is None:
         return _exit_code(app, code)
     title = f"{job.spec.model.uri}, {job.spec.algorithm.label}, rows of {job.spec.training.sequence_length} tokens"
-    cells.show(app.console, result, prices, title, target)
+    matrix_view.show(app.console, result, prices, title, target)
     return 0
 
 

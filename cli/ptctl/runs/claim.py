@@ -165,11 +165,11 @@ def _wait(kube: Kube, job: JobView, name: str) -> None:
 def _reason(kube: Kube, job: JobView, pod: Manifest) -> str:
     """Return what the pod says of itself: the scheduler's words, or the end of its log."""
     scheduled = condition(pod, "PodScheduled") or {}
-    said = (pod.get("status") or {}).get("message") or scheduled.get("message") or ""
+    reason = (pod.get("status") or {}).get("message") or scheduled.get("message") or ""
     with suppress(ApiError):
         lines = list(kube.pod_logs(pod["metadata"]["name"], job.namespace, container="reader", tail=3))
-        said = said or " ".join(lines)
-    return f": {said}" if said else ""
+        reason = reason or " ".join(lines)
+    return f": {reason}" if reason else ""
 
 
 def _unpack(job: JobView, lines: list[str], folder: Path) -> None:

@@ -27,8 +27,8 @@ def show(app: App, target: Target, name: str, step: int | None, options: SampleO
     job = view(local_run.find(app, target, name))
     pattern = f"samples/step-{'*' if step is None else f'{step:08d}'}.jsonl"
     with claim.run_directory(app, target, job, pattern, newest=1) as run:
-        found = directory.samples(run, step)
-    _print(app, *found, options)
+        samples = directory.samples(run, step)
+    _print(app, *samples, options)
 
 
 def follow(app: App, target: Target, name: str, options: SampleOptions) -> None:

@@ -15,8 +15,8 @@ from ptkube.objects import is_deleting
 from ptkube.resources import Manifest
 from ptlocal import processes
 from ptlocal.kubelet.container.command import command_of, refuse_unpullable, termination_mount
-from ptlocal.kubelet.container.container import ContainerRun, write_record
-from ptlocal.kubelet.container.environment import Rewriter
+from ptlocal.kubelet.container.container_run import ContainerRun, write_record
+from ptlocal.kubelet.container.path_rewriting import Rewriter
 from ptlocal.kubelet.container.value_sources import NotReady, References, environment
 from ptlocal.kubelet.container.volumes import mounts_of, prepare
 from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_delay_s

@@ -22,8 +22,8 @@ def out_of_memory(pod: Manifest, container: str) -> str:
     if limit:
         return f"container {container} used more than its memory limit of {limit} ({field}.limits.memory; OOMKilled)"
     request = (resources.get("requests") or {}).get("memory")
-    asked = f"{field}.requests.memory is {request}" if request else f"{field}.requests.memory is unset"
-    return f"the host is out of memory: container {container} has no limit, {asked} (OOMKilled)"
+    requested = f"{field}.requests.memory is {request}" if request else f"{field}.requests.memory is unset"
+    return f"the host is out of memory: container {container} has no limit, {requested} (OOMKilled)"
 
 
 def evicted(pod: Manifest) -> str:
@@ -38,8 +38,8 @@ def evicted(pod: Manifest) -> str:
 
 
 def _resources(pod: Manifest, container: str) -> Manifest:
-    found = next((each for each in _containers(pod) if each["name"] == container), {})
-    return found.get("resources") or {}
+    named = next((each for each in _containers(pod) if each["name"] == container), {})
+    return named.get("resources") or {}
 
 
 def _containers(pod: Manifest) -> list[Manifest]:

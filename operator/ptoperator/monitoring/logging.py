@@ -34,15 +34,15 @@ class OutageFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told = float("-inf")
+        self._last_reported = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for a line that repeats an outage."""
         text = record.getMessage()
         if not text.startswith("Request attempt") or not ("ClientConn" in text or "TimeoutError" in text):
             return True
-        if time.monotonic() - self._told < _OUTAGE_S:
+        if time.monotonic() - self._last_reported < _OUTAGE_S:
             return False
-        self._told = time.monotonic()
+        self._last_reported = time.monotonic()
         record.msg, record.args = "lost the connection to the API server; retrying until it answers", ()
         return True

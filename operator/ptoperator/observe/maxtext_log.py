@@ -35,9 +35,9 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
     updated = ""
     for line in lines:
         time, _, text = line.partition(" ")
-        found = _metrics(text, total_steps)
-        values |= found or {}
-        if found is not None or updated:  # after the first step any line is a sign of life
+        line_metrics = _metrics(text, total_steps)
+        values |= line_metrics or {}
+        if line_metrics is not None or updated:  # after the first step any line is a sign of life
             updated = time or updated
     if not updated:
         return None
@@ -60,8 +60,8 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
 
 def _metrics(text: str, total_steps: int) -> Metrics | None:
     """Return a line's numbers; empty if it only says that training began, None for any other line."""
-    found = next((each for parse in _PARSERS if (each := parse(text, total_steps)) is not None), None)
-    return {} if found is None and _STARTED in text else found
+    metrics = next((each for parse in _PARSERS if (each := parse(text, total_steps)) is not None), None)
+    return {} if metrics is None and _STARTED in text else metrics
 
 
 def _sft(text: str, _: int) -> Metrics | None:
@@ -82,8 +82,8 @@ def _rl_eval(text: str, total_steps: int) -> Metrics | None:
     match = _RL_EVAL.search(text)
     if match is None:
         return {"step": float(total_steps)} if _ENDED in text else None
-    found = {run_directory.EVAL_REWARD: float(match.group(3))}
-    return {**found, "step": float(match.group(2))} if match.group(2) else found
+    reward = {run_directory.EVAL_REWARD: float(match.group(3))}
+    return {**reward, "step": float(match.group(2))} if match.group(2) else reward
 
 
 def _bar(text: str, total_steps: int) -> Metrics | None:

@@ -16,10 +16,10 @@ from ptoperator.observe.state import Observed
 
 def why_pods_are_missing(reader: KubeReader, state: Observed) -> StartFailure | None:
     """Return what the API server refuses the controller of missing pods, or None."""
-    found = _controller(reader, state)
-    if found is None:
+    controller = _controller(reader, state)
+    if controller is None:
         return None
-    kind, owner = found
+    kind, owner = controller
     fields = f"involvedObject.uid={owner['metadata']['uid']},reason={REASONS[kind]}"
     try:
         events = reader.list(EVENTS, state.job.namespace, fields=fields).items

@@ -17,7 +17,7 @@ from ptkube import timestamps
 from ptkube.resources import PODS
 from ptoperator.kube.actions import deletion
 from ptoperator.observe.state import Observed, is_started
-from ptoperator.plan.step import PlanContext, StepResult
+from ptoperator.plan.step_result import PlanContext, StepResult
 from ptoperator.status import running_phases
 from ptoperator.status.builder import ConditionUpdate, StatusUpdate
 

@@ -16,7 +16,7 @@ from ptkube.resources import CONFIGMAPS, JOBS, Manifest
 from ptoperator.failures import pod_failures
 from ptoperator.kube.actions import Action, Create, Delete, deletion
 from ptoperator.observe.state import Observed, is_scheduled, is_started, why_unscheduled
-from ptoperator.plan.step import PlanContext, StepResult
+from ptoperator.plan.step_result import PlanContext, StepResult
 from ptoperator.render import config_map, preflight_job
 from ptoperator.render.preflight_job import deadline_s
 from ptoperator.status import terminal_phases

@@ -18,8 +18,8 @@ from ptoperator.kube import labels
 from ptoperator.kube.actions import deletion
 from ptoperator.kueue import admission_answer, workload
 from ptoperator.kueue.workload import KueueState
-from ptoperator.plan.provisioning import capacity_failed
-from ptoperator.plan.step import PlanContext, StepResult, delete_jobset
+from ptoperator.plan.capacity_steps import capacity_failed
+from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.plan.teardown import release_capacity
 from ptoperator.status import running_phases, terminal_phases
 from ptoperator.status.builder import ConditionUpdate, StatusUpdate

@@ -12,7 +12,7 @@ from ptkube import timestamps
 from ptkube.backoff import pause_s
 from ptkube.resources import Manifest
 from ptoperator.observe.state import Observed
-from ptoperator.plan.step import PlanContext, StepResult, delete_jobset
+from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.render.failure_policy import REACHED_MAX
 from ptoperator.status import running_phases, terminal_phases
 from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, restart_counts

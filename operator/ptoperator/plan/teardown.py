@@ -15,7 +15,7 @@ from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube import labels
 from ptoperator.kube.actions import Action, Patch
 from ptoperator.observe.state import Observed
-from ptoperator.plan.step import delete_jobset
+from ptoperator.plan.step_result import delete_jobset
 from ptoperator.settings import Settings
 from ptoperator.status.builder import ConditionUpdate, ConditionUpdates
 

@@ -49,26 +49,26 @@ def network(layout: Layout) -> Manifest:
 
 def affinity(layout: Layout) -> Manifest:
     """Return the affinity of pods with chips; the job's own pools are required in each of the job's terms."""
-    asked: Manifest = of(layout).affinity or {}
+    stated: Manifest = of(layout).affinity or {}
     if not layout.pools:
-        return asked
+        return stated
     pools = {"key": labels.NODE_POOL, "operator": "In", "values": sorted(layout.pools)}
-    nodes = asked.get("nodeAffinity") or {}
+    nodes = stated.get("nodeAffinity") or {}
     terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     bound = [{**term, "matchExpressions": [*term.get("matchExpressions", []), pools]} for term in terms]
-    return {**asked, "nodeAffinity": {**nodes, _REQUIRED: {"nodeSelectorTerms": bound}}}
+    return {**stated, "nodeAffinity": {**nodes, _REQUIRED: {"nodeSelectorTerms": bound}}}
 
 
 def pod_security(layout: Layout) -> Manifest:
     """Return the security context of a pod whose containers are all the trainer's."""
-    said = _said(of(layout).security_context)
+    stated = _stated(of(layout).security_context)
     return {
-        "runAsNonRoot": said.get("runAsUser") != 0,
+        "runAsNonRoot": stated.get("runAsUser") != 0,
         "runAsUser": USER_ID,
         "runAsGroup": USER_ID,
         "fsGroup": USER_ID,
         "seccompProfile": {"type": "RuntimeDefault"},
-        **said,
+        **stated,
     }
 
 
@@ -81,16 +81,16 @@ def container_security(
     layout: Layout, own: ContainerSecurityContext | None = None, *, in_head: bool = False
 ) -> Manifest:
     """Return the security context of a trainer's container. own: what an init container says over it."""
-    said = _said(pod_defaults.joined(of(layout).container_security_context or ContainerSecurityContext(), own))
+    stated = _stated(pod_defaults.joined(of(layout).container_security_context or ContainerSecurityContext(), own))
     user = {key: value for key, value in pod_security(layout).items() if key in _USER} if in_head else {}
-    is_root = {"runAsNonRoot": False} if said.get("runAsUser") == 0 else {}
-    return {**_unprivileged(said), **user, **is_root, **said}
+    is_root = {"runAsNonRoot": False} if stated.get("runAsUser") == 0 else {}
+    return {**_unprivileged(stated), **user, **is_root, **stated}
 
 
 def worker_security(layout: Layout) -> Manifest:
     """Return that of a Pathways worker, which has only what is asked: it is Google's program."""
-    said = _said(of(layout).container_security_context)
-    return {"securityContext": said} if said else {}
+    stated = _stated(of(layout).container_security_context)
+    return {"securityContext": stated} if stated else {}
 
 
 def init_containers(layout: Layout, *, in_head: bool = False) -> list[Manifest]:
@@ -98,41 +98,41 @@ def init_containers(layout: Layout, *, in_head: bool = False) -> list[Manifest]:
     return [_init_container(layout, each, in_head) for each in of(layout).init_containers]
 
 
-def _init_container(layout: Layout, asked: InitContainer, in_head: bool) -> Manifest:
+def _init_container(layout: Layout, container: InitContainer, in_head: bool) -> Manifest:
     optional = {
-        "imagePullPolicy": asked.image_pull_policy,
-        "command": asked.command,
-        "args": asked.args,
-        "workingDir": asked.working_dir,
-        "env": stated_env(asked.env),
-        "resources": over({}, asked.resources),
-        "volumeMounts": [_mount(each) for each in asked.volume_mounts],
-        "restartPolicy": asked.restart_policy,
+        "imagePullPolicy": container.image_pull_policy,
+        "command": container.command,
+        "args": container.args,
+        "workingDir": container.working_dir,
+        "env": stated_env(container.env),
+        "resources": over({}, container.resources),
+        "volumeMounts": [_mount(each) for each in container.volume_mounts],
+        "restartPolicy": container.restart_policy,
     }
     return {
-        "name": asked.name,
-        "image": asked.image or layout.trainer_image,
+        "name": container.name,
+        "image": container.image or layout.trainer_image,
         **{key: value for key, value in optional.items() if value},
-        "securityContext": container_security(layout, asked.security_context, in_head=in_head),
+        "securityContext": container_security(layout, container.security_context, in_head=in_head),
     }
 
 
-def _mount(asked: VolumeMount) -> Manifest:
-    return asked.model_dump(mode="json", by_alias=True, exclude_none=True)
+def _mount(mount: VolumeMount) -> Manifest:
+    return mount.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _unprivileged(said: Manifest) -> Manifest:
+def _unprivileged(stated: Manifest) -> Manifest:
     """Return the defaults that go with what is said: privileges imply escalation, and Kubernetes refuses both."""
-    if said.get("privileged"):
+    if stated.get("privileged"):
         return {}
-    added = (said.get("capabilities") or {}).get("add", [])
+    added = (stated.get("capabilities") or {}).get("add", [])
     escalates = {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(added)
     return {**({} if escalates else {"allowPrivilegeEscalation": False}), "capabilities": {"drop": ["ALL"]}}
 
 
-def _said(context: PodSecurityContext | ContainerSecurityContext | None) -> Manifest:
+def _stated(context: PodSecurityContext | ContainerSecurityContext | None) -> Manifest:
     """Return a context without what is unset; empty lists are none."""
-    said: Manifest = context.model_dump(mode="json", by_alias=True, exclude_none=True) if context else {}
-    if "capabilities" in said:
-        said["capabilities"] = {key: value for key, value in said["capabilities"].items() if value}
-    return {key: value for key, value in said.items() if value != []}
+    fields: Manifest = context.model_dump(mode="json", by_alias=True, exclude_none=True) if context else {}
+    if "capabilities" in fields:
+        fields["capabilities"] = {key: value for key, value in fields["capabilities"].items() if value}
+    return {key: value for key, value in fields.items() if value != []}

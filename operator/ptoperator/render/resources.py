@@ -45,11 +45,11 @@ def trainer_default(layout: Layout) -> Manifest:
 
 def over(default: Manifest, *stated: ContainerResources | None) -> Manifest:
     """Return the default with what is stated over it: a resource that is named replaces request and limit."""
-    found: Manifest = {kind: dict(default.get(kind, {})) for kind in ("requests", "limits")}
+    merged: Manifest = {kind: dict(default.get(kind, {})) for kind in ("requests", "limits")}
     for each in stated:
-        said = each.model_dump(mode="json", by_alias=True, exclude_none=True) if each else {}
-        named = {name for amounts in said.values() for name in amounts}
-        for kind, amounts in found.items():
+        overrides = each.model_dump(mode="json", by_alias=True, exclude_none=True) if each else {}
+        named = {name for amounts in overrides.values() for name in amounts}
+        for kind, amounts in merged.items():
             kept = {name: amount for name, amount in amounts.items() if name not in named}
-            found[kind] = {**kept, **said.get(kind, {})}
-    return {kind: amounts for kind, amounts in found.items() if amounts}
+            merged[kind] = {**kept, **overrides.get(kind, {})}
+    return {kind: amounts for kind, amounts in merged.items() if amounts}

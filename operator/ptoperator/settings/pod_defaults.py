@@ -37,8 +37,8 @@ def joined(below: Model, above: Model | None) -> Model:
     """Return the one with what the other says over it."""
     if above is None:
         return below
-    said = {name: getattr(above, name) for name in type(above).model_fields}
-    return below.model_copy(update={name: _join(getattr(below, name), value) for name, value in said.items()})
+    fields = {name: getattr(above, name) for name in type(above).model_fields}
+    return below.model_copy(update={name: _join(getattr(below, name), value) for name, value in fields.items()})
 
 
 def _join(below: Any, above: Any) -> Any:

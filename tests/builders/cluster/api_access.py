@@ -169,8 +169,8 @@ class Watch:
 
     def first(self, count: int) -> list[tuple[str, str]]:
         """(type, name) of the first events, once there are so many."""
-        seen = self.wait_for(lambda events: len(events) >= count)
-        return [(kind, item["metadata"]["name"]) for kind, item in seen[:count]]
+        received = self.wait_for(lambda events: len(events) >= count)
+        return [(kind, item["metadata"]["name"]) for kind, item in received[:count]]
 
     def until_over(self, timeout_s: float = 10.0) -> list[tuple[str, Manifest]]:
         with self._changed:

@@ -225,12 +225,12 @@ def session_cluster(context: str | None, folder: Path) -> Iterator[Cluster]:
 
 
 @contextmanager
-def with_our_processes(found: Cluster, folder: Path, without: str = "") -> Iterator[Path]:
+def with_our_processes(cluster: Cluster, folder: Path, without: str = "") -> Iterator[Path]:
     """Our controllers, kubelet and operator beside an API server; the kubeconfig that they use. A cluster with nodes of
     its own keeps them and gets no kubelet. without: a process that is not started."""
-    data = found.data or folder / "node"  # the embedded API server reads logs from its own data directory
-    access = with_current_context(found, folder / "access")
-    own_nodes = any(node["metadata"]["name"] != "local" for node in found.kube.list(NODES).items)
+    data = cluster.data or folder / "node"  # the embedded API server reads logs from its own data directory
+    access = with_current_context(cluster, folder / "access")
+    own_nodes = any(node["metadata"]["name"] != "local" for node in cluster.kube.list(NODES).items)
     left_out = [*([without] if without else []), *(["kubelet"] if own_nodes else [])]
     try:
         local.up(data, say=lambda _: None, api_server=access, without=left_out)

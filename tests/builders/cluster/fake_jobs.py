@@ -63,14 +63,14 @@ class Jobs:
 
     def left(self, name: str) -> list[str]:
         """Everything that was made for a job and is still there."""
-        found = [
+        made = [
             f"{resource.kind} {item['metadata']['name']}"
             for resource in MADE_FOR_JOBS
             for item in self.kube.list(resource, self.namespace).items
             if name in item["metadata"]["name"]
         ]
         own = [] if self.find(POSTTRAINJOBS, name) is None else [f"PostTrainJob {name}"]
-        return [*own, *found]
+        return [*own, *made]
 
     def find(self, resource: Resource, name: str) -> Manifest | None:
         return find(self.kube, resource, name, self.namespace)

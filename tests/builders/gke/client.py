@@ -58,19 +58,19 @@ class GkeClient:
         return self._serve("get_node_pool", lambda: _pool(self._model.get(_last(request.name))))
 
     def create_node_pool(self, *, request: Any, **_: Any) -> Any:
-        asked = request.node_pool
+        node_pool = request.node_pool
         manifest = {
-            "name": asked.name,
-            "locations": list(asked.locations),
-            "initial_node_count": asked.initial_node_count,
-            "autoscaling": {"total_max_node_count": asked.autoscaling.total_max_node_count},
-            "queued_provisioning": {"enabled": asked.queued_provisioning.enabled},
+            "name": node_pool.name,
+            "locations": list(node_pool.locations),
+            "initial_node_count": node_pool.initial_node_count,
+            "autoscaling": {"total_max_node_count": node_pool.autoscaling.total_max_node_count},
+            "queued_provisioning": {"enabled": node_pool.queued_provisioning.enabled},
             "config": {
-                "resource_labels": dict(asked.config.resource_labels),
-                "spot": asked.config.spot,
-                "labels": dict(asked.config.labels),
-                "taints": [(each.key, each.value) for each in asked.config.taints],
-                "flex_start": asked.config.flex_start,
+                "resource_labels": dict(node_pool.config.resource_labels),
+                "spot": node_pool.config.spot,
+                "labels": dict(node_pool.config.labels),
+                "taints": [(each.key, each.value) for each in node_pool.config.taints],
+                "flex_start": node_pool.config.flex_start,
             },
         }
         return self._serve("create_node_pool", lambda: _operation(self._model.create(manifest)))
@@ -100,11 +100,11 @@ class GkeClient:
             self.late.append(answer)
             raise exceptions.DeadlineExceeded("504 Deadline Exceeded") from None
         try:
-            found = answer()
+            response = answer()
         except Refusal as refusal:
             raise _ERRORS[refusal.code](refusal.message) from refusal  # type: ignore[no-untyped-call]
         self._strike(call, True)
-        return found
+        return response
 
 
 def _pool(pool: PoolRecord) -> Any:
@@ -125,7 +125,7 @@ def _pool(pool: PoolRecord) -> Any:
 
 
 def _operation(operation: OperationRecord) -> Any:
-    is_said = operation.error and not operation.is_terse
+    has_details = operation.error and not operation.is_terse
     return SimpleNamespace(
         name=operation.name,
         target_link=f"{_CLUSTER_PATH}/nodePools/{operation.pool}" if operation.pool else _CLUSTER_PATH,
@@ -133,7 +133,7 @@ def _operation(operation: OperationRecord) -> Any:
         operation_type=container.Operation.Type[operation.kind],
         nodepool_conditions=[],
         status_message=operation.error,
-        error=SimpleNamespace(code=8, message=operation.error) if is_said else SimpleNamespace(code=0, message=""),
+        error=SimpleNamespace(code=8, message=operation.error) if has_details else SimpleNamespace(code=0, message=""),
     )
 
 

@@ -20,8 +20,8 @@ class Queue:
 
     @property
     def requests(self) -> list[Manifest]:
-        found: list[Manifest] = self.api.kinds(PROVISIONING_REQUESTS.kind)
-        return found
+        items: list[Manifest] = self.api.kinds(PROVISIONING_REQUESTS.kind)
+        return items
 
     def accept(self, request: Manifest, wait: str = "") -> None:
         self.say(request, "Accepted", "SuccessfullyQueued", "Provisioning Request was successfully queued.")

@@ -48,17 +48,17 @@ class KueueModel:
 
     def evict(self, jobset: str, reason: str = "Preempted", message: str = "made room for another") -> None:
         """Take the quota back."""
-        found = self.of(jobset)
-        if found is None or not holds(found, "QuotaReserved") or holds(found, "Evicted"):
+        queued = self.of(jobset)
+        if queued is None or not holds(queued, "QuotaReserved") or holds(queued, "Evicted"):
             return
-        for check in found["status"]["admissionChecks"]:
+        for check in queued["status"]["admissionChecks"]:
             check.update(state="Pending", message="Reset to Pending after eviction", podSetUpdates=[])
-        _set(found, condition("Evicted", True, reason, message))
-        self.api.put(WORKLOADS, found)
+        _set(queued, condition("Evicted", True, reason, message))
+        self.api.put(WORKLOADS, queued)
 
-    def change(self, found: Manifest) -> None:
+    def change(self, queued: Manifest) -> None:
         """Somebody changed a Workload."""
-        self.api.put(WORKLOADS, found)
+        self.api.put(WORKLOADS, queued)
 
     def of(self, jobset: str) -> Manifest | None:
         """The Workload of a JobSet."""
@@ -68,8 +68,8 @@ class KueueModel:
         return next((each for each in items if each["metadata"]["labels"][labels.KUEUE_JOB_UID] == uid), None)
 
     def has_quota(self, jobset: str) -> bool:
-        found = self.of(jobset)
-        return found is not None and holds(found, "QuotaReserved") and not holds(found, "Evicted")
+        queued = self.of(jobset)
+        return queued is not None and holds(queued, "QuotaReserved") and not holds(queued, "Evicted")
 
     def used(self) -> int:
         """Chips of quota that are reserved."""
@@ -78,47 +78,47 @@ class KueueModel:
     def _follow(self, jobset: Manifest) -> None:
         """Kueue's controller of JobSets."""
         name = jobset["metadata"]["name"]
-        found = self.of(name)
-        if found is None:
+        queued = self.of(name)
+        if queued is None:
             if self._is_active(jobset):
                 return
             self._make(jobset)
         elif any(
             each["type"] in ("Completed", "Failed") for each in (jobset.get("status") or {}).get("conditions", [])
         ):
-            _set(found, condition("QuotaReserved", False, "Finished", ""))
-            self.api.put(WORKLOADS, found)
-        elif holds(found, "Evicted"):
+            _set(queued, condition("QuotaReserved", False, "Finished", ""))
+            self.api.put(WORKLOADS, queued)
+        elif holds(queued, "Evicted"):
             self._stop(jobset)
-            if holds(found, "QuotaReserved") and not self._is_active(jobset):
-                _set(found, condition("QuotaReserved", False, "Pending", NO_QUOTA))
-                _set(found, condition("Admitted", False, "NoReservation", ""))
-                self.api.put(WORKLOADS, found)
-        elif holds(found, "QuotaReserved"):
-            self._start(jobset, found)
+            if holds(queued, "QuotaReserved") and not self._is_active(jobset):
+                _set(queued, condition("QuotaReserved", False, "Pending", NO_QUOTA))
+                _set(queued, condition("Admitted", False, "NoReservation", ""))
+                self.api.put(WORKLOADS, queued)
+        elif holds(queued, "QuotaReserved"):
+            self._start(jobset, queued)
         elif not jobset["spec"]["suspend"]:
             self._stop(jobset)
 
-    def _reserve(self, found: Manifest) -> None:
-        owner = found["metadata"]["ownerReferences"][0]["name"]
+    def _reserve(self, queued: Manifest) -> None:
+        owner = queued["metadata"]["ownerReferences"][0]["name"]
         jobset = self.api.find(JOBSETS, owner)
-        is_waiting = jobset is not None and jobset["spec"]["suspend"] and not holds(found, "QuotaReserved")
-        if not is_waiting or self.used() + _chips(found) > self.chips or self._is_over(found):
+        is_waiting = jobset is not None and jobset["spec"]["suspend"] and not holds(queued, "QuotaReserved")
+        if not is_waiting or self.used() + _chips(queued) > self.chips or self._is_over(queued):
             return
-        _set(found, condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue"))
-        _set(found, condition("Evicted", False, "QuotaReserved", "Previously: evicted"))
-        self.api.put(WORKLOADS, found)
+        _set(queued, condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue"))
+        _set(queued, condition("Evicted", False, "QuotaReserved", "Previously: evicted"))
+        self.api.put(WORKLOADS, queued)
 
-    def _start(self, jobset: Manifest, found: Manifest) -> None:
-        if any(each["state"] != "Ready" for each in found["status"]["admissionChecks"]):
+    def _start(self, jobset: Manifest, queued: Manifest) -> None:
+        if any(each["state"] != "Ready" for each in queued["status"]["admissionChecks"]):
             return
         if not jobset["spec"]["suspend"]:
             return
-        _set(found, condition("Admitted", True, "Admitted", "The workload is admitted"))
-        self.api.put(WORKLOADS, found)
+        _set(queued, condition("Admitted", True, "Admitted", "The workload is admitted"))
+        self.api.put(WORKLOADS, queued)
         self.templates[jobset["metadata"]["uid"]] = copy.deepcopy(jobset["spec"]["replicatedJobs"])
         updates = [
-            update for check in found["status"]["admissionChecks"] for update in check.get("podSetUpdates") or []
+            update for check in queued["status"]["admissionChecks"] for update in check.get("podSetUpdates") or []
         ]
         for replicated in jobset["spec"]["replicatedJobs"]:
             pod = replicated["template"]["spec"]["template"]["spec"]
@@ -178,11 +178,11 @@ class KueueModel:
             for each in self.api.kinds("Pod")
         )
 
-    def _is_over(self, found: Manifest) -> bool:
-        return any(each["reason"] == "Finished" for each in found["status"]["conditions"])
+    def _is_over(self, queued: Manifest) -> bool:
+        return any(each["reason"] == "Finished" for each in queued["status"]["conditions"])
 
-    def _place(self, found: Manifest) -> tuple[bool, int]:
-        meta = found["metadata"]
+    def _place(self, queued: Manifest) -> tuple[bool, int]:
+        meta = queued["metadata"]
         return meta["ownerReferences"][0]["name"] != self.first, int(meta["uid"].split("-")[1])
 
     def _named(self, item: Manifest) -> Manifest:
@@ -190,23 +190,23 @@ class KueueModel:
         return {**item, "metadata": meta}
 
 
-def holds(found: Manifest, kind: str) -> bool:
-    return any(each["type"] == kind and each["status"] == "True" for each in found["status"].get("conditions") or [])
+def holds(queued: Manifest, kind: str) -> bool:
+    return any(each["type"] == kind and each["status"] == "True" for each in queued["status"].get("conditions") or [])
 
 
-def _set(found: Manifest, wanted: Manifest) -> None:
-    others = [each for each in found["status"].get("conditions") or [] if each["type"] != wanted["type"]]
-    found["status"]["conditions"] = [*others, wanted]
+def _set(queued: Manifest, wanted: Manifest) -> None:
+    others = [each for each in queued["status"].get("conditions") or [] if each["type"] != wanted["type"]]
+    queued["status"]["conditions"] = [*others, wanted]
 
 
 def _pending(name: str) -> Manifest:
     return {"name": name, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 
 
-def _chips(found: Manifest) -> int:
+def _chips(queued: Manifest) -> int:
     return sum(
         each["count"] * int((container["resources"].get("limits") or {}).get("google.com/tpu", 0))
-        for each in found["spec"]["podSets"]
+        for each in queued["spec"]["podSets"]
         for container in each["template"]["spec"]["containers"]
     )
 

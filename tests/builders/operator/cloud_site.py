@@ -105,8 +105,8 @@ class Site:
 
     def waits_for(self, name: str = "llama") -> str:
         """Return the message of CapacityReady."""
-        found = (each.message for each in self.status(name).conditions if each.type == ConditionType.CAPACITY_READY)
-        return next(found, "")
+        messages = (each.message for each in self.status(name).conditions if each.type == ConditionType.CAPACITY_READY)
+        return next(messages, "")
 
     def kubelets(self) -> None:
         """Pods start while there are nodes, and run on."""

@@ -49,8 +49,8 @@ def phase(world: World) -> str:
 
 def condition(world: World, kind: str) -> tuple[str, str, str]:
     """Return the status, reason and message of a condition."""
-    found = next(each for each in status(world).conditions if each.type == kind)
-    return found.status, found.reason, found.message
+    match = next(each for each in status(world).conditions if each.type == kind)
+    return match.status, match.reason, match.message
 
 
 def settle(operator: Operator) -> None:
@@ -105,7 +105,7 @@ def exit_all(world: World, code: int, message: str = "") -> None:
         world.exit(pod, code, message)
 
 
-def said(exit_code: int, kind: str, message: str) -> str:
+def termination(exit_code: int, kind: str, message: str) -> str:
     """Return a termination message."""
     return json.dumps({"exitCode": exit_code, "failureClass": kind, "message": message})
 

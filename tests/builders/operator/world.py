@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from ptoperator.controller.reconciler import Reconciler
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
 from ptoperator.observe.cache import JobCache, Key
+from ptoperator.observe.copies import WATCHED, Copies, empty_copy
 from ptoperator.observe.state import Estimate, Observed
 from ptoperator.settings import Settings
 
@@ -88,14 +89,14 @@ class Api:
         """Return the objects of a kind that match a label and a field selector."""
         wanted = dict(each.split("=", 1) for each in labels.split(",")) if labels else {}
         paths = [each.split("=", 1) for each in fields.split(",")] if fields else []
-        found = [
+        items = [
             copied(item)
             for (kind, _, _), item in self.objects.items()
             if kind == r.kind
             and wanted.items() <= (item["metadata"].get("labels") or {}).items()
             and all(_field(item, path.split(".")) == value for path, value in paths)
         ]
-        return ListResult(found, str(self._version))
+        return ListResult(items, str(self._version))
 
     def create(self, r: Resource, body: Manifest) -> Manifest:
         """Create an object."""
@@ -206,7 +207,7 @@ class Api:
 
     def kinds(self, kind: str) -> list[Manifest]:
         """Return all objects of a kind."""
-        return [item for (found, _, _), item in self.objects.items() if found == kind]
+        return [item for (each, _, _), item in self.objects.items() if each == kind]
 
     def _there(self, r: Resource, namespace: str, name: str) -> Manifest:
         try:
@@ -359,9 +360,9 @@ class World:
         for job in self.api.kinds("Job"):
             if labels.JOBSET_NAME in job["metadata"]["labels"]:
                 continue
-            said = job.setdefault("status", {"conditions": []})
+            status = job.setdefault("status", {"conditions": []})
             pods = [pod for pod in self.pods if _owner(pod) == _uid(job)]
-            if said["conditions"] or any(_phase(pod) not in ("Succeeded", "Failed") for pod in pods):
+            if status["conditions"] or any(_phase(pod) not in ("Succeeded", "Failed") for pod in pods):
                 continue
             failed = [pod for pod in pods if _phase(pod) == "Failed"]
             rules = job["spec"]["podFailurePolicy"]["rules"]
@@ -398,9 +399,9 @@ class World:
     def answer(self, pod: Manifest, outcome: str, code: int | None = None, **more: Any) -> None:
         """Preflight's pod ends with a verdict."""
         line = "peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated"
-        found = {"outcome": outcome, "line": line, "peakGib": 29.8, "availableGib": 95.7, **more}
+        verdict = {"outcome": outcome, "line": line, "peakGib": 29.8, "availableGib": 95.7, **more}
         code = (70 if outcome == "DoesNotFit" else 0) if code is None else code
-        self.exit(pod, code, json.dumps({"exitCode": code, "preflight": found}))
+        self.exit(pod, code, json.dumps({"exitCode": code, "preflight": verdict}))
 
     def _run(self, jobset: Manifest) -> None:
         status = jobset.setdefault("status", {"restarts": 0, "restartsCountTowardsMax": 0, "conditions": []})
@@ -579,7 +580,8 @@ class Operator:
     cloud: CloudProvider | None = None
     cache: JobCache = field(default_factory=JobCache)
     estimate: Callable[[Observed], Estimate | None] = lambda state: None
-    heard: int = 0
+    delivered: dict[Resource, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
+    """How many of the changes each watch has delivered: one may be late while the others are not."""
     news: set[Key] = field(default_factory=set)
     timers: dict[Key, datetime] = field(default_factory=dict)
 
@@ -588,30 +590,55 @@ class Operator:
         """Return the API server."""
         return self.world.api
 
+    def __post_init__(self) -> None:
+        self._begin()
+
     def restart(self) -> None:
         """Replace the process: it remembers nothing and lists everything."""
-        self.cache, self.timers, self.heard = JobCache(), {}, len(self.api.changes)
-        self.news = {(NAMESPACE, job["metadata"]["name"]) for job in self.api.kinds("PostTrainJob")}
-        for job in self.api.kinds("PostTrainJob"):
-            self.cache.note_job(job)
-        for pod in self.api.kinds("Pod"):
-            self.cache.note_pod(pod)
+        self.cache, self.timers, self.news = JobCache(), {}, set()
+        self._begin()
+        for resource in WATCHED:
+            self.list_anew(resource)
 
-    def hear(self, count: int | None = None) -> None:
-        """Deliver the next changes in order."""
-        end = len(self.api.changes) if count is None else min(len(self.api.changes), self.heard + count)
-        for kind, item in self.api.changes[self.heard : end]:
-            self._on_change(kind, item)
-        self.heard = end
+    def list_anew(self, resource: Resource) -> None:
+        """List a kind, as a watch does that was too late to go on."""
+        listed = self.api.list(resource)
+        self.delivered[resource] = len(self.api.changes)
+        copy = self.copies.of(resource, None)
+        assert copy is not None
+        copy.replace([{"kind": resource.kind, **item} for item in listed.items], listed.resource_version)
+
+    def hear(self, count: int | None = None, resources: Sequence[Resource] = WATCHED) -> None:
+        """Deliver the next changes of these kinds, of each in order."""
+        end = len(self.api.changes)
+        for resource in resources:
+            copy = self.copies.of(resource, None)
+            assert copy is not None
+            first = self.delivered[resource]
+            for index in range(first, end if count is None else min(end, first + count)):
+                kind, item = self.api.changes[index]
+                self.delivered[resource] = index + 1
+                if item["kind"] == resource.kind:
+                    copy.take(kind, copied(item))
 
     def look(self, key: Key) -> None:
         """One reconcile. Whatever it raises, the job is looked at again."""
         is_news = key in self.news
         self.news.discard(key)
         self.timers.pop(key, None)
-        client = Client(self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)))
+        client = Client(
+            self.client or self.api,
+            lambda verb, resource, _: CALLS.add((verb, resource)),
+            on_object=self.copies.record,
+        )
         reconciler = Reconciler(
-            client, self.cache, self.settings, now=lambda: self.api.now, cloud=self.cloud, estimate=self.estimate
+            client,
+            self.copies,
+            self.cache,
+            self.settings,
+            now=lambda: self.api.now,
+            cloud=self.cloud,
+            estimate=self.estimate,
         )
         try:
             again = reconciler.reconcile(key, is_news=is_news)
@@ -632,6 +659,12 @@ class Operator:
         while self.due():
             self.look(self.due()[0])
             self.hear()
+
+    def _begin(self) -> None:
+        copies = {resource: empty_copy(resource) for resource in WATCHED}
+        self.copies = Copies({(resource, ""): copy for resource, copy in copies.items()})
+        for copy in copies.values():
+            copy.listen(self._on_change)
 
     def _on_change(self, kind: str, item: Manifest) -> None:
         if item["kind"] == "PostTrainJob":

@@ -90,16 +90,17 @@ KINDS = ("policy", "preference", "divergence")
 def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.ndarray]:
     """Everything of these kinds, by `kind/case/loss` and `kind/case/gradient…`. Preferences and divergences want rows
     that said something."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for kind, cases, loss_of in (("policy", POLICY, _policy), ("preference", PREFERENCE, _preference)):
         for case in cases if kind in kinds else ():
             name, loss = f"{kind}/{case}", jax.value_and_grad(partial(loss_of, given, case))
-            found[f"{name}/loss"], found[f"{name}/gradient"] = loss(given.logps_BT)
+            results[f"{name}/loss"], results[f"{name}/gradient"] = loss(given.logps_BT)
     for case, beta in DIVERGENCE.items() if "divergence" in kinds else ():
         of_both = jax.value_and_grad(partial(_divergence, given, beta), argnums=(0, 1))
         loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
-        found |= {f"divergence/{case}/loss": loss, f"divergence/{case}/hidden": hidden, f"divergence/{case}/head": head}
-    return {name: np.asarray(value) for name, value in found.items()}
+        for name, value in (("loss", loss), ("hidden", hidden), ("head", head)):
+            results[f"divergence/{case}/{name}"] = value
+    return {name: np.asarray(value) for name, value in results.items()}
 
 
 def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
@@ -129,7 +130,7 @@ def _preference(given: Tensors, case: str, logps_BT: Array) -> Array:
     return jnp.mean(loss_P + chosen.mean_P if name == "orpo" else loss_P)
 
 
-class _Told(Model):
+class _FixedTeacher(Model):
     """A teacher that says what it is given."""
 
     def __init__(self, config: Any, given: Tensors) -> None:
@@ -147,6 +148,6 @@ def _divergence(given: Tensors, beta: float, hidden_BTD: Array, head_VD: Array) 
     config = preset("tiny")
     zeros = np.zeros(given.mask_BT.shape, np.int32)
     batch = Batch(zeros, zeros, zeros, zeros, jnp.asarray(given.mask_BT), None)
-    teacher = Teacher(_Told(config, given), beta, chunk=2)
+    teacher = Teacher(_FixedTeacher(config, given), beta, chunk=2)
     stats = teacher.stats({}, Model(config), jnp.asarray(hidden_BTD), jnp.asarray(head_VD), batch)
     return jnp.sum(stats.divergence_BT) / given.mask_BT.sum()

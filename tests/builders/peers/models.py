@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.weights.load_save import stored_shapes
+from pttrainer.models.weights.weight import stored_shapes
 
 WINDOW = 11
 ORIGINAL = 24
@@ -58,6 +58,29 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen-3-moe-unnormalised": _config(
         "qwen3_moe", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=23, norm_topk_prob=False, head_dim=8,
         tie_word_embeddings=True,
+    ),
+    "qwen-3-moe-mixed": _config(
+        "qwen3_moe", num_hidden_layers=7, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=17,
+        norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[1],
+    ),
+    "glm-4.5": _config(
+        "glm4_moe", first_k_dense_replace=1, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
+        moe_intermediate_size=19, n_shared_experts=2, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True,
+        rope_theta=1e6, n_group=4, topk_group=2,
+    ),
+    "olmo-3": _config(
+        "olmo3", num_hidden_layers=4, sliding_window=WINDOW, rope_scaling=YARN, hidden_size=60, attention_bias=True
+    ),
+    "olmo-2": _config("olmo2", num_hidden_layers=2, rope_theta=5e5, hidden_size=60),
+    "smollm-3": _config("smollm3", num_hidden_layers=4, rope_theta=2e6, hidden_size=60, pad_token_id=0),
+    "phi-4": _config(
+        "phi3", num_hidden_layers=2, rope_theta=250_000.0, hidden_size=72, head_dim=12, partial_rotary_factor=0.5,
+        pad_token_id=0,
+    ),
+    "ministral-3": _config(
+        "ministral3", num_hidden_layers=2, rope_parameters=YARN | {
+            "rope_theta": 1e6, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
+        },
     ),
     "gemma-2": _config(
         "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,

@@ -37,17 +37,17 @@ CASES = {
 
 def ours() -> dict[str, np.ndarray]:
     """By `case/…`."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for case, spec in CASES.items():
         batch = _batch(spec)
-        found[f"{case}/advantages"], found[f"{case}/returns"] = batch.advantages_BT, batch.returns_BT * MASK_BT
+        results[f"{case}/advantages"], results[f"{case}/returns"] = batch.advantages_BT, batch.returns_BT * MASK_BT
         of_policy, of_critic = (
             jax.jit(jax.value_and_grad(partial(loss, batch=batch, spec=spec)))(x)
             for loss, x in ((_policy, LOGPS_BT), (_critic, VALUES_BT))
         )
-        found[f"{case}/policy/loss"], found[f"{case}/policy/gradient"] = of_policy
-        found[f"{case}/value/loss"], found[f"{case}/value/gradient"] = of_critic
-    return {name: np.asarray(value) for name, value in found.items()}
+        results[f"{case}/policy/loss"], results[f"{case}/policy/gradient"] = of_policy
+        results[f"{case}/value/loss"], results[f"{case}/value/gradient"] = of_critic
+    return {name: np.asarray(value) for name, value in results.items()}
 
 
 def _batch(spec: Ppo) -> Batch:

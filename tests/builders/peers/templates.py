@@ -372,14 +372,14 @@ TOOLS = [
     }
 ]
 _CALL = {"type": "function", "function": {"name": "weather", "arguments": {"place": "Zürich", "days": [1, 2.5, None]}}}
-ASKED: list[dict[str, Any]] = [{"role": "user", "content": "  How is the <weather> & more? 日本 🙂\n"}]
-ANSWERED = [*ASKED, {"role": "assistant", "content": " Fine.\n\nVery 'fine'! "}]
+USER_TURN: list[dict[str, Any]] = [{"role": "user", "content": "  How is the <weather> & more? 日本 🙂\n"}]
+ANSWERED = [*USER_TURN, {"role": "assistant", "content": " Fine.\n\nVery 'fine'! "}]
 TURNS = [*ANSWERED, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
 SYSTEM = [{"role": "system", "content": "Be brief. "}]
-THOUGHT = [*ASKED, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nFine."}]
-CALLED = [*ASKED, {"role": "assistant", "tool_calls": [_CALL]}, {"role": "tool", "content": '{"sun": true}'}]
+THOUGHT = [*USER_TURN, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nFine."}]
+CALLED = [*USER_TURN, {"role": "assistant", "tool_calls": [_CALL]}, {"role": "tool", "content": '{"sun": true}'}]
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
-    "asked": ASKED,
+    "asked": USER_TURN,
     "answered": ANSWERED,
     "turns": TURNS,
     "system": [*SYSTEM, *TURNS],

@@ -29,13 +29,13 @@ TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo"}
 
 def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -> dict[str, np.ndarray]:
     """Everything, by the names of `losses.ours`."""
-    found: dict[str, np.ndarray] = {}
+    results: dict[str, np.ndarray] = {}
     for kind, cases, loss_of in (("policy", losses.POLICY, _policy), ("preference", losses.PREFERENCE, _preference)):
         for case in cases if kind in kinds else ():
-            found |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
+            results |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
     for case, beta in losses.DIVERGENCE.items() if "divergence" in kinds else ():
-        found |= _divergence(given, case, beta)
-    return found
+        results |= _divergence(given, case, beta)
+    return results
 
 
 def _with_gradient(name: str, loss_of: Callable[..., torch.Tensor], given: Tensors, case: str) -> dict[str, Any]:

@@ -60,11 +60,11 @@ class Process:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """All that was not read of both streams, after the end; raises TimeoutExpired."""
         end = None if timeout is None else time.monotonic() + timeout
-        said = ["", ""]
+        texts = ["", ""]
 
         def read(index: int, stream: TextIO) -> None:
             with stream:
-                said[index] = stream.read()
+                texts[index] = stream.read()
 
         streams = [(i, stream) for i, stream in enumerate((self.stdout, self.stderr)) if stream and not stream.closed]
         readers = [threading.Thread(target=read, args=each, daemon=True) for each in streams]
@@ -73,7 +73,7 @@ class Process:
         self.wait(timeout)
         for reader in readers:
             reader.join(None if end is None else max(end - time.monotonic(), 1.0))
-        return said[0], said[1]
+        return texts[0], texts[1]
 
     def send_signal(self, number: int) -> None:
         """Nothing happens to one that has ended."""
@@ -88,8 +88,8 @@ class Process:
         if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
             with self._telling:
                 if self.returncode is None:
-                    told = self._ended.recv(16)
-                    self.returncode = int(told) if told else -signal.SIGKILL  # nothing: what forked it was killed
+                    status = self._ended.recv(16)
+                    self.returncode = int(status) if status else -signal.SIGKILL  # nothing: what forked it was killed
         return self.returncode
 
 
@@ -140,13 +140,13 @@ def _parent(imported: tuple[str, ...]) -> socket.socket:
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        more = connection.recv(count - len(found))
+    content = b""
+    while len(content) < count:
+        more = connection.recv(count - len(content))
         if not more:
             raise EOFError("the other side has ended")
-        found += more
-    return found
+        content += more
+    return content
 
 
 def _serve(requests: socket.socket) -> list[str]:
@@ -190,8 +190,8 @@ def _tell_ends(running: dict[int, socket.socket]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with running.pop(pid) as told:
-            told.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        with running.pop(pid) as ended:
+            ended.sendall(str(os.waitstatus_to_exitcode(status)).encode())
 
 
 def _become(request: dict[str, object], out: int, err: int) -> None:

@@ -115,8 +115,8 @@ def run(path: Path, processes: int = 1) -> str:
 
 def refused(path: Path, code: int, *words: str, env: dict[str, str] | None = None) -> str:
     """Runs to an end with this code and these words, no traceback; what was said on stderr."""
-    found, errors = end(command("run", str(path), env=env))
-    assert found == code, errors
+    status, errors = end(command("run", str(path), env=env))
+    assert status == code, errors
     assert "Traceback" not in errors
     assert [each for each in words if each not in errors] == [], errors
     return errors

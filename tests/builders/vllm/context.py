@@ -17,7 +17,7 @@ from pttrainer.models import Model, Params
 from pttrainer.rollout.context import Context
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step import scoring
 
 

@@ -79,9 +79,9 @@ class Brain:
         matrices = tuple(m for m in (*adapters.ATTENTION, *adapters.MLP) if f"{m}_proj" in kinds)
         model = replace(self.model, adapters=Adapters(config["r"], config["lora_alpha"], matrices))
         assert model.adapters is not None
-        found = _read(directory / adapters.WEIGHTS_FILE, adapters.names(model.config, model.adapters))
+        adapter_params = _read(directory / adapters.WEIGHTS_FILE, adapters.names(model.config, model.adapters))
         self.loaded.append(directory)
-        return Brain(model, model.join_params(self.params, found), self.known)
+        return Brain(model, model.join_params(self.params, adapter_params), self.known)
 
     def complete(self, tokens: list[int], fields: dict[str, Any]) -> list[Sample]:
         """Samples as `SamplingParams` of these fields asks for them."""
@@ -133,8 +133,8 @@ def _read(file: Path, names: Names) -> Params:
     tree: Params = {}
     for path, stored in names.items():
         layers = (stored.name.format(i=i) for i in range(len(tensors)))
-        found = [tensors[name] for name in (layers if stored.stacked else [stored.name]) if name in tensors]
-        turned = [x.T if stored.transposed else x for x in found]
+        matrices = [tensors[name] for name in (layers if stored.stacked else [stored.name]) if name in tensors]
+        turned = [x.T if stored.transposed else x for x in matrices]
         place = tree
         for part in path[:-1]:
             place = place.setdefault(part, {})
@@ -162,8 +162,8 @@ def _uniforms(key_1: jax.Array, count: int) -> np.ndarray:
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    logps: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return logps
 
 
 class FakeServer:
@@ -175,7 +175,7 @@ class FakeServer:
         self.served: dict[str, Brain] = {"tiny": brain}
         self.trouble: Callable[[str, int], int | str | None] = lambda path, calls: None
         self.max_model_len = SLOTS
-        self.asked: list[tuple[str, Any]] = []
+        self.requests: list[tuple[str, Any]] = []
         self.held = threading.Event()
         self._one = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -190,7 +190,7 @@ class FakeServer:
 
     def bodies(self, path: str) -> list[Any]:
         """What was asked of a path."""
-        return [body for asked, body in self.asked if asked == path]
+        return [body for requested, body in self.requests if requested == path]
 
     def answer(self, path: str, body: Any, key: str | None) -> tuple[int, Any]:
         """Status and JSON."""
@@ -291,7 +291,7 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
             self._serve(json.loads(content) if content else None)
 
         def _serve(self, body: Any) -> None:
-            fake.asked.append((self.path, body))
+            fake.requests.append((self.path, body))
             trouble = fake.trouble(self.path, len(fake.bodies(self.path)))
             if trouble == "hang":
                 fake.held.wait(30)

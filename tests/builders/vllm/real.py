@@ -17,11 +17,11 @@ from pathlib import Path
 
 import jax
 
-from pttrainer.checkpoint import export
-from pttrainer.checkpoint.export import ExportWriter, TokenizerFiles
+from pttrainer.checkpoint import model_export
+from pttrainer.checkpoint.model_export import ExportWriter, TokenizerFiles
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 PRESET = "small"
 START_S = 1200.0
@@ -54,7 +54,7 @@ class RealServer:
         model, params = weights(9)
         self._home, self._flags, self.model = home, (*FLAGS, *flags), home / "model"
         words = TokenizerFiles(byte_tokenizer(), None)
-        export.export(Directory(self.model), model, params, words, ExportWriter(jax.device_get))
+        model_export.export(Directory(self.model), model, params, words, ExportWriter(jax.device_get))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]

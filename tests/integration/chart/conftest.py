@@ -32,8 +32,8 @@ def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     if request.config.getoption("--kube-context"):
         pytest.skip("every job of the cluster of --kube-context would go with the CRD")
     folder = tmp_path_factory.mktemp("helm-cluster")
-    with session_cluster(None, folder) as found, with_our_processes(found, folder, without="operator") as access:
-        yield replace(found, kubeconfig=access)
+    with session_cluster(None, folder) as cluster, with_our_processes(cluster, folder, without="operator") as access:
+        yield replace(cluster, kubeconfig=access)
 
 
 @pytest.fixture

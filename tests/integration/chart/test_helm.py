@@ -19,15 +19,7 @@ from tests.builders.helm_command import CHART, CRD, INSTALL_PAGE, Helm, Refused,
 
 from ptapi.crd.definition import crd
 from ptkube.client import Kube
-from ptkube.resources import (
-    CONFIGMAPS,
-    CRDS,
-    DEPLOYMENTS,
-    JOBSETS,
-    NAMESPACES,
-    POSTTRAINJOBS,
-    SERVICE_ACCOUNTS,
-)
+from ptkube.resources import CONFIGMAPS, CRDS, DEPLOYMENTS, JOBSETS, NAMESPACES, POSTTRAINJOBS, SERVICE_ACCOUNTS
 from ptoperator.kube.labels import FINALIZER
 
 HOME = "posttrain-system"
@@ -80,16 +72,16 @@ def start(operator: OperatorProcess, kube: Kube, tmp_path: Path) -> None:
 
 def uids(kube: Kube, jobs: Jobs, name: str) -> dict[str, str]:
     """Of the CRD, the job, and everything made for it that is not on its way out."""
-    found = [
+    objects = [
         kube.get(CRDS, CRD),
         kube.get(POSTTRAINJOBS, name, jobs.namespace),
         kube.get(JOBSETS, name, jobs.namespace),
     ]
-    found += [each for each in kube.list(CONFIGMAPS, jobs.namespace).items if name in each["metadata"]["name"]]
-    found += jobs.pods(name)
+    objects += [each for each in kube.list(CONFIGMAPS, jobs.namespace).items if name in each["metadata"]["name"]]
+    objects += jobs.pods(name)
     return {
         f"{each['kind']} {each['metadata']['name']}": each["metadata"]["uid"]
-        for each in found
+        for each in objects
         if "deletionTimestamp" not in each["metadata"]
     }
 
@@ -152,9 +144,9 @@ def test_upgrade_brings_the_crd_of_its_chart_or_leaves_the_one_there_and_the_job
     def job() -> Manifest:
         """It is there, and the same."""
         collect_garbage(kube, jobs.namespace)
-        found = kube.get(POSTTRAINJOBS, "waiting", jobs.namespace)
-        assert found["metadata"]["uid"] == uid
-        return found
+        current = kube.get(POSTTRAINJOBS, "waiting", jobs.namespace)
+        assert current["metadata"]["uid"] == uid
+        return current
 
     helm.typed(UPGRADE, chart=newer)
     kube.patch(POSTTRAINJOBS, "waiting", jobs.namespace, {"spec": {"invented": "here"}})

@@ -47,12 +47,12 @@ def test_the_watch_helper(api: Cluster, namespace: str) -> None:
     version = core.list_namespaced_config_map(namespace).metadata.resource_version
     core.create_namespaced_config_map(namespace, client.V1ConfigMap(metadata=client.V1ObjectMeta(name="a")))
     core.delete_namespaced_config_map("a", namespace)
-    seen = []
+    types = []
     for event in watch.Watch().stream(core.list_namespaced_config_map, namespace, resource_version=version,
                                       timeout_seconds=3):  # fmt: skip
         if event["object"].metadata.name == "a":
-            seen.append(event["type"])
-    assert seen == ["ADDED", "DELETED"]
+            types.append(event["type"])
+    assert types == ["ADDED", "DELETED"]
 
 
 def test_custom_objects(api: Cluster, namespace: str, widgets: str) -> None:

@@ -90,10 +90,10 @@ def test_a_custom_resources_table_has_its_columns(api: Cluster, widgets: str) ->
 def test_metadata_alone_can_be_asked_for(api: Cluster, widgets: str) -> None:
     api.http("POST", widgets, widget("a", labels={"x": "y"})).expect(201)
     accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-    found = api.http("GET", widgets, accept=accept).expect(200)
-    assert found["kind"] == "PartialObjectMetadataList"
-    assert found["items"][0]["metadata"]["labels"] == {"x": "y"}
-    assert "spec" not in found["items"][0]
+    listing = api.http("GET", widgets, accept=accept).expect(200)
+    assert listing["kind"] == "PartialObjectMetadataList"
+    assert listing["items"][0]["metadata"]["labels"] == {"x": "y"}
+    assert "spec" not in listing["items"][0]
 
 
 def test_the_table_of_pods(api: Cluster, namespace: str) -> None:

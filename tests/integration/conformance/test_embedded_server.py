@@ -71,15 +71,15 @@ def test_every_acknowledged_write_survives_kill_9(tmp_path: Path) -> None:
             pass  # it was killed
         process.wait(10)
     with running(tmp_path) as cluster:
-        found = cluster.kube.list(CONFIGMAPS, "default")
-        stored = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in found.items}
+        listing = cluster.kube.list(CONFIGMAPS, "default")
+        stored = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in listing.items}
     assert len(acknowledged) > 20
     assert acknowledged.items() <= stored.items()
     assert len(stored) <= len(acknowledged) + 4, (
         "at most the write in flight when it was killed is there unacknowledged"
     )
     assert len(set(stored.values())) == len(stored), "no version was given twice"
-    assert int(found.resource_version) >= max(map(int, stored.values()))
+    assert int(listing.resource_version) >= max(map(int, stored.values()))
 
 
 def test_a_restart_keeps_address_credentials_definitions_and_watches(tmp_path: Path) -> None:

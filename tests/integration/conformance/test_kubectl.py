@@ -59,8 +59,8 @@ def test_client_side_apply_can_turn_to_server_side(kubectl: Kubectl, widgets: st
     """kubectl hands the ownership of its older manager over, by writing managedFields."""
     kubectl("apply", "-f", "-", stdin=WIDGET)
     kubectl("apply", "--server-side", "-f", "-", stdin=WIDGET)
-    found = json.loads(kubectl("get", "wdg", "a", "-o", "json", "--show-managed-fields").stdout)
-    managers = {entry["manager"] for entry in found["metadata"]["managedFields"]}
+    widget = json.loads(kubectl("get", "wdg", "a", "-o", "json", "--show-managed-fields").stdout)
+    managers = {entry["manager"] for entry in widget["metadata"]["managedFields"]}
     assert "kubectl" in managers
     assert "kubectl-client-side-apply" not in managers
     kubectl("apply", "--server-side", "-f", "-", stdin=WIDGET.replace("size: 4", "size: 5"))
@@ -91,8 +91,8 @@ def test_label_annotate_patch_edit_and_replace(kubectl: Kubectl, widgets: str) -
     assert kubectl("get", "wdg", "--field-selector", "metadata.name=a", "-o", "name").stdout != ""
     kubectl("patch", "wdg", "a", "--type=json", "-p", '[{"op":"replace","path":"/spec/size","value":7}]')
     kubectl("patch", "wdg", "a", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Fine"}}')
-    found = json.loads(kubectl("get", "wdg", "a", "-o", "json").stdout)
-    assert (found["spec"]["size"], found["status"]["phase"], found["metadata"]["annotations"]["note"]) == (
+    widget = json.loads(kubectl("get", "wdg", "a", "-o", "json").stdout)
+    assert (widget["spec"]["size"], widget["status"]["phase"], widget["metadata"]["annotations"]["note"]) == (
         7, "Fine", "hello")  # fmt: skip
     kubectl("replace", "-f", "-", stdin=WIDGET)
     assert kubectl("get", "wdg", "a", "-o", "jsonpath={.spec.size}").stdout == "4"

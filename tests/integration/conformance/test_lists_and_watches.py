@@ -14,20 +14,20 @@ def maps(api: Cluster, namespace: str) -> str:
 
 
 def names(api: Cluster, path: str, **query: str) -> list[str]:
-    found = api.http("GET", path + "?" + "&".join(f"{k}={quote(v)}" for k, v in query.items())).expect(200)
-    return [item["metadata"]["name"] for item in found["items"]]
+    listing = api.http("GET", path + "?" + "&".join(f"{k}={quote(v)}" for k, v in query.items())).expect(200)
+    return [item["metadata"]["name"] for item in listing["items"]]
 
 
 def test_a_list_names_its_kind_and_its_version(api: Cluster, maps: str, widgets: str) -> None:
     api.http("POST", maps, configmap("a")).expect(201)
-    found = api.http("GET", maps).expect(200)
-    assert (found["apiVersion"], found["kind"]) == ("v1", "ConfigMapList")
-    assert int(found["metadata"]["resourceVersion"]) >= int(found["items"][0]["metadata"]["resourceVersion"])
-    assert "kind" not in found["items"][0], "items of built-in kinds do not repeat the kind"
+    listing = api.http("GET", maps).expect(200)
+    assert (listing["apiVersion"], listing["kind"]) == ("v1", "ConfigMapList")
+    assert int(listing["metadata"]["resourceVersion"]) >= int(listing["items"][0]["metadata"]["resourceVersion"])
+    assert "kind" not in listing["items"][0], "items of built-in kinds do not repeat the kind"
     api.http("POST", widgets, widget("a")).expect(201)
-    found = api.http("GET", widgets).expect(200)
-    assert found["kind"] == "WidgetList"
-    assert found["items"][0]["kind"] == "Widget"
+    listing = api.http("GET", widgets).expect(200)
+    assert listing["kind"] == "WidgetList"
+    assert listing["items"][0]["kind"] == "Widget"
 
 
 @pytest.mark.parametrize(("selector", "expected"), [
@@ -41,8 +41,8 @@ def test_label_selectors(api: Cluster, maps: str, selector: str, expected: list[
                          ("d", {})):  # fmt: skip
         api.http("POST", maps, configmap(name, labels=labels)).expect(201)
     # controllers of a real cluster put ConfigMaps of their own into every namespace
-    found = [name for name in names(api, maps, labelSelector=selector) if name in "abcd"]
-    assert found == expected
+    matching = [name for name in names(api, maps, labelSelector=selector) if name in "abcd"]
+    assert matching == expected
 
 
 def test_field_selectors(api: Cluster, maps: str, widgets: str) -> None:
@@ -64,25 +64,25 @@ def test_a_selector_that_cannot_be_understood_is_refused(api: Cluster, maps: str
 def test_a_long_list_comes_in_pages(api: Cluster, maps: str) -> None:
     for number in range(7):
         api.http("POST", maps, configmap(f"page-{number}")).expect(201)
-    seen, token, versions = [], "", set()
+    listed, token, versions = [], "", set()
     while True:
         page = api.http("GET", f"{maps}?limit=3&continue={quote(token)}").expect(200)
         assert len(page["items"]) <= 3
-        seen += [item["metadata"]["name"] for item in page["items"]]
+        listed += [item["metadata"]["name"] for item in page["items"]]
         versions.add(page["metadata"]["resourceVersion"])
         token = page["metadata"].get("continue") or ""
         if not token:
             break
         assert page["metadata"]["remainingItemCount"] > 0
-    assert [name for name in seen if name.startswith("page-")] == [f"page-{number}" for number in range(7)]
+    assert [name for name in listed if name.startswith("page-")] == [f"page-{number}" for number in range(7)]
     assert len(versions) == 1
     assert api.http("GET", f"{maps}?limit=3&continue=nonsense").expect(400)["reason"] == "BadRequest"
 
 
 def test_a_list_spans_namespaces(api: Cluster, namespace: str, maps: str) -> None:
     api.http("POST", maps, configmap("everywhere")).expect(201)
-    found = api.http("GET", "/api/v1/configmaps?fieldSelector=metadata.name%3Deverywhere").expect(200)["items"]
-    assert namespace in [item["metadata"]["namespace"] for item in found]
+    items = api.http("GET", "/api/v1/configmaps?fieldSelector=metadata.name%3Deverywhere").expect(200)["items"]
+    assert namespace in [item["metadata"]["namespace"] for item in items]
 
 
 def test_a_version_from_the_future_is_not_listed(api: Cluster, maps: str) -> None:

@@ -134,9 +134,9 @@ def test_a_dry_run_answers_as_a_write_would_and_stores_nothing(api: Cluster, wid
 
 
 def test_a_namespace_carries_its_name_as_a_label(api: Cluster, namespace: str) -> None:
-    found = api.http("GET", f"/api/v1/namespaces/{namespace}").expect(200)
-    assert found["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
-    assert found["status"]["phase"] == "Active"
+    stored = api.http("GET", f"/api/v1/namespaces/{namespace}").expect(200)
+    assert stored["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
+    assert stored["status"]["phase"] == "Active"
 
 
 def test_the_namespaces_of_every_cluster_are_there(api: Cluster) -> None:

@@ -58,8 +58,8 @@ def test_a_strategic_patch_merges_lists_by_their_key(api: Cluster, namespace: st
                       {"type": "Ready", "status": "True"}):  # fmt: skip
         patch = {"status": {"conditions": [condition]}}
         patched = api.http("PATCH", f"{path}/p/status", patch, content_type=STRATEGIC).expect(200)
-    found = {c["type"]: c["status"] for c in patched["status"]["conditions"]}
-    assert found == {"Ready": "True", "Custom": "True"}
+    conditions = {c["type"]: c["status"] for c in patched["status"]["conditions"]}
+    assert conditions == {"Ready": "True", "Custom": "True"}
     patch = {"status": {"conditions": [{"type": "Custom", "$patch": "delete"}]}}
     patched = api.http("PATCH", f"{path}/p/status", patch, content_type=STRATEGIC).expect(200)
     assert [c["type"] for c in patched["status"]["conditions"]] == ["Ready"]

@@ -106,15 +106,15 @@ def test_pods_are_found_by_node_and_phase(api: Cluster, pods: str) -> None:
     api.http("POST", pods, pod("on", nodeName="node-of-" + pods.split("/")[4])).expect(201)
     api.http("POST", pods, pod("off", nodeSelector={"no": "such-node"})).expect(201)
 
-    def found(selector: str) -> list[str]:
+    def selected(selector: str) -> list[str]:
         listed = api.http("GET", f"{pods}?fieldSelector={selector}").expect(200)["items"]
         return [item["metadata"]["name"] for item in listed]
 
-    assert found("spec.nodeName%3Dnode-of-" + pods.split("/")[4]) == ["on"]
-    assert found("spec.nodeName%3D") == ["off"]
-    assert found("status.phase%3DPending,metadata.name!%3Don") == ["off"]
+    assert selected("spec.nodeName%3Dnode-of-" + pods.split("/")[4]) == ["on"]
+    assert selected("spec.nodeName%3D") == ["off"]
+    assert selected("status.phase%3DPending,metadata.name!%3Don") == ["off"]
     api.http("PATCH", f"{pods}/on/status", {"status": {"phase": "Running"}}, content_type=MERGE).expect(200)
-    assert found("status.phase%3DRunning") == ["on"]
+    assert selected("status.phase%3DRunning") == ["on"]
 
 
 def test_a_terminated_container_does_not_run_again(api: Cluster, pods: str) -> None:
@@ -221,8 +221,8 @@ def test_events_are_found_by_their_object_and_seen_through_both_groups(api: Clus
     event = {"metadata": {"generateName": "e-"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": namespace},
              "reason": "Started", "message": "it runs", "type": "Normal", "count": 1}  # fmt: skip
     name = api.http("POST", path, event).expect(201)["metadata"]["name"]
-    found = api.http("GET", f"{path}?fieldSelector=involvedObject.name%3Dp,involvedObject.kind%3DPod").expect(200)
-    assert [item["message"] for item in found["items"]] == ["it runs"]
+    events = api.http("GET", f"{path}?fieldSelector=involvedObject.name%3Dp,involvedObject.kind%3DPod").expect(200)
+    assert [item["message"] for item in events["items"]] == ["it runs"]
     assert api.http("GET", f"{path}?fieldSelector=involvedObject.name%3Dq").expect(200)["items"] == []
     new = api.http("GET", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events/{name}").expect(200)
     assert (new["note"], new["regarding"]["name"], new["reason"]) == ("it runs", "p", "Started")

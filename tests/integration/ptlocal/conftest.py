@@ -51,13 +51,13 @@ def eventually(kube: Kube) -> Eventually:
     def wait(
         resource: Resource, name: str, namespace: str, is_so: Callable[[Manifest | None], Any], timeout_s: float = 600.0
     ) -> Manifest | None:
-        found: list[Manifest | None] = []
+        latest: list[Manifest | None] = []
 
         def look() -> bool:
-            found[:] = [find(kube, resource, name, namespace)]
-            return bool(is_so(found[0]))
+            latest[:] = [find(kube, resource, name, namespace)]
+            return bool(is_so(latest[0]))
 
-        waiting.eventually(look, timeout_s, lambda: f"{resource.kind} {namespace}/{name}: {found}")
-        return found[0]
+        waiting.eventually(look, timeout_s, lambda: f"{resource.kind} {namespace}/{name}: {latest}")
+        return latest[0]
 
     return wait  # type: ignore[return-value]

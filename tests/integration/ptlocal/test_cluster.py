@@ -48,12 +48,12 @@ def _pod_in(kube: Kube, name: str, *phases: str) -> Manifest | None:
     return pod if (pod.get("status") or {}).get("phase") in phases else None
 
 
-def until(found: Callable[[], Any]) -> Any:
+def until(probe: Callable[[], Any]) -> Any:
     """The first true answer; an API server that is being restarted may refuse meanwhile."""
 
     def answer() -> Any:
         with suppress(ApiError):
-            return found()
+            return probe()
 
     return eventually(answer, 600)
 

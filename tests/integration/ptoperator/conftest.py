@@ -25,11 +25,11 @@ def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     """An API server with controllers (ours where it has none) and our kubelet, and no operator."""
     context = request.config.getoption("--kube-context")
     folder = tmp_path_factory.mktemp("operator-cluster")
-    with session_cluster(context, folder) as found:
-        if context and (reason := _not_ours(found.kube)):
+    with session_cluster(context, folder) as cluster:
+        if context and (reason := _not_ours(cluster.kube)):
             pytest.skip(reason)
-        with with_our_processes(found, folder, without="operator") as access:
-            yield replace(found, kubeconfig=access, context=None)
+        with with_our_processes(cluster, folder, without="operator") as access:
+            yield replace(cluster, kubeconfig=access, context=None)
 
 
 def _not_ours(kube: Kube) -> str:

@@ -40,12 +40,12 @@ def test_an_operator_killed_at_every_write_brings_a_job_to_its_end(
     assert len(kube.list(JOBSETS, jobs.namespace).items) == 1
     ours = kube.list(CONFIGMAPS, jobs.namespace, labels="posttrain.dev/job=hunted").items
     assert len(ours) == 1
-    told = Counter(
+    reasons = Counter(
         event["reason"]
         for event in kube.list(EVENTS, jobs.namespace).items
         if event["involvedObject"]["kind"] == "PostTrainJob"
     )
-    assert [told[once] for once in ("Created", "Accepted", "Restarting", "Suspended", "Resumed", "Succeeded")] == [
+    assert [reasons[once] for once in ("Created", "Accepted", "Restarting", "Suspended", "Resumed", "Succeeded")] == [
         1
     ] * 6
     jobs.delete("hunted")

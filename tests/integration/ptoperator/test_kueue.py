@@ -60,8 +60,8 @@ def admit(jobs: Any, name: str, suspend: bool) -> None:
 
 
 def why(jobs: Any, name: str) -> str:
-    found = next((each for each in jobs.status(name).conditions if each.type == "QuotaReserved"), None)
-    return found.message if found else ""
+    match = next((each for each in jobs.status(name).conditions if each.type == "QuotaReserved"), None)
+    return match.message if match else ""
 
 
 def test_a_queued_job_says_why_it_waits_is_admitted_evicted_and_comes_back(
@@ -135,8 +135,8 @@ def _make_check(kube: Kube) -> bool:
 
 
 def _is_active(kube: Kube) -> bool:
-    said = (kube.get(ADMISSION_CHECKS, CHECK).get("status") or {}).get("conditions") or []
-    return [(each["type"], each["status"]) for each in said] == [("Active", "True")]
+    conditions = (kube.get(ADMISSION_CHECKS, CHECK).get("status") or {}).get("conditions") or []
+    return [(each["type"], each["status"]) for each in conditions] == [("Active", "True")]
 
 
 def _check(state: str) -> Manifest:
@@ -146,8 +146,8 @@ def _check(state: str) -> Manifest:
 def _answer(jobs: Any) -> Manifest:
     """What the operator said to Kueue's check."""
     (workload,) = jobs.kube.list(WORKLOADS, jobs.namespace).items
-    (found,) = workload["status"]["admissionChecks"]
-    answer: Manifest = found
+    (check,) = workload["status"]["admissionChecks"]
+    answer: Manifest = check
     return answer
 
 

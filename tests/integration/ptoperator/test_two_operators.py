@@ -30,8 +30,8 @@ def replica(
 
 
 def holder(jobs: Any) -> str:
-    found = jobs.kube.list(LEASES, jobs.namespace).items
-    return str(found[0]["spec"].get("holderIdentity") or "") if found else ""
+    leases = jobs.kube.list(LEASES, jobs.namespace).items
+    return str(leases[0]["spec"].get("holderIdentity") or "") if leases else ""
 
 
 def test_a_killed_replica_is_followed_within_twenty_seconds_and_never_do_two_write(

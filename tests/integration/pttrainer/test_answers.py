@@ -53,23 +53,19 @@ def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(ho
         checkpoint={"everySteps": 1000, "best": {"metric": "eval/macro_f1", "mode": "max"}},
     )
     run(path)
-    seen = {line["step"]: line for line in metrics(home / "runs" / "labels") if "eval/macro_f1" in line}
-    assert sorted(seen) == [0, 20, 40, STEPS]
-    assert seen[0]["eval/macro_f1"] < 0.2
-    assert seen[STEPS]["eval/macro_f1"] > 0.8
-    assert seen[STEPS]["eval/exact_match"] <= seen[STEPS]["eval/accuracy"]
-    assert "eval/reward" not in seen[STEPS]
+    evaluations = {line["step"]: line for line in metrics(home / "runs" / "labels") if "eval/macro_f1" in line}
+    assert sorted(evaluations) == [0, 20, 40, STEPS]
+    assert evaluations[0]["eval/macro_f1"] < 0.2
+    assert evaluations[STEPS]["eval/macro_f1"] > 0.8
+    assert evaluations[STEPS]["eval/exact_match"] <= evaluations[STEPS]["eval/accuracy"]
+    assert "eval/reward" not in evaluations[STEPS]
     best = run_directory.Best.model_validate_json(
         (home / "runs" / "labels" / run_directory.BEST).read_text()
     ).checkpoints[0]
-    assert best.value == max(line["eval/macro_f1"] for step, line in seen.items() if step)
+    assert best.value == max(line["eval/macro_f1"] for step, line in evaluations.items() if step)
 
 
-@pytest.mark.parametrize(
-    "training",
-    [{}, {"lora": {}, "quantization": {"weights": "nf4"}}],
-    ids=["full", "qlora"],
-)
+@pytest.mark.parametrize("training", [{}, {"lora": {}, "quantization": {"weights": "nf4"}}], ids=["full", "qlora"])
 def test_a_model_in_files_is_read_by_two_processes_as_by_one(home: Path, training: dict[str, Any]) -> None:
     kind = "full" if not training else "qlora"
     run(job(home, f"{kind}-one", training=training))

@@ -105,8 +105,8 @@ def test_a_bucket_that_is_full_ends_the_run_with_its_words_and_keeps_the_last_ch
         path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", 400)
         second = start(tmp_path, path, buckets.environment())
         assert second.stdout is not None
-        said = iter(second.stdout.readline, "")
-        assert any("resuming after step" in line for line in said)
+        lines = iter(second.stdout.readline, "")
+        assert any("resuming after step" in line for line in lines)
         second.kill()
         second.communicate()
 
@@ -126,7 +126,7 @@ def test_a_bucket_without_credentials_is_refused_in_one_line(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("uri", "found"),
+    ("uri", "names"),
     [
         ("gs://data/rows", ["rows/a.jsonl", "rows/deep/b.jsonl"]),
         ("gs://data/rows/", ["rows/a.jsonl", "rows/deep/b.jsonl"]),
@@ -136,11 +136,11 @@ def test_a_bucket_without_credentials_is_refused_in_one_line(tmp_path: Path) -> 
     ],
 )
 def test_a_file_a_pattern_and_a_directory_of_a_bucket_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, found: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, names: list[str]
 ) -> None:
     with bucket_of_rows(tmp_path, monkeypatch):
         got = files.find(DataSource(uri=uri), "spec.data.train", print)
-    assert sorted(file.uri for file in got) == sorted(f"gs://data/{name}" for name in found)
+    assert sorted(file.uri for file in got) == sorted(f"gs://data/{name}" for name in names)
     assert [files.read(file) for file in got] == [file.uri.removeprefix("gs://data/").encode() for file in got]
 
 

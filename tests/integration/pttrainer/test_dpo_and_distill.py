@@ -38,8 +38,8 @@ def test_a_killed_and_resumed_run_learns_and_ends_with_the_same_bits(
     both = {"chosen": "yes", "rejected": "no"} if kind == "dpo" else {"completion": "yes"}
     runs.write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{i}?", **both} for i in range(20)])
     run(job(tmp_path, "whole", CASES[kind], **training))
-    found = metrics(tmp_path / "runs" / "whole")
-    assert found[-1]["eval/loss"] < found[0]["eval/loss"]
+    lines = metrics(tmp_path / "runs" / "whole")
+    assert lines[-1]["eval/loss"] < lines[0]["eval/loss"]
     killed_and_resumed(job(tmp_path, "killed", CASES[kind], **training), 6)
-    assert metrics(tmp_path / "runs" / "killed") == found
+    assert metrics(tmp_path / "runs" / "killed") == lines
     assert exported(tmp_path / "runs" / "killed") == exported(tmp_path / "runs" / "whole")

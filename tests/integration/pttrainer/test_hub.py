@@ -92,18 +92,14 @@ def test_a_split_of_a_data_set_is_trained_on_and_its_commit_and_files_are_pinned
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
     "no data set": ({"uri": "hf://datasets/org/nothing"}, "no such data set, or you have no access to it"),
-    "two configurations": (
-        {"uri": f"hf://datasets/{DATASET}", "split": "train"},
-        "several configurations: main, other",
-    ),
-    "two splits": (
-        {"uri": f"hf://datasets/{DATASET}/main"},
-        "the splits test, train; hint: name one in spec.data.train",
-    ),
+    "two configurations": ({"uri": f"hf://datasets/{DATASET}", "split": "train"},
+     "several configurations: main, other"),
+    "two splits": ({"uri": f"hf://datasets/{DATASET}/main"},
+     "the splits test, train; hint: name one in spec.data.train"),
     "no such file": ({"uri": f"hf://datasets/{DATASET}/main/none.parquet"}, "no such file or directory in org/data"),
     "no match": ({"uri": f"hf://datasets/{DATASET}/*/none-*"}, "no file matches the pattern"),
     "no revision": ({"uri": f"hf://datasets/{DATASET}/main", "revision": "v9"}, "at v9: no such branch, tag or commit"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -116,8 +112,8 @@ def test_data_that_are_not_there_are_data_errors_that_name_them(directory: Path,
 
 def test_patterns_and_files_of_a_data_set_are_found(directory: Path, endpoint: str) -> None:
     for path, count in (("main/train-*", 2), ("main/test-00000-of-00001.parquet", 1), ("**/*.parquet", 6)):
-        found = find(directory, endpoint, uri=f"hf://datasets/{DATASET}/{path}", revision="v1")
-        assert len(json.loads(found.stdout.splitlines()[-1])) == count, found.stderr
+        process = find(directory, endpoint, uri=f"hf://datasets/{DATASET}/{path}", revision="v1")
+        assert len(json.loads(process.stdout.splitlines()[-1])) == count, process.stderr
 
 
 def test_a_hub_that_cannot_be_reached_ends_a_run_so_that_it_is_started_again(directory: Path) -> None:

@@ -18,14 +18,6 @@ TOLERANCE = 1e-4
 """Relative, of the loss; Adam's steps magnify what layouts round differently."""
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("layouts")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    runs.write_rows(directory / "eval.jsonl", runs.SUMS[::9])
-    return directory
-
-
 def job(home: Path, name: str, devices: int = 1, slices: int = 1, **parts: Any) -> Path:
     common = {
         "training": {"steps": STEPS, "sequenceLength": 64, "schedule": {"kind": "constant"}},
@@ -79,8 +71,8 @@ def test_four_processes_give_the_curve_of_eight_devices_in_one(home: Path, eight
 
 def test_a_full_fork_goes_on_where_the_other_run_was(home: Path, eight: list[float]) -> None:
     fork = {"uri": f"file://{home}/runs/eight/checkpoints/{HALF}", "state": "full"}
-    said = run(job(home, "forked", 8, training={"parallelism": {"fsdp": 8}}, checkpoint={"fork": fork}))
-    assert f"forking from {fork['uri']} (full state)" in said
+    output = run(job(home, "forked", 8, training={"parallelism": {"fsdp": 8}}, checkpoint={"fork": fork}))
+    assert f"forking from {fork['uri']} (full state)" in output
     assert losses(home / "runs" / "forked") == eight[HALF:]
     assert runs.lineage(home / "runs" / "forked")["fork"] == {"uri": fork["uri"], "step": HALF}
 
@@ -96,11 +88,11 @@ def test_the_best_evaluation_is_exported_and_weights_fork_from_it(home: Path) ->
         checkpoint={"everySteps": 100, "keep": 1, "best": {}},
         export={"checkpoint": "best"},
     )
-    said = run(path)
+    output = run(path)
     directory = home / "runs" / "best"
     best = run_directory.Best.model_validate_json((directory / run_directory.BEST).read_text()).checkpoints[0]
     assert 0 < best.step < STEPS  # the rate grows until it diverges
-    assert f"exporting step {best.step}, the best" in said
+    assert f"exporting step {best.step}, the best" in output
     assert sorted(p.name for p in (directory / run_directory.CHECKPOINTS).iterdir() if p.name.isdigit()) == sorted(
         [str(best.step), str(STEPS)]
     )
@@ -125,9 +117,9 @@ def test_a_rank_whose_peer_stands_still_ends_as_a_hang_and_the_run_goes_on_later
             process.kill()
             process.communicate()
     directory = home / "runs" / "hanging"
-    said = runs.termination(directory)
-    assert said.failure_class == "Hang"
-    assert said.step >= 11
+    termination = runs.termination(directory)
+    assert termination.failure_class == "Hang"
+    assert termination.step >= 11
     assert "in _steps" in (directory / run_directory.stack_file(1, 0)).read_text()
-    second = job(home, "hanging", 1, 2, training={"steps": said.step + 2}, checkpoint={"everySteps": 5})
+    second = job(home, "hanging", 1, 2, training={"steps": termination.step + 2}, checkpoint={"everySteps": 5})
     assert "resuming after step" in run(second, processes=2)

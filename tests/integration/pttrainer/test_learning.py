@@ -41,7 +41,7 @@ def job(home: Path, rows: Path, source: str, **spec: Any) -> Path:
 def failed(path: Path, code: ExitCode, processes: int = 1) -> run_directory.Termination:
     """Runs to an end with this exit code and without an export; what it left for the operator."""
     ends = [runs.end(process) for process in runs.start(path, processes)]
-    assert [found for found, _ in ends] == [code] * processes, ends
+    assert [status for status, _ in ends] == [code] * processes, ends
     assert all("Traceback" not in errors for _, errors in ends)
     left = path.parent / "runs" / path.stem
     assert not (left / run_directory.EXPORT).exists()
@@ -54,15 +54,15 @@ def test_a_reward_that_kills_its_process_on_every_sample_ends_a_run_that_goes_on
     source = f"import os, signal\n{OWN}os.kill(os.getpid(), signal.SIGKILL)\n"
     path = job(tmp_path, rows, source, training={"steps": 50, "maxFailedSteps": 4})
     runs.killed(path, 3)
-    said = failed(path, ExitCode.USER_CODE)
-    assert (said.failure_class, said.step) == ("UserCode", 4)
+    termination = failed(path, ExitCode.USER_CODE)
+    assert (termination.failure_class, termination.step) == ("UserCode", 4)
     for words in (
         "spec.training.maxFailedSteps: 4: 4 steps in a row could not learn, the last of them step 4; ",
         "4 of them for this reason: reward own: 16 of 16 samples have no reward, ",
         "the last: its process died (SIGKILL); ",
         "last good checkpoint: none, no step learned; nothing is exported; hint: ",
     ):
-        assert words in said.message
+        assert words in termination.message
     assert [line["failed_steps"] for line in runs.metrics(tmp_path / "runs" / "run")] == [1, 2, 3, 4]
 
 
@@ -75,12 +75,13 @@ def test_rewards_that_all_hang_are_waited_for_so_long_and_no_longer_by_two_proce
     )  # fmt: skip
     path.write_text(path.read_text().replace("timeoutSeconds: 1", "timeoutSeconds: 0.2"))
     began = time.monotonic()
-    said = failed(path, ExitCode.USER_CODE, processes=2)
+    termination = failed(path, ExitCode.USER_CODE, processes=2)
     assert time.monotonic() - began < 60
     assert (
-        "spec.training.minLearningShare: 0: 2 of 2 steps could not learn; 2 of them for this reason: " in said.message
+        "spec.training.minLearningShare: 0: 2 of 2 steps could not learn; 2 of them for this reason: "
+        in termination.message
     )
-    assert "reward own: 8 of 8 samples have no reward, the last: no answer within 0.2 s; " in said.message
+    assert "reward own: 8 of 8 samples have no reward, the last: no answer within 0.2 s; " in termination.message
 
 
 @pytest.mark.parametrize(("bad", "is_well"), [(2, True), (3, False)])
@@ -98,12 +99,13 @@ def test_half_of_the_steps_may_fail_and_no_more(tmp_path: Path, rows: Path, bad:
         assert [line["failed_steps"] for line in runs.metrics(home)] == [0, 0, 1, 2]
         assert (home / run_directory.EXPORT).exists()
         return
-    said = failed(path, ExitCode.USER_CODE)
+    termination = failed(path, ExitCode.USER_CODE)
     assert (
-        "spec.training.minLearningShare: 0.5: 3 of 4 steps could not learn; 3 of them for this reason: " in said.message
+        "spec.training.minLearningShare: 0.5: 3 of 4 steps could not learn; 3 of them for this reason: "
+        in termination.message
     )
-    assert "samples have no reward, the last: raised ValueError: no" in said.message
-    assert f"last good checkpoint: file://{home}/checkpoints/1; " in said.message
+    assert "samples have no reward, the last: raised ValueError: no" in termination.message
+    assert f"last good checkpoint: file://{home}/checkpoints/1; " in termination.message
     assert sorted(int(place.name) for place in (home / run_directory.CHECKPOINTS).iterdir()) == [1, 3, 4]
 
 
@@ -138,12 +140,14 @@ def test_weights_that_are_not_finite_or_all_0_fail_a_run_shorter_than_any_limit(
     broken = {name: np.full_like(x, value) for name, x in tensors(raw).items()}
     save_file(broken, tmp_path / "model" / "model.safetensors", {"format": "pt"})
     model = {"uri": f"file://{tmp_path}/model", "tokenizer": "random://bytes"}
-    said = failed(sft(tmp_path, "broken", model=model), ExitCode.CONFIG_ERROR)
-    assert says in said.message
-    assert "last good checkpoint: none, no step learned" in said.message
+    termination = failed(sft(tmp_path, "broken", model=model), ExitCode.CONFIG_ERROR)
+    assert says in termination.message
+    assert "last good checkpoint: none, no step learned" in termination.message
 
 
 def test_updates_too_small_for_the_format_of_the_weights_fail_the_run(tmp_path: Path) -> None:
     training = {"precision": {"params": "bfloat16"}, "optimizer": {"learningRate": 1e-12}}
-    said = failed(sft(tmp_path, "small", model={"uri": "random://tiny"}, training=training), ExitCode.CONFIG_ERROR)
-    assert "training: no weight changed: 3 of 3 steps had a gradient" in said.message
+    termination = failed(
+        sft(tmp_path, "small", model={"uri": "random://tiny"}, training=training), ExitCode.CONFIG_ERROR
+    )
+    assert "training: no weight changed: 3 of 3 steps had a gradient" in termination.message

@@ -19,6 +19,6 @@ def test_host_memory_beside_the_weights_stays_under_the_largest_tensor(
     checkpoint: tuple[Path, int], dtype: str, devices: int
 ) -> None:
     directory, largest = checkpoint
-    found = loading_memory.measured(directory, dtype, devices)
-    assert found["weights"] > 300e6 * (2 if dtype == "float32" else 1)
-    assert found["grew"] - found["weights"] <= loading_memory.ALLOWED * largest
+    measured = loading_memory.measured(directory, dtype, devices)
+    assert measured["weights"] > 300e6 * (2 if dtype == "float32" else 1)
+    assert measured["grew"] - measured["weights"] <= loading_memory.ALLOWED * largest

@@ -18,14 +18,6 @@ STEPS = 10
 ADAPTERS = "adapter_model.safetensors"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data of all runs here."""
-    directory = tmp_path_factory.mktemp("lora")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    return directory
-
-
 def job(home: Path, name: str, **changes: Any) -> Path:
     training = {"steps": STEPS, "optimizer": {"learningRate": 3e-2}, "lora": {"rank": 4, "alpha": 8}}
     return runs.job(home, name, {"training": training, "export": {"format": "peft"}}, changes)
@@ -114,8 +106,8 @@ def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in
 
 def _evaluated(directory: Path) -> float:
     """The loss of the only evaluation."""
-    (found,) = (line[run_directory.EVAL_LOSS] for line in metrics(directory) if run_directory.EVAL_LOSS in line)
-    return float(found)
+    (loss,) = (line[run_directory.EVAL_LOSS] for line in metrics(directory) if run_directory.EVAL_LOSS in line)
+    return float(loss)
 
 
 def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_bit(home: Path) -> None:

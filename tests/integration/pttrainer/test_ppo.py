@@ -29,12 +29,12 @@ def job(home: Path, name: str, steps: int, every: int) -> Path:
 
 def test_policy_and_critic_learn_and_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     runs.run(job(tmp_path, "whole", steps=31, every=100))
-    found = runs.metrics(tmp_path / "runs" / "whole")
-    assert np.mean([line[run_directory.REWARD] for line in found[:3]]) < 0.05
-    assert found[-1][run_directory.REWARD] > 0.4
+    lines = runs.metrics(tmp_path / "runs" / "whole")
+    assert np.mean([line[run_directory.REWARD] for line in lines[:3]]) < 0.05
+    assert lines[-1][run_directory.REWARD] > 0.4
 
     runs.killed_and_resumed(job(tmp_path, "killed", steps=7, every=1), 5)
-    assert runs.metrics(tmp_path / "runs" / "killed") == found[:7]
+    assert runs.metrics(tmp_path / "runs" / "killed") == lines[:7]
 
     export = tmp_path / "runs" / "whole" / run_directory.EXPORT
     assert not any("value" in name for name in read_header(export / "model.safetensors"))

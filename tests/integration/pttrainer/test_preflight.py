@@ -47,41 +47,41 @@ def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, 
 
 def test_a_job_that_fits_with_room_is_accepted_by_the_fast_compile(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"batchSize": 8, "sequenceLength": 2048, "steps": 10}
-    code, said = preflight(tmp_path, model="qwen3-0.6b", accelerator="v5e-4", **fields)
+    code, verdict = preflight(tmp_path, model="qwen3-0.6b", accelerator="v5e-4", **fields)
     assert code == 0
-    assert (said["fits"], said["stage"]) == (True, "fast")
-    computed, compiled = said["programs"]
+    assert (verdict["fits"], verdict["stage"]) == (True, "fast")
+    computed, compiled = verdict["programs"]
     assert computed["peak"] == pytest.approx(compiled["peak"], rel=0.10)
     assert computed["arguments"] == pytest.approx(compiled["arguments"], rel=0.01)
     assert compiled["temporaries"] > 0
-    assert said["collectives"][0]["bytes"] > 0
-    assert said["estimate"]["iciSeconds"] > 0
-    assert said["estimate"]["chipHours"] > 0
+    assert verdict["collectives"][0]["bytes"] > 0
+    assert verdict["estimate"]["iciSeconds"] > 0
+    assert verdict["estimate"]["chipHours"] > 0
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 3 * 2**20  # kilobytes
 
 
 def test_a_hopeless_job_is_refused_with_what_it_needs_and_what_there_is(tmp_path: Path) -> None:
-    code, said = preflight(tmp_path, model="llama3.1-8b", accelerator="v5e-4", batchSize=8, sequenceLength=2048)
+    code, verdict = preflight(tmp_path, model="llama3.1-8b", accelerator="v5e-4", batchSize=8, sequenceLength=2048)
     assert code == 70
-    assert not said["fits"]
-    refused = said["programs"][-1]
+    assert not verdict["fits"]
+    refused = verdict["programs"][-1]
     assert (refused["stage"], refused["fits"]) == ("fast", False)
-    assert refused["peak"] > said["available"] == int(15.75 * 2**30)
+    assert refused["peak"] > verdict["available"] == int(15.75 * 2**30)
     assert refused["compileSeconds"] < 120
-    assert any(option["fits"] for option in said["options"])
-    assert said["smallest"]
+    assert any(option["fits"] for option in verdict["options"])
+    assert verdict["smallest"]
 
 
 def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -> None:
     fields = {"batchSize": 32, "sequenceLength": 2048, "rollout": {"maxNewTokens": 1024, "placement": "disaggregated"}}
-    asked = spec("qwen3-0.6b", "v5e-8", algorithm="grpo", **fields)
-    of = shapes_of(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
-    found = compile.compiled(of, TRANSFER, "fast")
+    shared = spec("qwen3-0.6b", "v5e-8", algorithm="grpo", **fields)
+    of = shapes_of(shared.model_copy(update={"pathways": Pathways(enabled=True)}))
+    programs = compile.compiled(of, TRANSFER, "fast")
     counted = next(buffer.bytes for buffer in resident.resident_buffers(of) if buffer.name == resident.UNDER_WAY)
     embedding = 2 * 151_936 * 1024
-    assert found[CUT].output == pytest.approx(embedding / 4, rel=0.01)
-    assert found[PUT].output == pytest.approx(embedding, rel=0.01)
-    assert found[PUT].peak - found[PUT].output == pytest.approx(counted, rel=0.02)
+    assert programs[CUT].output == pytest.approx(embedding / 4, rel=0.01)
+    assert programs[PUT].output == pytest.approx(embedding, rel=0.01)
+    assert programs[PUT].peak - programs[PUT].output == pytest.approx(counted, rel=0.02)
 
 
 def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
@@ -93,6 +93,6 @@ def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags(
 def test_a_flag_that_the_compiler_does_not_take_is_the_jobs_mistake(flag: str) -> None:
     of = shapes_of(spec("tiny", "v5e-4", batchSize=8, sequenceLength=256))
     accelerator = of.spec.accelerator.model_copy(update={"xla_flags": [flag]})
-    asked = replace(of, spec=of.spec.model_copy(update={"accelerator": accelerator}))
+    wrong = replace(of, spec=of.spec.model_copy(update={"accelerator": accelerator}))
     with pytest.raises(ConfigError, match=f"spec.accelerator.xlaFlags: {flag}: the compiler refuses it"):
-        compiler_process.compile_in_child(asked, TRAIN_STEP, "fast")
+        compiler_process.compile_in_child(wrong, TRAIN_STEP, "fast")

@@ -72,19 +72,19 @@ def test_more_steps_and_another_interval_go_on_and_are_named(home: Path, killed:
     directory = again(killed, tmp_path)
     shutil.copy(home / "train.jsonl", tmp_path)
     path = job(tmp_path, data=tmp_path / "train.jsonl", training={"steps": 8}, checkpoint={"everySteps": 3})
-    said = runs.run(path)
+    output = runs.run(path)
     for line in (
         "spec.training.steps: was 6, is 8; the cosine schedule then covers the new length",
         "spec.checkpoint.everySteps: was 2, is 3",
         f"spec.data.train.uri: was file://{home}/train.jsonl, is file://{tmp_path}/train.jsonl",
     ):
-        assert f"changed since the last attempt: {line}" in said
-    assert "resuming after step" in said
+        assert f"changed since the last attempt: {line}" in output
+    assert "resuming after step" in output
     assert [line["step"] for line in runs.lines(directory)] == list(range(1, 9))
     changes = runs.lineage(directory)["changes"]
     assert {"step": checkpoint(killed), "field": "spec.training.steps", "from": "6", "to": "8"} in changes
-    assert "changed" not in (said := runs.run(path))
-    assert "resuming after step 8, the last one: there is nothing left to train" in said
+    assert "changed" not in (output := runs.run(path))
+    assert "resuming after step 8, the last one: there is nothing left to train" in output
 
 
 def test_rows_that_changed_between_attempts_are_refused_by_the_file_s_name(
@@ -96,8 +96,10 @@ def test_rows_that_changed_between_attempts_are_refused_by_the_file_s_name(
     runs.run(path)
     before = digests(tmp_path / "runs" / "edited")
     rows.write_bytes(rows.read_bytes()[:-1] + b" ")
-    said = runs.refused(path, ExitCode.DATA_ERROR)
-    assert re.search(rf"spec\.data\.train\.uri: file://{rows}: was [\d,]+ bytes \(sha256 \w+\), is [\d,]+ bytes", said)
+    output = runs.refused(path, ExitCode.DATA_ERROR)
+    assert re.search(
+        rf"spec\.data\.train\.uri: file://{rows}: was [\d,]+ bytes \(sha256 \w+\), is [\d,]+ bytes", output
+    )
     assert digests(tmp_path / "runs" / "edited") == before
 
 
@@ -105,10 +107,10 @@ def test_starting_over_keeps_the_old_run_beside_the_new_one(home: Path, killed: 
     directory = again(killed, tmp_path)
     before = digests(directory)
     path = job(tmp_path, data=home / "other.jsonl", training={"steps": 1})
-    code, said = runs.end(runs.command("run", str(path), "--fresh"))
-    assert code == 0, said
+    code, output = runs.end(runs.command("run", str(path), "--fresh"))
+    assert code == 0, output
     kept = directory.with_name("edited.previous-1")
-    assert f"is kept as file://{kept}" in said
+    assert f"is kept as file://{kept}" in output
     assert digests(kept) == before
     assert [line["step"] for line in runs.lines(directory)] == [1]
 
@@ -116,8 +118,8 @@ def test_starting_over_keeps_the_old_run_beside_the_new_one(home: Path, killed: 
 def test_the_fork_that_a_refusal_names_begins_a_new_run(home: Path, killed: Path, tmp_path: Path) -> None:
     again(killed, tmp_path)
     edited = {"training": {"steps": 1, "optimizer": {"learningRate": 1e-3}}}
-    said = runs.refused(job(tmp_path, data=home / "train.jsonl", **edited), ExitCode.CONFIG_ERROR)
-    hinted = re.search(r"`(checkpoint: .*?)`", said)
+    output = runs.refused(job(tmp_path, data=home / "train.jsonl", **edited), ExitCode.CONFIG_ERROR)
+    hinted = re.search(r"`(checkpoint: .*?)`", output)
     assert hinted is not None
     fork = yaml.safe_load(hinted[1])
     assert "forking from" in runs.run(job(tmp_path, "forked", data=home / "train.jsonl", **edited, **fork))

@@ -65,10 +65,10 @@ def test_broken_rows_are_skipped_and_a_killed_run_skips_the_same(home: Path) -> 
 def test_too_many_in_a_row_end_the_run_keep_the_batch_and_say_what_to_try(home: Path) -> None:
     runs.refused(job(home, "hopeless", "all", maxNonFiniteSteps=3), ExitCode.CONFIG_ERROR)
     left = home / "runs" / "hopeless"
-    said = runs.termination(left)
-    assert said.failure_class == "ConfigError"
-    assert "loss and grad_norm are not finite in 3 steps in a row" in said.message
-    assert f"file://{left}/{run_directory.batch_file(3)}" in said.message
+    termination = runs.termination(left)
+    assert termination.failure_class == "ConfigError"
+    assert "loss and grad_norm are not finite in 3 steps in a row" in termination.message
+    assert f"file://{left}/{run_directory.batch_file(3)}" in termination.message
     rows = [json.loads(line) for line in (left / run_directory.batch_file(3)).read_text().splitlines()]
     assert len(rows) == 4
     assert all("Z" in text for row in rows for text in row["text"])

@@ -20,15 +20,6 @@ from ptapi.failures import ExitCode
 STEPS = 12
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data, and a cache of compiled steps that all runs here share."""
-    directory = tmp_path_factory.mktemp("sft")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    runs.write_rows(directory / "eval.jsonl", runs.SUMS[::9])
-    return directory
-
-
 def job(home: Path, name: str, into: Path | None = None, **changes: Any) -> Path:
     return runs.job(
         home, name, {"training": {"steps": STEPS}, "output": {"uri": f"file://{into or home / 'runs'}"}}, changes
@@ -76,11 +67,11 @@ def test_a_run_learns_and_leaves_a_whole_run_directory(reference: Path) -> None:
     losses = [line["loss"] for line in metrics(reference)]
     assert losses[0] == pytest.approx(5.6, abs=0.2)  # about ln 264
     assert losses[-1] < 0.75 * losses[0]
-    said = progress(reference)
-    assert (said.stage, said.step, said.total_steps) == ("done", STEPS, STEPS)
-    assert said.checkpoint is not None
-    assert said.checkpoint.step == STEPS
-    assert Path(said.checkpoint.uri.removeprefix("file://")).is_dir()
+    reported = progress(reference)
+    assert (reported.stage, reported.step, reported.total_steps) == ("done", STEPS, STEPS)
+    assert reported.checkpoint is not None
+    assert reported.checkpoint.step == STEPS
+    assert Path(reported.checkpoint.uri.removeprefix("file://")).is_dir()
     assert termination(reference).exit_code == 0
     for name in (
         run_directory.OWNER,
@@ -109,15 +100,15 @@ def test_sigterm_saves_says_so_and_the_next_attempt_goes_on(home: Path, referenc
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
     assert code == ExitCode.PREEMPTED_SAVED, err
-    said = run_directory.Termination.model_validate_json((tmp_path / "log").read_text())
-    assert said.failure_class == "Preempted"
-    assert f"stopped by SIGTERM at step {said.step}: checkpoint saved" in said.message
-    assert 3 <= said.step < STEPS
+    last_words = run_directory.Termination.model_validate_json((tmp_path / "log").read_text())
+    assert last_words.failure_class == "Preempted"
+    assert f"stopped by SIGTERM at step {last_words.step}: checkpoint saved" in last_words.message
+    assert 3 <= last_words.step < STEPS
     assert "Traceback" not in err
     code, out, err = run(home, path)
     assert code == 0, err
-    assert f"resuming after step {said.step}" in err
-    assert out.startswith(f"step {said.step + 1}/")
+    assert f"resuming after step {last_words.step}" in err
+    assert out.startswith(f"step {last_words.step + 1}/")
     assert metrics(directory_of(home, "asked")) == metrics(reference)
     assert exported(directory_of(home, "asked")) == exported(reference)
 
@@ -141,10 +132,10 @@ def test_the_export_is_a_model_that_another_job_starts_from(home: Path, referenc
     )
     code, _, err = run(home, path)
     assert code == 0, err
-    found = metrics(directory_of(home, "second"))
-    assert [line["step"] for line in found] == [0, 1]
-    assert found[0]["eval/loss"] == pytest.approx(metrics(reference)[-1]["loss"], abs=0.4)
-    assert found[1]["eval/loss"] < found[0]["eval/loss"]
+    lines = metrics(directory_of(home, "second"))
+    assert [line["step"] for line in lines] == [0, 1]
+    assert lines[0]["eval/loss"] == pytest.approx(metrics(reference)[-1]["loss"], abs=0.4)
+    assert lines[1]["eval/loss"] < lines[0]["eval/loss"]
 
 
 def test_eight_devices_and_micro_batches_give_the_curve_of_one(home: Path, reference: Path) -> None:

@@ -15,13 +15,6 @@ STEPS = 100
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("two")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    return directory
-
-
-@pytest.fixture(scope="module")
 def whole(home: Path) -> Path:
     """The directory of a run that nothing happened to."""
     runs.run(job(home, "whole"))
@@ -67,8 +60,8 @@ def test_a_trainer_that_was_stopped_writes_nothing_more_once_another_has_taken_o
     assert code == ExitCode.OUTPUT_CONFLICT, errors
     assert f"pid {second.pid} has held the lease since" in errors
     assert "Traceback" not in errors
-    said = run_directory.Termination.model_validate_json((home / "log").read_text())
-    assert (said.exit_code, said.failure_class) == (ExitCode.OUTPUT_CONFLICT, "OutputConflict")
+    last_words = run_directory.Termination.model_validate_json((home / "log").read_text())
+    assert (last_words.exit_code, last_words.failure_class) == (ExitCode.OUTPUT_CONFLICT, "OutputConflict")
     code, errors = end(second)
     assert code == ExitCode.OK, errors
     assert f"waiting for ptctl train on {os.uname().nodename}, pid {first.pid}" in errors

@@ -79,11 +79,11 @@ def test_the_same_seed_makes_the_same_data_and_no_word_is_in_both_files(name: st
         TASKS[name].write_data(tmp_path / folder, seed)
     read = {folder: (tmp_path / folder / "train.jsonl").read_text() for folder in "abc"}
     assert read["a"] == read["b"] != read["c"]
-    asked = [
+    questions = [
         {json.loads(line)["question"] for line in (tmp_path / "a" / f"{part}.jsonl").read_text().splitlines()}
         for part in ("train", "eval")
     ]
-    assert not asked[0] & asked[1]
+    assert not questions[0] & questions[1]
 
 
 def test_the_student_of_distillation_is_shown_half_of_the_cipher_and_its_teacher_all(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def share_right(folder: Path, name: str) -> list[float]:
     pairs = {part: [pair for row in rows for pair in zip(*row.values(), strict=True)] for part, rows in shown.items()}
     code, answers = dict(pairs["eval.jsonl"]), pairs[name]
     return [
-        sum(answer == code[letter] for asked, answer in answers if asked == letter)
-        / sum(asked == letter for asked, _ in answers)
+        sum(answer == code[letter] for shown_letter, answer in answers if shown_letter == letter)
+        / sum(shown_letter == letter for shown_letter, _ in answers)
         for letter in sorted(code)
     ]
 
@@ -116,8 +116,8 @@ def test_an_outcome_is_read_from_the_metrics_of_its_run(tmp_path: Path) -> None:
             {"step": 2, "reward": 0.75, "clip_fraction": 0.2, "eval/reward": 0.9},
         ],
     )
-    found = trial.read(Trial("grpo", lambda place: {}, Bar("eval/reward", least=0.5)), metrics)
-    assert found == {"steps": 2, "curve": [[0, 0.2], [2, 0.9]], "reward": [[1, 0.5], [2, 0.75]], "clipped": 0.15}
+    outcome = trial.read(Trial("grpo", lambda place: {}, Bar("eval/reward", least=0.5)), metrics)
+    assert outcome == {"steps": 2, "curve": [[0, 0.2], [2, 0.9]], "reward": [[1, 0.5], [2, 0.75]], "clipped": 0.15}
 
 
 def test_a_trial_done_again_replaces_its_entry(tmp_path: Path) -> None:
@@ -178,11 +178,11 @@ def test_a_missed_bar_ends_with_1_and_says_so(
     monkeypatch.setitem(run.TASKS, "spelling", task(Bar("m", least=0.8), Bar("m", least=0.99)))
     pretend(monkeypatch, [])
     assert run.main(["spelling", "--seeds", "3", "--out", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert "[1/2] spelling/trial-0, seed 3: m 0.200 -> 0.900 in 4 steps, 20 s, 30 CPU-s: reached its bar" in said.out
-    assert f"FAILED: 1 of 2 trials reached their bar, 1 missed it; jobs, logs and runs: {tmp_path}\n" in said.out
-    assert "[2/2] spelling/trial-1, seed 3: begins" in said.err
-    assert "missed its bar: at least 0.99" in said.err.splitlines()[-1]
+    output = capsys.readouterr()
+    assert "[1/2] spelling/trial-0, seed 3: m 0.200 -> 0.900 in 4 steps, 20 s, 30 CPU-s: reached its bar" in output.out
+    assert f"FAILED: 1 of 2 trials reached their bar, 1 missed it; jobs, logs and runs: {tmp_path}\n" in output.out
+    assert "[2/2] spelling/trial-1, seed 3: begins" in output.err
+    assert "missed its bar: at least 0.99" in output.err.splitlines()[-1]
 
 
 def test_a_trial_whose_need_failed_is_not_tried(
@@ -199,9 +199,9 @@ def test_a_trial_whose_need_failed_is_not_tried(
     pretend(monkeypatch, ran)
     assert run.main(["spelling", "--seeds", "0", "--out", str(tmp_path)]) == 1
     assert ran == [("broken", 0)]
-    said = capsys.readouterr()
-    assert "spelling/trial-2, seed 0: not run, as spelling/broken failed" in said.err
-    assert "FAILED: 0 of 3 trials reached their bar, 3 failed" in said.out
+    output = capsys.readouterr()
+    assert "spelling/trial-2, seed 0: not run, as spelling/broken failed" in output.err
+    assert "FAILED: 0 of 3 trials reached their bar, 3 failed" in output.out
 
 
 def test_ctrl_c_says_how_to_go_on(

@@ -64,8 +64,8 @@ def test_no_rule_has_a_wildcard() -> None:
 
 
 def test_jobs_may_be_made_read_and_deleted_and_nothing_else() -> None:
-    found = [rule for _, rule in rules({}) if rule["apiGroups"] == ["batch"]]
-    assert found == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "create", "delete"]}]
+    granted = [rule for _, rule in rules({}) if rule["apiGroups"] == ["batch"]]
+    assert granted == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "create", "delete"]}]
 
 
 def test_deployments_and_services_are_the_operators_only_with_tensorboard_servers() -> None:
@@ -134,8 +134,8 @@ def test_nobody_reaches_the_operator_but_for_its_probes_and_metrics() -> None:
 
 def test_trainers_of_every_served_namespace_get_their_policy() -> None:
     values = {"networkPolicy": {"enabled": True}, "namespaces": ["team-a", "team-b"]}
-    found = [each["metadata"]["namespace"] for each in of_kind(values, "NetworkPolicy")]
-    assert found == ["posttrain-system", "team-a", "team-b"]
+    namespaces = [each["metadata"]["namespace"] for each in of_kind(values, "NetworkPolicy")]
+    assert namespaces == ["posttrain-system", "team-a", "team-b"]
 
 
 def made_metrics() -> set[str]:
@@ -243,8 +243,8 @@ def test_wrong_values_are_refused_by_name(values: Values, word: str) -> None:
 def test_node_pools_are_off_until_the_cluster_is_named() -> None:
     assert [name for name in operator_env({}) if "GKE" in name or "POOL" in name] == []
     gke = {"project": "my-project", "location": "us-east5", "cluster": "tpus", "sharePools": True, "rounds": 3}
-    found = operator_env({"gke": gke})
-    settings = Settings.from_env(found)
+    env = operator_env({"gke": gke})
+    settings = Settings.from_env(env)
     assert (settings.gke_project, settings.gke_location, settings.gke_cluster) == ("my-project", "us-east5", "tpus")
     assert (settings.share_pools, settings.capacity_rounds, settings.pool_idle_seconds) == (True, 3, 300.0)
 

@@ -152,11 +152,11 @@ def test_every_command_in_a_document_or_a_help_is_one_of_ptctl(where: str, line:
 @cache
 def fields() -> tuple[frozenset[str], frozenset[str]]:
     """Every path of spec, status and the chart's values, from each of its words on; and the words that begin one."""
-    found = [path for name, model in (("spec", PostTrainJobSpec), ("status", PostTrainJobStatus))
+    paths = [path for name, model in (("spec", PostTrainJobSpec), ("status", PostTrainJobStatus))
              for path in _paths(structural(model), (name,))]  # fmt: skip
-    found += _values(yaml.safe_load((ROOT / "charts/posttrain/values.yaml").read_text()), ())
-    ends = frozenset(".".join(path[start:]) for path in found for start in range(len(path)))
-    heads = frozenset(word for path in found for word in path[:2] if path[0] == "spec") | {"status"}
+    paths += _values(yaml.safe_load((ROOT / "charts/posttrain/values.yaml").read_text()), ())
+    ends = frozenset(".".join(path[start:]) for path in paths for start in range(len(path)))
+    heads = frozenset(word for path in paths for word in path[:2] if path[0] == "spec") | {"status"}
     return ends, heads | frozenset(PostTrainJobSpec.model_fields["algorithm"].annotation.model_fields)  # type: ignore[union-attr]
 
 

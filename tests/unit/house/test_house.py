@@ -68,13 +68,13 @@ def test_every_direct_dependency_has_a_tested_version() -> None:
 def test_no_file_names_a_package_index_or_a_path_of_this_machine() -> None:
     index = re.compile(r"index-url|extra-index|/opt/pypi|/work/(main|venv|shared|team)")
     guard = Path(__file__).resolve()
-    found = [
+    matches = [
         f"{path.relative_to(ROOT)}: {match.group()}"
         for path in tracked_files()
         if path.suffix in TEXT_SUFFIXES and path != guard
         for match in index.finditer(path.read_text(errors="ignore"))
     ]
-    assert found == []
+    assert matches == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:
@@ -97,8 +97,8 @@ def test_every_room_has_a_readme() -> None:
 
 
 def test_quick_leaves_out_the_trainer_and_the_simulations_and_nothing_else() -> None:
-    said = subprocess.run(["make", "-n", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    line = next(line for line in said.splitlines() if "pytest" in line)
+    commands = subprocess.run(["make", "-n", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in commands.splitlines() if "pytest" in line)
     assert re.findall(r"tests/\S+|--ignore-glob=\S+", line.replace("--ignore=", "")) == [
         "tests/unit",
         "tests/unit/pttrainer",

@@ -60,8 +60,8 @@ def defaulted(document: dict[str, Any]) -> dict[str, Any]:
 
 def test_crd_files_are_up_to_date() -> None:
     for name, marks in (("manifests/crds", {}), ("charts/posttrain/files", {"helm.sh/resource-policy": "keep"})):
-        found = (ROOT / name / "posttrain.dev_posttrainjobs.yaml").read_text()
-        assert found == crd_yaml(marks), "hint: make crds"
+        written = (ROOT / name / "posttrain.dev_posttrainjobs.yaml").read_text()
+        assert written == crd_yaml(marks), "hint: make crds"
     assert yaml.safe_load(crd_yaml()) == crd()
 
 
@@ -75,8 +75,8 @@ def test_schema_is_structural() -> None:
 def test_no_rule_stands_twice_at_one_place_because_a_server_takes_them_by_their_text() -> None:
     """Server-side apply refuses such a CRD as a whole."""
     for path, node in nodes(SCHEMA):
-        said = [each["rule"] for each in node.get("x-kubernetes-validations", [])]
-        assert len(said) == len(set(said)), path
+        rules = [each["rule"] for each in node.get("x-kubernetes-validations", [])]
+        assert len(rules) == len(set(rules)), path
 
 
 def test_every_default_keeps_the_rules_as_it_is_written() -> None:
@@ -151,11 +151,11 @@ def test_each_rule_says_the_same_in_cel_and_in_python(wrong: Any) -> None:
     job = PostTrainJob.model_validate(document, by_alias=True, by_name=False)
     whole = defaulted(document)
     for rule in filter(has_cel, RULES):
-        for path, found in objects_at(job, rule.scope):
+        for path, value in objects_at(job, rule.scope):
             here = _document_at(whole, path)
             # Where nothing is, the API server evaluates nothing.
             kept = here is None or evaluate(rule.condition.cel, self=here)
-            assert kept == rule.condition.holds(found), (rule, path)
+            assert kept == rule.condition.holds(value), (rule, path)
 
 
 def _document_at(document: Any, path: str) -> Any:

@@ -43,28 +43,28 @@ def below(map_: str) -> tuple[str, str]:
 
 def test_a_field_that_nobody_classified_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "changes", dict)
-    (found,) = resume.differences(job(), job(tensorboard={"enabled": False}))
-    assert found.change is Change.MEANING
+    (difference,) = resume.differences(job(), job(tensorboard={"enabled": False}))
+    assert difference.change is Change.MEANING
 
 
 def test_what_may_change_in_a_cluster_may_change_here() -> None:
     assert {resume.changes()[field] for field in (*CHANGEABLE, QUEUE)} == {Change.FREE}
 
 
-def found(before: PostTrainJob, now: PostTrainJob) -> list[tuple[str, str]]:
+def differences(before: PostTrainJob, now: PostTrainJob) -> list[tuple[str, str]]:
     return [(str(x), x.change.name) for x in resume.differences(before, now)]
 
 
 def test_a_default_is_the_same_said_or_not() -> None:
-    said = job(algorithm={"sft": {"lossOnPrompt": False}}, checkpoint={"keep": 2}, rollout={})
-    assert found(job(), said) == []
+    explicit = job(algorithm={"sft": {"lossOnPrompt": False}}, checkpoint={"keep": 2}, rollout={})
+    assert differences(job(), explicit) == []
 
 
 def test_what_comes_or_goes_whole_is_one_difference() -> None:
-    assert found(job(), job(training={"steps": 12, "profile": {"start": 2}})) == [
+    assert differences(job(), job(training={"steps": 12, "profile": {"start": 2}})) == [
         ('spec.training.profile: was unset, is {"start": 2, "steps": 3}', "FREE")
     ]
-    (lora,) = found(job(training={"steps": 12, "lora": {"rank": 4}}), job())
+    (lora,) = differences(job(training={"steps": 12, "lora": {"rank": 4}}), job())
     assert lora[0].startswith('spec.training.lora: was {"rank": 4,')
     assert lora[1] == "MEANING"
 
@@ -72,16 +72,16 @@ def test_what_comes_or_goes_whole_is_one_difference() -> None:
 def test_values_of_environment_variables_are_not_repeated() -> None:
     before = job(env=[{"name": "PLACE", "value": "there-1"}])
     now = job(env=[{"name": "PLACE", "value": "there-2"}, {"name": "MORE", "value": "there-3"}])
-    assert found(before, now) == [
+    assert differences(before, now) == [
         ("spec.env[0].value: was (not shown), is (not shown)", "FREE"),
         ("spec.env[1]: was unset, is (not shown)", "FREE"),
     ]
 
 
 def test_auto_counts_as_the_number_format_that_it_comes_to() -> None:
-    said = job(training={"steps": 12, "precision": {"compute": "float32"}})
-    assert found(job(), said) == []
-    assert found(job(), job(accelerator={"type": "v6e-1"})) == [
+    explicit = job(training={"steps": 12, "precision": {"compute": "float32"}})
+    assert differences(job(), explicit) == []
+    assert differences(job(), job(accelerator={"type": "v6e-1"})) == [
         ("spec.training.precision.compute: was float32, is bfloat16", "MEANING"),
         ("spec.accelerator.type: was cpu-1, is v6e-1", "FREE"),
     ]

@@ -74,9 +74,9 @@ def below(*path: str) -> st.SearchStrategy[Any]:
     """Values of a field of the spec."""
     node = structural(PostTrainJob)
     for step in ("spec", *path):
-        found = child(node, step)
-        assert found is not None
-        node = found
+        field = child(node, step)
+        assert field is not None
+        node = field
     return values(node)
 
 

@@ -63,10 +63,10 @@ def used(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "manifests" / "demo").glob("*.yaml")), ids=lambda path: path.name)
 def test_the_jobs_of_the_demo_use_what_is_stable_alone(path: Path) -> None:
-    found = list(used(yaml.safe_load(path.read_text())["spec"]))
-    assert len(found) > 5
-    assert [name for name, _ in found if stability.is_experimental(name)] == []
-    assert [pair for pair in found if pair[1] in stability.experimental_values(pair[0])] == []
+    pairs = list(used(yaml.safe_load(path.read_text())["spec"]))
+    assert len(pairs) > 5
+    assert [name for name, _ in pairs if stability.is_experimental(name)] == []
+    assert [pair for pair in pairs if pair[1] in stability.experimental_values(pair[0])] == []
 
 
 def test_the_page_marks_every_field() -> None:

@@ -58,15 +58,15 @@ def test_lines_say_each_change_at_once_and_are_never_silent_for_five_seconds() -
     err = io.StringIO()
     lines = PlainView(Console(io.StringIO(), err))
     shown.start("cluster", "starting")
-    said_at = [clock.now]
+    last_line = [clock.now]
     for _ in range(200):
         clock.now += 0.25
         before = err.tell()
         lines.draw(shown)
         if err.tell() != before:
-            assert clock.now - said_at[-1] < 5
-            said_at.append(clock.now)
-    assert clock.now - said_at[-1] < 5
+            assert clock.now - last_line[-1] < 5
+            last_line.append(clock.now)
+    assert clock.now - last_line[-1] < 5
     shown.finish("cluster", "is up")
     shown.start(SFT, "accepted")
     lines.draw(shown)

@@ -225,8 +225,8 @@ def test_describe_of_a_job_that_no_operator_has_seen_says_so(invoke: Invoke, kub
     job = make_job("a")
     del job["status"]
     kube.put(POSTTRAINJOBS, job)
-    said = "Operator:        none has seen the job yet; hint: does one run, and serve namespace default?\n"
-    assert said in invoke("workload", "describe", "a").out
+    line = "Operator:        none has seen the job yet; hint: does one run, and serve namespace default?\n"
+    assert line in invoke("workload", "describe", "a").out
     kube.put(POSTTRAINJOBS, {**job, "status": {"phase": "Pending"}})
     assert "none has seen" not in invoke("workload", "describe", "a").out
 

@@ -14,9 +14,9 @@ import ptctl.trainer_process
 from ptctl.planning.prices import Prices, read
 
 Invoke = Callable[..., Any]
-FOUND = {"settings": {"training.microBatchSize": 16, "training.lora": {}}, "peak": 12 << 30, "available": 16 << 30}
+CHANGE = {"settings": {"training.microBatchSize": 16, "training.lora": {}}, "peak": 12 << 30, "available": 16 << 30}
 FITTED = {
-    "found": {**FOUND, "devices_per_chip": 1},
+    "change": {**CHANGE, "devices_per_chip": 1},
     "refused": [{"settings": {}}],
     "confirmed_by": "fast compile",
     "tried": 38,
@@ -75,7 +75,7 @@ def test_fit_without_a_change_that_helps_ends_with_1(
     invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trainer_code(job: Any, verb: str, *words: str, forked: bool) -> int:
-        Path(words[-1]).write_text(json.dumps({**FITTED, "found": None, "refused": []}))
+        Path(words[-1]).write_text(json.dumps({**FITTED, "change": None, "refused": []}))
         return 70
 
     monkeypatch.setattr(ptctl.trainer_process, "trainer_code", trainer_code)

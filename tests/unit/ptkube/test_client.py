@@ -31,7 +31,7 @@ from ptkube.resources import CRDS, JOBSETS, NODES, PODS, Manifest
 
 
 @dataclass
-class Seen:
+class Request:
     method: str
     path: str
     headers: dict[str, str]
@@ -46,10 +46,14 @@ class Script:
     """Answers in the order they were queued; records what came in."""
 
     answers: list[Answer] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     hung_up: threading.Event = field(default_factory=threading.Event)
     port: int = 0
     folder: Path = Path()
+
+    @property
+    def authorizations(self) -> list[str]:
+        return [request.headers["Authorization"] for request in self.requests]
 
     def kube(self, namespace: str = "default", **user: Any) -> Kube:
         return Kube.load(str(self.kubeconfig(namespace, **user)))
@@ -80,7 +84,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
         def handle_one(self) -> None:
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             body = json.loads(raw) if raw else None
-            script.seen.append(Seen(self.command, self.path, dict(self.headers), body))
+            script.requests.append(Request(self.command, self.path, dict(self.headers), body))
             answer = script.answers.pop(0)
             if callable(answer):
                 answer(self)
@@ -142,7 +146,7 @@ def test_get_names_group_version_namespace_and_name_in_the_path(script: Script) 
     assert kube.get(JOBSETS, "a", "ns") == {"kind": "JobSet"}
     kube.get(PODS, "b")
     kube.get(NODES, "c", None)
-    assert [s.path for s in script.seen] == [
+    assert [s.path for s in script.requests] == [
         "/apis/jobset.x-k8s.io/v1alpha2/namespaces/ns/jobsets/a",
         "/api/v1/namespaces/team/pods/b",
         "/api/v1/nodes/c",
@@ -160,9 +164,9 @@ def test_list_follows_continue_tokens_and_gives_items_their_kind(script: Script)
         ("Pod", "v1", "a"),
         ("Pod", "v1", "b"),
     ]
-    assert "labelSelector=app%3Dx%2Ctier%20in%20%28a%2Cb%29" in script.seen[0].path
-    assert "fieldSelector=spec.nodeName%3Dn" in script.seen[0].path
-    assert "continue=next" in script.seen[1].path
+    assert "labelSelector=app%3Dx%2Ctier%20in%20%28a%2Cb%29" in script.requests[0].path
+    assert "fieldSelector=spec.nodeName%3Dn" in script.requests[0].path
+    assert "continue=next" in script.requests[1].path
 
 
 def test_list_that_outlived_its_continue_token_is_taken_in_one_piece(script: Script) -> None:
@@ -173,7 +177,7 @@ def test_list_that_outlived_its_continue_token_is_taken_in_one_piece(script: Scr
     ]
     result = script.kube().list(PODS)
     assert [i["metadata"]["name"] for i in result.items] == ["b"]
-    assert "limit" not in script.seen[2].path
+    assert "limit" not in script.requests[2].path
 
 
 def test_list_of_a_null_items_field_is_empty(script: Script) -> None:
@@ -188,42 +192,42 @@ def test_create_posts_to_the_namespace_of_the_body_and_can_be_dry(script: Script
     kube.create(PODS, body)
     kube.create(PODS, body, dry_run=True)
     kube.create(PODS, body, name="a", subresource="eviction")
-    assert [(s.method, s.path) for s in script.seen] == [
+    assert [(s.method, s.path) for s in script.requests] == [
         ("POST", "/api/v1/namespaces/ns/pods"),
         ("POST", "/api/v1/namespaces/ns/pods?dryRun=All"),
         ("POST", "/api/v1/namespaces/ns/pods/a/eviction"),
     ]
-    assert script.seen[0].body == {"apiVersion": "v1", "kind": "Pod", **body}
-    assert script.seen[2].body == body, "a subresource has a kind of its own"
+    assert script.requests[0].body == {"apiVersion": "v1", "kind": "Pod", **body}
+    assert script.requests[2].body == body, "a subresource has a kind of its own"
 
 
 def test_create_of_a_cluster_scoped_kind_has_no_namespace_in_its_path(script: Script) -> None:
     script.answers = [(201, {})]
     script.kube().create(CRDS, {"metadata": {"name": "a.b"}})
-    assert script.seen[0].path == "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    assert script.requests[0].path == "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def test_apply_is_server_side_and_states_manager_force_and_kind(script: Script) -> None:
     script.answers = [(200, {})]
     script.kube().apply(JOBSETS, {"metadata": {"name": "a", "namespace": "ns"}}, field_manager="me")
-    seen = script.seen[0]
-    assert seen.method == "PATCH"
-    assert seen.path.endswith("/jobsets/a?fieldManager=me&force=true")
-    assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
-    assert (seen.body["apiVersion"], seen.body["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    sent = script.requests[0]
+    assert sent.method == "PATCH"
+    assert sent.path.endswith("/jobsets/a?fieldManager=me&force=true")
+    assert sent.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert (sent.body["apiVersion"], sent.body["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
 
 
 def test_patch_is_a_merge_patch(script: Script) -> None:
     script.answers = [(200, {})]
     script.kube().patch(PODS, "a", "ns", {"status": {"phase": "Running"}}, subresource="status")
-    assert script.seen[0].path == "/api/v1/namespaces/ns/pods/a/status"
-    assert script.seen[0].headers["Content-Type"] == "application/merge-patch+json"
+    assert script.requests[0].path == "/api/v1/namespaces/ns/pods/a/status"
+    assert script.requests[0].headers["Content-Type"] == "application/merge-patch+json"
 
 
 def test_delete_sends_propagation_grace_and_uid(script: Script) -> None:
     script.answers = [(200, {})]
     script.kube().delete(PODS, "a", "ns", propagation="Foreground", grace_s=0, uid="u1")
-    assert script.seen[0].body == {
+    assert script.requests[0].body == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "propagationPolicy": "Foreground",
@@ -285,7 +289,7 @@ def test_lost_connection_is_not_retried_where_repeating_could_do_it_twice(script
     script.answers = [drop, (201, {})]
     with pytest.raises(Unreachable):
         script.kube().create(PODS, {"metadata": {"name": "a"}})
-    assert len(script.seen) == 1
+    assert len(script.requests) == 1
 
 
 def test_connections_are_reused_and_a_dead_idle_one_is_noticed_before_a_write(script: Script) -> None:
@@ -327,9 +331,9 @@ def test_watch_yields_events_and_hides_bookmarks_unless_asked(script: Script) ->
     kube = script.kube()
     assert list(kube.watch(PODS, "ns", resource_version="4", timeout_s=7)) == [("ADDED", pod)]
     assert [kind for kind, _ in kube.watch(PODS, bookmarks=True)] == ["ADDED", "BOOKMARK"]
-    assert "resourceVersion=4" in script.seen[0].path
-    assert "timeoutSeconds=7" in script.seen[0].path
-    assert script.seen[1].path.startswith("/api/v1/pods?watch=true")
+    assert "resourceVersion=4" in script.requests[0].path
+    assert "timeoutSeconds=7" in script.requests[0].path
+    assert script.requests[1].path.startswith("/api/v1/pods?watch=true")
 
 
 def test_watch_from_an_old_version_raises_gone_as_status_or_as_event(script: Script) -> None:
@@ -379,7 +383,7 @@ def test_pod_logs_yield_lines_and_survive_bytes_that_are_not_text(script: Script
     script.answers = [(200, b"one\ntw\xffo\nlast without newline")]
     lines = list(script.kube().pod_logs("a", "ns", container="c", tail=0))
     assert lines == ["one", "tw\ufffdo", "last without newline"]
-    assert script.seen[0].path == "/api/v1/namespaces/ns/pods/a/log?container=c&tailLines=0"
+    assert script.requests[0].path == "/api/v1/namespaces/ns/pods/a/log?container=c&tailLines=0"
 
 
 def plugin(folder: Path, **credential: str) -> Manifest:
@@ -400,7 +404,7 @@ def test_a_401_makes_an_exec_plugin_run_again(script: Script, tmp_path: Path) ->
     kube = script.kube(exec=plugin(tmp_path))
     kube.get(PODS, "a", "ns")
     kube.get(PODS, "a", "ns")
-    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
+    assert script.authorizations == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
 
 
 def test_an_exec_plugin_runs_again_only_when_its_token_expires(script: Script, tmp_path: Path) -> None:
@@ -410,7 +414,7 @@ def test_an_exec_plugin_runs_again_only_when_its_token_expires(script: Script, t
     kube.get(PODS, "a", "ns")
     kube.get(PODS, "a", "ns")
     script.kube(exec=plugin(tmp_path, expirationTimestamp="2020-01-01T00:00:00Z")).get(PODS, "a", "ns")
-    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer token-1", "Bearer token-1", "Bearer token-3"]
+    assert script.authorizations == ["Bearer token-1", "Bearer token-1", "Bearer token-3"]
 
 
 def test_a_401_reads_the_kubeconfig_anew_but_follows_it_to_no_other_cluster(script: Script) -> None:
@@ -419,7 +423,7 @@ def test_a_401_reads_the_kubeconfig_anew_but_follows_it_to_no_other_cluster(scri
     script.kubeconfig(token="new")
     script.answers = [refused, (200, {})]
     kube.get(PODS, "a", "ns")
-    assert [s.headers["Authorization"] for s in script.seen] == ["Bearer old", "Bearer new"]
+    assert script.authorizations == ["Bearer old", "Bearer new"]
 
     config = yaml.safe_load((script.folder / "config").read_text())
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
@@ -428,13 +432,13 @@ def test_a_401_reads_the_kubeconfig_anew_but_follows_it_to_no_other_cluster(scri
     script.answers = [refused]
     with pytest.raises(Unauthorized, match="hint: log in again"):
         kube.get(PODS, "a", "ns")
-    assert script.seen[-1].headers["Authorization"] == "Bearer new"
+    assert script.requests[-1].headers["Authorization"] == "Bearer new"
 
 
 def test_who_asks_is_the_impersonated_user_of_posttrain(script: Script) -> None:
     script.answers = [(200, {})]
     script.kube(**{"username": "u", "password": "p", "as": "someone"}).get(PODS, "a", "ns")
-    headers = script.seen[0].headers
+    headers = script.requests[0].headers
     assert (headers["Impersonate-User"], headers["User-Agent"]) == ("someone", "posttrain")
     assert headers["Authorization"] == "Basic dTpw"
 
@@ -452,6 +456,6 @@ def test_a_chosen_proxy_is_asked_with_its_password(script: Script) -> None:
     path.write_text(yaml.safe_dump(config))
     script.answers = [(200, {"a": 1})]
     assert Kube.load(str(path)).get(PODS, "a", "ns") == {"a": 1}
-    seen = script.seen[0]
-    assert seen.path == "http://api.example/prefix/api/v1/namespaces/ns/pods/a"
-    assert seen.headers["proxy-authorization"] == "Basic dTpw"
+    sent = script.requests[0]
+    assert sent.path == "http://api.example/prefix/api/v1/namespaces/ns/pods/a"
+    assert sent.headers["proxy-authorization"] == "Basic dTpw"

@@ -23,13 +23,13 @@ class Scripted:
 
     def __init__(self, lists: list[ListResult], watches: list[Any], stop: threading.Event) -> None:
         self.lists, self.watches, self.stop = lists, watches, stop
-        self.asked: list[str | None] = []
+        self.versions: list[str | None] = []
 
     def list(self, *_: Any, **__: Any) -> ListResult:
         return self.lists.pop(0)
 
     def watch(self, *_: Any, resource_version: str | None = None, **__: Any) -> Iterator[tuple[str, Manifest]]:
-        self.asked.append(resource_version)
+        self.versions.append(resource_version)
         if not self.watches:
             self.stop.set()
             return
@@ -60,12 +60,12 @@ def test_events_change_the_copy_and_reach_the_listener() -> None:
     )
     assert names(informer) == ["a"]
     assert heard == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
-    assert kube.asked == ["5", "8"]
+    assert kube.versions == ["5", "8"]
 
 
 def test_bookmarks_move_the_place_to_resume_from_and_nothing_else() -> None:
     informer, kube, heard = follow([ListResult([], "5")], [[("BOOKMARK", {"metadata": {"resourceVersion": "40"}})]])
-    assert (names(informer), heard, kube.asked) == ([], [], ["5", "40"])
+    assert (names(informer), heard, kube.versions) == ([], [], ["5", "40"])
 
 
 def test_after_gone_the_new_list_tells_what_was_missed() -> None:
@@ -78,7 +78,7 @@ def test_after_gone_the_new_list_tells_what_was_missed() -> None:
     )
     assert names(informer) == ["a", "b", "c", "d"]
     assert heard[3:] == [("DELETED", "c"), ("MODIFIED", "b"), ("ADDED", "c"), ("ADDED", "d")]
-    assert kube.asked == ["5", "20"]
+    assert kube.versions == ["5", "20"]
 
 
 def test_our_own_write_is_seen_at_once_unless_the_watch_is_past_it() -> None:
@@ -88,9 +88,9 @@ def test_our_own_write_is_seen_at_once_unless_the_watch_is_past_it() -> None:
     informer.record(pod("a", 6))
     informer.record(pod("ghost", 4))
     assert names(informer) == ["a", "new"]
-    found = informer.get("ns", "a")
-    assert found is not None
-    assert found["metadata"]["resourceVersion"] == "7"
+    copy = informer.get("ns", "a")
+    assert copy is not None
+    assert copy["metadata"]["resourceVersion"] == "7"
 
 
 def test_a_late_event_does_not_undo_a_newer_write_of_ours() -> None:
@@ -104,20 +104,20 @@ def test_a_late_event_does_not_undo_a_newer_write_of_ours() -> None:
 
     kube.watches.append(events())
     informer.run()
-    found = informer.get("ns", "a")
-    assert found is not None
-    assert found["metadata"]["resourceVersion"] == "9"
+    copy = informer.get("ns", "a")
+    assert copy is not None
+    assert copy["metadata"]["resourceVersion"] == "9"
 
 
 def test_a_program_that_waits_is_told_what_an_outage_hid_and_gives_up_on_a_refusal() -> None:
     lists = [ListResult([pod("a", 1), pod("b", 2)], "5"), ListResult([pod("a", 1), pod("c", 7)], "9")]
     away = Unreachable(0, "Unreachable", "connection refused")
     kube = Scripted(lists, [away, Forbidden(403, "Forbidden", "cannot watch")], threading.Event())
-    told = changes(kube, PODS, "ns")  # type: ignore[arg-type]
-    seen = [f"{kind} {item['metadata']['name']}" if item else kind for kind, item in itertools.islice(told, 6)]
-    assert seen == ["ADDED a", "ADDED b", "SYNCED", "DELETED b", "ADDED c", "SYNCED"]
+    events = changes(kube, PODS, "ns")  # type: ignore[arg-type]
+    lines = [f"{kind} {item['metadata']['name']}" if item else kind for kind, item in itertools.islice(events, 6)]
+    assert lines == ["ADDED a", "ADDED b", "SYNCED", "DELETED b", "ADDED c", "SYNCED"]
     with pytest.raises(Forbidden):
-        next(told)
+        next(events)
     with pytest.raises(Unreachable):  # before anything was seen nothing is waited for
         list(changes(Unserved(away), PODS, "ns"))  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ class Looks:
     """Records looks; answers and errors are scripted."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
-        self.seen: list[tuple[str, bool]] = []
+        self.calls: list[tuple[str, bool]] = []
         self._answers = list(answers)
         self.at_once = 0
         self.most_at_once = 0
@@ -28,7 +28,7 @@ class Looks:
 
     def __call__(self, key: str, is_news: bool) -> float | None:
         with self._lock:
-            self.seen.append((key, is_news))
+            self.calls.append((key, is_news))
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             answer = self._answers.pop(0) if self._answers else None
@@ -63,7 +63,7 @@ def test_many_events_while_a_look_waits_are_one_look() -> None:
         queue.add(KEY)
     queue.start()
     until(lambda: len(queue) == 0)
-    assert looks.seen == [(KEY, True)]
+    assert looks.calls == [(KEY, True)]
     queue.close(60)
 
 
@@ -72,12 +72,12 @@ def test_events_during_a_look_are_one_more_look_and_never_two_at_once() -> None:
     looks.pause.clear()
     with running(looks, workers=4) as queue:
         queue.add(KEY)
-        until(lambda: len(looks.seen) == 1)
+        until(lambda: len(looks.calls) == 1)
         for _ in range(10):
             queue.add(KEY)
         looks.pause.set()
         until(lambda: len(queue) == 0)
-    assert looks.seen == [(KEY, True)] * 2
+    assert looks.calls == [(KEY, True)] * 2
     assert looks.most_at_once == 1
 
 
@@ -86,7 +86,7 @@ def test_a_timer_is_no_news() -> None:
     with running(looks) as queue:
         queue.add(KEY)
         until(lambda: len(queue) == 0)
-    assert looks.seen == [(KEY, True), (KEY, False)]
+    assert looks.calls == [(KEY, True), (KEY, False)]
 
 
 def test_an_event_comes_before_a_timer_and_a_later_time_delays_nothing() -> None:
@@ -94,11 +94,11 @@ def test_an_event_comes_before_a_timer_and_a_later_time_delays_nothing() -> None
     with running(looks) as queue:
         queue.add(KEY)
         queue.add(KEY, after_s=60.0)
-        until(lambda: len(looks.seen) == 1)
+        until(lambda: len(looks.calls) == 1)
         queue.add(KEY, after_s=60.0)
         queue.add(KEY)
         until(lambda: len(queue) == 0)
-    assert looks.seen == [(KEY, True), (KEY, True)]
+    assert looks.calls == [(KEY, True), (KEY, True)]
 
 
 def test_keys_come_in_the_order_of_their_times() -> None:
@@ -110,19 +110,19 @@ def test_keys_come_in_the_order_of_their_times() -> None:
     queue.add("late", after_s=0.04)
     queue.start()
     until(lambda: len(queue) == 0)
-    assert [key for key, _ in looks.seen] == ["first", "second", "late"]
+    assert [key for key, _ in looks.calls] == ["first", "second", "late"]
     queue.close(60)
 
 
 @pytest.mark.parametrize("error", [Conflict(409, "Conflict", ""), Unreachable(0, "", "gone"), ValueError("a bug")])
 def test_a_look_that_fails_is_repeated_as_news(error: Exception) -> None:
     looks = Looks(error, error, error, None)
-    told: list[Exception | None] = []
-    with running(looks, on_done=lambda seconds, error: told.append(error)) as queue:
+    outcomes: list[Exception | None] = []
+    with running(looks, on_done=lambda seconds, error: outcomes.append(error)) as queue:
         queue.add(KEY)
         until(lambda: len(queue) == 0)
-    assert looks.seen == [(KEY, True)] * 4
-    assert told == [error, error, error, None]
+    assert looks.calls == [(KEY, True)] * 4
+    assert outcomes == [error, error, error, None]
 
 
 def test_no_more_looks_at_once_than_workers() -> None:
@@ -131,7 +131,7 @@ def test_no_more_looks_at_once_than_workers() -> None:
         for number in range(20):
             queue.add(f"team-a/job-{number}")
         until(lambda: len(queue) == 0)
-    assert len(looks.seen) == 20
+    assert len(looks.calls) == 20
     assert looks.most_at_once <= 3
 
 
@@ -140,11 +140,11 @@ def test_a_closed_queue_starts_nothing_and_waits_for_what_runs() -> None:
     looks.pause.clear()
     with running(looks) as queue:
         queue.add(KEY)
-        until(lambda: len(looks.seen) == 1)
+        until(lambda: len(looks.calls) == 1)
         queue.close(0.01)
         queue.add("another")
         assert looks.at_once == 1
         looks.pause.set()
         queue.close(60)
         assert looks.at_once == 0
-    assert looks.seen == [(KEY, True)]
+    assert looks.calls == [(KEY, True)]

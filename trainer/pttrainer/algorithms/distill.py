@@ -46,7 +46,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import completion_facts
 from pttrainer.rollout.sampler import PromptStream, Sampler, sampling_of
 from pttrainer.train_step.optimizer.transformation import total_steps

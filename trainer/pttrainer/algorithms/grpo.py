@@ -36,7 +36,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.rollout import Rollout, missing_rewards
+from pttrainer.rollout.rollout_data import Rollout, missing_rewards
 from pttrainer.rollout.rollout_metrics import summary
 from pttrainer.rollout.sampler import Sampler
 

@@ -25,7 +25,7 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.evaluation.evaluator import Evaluation
-from pttrainer.rollout.rollout import Rollout, missing_rewards
+from pttrainer.rollout.rollout_data import Rollout, missing_rewards
 from pttrainer.rollout.rollout_metrics import rollout_facts
 from pttrainer.rollout.sampler import PromptStream, Sampler, training_sampling
 from pttrainer.runtime.reporting import step_faults

@@ -43,7 +43,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.native.buckets import slots_for
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import summary
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding

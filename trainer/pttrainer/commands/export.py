@@ -10,6 +10,8 @@ from pttrainer.commands import note
 from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import storage
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
 
 
 def add_to(commands: Any) -> None:
@@ -43,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         )
     import jax
 
-    from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
+    from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
     from pttrainer.checkpoint.store import path_of, read_params
     from pttrainer.models.loading.model_loader import load_model
     from pttrainer.runtime.distributed import sharding
@@ -60,11 +62,11 @@ def run(options: argparse.Namespace) -> None:
         return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
 
     like = jax.tree.map(stored, *shapes)
-    trained, found_step = read_params(
+    trained, exported_step = read_params(
         path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged
     )
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
-    target = storage.Directory(options.out.absolute())
+    target = Directory(options.out.absolute())
     tokenizer_files = TokenizerFiles(parts.tokenizer, parts.chat.source)
     if model.adapters is not None and not options.merge_lora:
         base = BaseModelRef(job.spec.model.uri, parts.commit)
@@ -77,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
             tokenizer_files,
             ExportWriter(jax.device_get),
         )
-    note(f"{options.out}: step {found_step} of {place.uri}")
+    note(f"{options.out}: step {exported_step} of {place.uri}")
 
 
 def find(uri: str) -> tuple[str, int | None]:
@@ -90,7 +92,7 @@ def find(uri: str) -> tuple[str, int | None]:
     return "/".join(parts[:-1] if parts[-1] == run_directory.CHECKPOINTS else parts), None
 
 
-def _job(place: storage.Place, uri: str) -> PostTrainJob:
+def _job(place: Place, uri: str) -> PostTrainJob:
     from pttrainer.training.job_file import check_job
 
     content = place.read(run_directory.SPEC)

@@ -90,7 +90,7 @@ def _fit(options: argparse.Namespace) -> bool:
 
     fit = search.fit(job, frozenset(options.keep), compile_first=not options.quick)
     _write(options, dataclasses.asdict(fit))
-    return fit.found is not None
+    return fit.change is not None
 
 
 def _matrix(options: argparse.Namespace) -> bool:

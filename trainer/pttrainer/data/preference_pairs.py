@@ -100,7 +100,7 @@ def _answer(prompt: Sequence[Message], messages: Sequence[Message], chat: Chat, 
     tokens = chat.tokens(messages, row.tools)
     before = chat.prompt_ids(prompt, row.tools)
     start = sum(1 for _ in takewhile(lambda ids: ids[0] == ids[1], zip(tokens.ids, before, strict=False)))
-    assistant_mask = [is_said and i >= max(start, 1) for i, is_said in enumerate(tokens.assistant_mask)]
+    assistant_mask = [is_assistant and i >= max(start, 1) for i, is_assistant in enumerate(tokens.assistant_mask)]
     if not any(assistant_mask):
         raise DataError("the assistant says nothing after the prompt; accepted: an answer on both sides")
     return Tokens(tokens.ids, assistant_mask)

@@ -4,8 +4,11 @@ Left out: weights, number formats, layout over devices, and Hugging Face's spell
 (`families`). An option that is off costs nothing: the decoder leaves it out of the compiled program.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pttrainer.errors import ConfigError
@@ -56,20 +59,40 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True)
+class QueryScaling:
+    """Queries far from the beginning are longer: times 1 + slope · ln(1 + ⌊(position + first) / period⌋)."""
+
+    slope: float
+    period: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding: base, and the scaling of its frequencies for longer contexts."""
+    """Rotary position embedding: base, and the scaling of its frequencies for longer contexts.
+
+    share: of a head's elements, the first ones, that turn; 0 for none. query_scaling: of queries by position.
+    """
 
     theta: float
     scaling: Scaling | None = None
+    share: float = 1.0
+    query_scaling: QueryScaling | None = None
 
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts in place of the MLP; every layer has one.
+    """A mixture of experts in place of the MLP.
 
     per_token: experts that a token uses. normalised: their weights sum to 1. biased: router and experts add biases,
     and the gated unit is gpt-oss's, clamped at `clamp` with a sigmoid of slope `slope`. balance_coefficient: weight
     of the load-balance loss in training, 0 for none.
+
+    sigmoid: an expert's score is a sigmoid and not a softmax, and the router computes in float32. corrected: a number
+    per expert is added to the scores for the choice alone (arXiv 2408.15664). groups, groups_used: experts are chosen
+    within the best groups, by the sum of their two best scores. scale: of the chosen experts' weights.
+    shared_d_ff: feed-forward size of an expert that all tokens use, 0 for none; shared_gated: a sigmoid of the token
+    scales it.
     """
 
     count: int
@@ -80,17 +103,61 @@ class Experts:
     clamp: float = 0.0
     slope: float = 1.0
     balance_coefficient: float = 0.0
+    sigmoid: bool = False
+    corrected: bool = False
+    groups: int = 1
+    groups_used: int = 1
+    scale: float = 1.0
+    shared_d_ff: int = 0
+    shared_gated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.per_token > self.count:
+            raise ConfigError(
+                f"config.json num_experts_per_tok: {self.per_token}: more than there are experts; accepted: at most "
+                f"{self.count}"
+            )
+        if self.count % self.groups or self.groups_used > self.groups:
+            raise ConfigError(
+                f"config.json n_group: {self.groups}: accepted: a divisor of the {self.count} experts, and at least "
+                f"topk_group ({self.groups_used})"
+            )
+        if self.groups > 1 and self.per_token > self.count // self.groups * self.groups_used:
+            raise ConfigError(
+                f"config.json num_experts_per_tok: {self.per_token}: more than the experts of {self.groups_used} "
+                f"groups; accepted: at most {self.count // self.groups * self.groups_used}"
+            )
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers of one kind whose weights are stacked.
+
+    numbers: of these layers; config: of a model that has no others, whose layers are counted from 0.
+    """
+
+    name: str
+    numbers: range
+    config: ModelConfig
+
+
+Segment = tuple[LayerGroup, ...]
+"""A run of layers in which a period of kinds repeats: a group for each place in the period, all equally long."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """A decoder-only transformer. Sizes in elements; `family` selects the table of weight names.
 
-    window: a local layer sees this many tokens, itself included. local_layers: which layers are local; empty for
-    none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 +
-    scale. post_norms: norms after attention and MLP too. query_scale: factor of the scores, 1/√H if None.
+    window: a local layer sees this many tokens, itself included; None for all. local_layers: which layers are local;
+    empty for none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply
+    by 1 + scale. pre_norms, post_norms: norms before and after attention and MLP. qk_norm: a norm on each head of
+    queries and keys, or, with whole_qk_norm, on all heads as one vector. query_scale: factor of the scores, 1/√H if
+    None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
-    attention away from all keys.
+    attention away from all keys. image_token_id: stands for a part of an image where the model has images.
+    dense_layers: which layers have an MLP although the model has experts; empty for none.
+    prediction_layers: layers behind the last that predict further tokens; their weights are left out.
     """
 
     family: str
@@ -108,22 +175,27 @@ class ModelConfig:
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
+    image_token_id: int | None = None
     activation: str = "silu"
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    whole_qk_norm: bool = False
     sinks: bool = False
     window: int | None = None
     local_layers: tuple[bool, ...] = ()
     local_rope: Rope | None = None
     zero_centred_norms: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     embedding_scale: float | None = None
     query_scale: float | None = None
     attention_softcap: float | None = None
     final_softcap: float | None = None
     experts: Experts | None = None
+    dense_layers: tuple[bool, ...] = ()
+    prediction_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -138,19 +210,59 @@ class ModelConfig:
                 f"config.json layer_types: has {len(self.local_layers)} entries; accepted: num_hidden_layers of them "
                 f"({self.layers})"
             )
-        if any(self.local_layers) and self.window is None:
+        has_own_rope = self.local_rope is not None and not self.local_rope.share
+        if any(self.local_layers) and self.window is None and not has_own_rope:
             raise ConfigError(
                 "config.json sliding_window: unset; accepted: a number, because layer_types has sliding_attention"
-            )
-        if self.experts is not None and self.experts.per_token > self.experts.count:
-            raise ConfigError(
-                f"config.json num_experts_per_tok: {self.experts.per_token}: more than there are experts; accepted: at "
-                f"most {self.experts.count}"
             )
 
     def is_local(self, layer: int) -> bool:
         """Return True if a layer sees only its window."""
         return bool(self.local_layers) and self.local_layers[layer]
+
+    def is_dense(self, layer: int) -> bool:
+        """Return True if a layer has an MLP."""
+        return self.experts is None or (bool(self.dense_layers) and self.dense_layers[layer])
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the layers in order. Layers that differ only in what they see (`is_local`) are of one kind."""
+        kinds = [(self.is_dense(layer),) for layer in range(self.layers)]
+        if len(set(kinds)) == 1:
+            return ((LayerGroup(LAYERS, range(self.layers), self),),)
+        segments: list[Segment] = []
+        for numbers in periods(kinds):
+            first = sum(map(len, segments))
+            segments.append(tuple(self._group(f"{LAYERS}_{first + n}", each) for n, each in enumerate(numbers)))
+        return tuple(segments)
+
+    @cached_property
+    def groups(self) -> Segment:
+        """Return the groups of all segments."""
+        return tuple(group for segment in self.segments for group in segment)
+
+    @cached_property
+    def layer_places(self) -> tuple[tuple[LayerGroup, int], ...]:
+        """Return each layer's group, and its place in it."""
+        places = {number: (group, place) for group in self.groups for place, number in enumerate(group.numbers)}
+        return tuple(places[layer] for layer in range(self.layers))
+
+    def first_layers(self, count: int) -> ModelConfig:
+        """Return the config of a model with only the first layers."""
+        return self._of_layers(range(count))
+
+    def _group(self, name: str, numbers: range) -> LayerGroup:
+        of_kind = self._of_layers(numbers)
+        dense = of_kind.is_dense(0)
+        return LayerGroup(name, numbers, replace(of_kind, dense_layers=(), experts=None if dense else self.experts))
+
+    def _of_layers(self, numbers: range) -> ModelConfig:
+
+        def chosen(flags: tuple[bool, ...]) -> tuple[bool, ...]:
+            return tuple(flags[layer] for layer in numbers) if flags else ()
+
+        local, dense = chosen(self.local_layers), chosen(self.dense_layers)
+        return replace(self, layers=len(numbers), local_layers=local, dense_layers=dense)
 
     @property
     def scale(self) -> float:
@@ -161,13 +273,18 @@ class ModelConfig:
     def parameters(self) -> int:
         """Return the number of weights."""
         embeddings = self.vocab_size * self.d_model * (1 if self.tied_head else 2)
-        return self.layers * (self._attention_weights() + self._mlp_weights()) + embeddings + self.d_model
+        of_layers = sum(
+            group.config.layers * (group.config._attention_weights() + group.config._mlp_weights())
+            for group in self.groups
+        )
+        return of_layers + embeddings + self.d_model
 
     def _attention_weights(self) -> int:
         """Return the number of one layer's attention weights, including its norms."""
         q, kv, D = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.d_model
         biases = (q + 2 * kv if self.qkv_bias else 0) + (D if self.o_bias else 0)
-        norms = D * (4 if self.post_norms else 2) + (2 * self.head_dim if self.qk_norm else 0)
+        of_heads = q + kv if self.whole_qk_norm else 2 * self.head_dim
+        norms = 2 * D * (self.pre_norms + self.post_norms) + (of_heads if self.qk_norm else 0)
         return D * (2 * q + 2 * kv) + biases + norms + (self.heads if self.sinks else 0)
 
     def _mlp_weights(self) -> int:
@@ -176,8 +293,30 @@ class ModelConfig:
             return 3 * D * F + (2 * F + D if self.mlp_bias else 0)
         E, F = self.experts.count, self.experts.d_ff
         biases = E + E * (2 * F + D) if self.experts.biased else 0
-        return D * E + E * 3 * D * F + biases
+        extra = (E if self.experts.corrected else 0) + (D if self.experts.shared_gated else 0)
+        return D * E + E * 3 * D * F + biases + extra + 3 * D * self.experts.shared_d_ff
 
+
+def periods(kinds: Sequence[Any]) -> list[list[range]]:
+    """Cut a sequence of layers into runs with a repeating period, so that all periods together are shortest.
+
+    A program holds one body for each place of each period. Returns the layers' numbers, by run and place.
+    """
+    ends: dict[int, tuple[int, list[list[range]]]] = {len(kinds): (0, [])}
+    for first in reversed(range(len(kinds))):
+        choices = []
+        for period in range(1, len(kinds) - first + 1):
+            end = first + period
+            while end + period <= len(kinds) and kinds[end : end + period] == kinds[first : first + period]:
+                end += period
+            cost, rest = ends[end]
+            choices.append((period + cost, [[range(first + n, end, period) for n in range(period)], *rest]))
+        ends[first] = min(choices, key=lambda choice: (choice[0], len(choice[1])))
+    return ends[0][1]
+
+
+LAYERS = "layers"
+"""Name of the stacked layers in a tree of weights; with several groups, a number follows."""
 
 Raw = Mapping[str, Any]
 """The content of a `config.json`."""

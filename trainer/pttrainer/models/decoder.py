@@ -3,7 +3,7 @@
 Letters: B rows, T tokens, V vocabulary, D model.
 
 A layer is written once and used by training and decoding alike: what differs is only the `attend` function
-it is given. Weights of all layers are created stacked (leading axis L), so that training scans over them and
+it is given. Weights of all layers of a kind are created stacked (leading axis L), so that training scans over them and
 compile time does not grow with depth. Every weight carries the logical names of its axes; `sharding` maps
 those to the mesh. The output head is not applied here: `losses` and `rollout` do, in pieces, so that
 B × T × V logits never exist.
@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models import parameters
+from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
 from pttrainer.models.lora.adapters import Adapters
@@ -27,16 +28,16 @@ EMBEDDING_STD = 0.02
 
 
 class DecoderLayer(nnx.Module):
-    """Attention and MLP, each after a norm and added to the stream; some families norm their outputs too."""
+    """Attention and MLP, added to the stream: each after a norm, before one, or between two, by family."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
 
         def norm() -> RMSNorm:
             return RMSNorm(parameters.norm(config), config)
 
-        self.attention_norm = norm()
+        self.attention_norm = norm() if config.pre_norms else None
         self.attention = Attention(config, rngs, adapters)
-        self.mlp_norm = norm()
+        self.mlp_norm = norm() if config.pre_norms else None
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)
         else:
@@ -47,20 +48,16 @@ class DecoderLayer(nnx.Module):
     def __call__(
         self,
         x_BTD: Array,
-        rotation: tuple[Array, Array],
+        rotation: Rotation,
         attend: Attend,
         counts_BT: Array | None = None,
         drop: Drop | None = None,
     ) -> tuple[Array, Any, RouterUse | None]:
         """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given."""
-        attended_BTD, attended_state = self.attention(self.attention_norm(x_BTD), rotation, attend, drop)
-        if self.attention_post_norm is not None:
-            attended_BTD = self.attention_post_norm(attended_BTD)
-        x_BTD = x_BTD + attended_BTD
-        added_BTD, use = self._feed_forward(self.mlp_norm(x_BTD), counts_BT, drop)
-        if self.mlp_post_norm is not None:
-            added_BTD = self.mlp_post_norm(added_BTD)
-        return x_BTD + added_BTD, attended_state, use
+        attended_BTD, attended_state = self.attention(_normed(self.attention_norm, x_BTD), rotation, attend, drop)
+        x_BTD = x_BTD + _normed(self.attention_post_norm, attended_BTD)
+        added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, drop)
+        return x_BTD + _normed(self.mlp_post_norm, added_BTD), attended_state, use
 
     def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
         if isinstance(self.mlp, ExpertMLP):
@@ -68,8 +65,16 @@ class DecoderLayer(nnx.Module):
         return self.mlp(x_BTD, drop), None
 
 
+def _normed(norm: RMSNorm | None, x_BTD: Array) -> Array:
+    return x_BTD if norm is None else norm(x_BTD)
+
+
 class Decoder(nnx.Module):
-    """All weights of a model. `layers` is stacked; the head is absent if it is tied to the embedding."""
+    """All weights of a model.
+
+    Layers of a group are stacked, under its name (`ModelConfig.groups`); the head is absent if it is tied to the
+    embedding.
+    """
 
     def __init__(
         self,
@@ -81,9 +86,11 @@ class Decoder(nnx.Module):
         self.embedding = weight(rngs, parameters.table(config), EMBEDDING_STD)
         on_tables = adapters if adapters is not None and adapters.embeddings else None
         self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
-        self.layers = DecoderLayer(config, rngs, adapters)
-        if quantization is not None:
-            quant.put_into(self.layers, quantization)
+        for group in config.groups:
+            layers = DecoderLayer(group.config, rngs, adapters)
+            if quantization is not None:
+                quant.put_into(layers, quantization)
+            setattr(self, group.name, layers)
         self.norm = RMSNorm(parameters.last_norm(config), config)
         if not config.tied_head:
             self.head = weight(rngs, parameters.table(config), EMBEDDING_STD)

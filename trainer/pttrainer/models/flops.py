@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.lora.adapters import SHARED, Adapters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,10 +40,11 @@ def step_flops(config: ModelConfig, adapters: Adapters | None, tokens: int, lear
     whatever is trained.
     """
     frozen = adapters is not None
-    of_weights = 2 * tokens * config.layers * active_weights(config) + 2 * learned * config.vocab_size * config.d_model
+    of_weights = 2 * tokens * stack_weights(config) + 2 * learned * config.vocab_size * config.d_model
     total = float(of_weights) * (2 if frozen else 3)
     if adapters is not None:
-        total += 6 * tokens * config.layers * adapter_weights(config, adapters)
+        of_adapters = sum(group.config.layers * adapter_weights(group.config, adapters) for group in config.groups)
+        total += 6 * tokens * of_adapters
     return total + 3 * attention(config, pairs)
 
 
@@ -52,13 +53,20 @@ def row_flops(config: ModelConfig, adapters: Adapters | None, tokens: int) -> fl
     return step_flops(config, adapters, tokens, tokens, lambda window: visible(tokens, window))
 
 
+def stack_weights(config: ModelConfig) -> int:
+    """Return the weights of all layers' matrices that a token uses."""
+    return sum(group.config.layers * active_weights(group.config) for group in config.groups)
+
+
 def active_weights(config: ModelConfig) -> int:
-    """Return the weights of one layer's matrices that a token uses: of experts, the chosen ones and the router."""
+    """Return the weights of one layer's matrices that a token uses: of experts, the chosen, the shared, the router."""
     D, q, kv = config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim
     of_attention = 2 * D * q + 2 * D * kv
     if config.experts is None:
         return of_attention + 3 * D * config.d_ff
-    return of_attention + D * config.experts.count + config.experts.per_token * 3 * D * config.experts.d_ff
+    used = config.experts.per_token * config.experts.d_ff + config.experts.shared_d_ff
+    of_router = D * (config.experts.count + config.experts.shared_gated)
+    return of_attention + of_router + 3 * D * used
 
 
 def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
@@ -76,7 +84,8 @@ def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
     sizes = {"q": D + q, "k": D + kv, "v": D + kv, "o": q + D, "gate": inner, "up": inner, "down": inner}
     if experts is not None:
         sizes["router"] = D + experts.count
-    return adapters.rank * sum(sizes[name] for name in adapters.matrices)
+        sizes |= dict.fromkeys(SHARED, D + experts.shared_d_ff)
+    return adapters.rank * sum(sizes.get(name, 0) for name in adapters.matrices)
 
 
 def attention(config: ModelConfig, pairs: Pairs) -> float:

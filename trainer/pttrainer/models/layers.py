@@ -123,14 +123,14 @@ class Attention(nnx.Module):
         self.o = weight(rngs, of["o"], (c.heads * c.head_dim * 2 * L) ** -0.5)
         self.q_bias, self.k_bias = zeros_if(of.get("q_bias")), zeros_if(of.get("k_bias"))
         self.v_bias, self.o_bias = zeros_if(of.get("v_bias")), zeros_if(of.get("o_bias"))
-        self.q_norm = RMSNorm(parameters.head_norm(c), c) if c.qk_norm else None
-        self.k_norm = RMSNorm(parameters.head_norm(c), c) if c.qk_norm else None
+        self.q_norm = RMSNorm(parameters.head_norm(c, "q"), c) if c.qk_norm else None
+        self.k_norm = RMSNorm(parameters.head_norm(c, "k"), c) if c.qk_norm else None
         self.sinks = zeros_if(of.get("sinks"))
         self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
         self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
 
     def __call__(
-        self, x_BTD: Array, rotation: tuple[Array, Array], attend: Attend, drop: Drop | None = None
+        self, x_BTD: Array, rotation: rope.Rotation, attend: Attend, drop: Drop | None = None
     ) -> tuple[Array, Any]:
         """Return the output, and the state that `attend` kept."""
         c = self.config
@@ -139,11 +139,18 @@ class Attention(nnx.Module):
         k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
-            q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
+            q_BTNH, k_BTKH = self._normed(q_BTNH, self.q_norm), self._normed(k_BTKH, self.k_norm)
         sinks_N = None if self.sinks is None else self.sinks[...]
-        out_BTNH, kept = attend(rope.rotate(q_BTNH, *rotation), rope.rotate(k_BTKH, *rotation), v_BTKH, sinks_N)
+        q_BTNH, k_BTKH = rope.rotated(q_BTNH, k_BTKH, rotation)
+        out_BTNH, kept = attend(q_BTNH, k_BTKH, v_BTKH, sinks_N)
         out_BTX = out_BTNH.reshape(B, T, c.heads * c.head_dim)
         return project(out_BTX, self.o, self.o_bias, self.o_lora, drop), kept
+
+    def _normed(self, x_BTXH: Array, norm: RMSNorm) -> Array:
+        if not self.config.whole_qk_norm:
+            return norm(x_BTXH)
+        B, T, X, H = x_BTXH.shape
+        return norm(x_BTXH.reshape(B, T, X * H)).reshape(B, T, X, H)
 
 
 class GatedMLP(nnx.Module):

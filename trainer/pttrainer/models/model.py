@@ -19,7 +19,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from pttrainer.batch import Prompts
-from pttrainer.models import decode_backend
+from pttrainer.models import decode_backend, parameters
 from pttrainer.models.attention import flash_kernels, paged_kernel, paged_kv_cache, rope, shared_prefix
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.dot_product import (
@@ -30,16 +30,17 @@ from pttrainer.models.attention.dot_product import (
     packed_window,
 )
 from pttrainer.models.attention.paged_kv_cache import PagedCache
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import ModelConfig, Rope
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.lora import adapters as lora
 from pttrainer.models.lora import init_and_merge
 from pttrainer.models.lora.adapters import Adapters
-from pttrainer.models.moe.experts import balance_loss
+from pttrainer.models.moe.experts import balance_loss, joined_use
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.structure import ModelStructure, Params, Remat
+from pttrainer.models.weights.hf_names import is_of_layer
 from pttrainer.runtime.distributed import explicit_collectives, sharding
 
 
@@ -174,21 +175,23 @@ class Model(ModelStructure):
         """
         use_kernels = decode_backend.HEAD_BLOCKS in params
         params = {name: part for name, part in params.items() if name != decode_backend.HEAD_BLOCKS}
-        decoder = self._decoder({**params, "layers": params["layers"][0]})
+        layers_of = params["layers"]
+        any_layers = {group.name: layers_of[group.numbers[0]] for group in self.config.groups}
+        decoder = self._decoder(without_layers(params) | any_layers)
         opened: kv.KVCache | PagedCache
         if isinstance(cache, PagedCache):
             opened, attends = self._over_pages(positions_BT, cache)
         else:
             opened, attends = self._over_slots(positions_BT, cache, use_kernels=use_kernels)
         # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
-        rotations = jax.lax.optimization_barrier(
-            {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
-        )
+        views = _views(self.config)
+        computed = jax.lax.optimization_barrier([_rotation(of, kind[0], positions_BT) for kind, of in views.items()])
+        rotations = dict(zip(views, computed, strict=True))
         x_BTD = self._embed(decoder, tokens_BT)
         layers: list[Any] = []
-        for i, weights in enumerate(params["layers"]):
-            block = self._decoder({**params, "layers": self._not_before(x_BTD, weights)})
-            x_BTD, layer, _ = block.layers(x_BTD, rotations[self.config.is_local(i)], attends(i))
+        for i, (group, place) in enumerate(self.config.layer_places):
+            block: DecoderLayer = nnx.merge(self._structure[2][group.name], self._not_before(x_BTD, layers_of[i]))
+            x_BTD, layer, _ = block(x_BTD, rotations[_view_of(group.config, place)], attends(i))
             layers.append(layer)
         return self._for_head(decoder, x_BTD, None), cast(_Cache, opened._replace(layers=tuple(layers)))
 
@@ -198,15 +201,15 @@ class Model(ModelStructure):
         Slicing the stack inside the token loop would copy every weight at every token; do this once per
         rollout, outside the loop.
         """
-        layers = tuple(self.layer_for_decoding(params["layers"], i) for i in range(self.config.layers))
-        return {**self.part_for_decoding({**params, "layers": {}}), "layers": layers}
+        layers = tuple(self.layer_for_decoding(params[group.name], i) for group, i in self.config.layer_places)
+        return {**self.part_for_decoding(without_layers(params)), "layers": layers}
 
     def layer_for_decoding(self, layers: Params, i: int | Array) -> Params:
-        """Return one layer of the stack, for `decode`."""
+        """Return one layer of a stack, for `decode`."""
         return self.part_for_decoding(jax.tree.map(lambda x: x[i], layers))
 
     def part_for_decoding(self, part: Params) -> Params:
-        """Return weights outside the stack, for `decode`."""
+        """Return weights outside the stacks, for `decode`."""
         return _cast(part, self.compute_dtype)
 
     def head(self, params: Params) -> Array:
@@ -238,7 +241,7 @@ class Model(ModelStructure):
         return lora.join(_cast(lora.without_adapters(params), self.param_dtype), lora.only_adapters(params))
 
     @property
-    def _structure(self) -> tuple[Any, Any]:
+    def _structure(self) -> tuple[Any, Any, dict[str, Any]]:
         return _abstract(self.config, self.adapters, self.quantization)
 
     def _decoder(self, params: Params) -> Decoder:
@@ -295,94 +298,116 @@ class Model(ModelStructure):
         dropped: Callable[[Array], Drop] | None,
         prompts: Prompts | None = None,
     ) -> tuple[Array, Any]:
-        """Return final hidden states, and the router's use per layer if tokens that count are given.
-
-        Layers of two kinds (local and global) are one scan: each selects its mask and rotation by a flag.
-        """
+        """Return final hidden states, and the router's use per layer if tokens that count are given."""
         decoder = self._decoder(params)
-        views = [self._view(is_local, positions_BT, segment_ids_BT, prompts) for is_local in self._kinds()]
-        flags_L = None if len(views) == 1 else jnp.array(self.config.local_layers)
-        numbers_L = None if dropped is None else jnp.arange(self.config.layers)
-        graphdef, stacked = nnx.split(decoder.layers)
+        views = {
+            kind: self._view(of, kind[0], positions_BT, segment_ids_BT, prompts)
+            for kind, of in _views(self.config).items()
+        }
+        if prompts is not None:
+            tokens_BT = shared_prefix.joined(prompts.tokens_PT, tokens_BT)
+        is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
+        x_BTD, used = self._embed(decoder, tokens_BT, noisy, is_explicit=is_explicit), []
+        for segment in self.config.segments:
+            layers, weights = [], []
+            for group in segment:
+                graphdef, stacked = nnx.split(getattr(decoder, group.name))
+                flags_L = jnp.array(group.config.local_layers) if len(_kinds(group.config)) > 1 else None
+                numbers_L = None if dropped is None else jnp.arange(*_slice(group.numbers))
+                layers.append(
+                    self._layer(group.config, graphdef, views, segment_ids_BT, counts_BT, dropped, is_explicit)
+                )
+                weights.append((stacked, flags_L, numbers_L))
+
+            def period(
+                x_BTD: Array, of_period: list[Any], layers: list[_LayerFunction] = layers
+            ) -> tuple[Array, list[Any]]:
+                uses = []
+                for layer, of_layer in zip(layers, of_period, strict=True):
+                    x_BTD, use = layer(x_BTD, of_layer)
+                    uses.append(use)
+                return x_BTD, uses
+
+            x_BTD, uses = jax.lax.scan(period, x_BTD, weights)
+            used += [use for use in uses if use is not None]
+        return self._for_head(decoder, x_BTD, dropped), joined_use(used)
+
+    def _layer(
+        self,
+        config: ModelConfig,
+        graphdef: Any,
+        views: dict[_ViewKind, _PackedView],
+        segment_ids_BT: Array,
+        counts_BT: Array | None,
+        dropped: Callable[[Array], Drop] | None,
+        is_explicit: bool,
+    ) -> _LayerFunction:
+        """Return the body of a scan over the layers of a group.
+
+        Layers that differ in what they see (local and global) are one scan: each selects its mask and rotation by
+        a flag.
+        """
+        whole, *local = (views[_view_kind(config, kind)] for kind in _kinds(config))
 
         def layer(x_BTD: Array, of_layer: tuple[Any, Array | None, Array | None]) -> tuple[Array, Any]:
             weights, is_local, number = of_layer
             block: DecoderLayer = nnx.merge(graphdef, weights)
             if is_explicit:
                 explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"])
-                if self.config.experts is None:
+                if config.experts is None:
                     explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
             drop = None if dropped is None or number is None else dropped(number)
-            rotation, mask = views[0] if is_local is None else _select(is_local, views[1], views[0])
+            rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
-                scoring = self._scoring(sinks_N)
+                scoring = _scoring(config, sinks_N)
                 q, k, v = checkpoint_name((q, k, v), QKV)
                 if isinstance(mask, shared_prefix.Masks):
                     return checkpoint_name(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), CONTEXT), None
-                kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, self.config.kv_heads, scoring))
+                kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
                 if kernel == "plain":
                     out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring)
                     return checkpoint_name(out, CONTEXT), None
-                return self._fused(kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
+                return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
 
             x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT, drop)
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 
+        return _rematerialised(layer, self.remat)
+
+    def _view(
+        self,
+        config: ModelConfig,
+        is_local: bool,
+        positions_BT: Array,
+        segment_ids_BT: Array,
+        prompts: Prompts | None,
+    ) -> _PackedView:
         if prompts is not None:
-            tokens_BT = shared_prefix.joined(prompts.tokens_PT, tokens_BT)
-        is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
-        x_BTD = self._embed(decoder, tokens_BT, noisy, is_explicit=is_explicit)
-        x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L, numbers_L))
-        return self._for_head(decoder, x_BTD, dropped), use
-
-    def _fused(
-        self, kernel: flash_kernels.Kernel, is_local: Array | None, inputs: tuple[Array, ...], scoring: Scoring
-    ) -> Array:
-        """Attend by a kernel, whose window is part of its program: one program for each kind of layer."""
-
-        def of_kind(local: bool) -> Callable[..., Array]:
-            window = self.config.window if local else None
-            return lambda q, k, v, segments: flash_kernels.attend(kernel, q, k, v, segments, window, scoring)
-
-        if is_local is None:
-            return of_kind(self._kinds()[0])(*inputs)
-        out: Array = jax.lax.cond(is_local, of_kind(True), of_kind(False), *inputs)
-        return out
-
-    def _kinds(self) -> list[bool]:
-        """Return whether layers are local, each kind once, global ones first."""
-        return sorted({self.config.is_local(i) for i in range(self.config.layers)})
-
-    def _rotation(self, is_local: bool, positions_BT: Array) -> tuple[Array, Array]:
-        local = self.config.local_rope if is_local else None
-        return rope.rotation(local or self.config.rope, self.config.head_dim, positions_BT)
-
-    def _view(self, is_local: bool, positions_BT: Array, segment_ids_BT: Array, prompts: Prompts | None) -> _PackedView:
-        if prompts is not None:
-            window = self.config.window if is_local else None
+            window = config.window if is_local else None
             positions = shared_prefix.joined(prompts.positions_PT, positions_BT)
-            return self._rotation(is_local, positions), shared_prefix.masks(
+            return _rotation(config, is_local, positions), shared_prefix.masks(
                 prompts, positions_BT, segment_ids_BT, window
             )
         mask_BTT = packed_mask(segment_ids_BT)
-        if is_local and self.config.window is not None:
-            mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
-        return self._rotation(is_local, positions_BT), mask_BTT
+        if is_local and config.window is not None:
+            mask_BTT = packed_window(mask_BTT, positions_BT, config.window)
+        return _rotation(config, is_local, positions_BT), mask_BTT
 
     def _over_slots(self, positions_BT: Array, cache: kv.KVCache, *, use_kernels: bool) -> tuple[kv.KVCache, _Attends]:
         """Return the cache with slots for new tokens, and how each layer attends to it."""
         cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
-        masks = {is_local: self._cached_masks(is_local, positions_BT, cache) for is_local in self._kinds()}
+        masks = {kind: self._cached_masks(kind[0], positions_BT, cache) for kind in _views(self.config)}
 
         def of_layer(i: int) -> Attend:
-            own_mask, prompt_mask = masks[self.config.is_local(i)]
+            group, place = self.config.layer_places[i]
+            own_mask, prompt_mask = masks[_view_of(group.config, place)]
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
                 own = kv.write(cache.layers[i], k, v, slot)
                 shared = cache.prompt
                 prompt = None if shared is None or prompt_mask is None else (shared.layers[i], prompt_mask)
-                scoring = self._scoring(sinks_N)
+                scoring = _scoring(group.config, sinks_N)
                 return decode_backend.attend(q, (own, own_mask), prompt, scoring, use_kernels=use_kernels), own
 
             return attend
@@ -397,7 +422,7 @@ class Model(ModelStructure):
             window = self.config.window if self.config.is_local(i) else None
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, Array]:
-                scoring = self._scoring(sinks_N)
+                scoring = _scoring(self.config, sinks_N)
                 return paged_kernel.attend((q, k, v), cache.layers[i], table_BJ, positions_BT, window, scoring)
 
             return attend
@@ -409,12 +434,12 @@ class Model(ModelStructure):
         window = self.config.window if is_local else None
         return cached_mask(positions_BT, cache.positions_BS, window), _prompt_mask(cache, positions_BT, window)
 
-    def _scoring(self, sinks_N: Array | None) -> Scoring:
-        return Scoring(self.config.scale, self.config.attention_softcap, sinks_N)
 
-
-_PackedView = tuple[tuple[Array, Array], Array | shared_prefix.Masks]
+_PackedView = tuple[rope.Rotation, Array | shared_prefix.Masks]
 """Rotation and mask of one kind of layer."""
+
+_ViewKind = tuple[bool, Rope, int]
+"""What layers share that see the same: whether they are local, their rotary embedding, and its size."""
 
 _Attends = Callable[[int], Attend]
 """Layer number -> how it attends to a cache."""
@@ -425,17 +450,76 @@ _Cache = TypeVar("_Cache", bound=kv.KVCache | PagedCache)
 @lru_cache
 def _abstract(
     config: ModelConfig, adapters: Adapters | None, quantization: packed_matrix.Format | None
-) -> tuple[Any, Any]:
-    return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters, quantization)))
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the structure of the decoder, its weights' shapes, and the structure of each group of layers."""
+    decoder = nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters, quantization))
+    return (*nnx.split(decoder), {group.name: nnx.split(getattr(decoder, group.name))[0] for group in config.groups})
+
+
+def without_layers(params: Params) -> Params:
+    """Return the weights outside the layers."""
+    return {name: part for name, part in params.items() if not is_of_layer((name,))}
+
+
+def _kinds(config: ModelConfig) -> list[bool]:
+    """Return whether layers are local, each kind once, global ones first."""
+    return sorted({config.is_local(i) for i in range(config.layers)})
+
+
+def _view_kind(config: ModelConfig, is_local: bool) -> _ViewKind:
+    local = config.local_rope if is_local else None
+    return is_local, local or config.rope, config.head_dim
+
+
+def _view_of(config: ModelConfig, layer: int) -> _ViewKind:
+    return _view_kind(config, config.is_local(layer))
+
+
+def _views(config: ModelConfig) -> dict[_ViewKind, ModelConfig]:
+    """Return what the layers see, each kind once, and the config of layers that see it."""
+    pairs = [(_view_kind(group.config, kind), group.config) for group in config.groups for kind in _kinds(group.config)]
+    return dict(sorted(pairs, key=lambda pair: pair[0][0]))
+
+
+def _rotation(config: ModelConfig, is_local: bool, positions_BT: Array) -> rope.Rotation:
+    _, of_kind, size = _view_kind(config, is_local)
+    return rope.rotation(of_kind, size, positions_BT)
+
+
+def _scoring(config: ModelConfig, sinks_N: Array | None) -> Scoring:
+    return Scoring(config.scale, config.attention_softcap, sinks_N)
+
+
+def _fused(
+    config: ModelConfig,
+    kernel: flash_kernels.Kernel,
+    is_local: Array | None,
+    inputs: tuple[Array, ...],
+    scoring: Scoring,
+) -> Array:
+    """Attend by a kernel, whose window is part of its program: one program for each kind of layer."""
+
+    def of_kind(local: bool) -> Callable[..., Array]:
+        window = config.window if local else None
+        return lambda q, k, v, segments: flash_kernels.attend(kernel, q, k, v, segments, window, scoring)
+
+    if is_local is None:
+        return of_kind(_kinds(config)[0])(*inputs)
+    out: Array = jax.lax.cond(is_local, of_kind(True), of_kind(False), *inputs)
+    return out
+
+
+def _slice(numbers: range) -> tuple[int, int, int]:
+    return numbers.start, numbers.stop, numbers.step
 
 
 def _cast(params: Params, dtype: str) -> Params:
-    """Cast weights to this number format; quantised ones keep theirs."""
+    """Cast weights to this number format; quantised ones and a router's correction keep theirs."""
 
-    def one(x: Any) -> Any:
-        return x if quant.is_quantised(x) else x.astype(dtype)
+    def one(path: Any, x: Any) -> Any:
+        return x if quant.is_quantised(x) or path[-1].key == parameters.CORRECTION else x.astype(dtype)
 
-    cast: Params = jax.tree.map(one, params, is_leaf=quant.is_quantised)
+    cast: Params = jax.tree_util.tree_map_with_path(one, params, is_leaf=quant.is_quantised)
     return cast
 
 

@@ -5,13 +5,15 @@ formula counts bytes with it without jax. Letters: L layers, D model, F feed-for
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.weights.hf_names import Path
 
 Axes = tuple[str | None, ...]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1}
+CORRECTION = "router_correction"
+"""What is added to an expert's score for the choice alone: always float32, as differences of scores are small."""
 
 
 class ParamSpec(NamedTuple):
@@ -38,15 +40,23 @@ Weights = dict[Path, ParamSpec]
 
 def decoder(config: ModelConfig) -> Weights:
     """Return the weights of a model without adapters and quantisation."""
-    parts = {"attention": attention(config), "mlp": feed_forward(config)}
-    params: Weights = {("layers", part, name): one for part, named in parts.items() for name, one in named.items()}
-    params |= {("layers", name, "scale"): norm(config) for name in norms(config)}
-    if config.qk_norm:
-        params |= {("layers", "attention", name, "scale"): head_norm(config) for name in ("q_norm", "k_norm")}
+    params: Weights = {
+        (group.name, *path): one for group in config.groups for path, one in _of_layers(group.config).items()
+    }
     params["embedding",] = table(config)
     params["norm", "scale"] = last_norm(config)
     if not config.tied_head:
         params["head",] = table(config)
+    return params
+
+
+def _of_layers(c: ModelConfig) -> Weights:
+    """Return the weights of layers of one kind."""
+    parts = {"attention": attention(c), "mlp": feed_forward(c)}
+    params: Weights = {(part, name): one for part, named in parts.items() for name, one in named.items()}
+    params |= {(name, "scale"): norm(c) for name in norms(c)}
+    if c.qk_norm:
+        params |= {("attention", f"{of}_norm", "scale"): head_norm(c, of) for of in ("q", "k")}
     return params
 
 
@@ -62,8 +72,9 @@ def last_norm(c: ModelConfig) -> ParamSpec:
 
 def norms(c: ModelConfig) -> tuple[str, ...]:
     """Return the names of a layer's norms."""
+    before = ("attention_norm", "mlp_norm") if c.pre_norms else ()
     behind = ("attention_post_norm", "mlp_post_norm") if c.post_norms else ()
-    return ("attention_norm", "mlp_norm", *behind)
+    return (*before, *behind)
 
 
 def norm(c: ModelConfig) -> ParamSpec:
@@ -71,8 +82,11 @@ def norm(c: ModelConfig) -> ParamSpec:
     return ParamSpec((c.layers, c.d_model), ("layer", "embed"))
 
 
-def head_norm(c: ModelConfig) -> ParamSpec:
-    """Return the spec of the norm of queries and keys."""
+def head_norm(c: ModelConfig, of: Literal["q", "k"]) -> ParamSpec:
+    """Return the spec of the norm of queries or keys: of each head, or of all of them as one vector."""
+    if c.whole_qk_norm:
+        heads, axis = (c.heads, "heads") if of == "q" else (c.kv_heads, "kv_heads")
+        return ParamSpec((c.layers, heads * c.head_dim), ("layer", axis))
     return ParamSpec((c.layers, c.head_dim), ("layer", None))
 
 
@@ -117,6 +131,14 @@ def experts(c: ModelConfig) -> dict[str, ParamSpec]:
     L, D, E, F = c.layers, c.d_model, c.experts.count, c.experts.d_ff
     inner, outer = ("layer", "expert", "expert_embed", "mlp"), ("layer", "expert", "mlp", "expert_embed")
     params = {"router": ParamSpec((L, D, E), ("layer", "embed", None)), "down": ParamSpec((L, E, F, D), outer)}
+    if c.experts.corrected:
+        params[CORRECTION] = ParamSpec((L, E), ("layer", None), "float32")
+    if c.experts.shared_d_ff:
+        shared = ParamSpec((L, D, c.experts.shared_d_ff), ("layer", "embed", "mlp"))
+        params |= {"shared_gate": shared, "shared_up": shared}
+        params["shared_down"] = ParamSpec((L, c.experts.shared_d_ff, D), ("layer", "mlp", "embed"))
+    if c.experts.shared_gated:
+        params["shared_scale"] = ParamSpec((L, D, 1), ("layer", "embed", None))
     if not c.experts.biased:
         return {**params, "gate": ParamSpec((L, E, D, F), inner), "up": ParamSpec((L, E, D, F), inner)}
     params["gate_up"] = ParamSpec((L, E, D, 2 * F), inner)

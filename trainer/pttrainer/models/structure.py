@@ -14,7 +14,7 @@ from pttrainer.models.lora import adapters as lora
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.parameters import ParamSpec, Weights
 from pttrainer.models.quantization import packed_matrix
-from pttrainer.models.weights.hf_names import Path
+from pttrainer.models.weights.hf_names import Path, is_of_layer
 
 Params = dict[str, Any]
 Remat = Literal["none", "full", "save-context", "save-qkv-context"]
@@ -60,32 +60,36 @@ class ModelStructure:
     @property
     def decoding_tables(self) -> Weights:
         """Return a sampler's weights outside the layers: in the compute format, with the axes it splits."""
-        return {path: self._decoding(path, 0) for path in self.weights if path[0] != "layers"}
+        return {path: self._decoding(path, 0) for path in self.weights if not is_of_layer(path)}
 
     @property
-    def decoding_layer(self) -> Weights:
-        """Return a sampler's weights of each layer."""
-        return {path: self._decoding(path, 1) for path in self.weights if path[0] == "layers"}
+    def decoding_layers(self) -> list[tuple[int, Weights]]:
+        """Return a sampler's weights of a layer of each group, with the number of its layers."""
+        return [
+            (
+                group.config.layers,
+                {path: self._decoding(path, 1) for path in self.weights if path[0] == group.name},
+            )
+            for group in self.config.groups
+        ]
 
     @cached_property
     def decoding_bytes(self) -> int:
         """Return the bytes of all weights of a sampler."""
-        of_layer, of_tables = (
-            sum(one.bytes for one in part.values()) for part in (self.decoding_layer, self.decoding_tables)
-        )
-        return self.config.layers * of_layer + of_tables
+        parts = [*self.decoding_layers, (1, self.decoding_tables)]
+        return sum(count * one.bytes for count, part in parts for one in part.values())
 
     def _decoding(self, path: Path, stacked: int) -> ParamSpec:
         one = self.weights[path]
-        is_packed = path[-1] in packed_matrix.PARTS["nf4"]
+        keeps_format = path[-1] in packed_matrix.PARTS["nf4"] or path[-1] == parameters.CORRECTION
         axes = parameters.decoding_axes(one.axes[stacked:])
-        return ParamSpec(one.shape[stacked:], axes, one.dtype if is_packed else self.compute_dtype)
+        return ParamSpec(one.shape[stacked:], axes, one.dtype if keeps_format else self.compute_dtype)
 
 
 def _quantised(weights: Weights, kind: packed_matrix.Format) -> Weights:
     params: Weights = {}
     for path, one in weights.items():
-        if path[0] == "layers" and path[-1] in packed_matrix.MATRICES.get(path[1], ()):
+        if is_of_layer(path) and path[-1] in packed_matrix.MATRICES.get(path[1], ()):
             params |= {(*path, name): part for name, part in packed_matrix.parts(kind, one).items()}
         else:
             params[path] = one

@@ -92,9 +92,9 @@ class Verdict:
 
     def line(self) -> str:
         """Return one line for a condition or a log."""
-        said = "fits" if self.fits else "does not fit"
+        outcome = "fits" if self.fits else "does not fit"
         by = "" if self.stage == "full" else f" ({self.stage})"
-        return f"{said}: {self.compared()} on {self.accelerator}{by}" + (
+        return f"{outcome}: {self.compared()} on {self.accelerator}{by}" + (
             "" if self.estimate is None else f"; at least {self.estimate.seconds:.3g} s/step"
         )
 

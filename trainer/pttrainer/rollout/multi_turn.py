@@ -32,7 +32,7 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.groups import EpisodeInfo, Sample
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.rollout.speculative.verify import add_counts, with_rates

@@ -6,7 +6,7 @@ import numpy as np
 
 from ptapi import run_directory
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 
 GENERATE_SECONDS, REWARD_SECONDS = "seconds/generate", "seconds/reward"
 
@@ -56,11 +56,7 @@ def _of_rewards(name: str, values: np.ndarray) -> dict[str, float]:
     """Return statistics; NaN, a gap in the curve, if no sample has the reward: 0 could be the best value."""
     is_missing = np.isnan(values)
     present = values[~is_missing] if not is_missing.all() else values
-    return {
-        name: float(present.mean()),
-        **_spread(name, present, ddof=1),
-        f"{name}/missing": float(is_missing.mean()),
-    }
+    return {name: float(present.mean()), **_spread(name, present, ddof=1), f"{name}/missing": float(is_missing.mean())}
 
 
 def _spread(name: str, values: np.ndarray, *, ddof: int = 0) -> dict[str, float]:

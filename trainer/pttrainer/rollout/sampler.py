@@ -21,7 +21,7 @@ from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout import groups, reward_scoring
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Draw, Engine, Prompt, Sampling
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
 from pttrainer.rollout.speculative.verify import with_rates
 

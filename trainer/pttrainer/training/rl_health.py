@@ -114,7 +114,7 @@ class RlHealth:
 
     def __init__(self) -> None:
         self._outside = dict.fromkeys((one.metric for one in RANGES), 0)
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def report(self, values: Mapping[str, float]) -> list[str]:
         """Return the lines that this step triggers."""
@@ -125,9 +125,9 @@ class RlHealth:
     def _look(self, one: Range, value: float) -> str:
         is_healthy = math.isnan(value) or one.low <= value <= one.high
         self._outside[one.metric] = 0 if is_healthy else self._outside[one.metric] + 1
-        if self._outside[one.metric] < one.steps or one.metric in self._said:
+        if self._outside[one.metric] < one.steps or one.metric in self._reported:
             return ""
-        self._said.add(one.metric)
+        self._reported.add(one.metric)
         return (
             f"watch: {one.metric} is {value:.4g} for {one.steps} steps (healthy: {one.bounds}): {one.means}; "
             f"hint: {one.attempt}"

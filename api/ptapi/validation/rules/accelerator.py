@@ -28,19 +28,6 @@ RULES: tuple[Rule, ...] = (
         ~starts_with("type", "cpu-") | empty("xlaFlags"),
     ),
     Scope("spec.accelerator").rule("xlaFlags", "each flag once", _HAS_EACH_FLAG_ONCE),
-    Rule(
-        "spec",
-        "training.sequenceLength",
-        "a multiple of training.parallelism.sequence, which splits the tokens of a row evenly",
-        Condition(
-            "type(self.training.parallelism.sequence) != int || int(self.training.parallelism.sequence) < 1 || "
-            "self.training.sequenceLength % int(self.training.parallelism.sequence) == 0",
-            lambda spec: (
-                spec.training.parallelism.sequence == "auto"
-                or spec.training.sequence_length % spec.training.parallelism.sequence == 0
-            ),
-        ),
-    ),
     # cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice: "Multislice availability in GKE".
     SPEC.rule(
         "accelerator.slices",

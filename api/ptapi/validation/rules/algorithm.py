@@ -1,6 +1,17 @@
 """Rules for the algorithm: which one, what it asks of rewards and environment, and what belongs to one loss alone."""
 
-from ptapi.validation.condition import Condition, differs, empty, equals, filled, has, one_of, starts_with, unset
+from ptapi.validation.condition import (
+    Condition,
+    compare,
+    differs,
+    empty,
+    equals,
+    filled,
+    has,
+    one_of,
+    starts_with,
+    unset,
+)
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo")
@@ -35,6 +46,9 @@ RULES: tuple[Rule, ...] = (
         )
         for field in ("clipLow", "dualClip")
     ),
+    Scope("spec.algorithm.grpo").rule(
+        "kl", "unset with beta: 0, where the loss has no KL", equals("kl", "k2") | differs("beta", 0.0)
+    ),
     _DPO.rule(
         "labelSmoothing",
         "0, because only sigmoid, robust and simpo smooth labels",
@@ -53,5 +67,12 @@ RULES: tuple[Rule, ...] = (
         "labelSmoothing",
         "0 with loss: dft, which weighs a token by its own probability",
         differs("loss", "dft") | equals("labelSmoothing", 0.0),
+    ),
+    SPEC.rule(
+        "algorithm.grpo.overlong.bufferTokens",
+        "at most rollout.maxNewTokens, at whose end the penalty begins",
+        unset("algorithm.grpo")
+        | unset("algorithm.grpo.overlong")
+        | compare("algorithm.grpo.overlong.bufferTokens", "<=", "rollout.maxNewTokens"),
     ),
 )

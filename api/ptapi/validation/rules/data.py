@@ -1,31 +1,16 @@
-"""Rules for data: how data of the hub are named, and what reads the held-out rows."""
+"""Rules for data: when rows are held out, and whose revisions and columns there are."""
 
-from ptapi.validation.condition import Condition, empty, equals, has, matches, starts_with
+from ptapi.spec import DataSource
+from ptapi.validation.condition import Condition, equals, has, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
-from ptapi.validation.rules.algorithm import USES_REWARDS
 
-HUB_DATA = "^hf://datasets/[^/]+/[^/]+"
+
+def _columns_differ(source: DataSource) -> bool:
+    names = [name for name in source.columns.model_dump().values() if name is not None]
+    return len(set(names)) == len(names)
+
 
 RULES: tuple[Rule, ...] = (
-    SPEC.rule(
-        "evaluation.answers",
-        "unset, or together with data.eval and sft, grpo or ppo: held-out prompts are answered and compared",
-        empty("evaluation.answers") | (has("data.eval") & (has("algorithm.sft") | USES_REWARDS)),
-        "data.eval: {uri: …}",
-    ),
-    Scope("spec.evaluation").rule(
-        "labels",
-        "unset, or together with answers: accuracy or macroF1, which compare labels",
-        empty("labels")
-        | (
-            has("answers")
-            & Condition(
-                "self.answers.exists(metric, metric != 'exactMatch')",
-                lambda evaluation: any(metric != "exactMatch" for metric in evaluation.answers),
-            )
-        ),
-        "answers: [accuracy, macroF1]",
-    ),
     SPEC.rule(
         "data.eval",
         "held-out data, because evaluation.everySteps asks for it",
@@ -36,11 +21,7 @@ RULES: tuple[Rule, ...] = (
         rule
         for scope in (Scope("spec.data.train"), Scope("spec.data.eval"))
         for rule in (
-            scope.rule(
-                "uri",
-                "file:///…, gs://… or hf://datasets/organisation/name, and a path in it",
-                ~starts_with("uri", "hf://") | matches("uri", HUB_DATA),
-            ),
+            scope.rule("columns", "different columns", Condition("", _columns_differ)),
             scope.unset_unless("revision", starts_with("uri", "hf://"), "because only hf:// data have revisions"),
         )
     ),

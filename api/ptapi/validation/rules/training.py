@@ -1,14 +1,17 @@
-"""Rules for training: the length of the run and of a row, how batches divide, and what each optimizer reads."""
+"""Rules for training: the run, its rows and batches, what each optimizer reads, and what goes with adapters."""
 
-from ptapi.validation.condition import Condition, compare, differs, is_multiple, unset
+from ptapi.validation.condition import Condition, differs, each_once, empty, equals, has, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
-from ptapi.validation.rules.algorithm import USES_NO_REWARDS
 
-_HOLDS_BOTH = "which holds the prompt and the completion"
 _TRAINING = Scope("spec.training")
 
 RULES: tuple[Rule, ...] = (
     _TRAINING.rule("epochs", "unset, because steps is set; one of steps, epochs", unset("steps") | unset("epochs")),
+    Scope("spec.training.schedule").rule(
+        "finalFraction",
+        "unset with kind: constant, which does not decay",
+        differs("kind", "constant") | equals("finalFraction", 0.1),
+    ),
     _TRAINING.rule(
         "profile",
         "start + steps - 1 of at most steps, the length of the run",
@@ -51,22 +54,37 @@ RULES: tuple[Rule, ...] = (
         "an even number, because a pair is never split",
         unset("algorithm.dpo") | unset("training.microBatchSize") | is_multiple("training.microBatchSize", 2),
     ),
-    SPEC.less_than("rollout.maxNewTokens", "training.sequenceLength", _HOLDS_BOTH, unless=USES_NO_REWARDS),
     SPEC.rule(
-        "algorithm.grpo.overlong.bufferTokens",
-        "at most rollout.maxNewTokens, at whose end the penalty begins",
-        unset("algorithm.grpo")
-        | unset("algorithm.grpo.overlong")
-        | compare("algorithm.grpo.overlong.bufferTokens", "<=", "rollout.maxNewTokens"),
-    ),
-    SPEC.less_than(
-        "evaluation.maxNewTokens",
         "training.sequenceLength",
-        _HOLDS_BOTH,
-        unless=USES_NO_REWARDS | unset("evaluation.maxNewTokens"),
+        "a multiple of training.parallelism.sequence, which splits the tokens of a row evenly",
+        Condition(
+            "type(self.training.parallelism.sequence) != int || int(self.training.parallelism.sequence) < 1 || "
+            "self.training.sequenceLength % int(self.training.parallelism.sequence) == 0",
+            lambda spec: (
+                spec.training.parallelism.sequence == "auto"
+                or spec.training.sequence_length % spec.training.parallelism.sequence == 0
+            ),
+        ),
     ),
     *(
         Scope("spec.training.optimizer").unset_unless(field, differs("name", name), f"because {name} has none")
         for field, name in (("beta1", "adafactor"), ("beta2", "adafactor"), ("eps", "adafactor"), ("eps", "lion"))
+    ),
+    SPEC.rule(
+        "training.lora.from",
+        "unset with checkpoint.fork: a run begins with the adapters of one or of the other",
+        unset("checkpoint.fork") | unset("training.lora") | unset("training.lora.from"),
+    ),
+    _TRAINING.rule(
+        "optimizer.name",
+        "adamw, adafactor or lion with lora: muon is made for the model's own matrices",
+        unset("lora") | differs("optimizer.name", "muon"),
+    ),
+    _TRAINING.rule("freeze", "each pattern once", each_once("freeze")),
+    _TRAINING.rule("freeze", "unset with lora, which trains adapters alone", unset("lora") | empty("freeze")),
+    SPEC.unset_unless(
+        "training.quantization",
+        has("training.lora"),
+        "or together with training.lora: only frozen weights can be quantized",
     ),
 )

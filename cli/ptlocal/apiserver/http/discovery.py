@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.kinds.registry import Registry
 
 Manifest = dict[str, Any]

@@ -15,7 +15,7 @@ from ptlocal.apiserver.errors import method_not_allowed, no_such_path, success
 from ptlocal.apiserver.http import bodies, patch_requests, watch_stream
 from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.http.subresources import Subresources
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.output import events_v1, representations
 from ptlocal.apiserver.storage import read
 from ptlocal.apiserver.storage.store import encode
@@ -65,23 +65,23 @@ class Handlers:
         kind = _allow(target, "create")
         if target.name or (kind.namespaced and target.namespace is None):
             raise method_not_allowed()
-        asked = _write_options(request, target)
+        options = _write_options(request, target)
         obj = bodies.parse(raw, request.headers.get("Content-Type", ""))
         if kind.verbs == ("create",):
             return self._subresources.review(kind, obj)
-        warnings = admission.decode(obj, kind, asked.field_validation)
-        created = self._cluster.writer.create(self._stored(kind), target.space, _to_stored(kind, obj), asked)
+        warnings = admission.decode(obj, kind, options.field_validation)
+        created = self._cluster.writer.create(self._stored(kind), target.space, _to_stored(kind, obj), options)
         return _answer(request, kind, created, 201, warnings)
 
     def _replace(self, request: web.Request, target: Target, raw: bytes) -> web.Response:
         kind = _allow(target, "update")
         if not target.name:
             raise method_not_allowed()
-        asked = _write_options(request, target)
+        options = _write_options(request, target)
         obj = bodies.parse(raw, request.headers.get("Content-Type", ""))
-        warnings = admission.decode(obj, kind, asked.field_validation)
+        warnings = admission.decode(obj, kind, options.field_validation)
         updated = self._cluster.writer.update(
-            self._stored(kind), target.space, target.name, _to_stored(kind, obj), asked, requires_version=True
+            self._stored(kind), target.space, target.name, _to_stored(kind, obj), options, requires_version=True
         )
         self._cluster.sweep_after(updated)
         return _answer(request, kind, updated, 200, warnings)
@@ -90,28 +90,28 @@ class Handlers:
         kind = _allow(target, "patch")
         if not target.name:
             raise method_not_allowed()
-        asked = _write_options(request, target)
+        options = _write_options(request, target)
         patch = patch_requests.Patch(
             bodies.media_type(request.headers.get("Content-Type", "")), raw, has_manager="fieldManager" in request.query
         )
-        result = patch_requests.apply(self._cluster.writer, target, self._stored(kind), patch, asked)
+        result = patch_requests.apply(self._cluster.writer, target, self._stored(kind), patch, options)
         self._cluster.sweep_after(result.obj)
         return _answer(request, kind, result.obj, 201 if result.is_new else 200, result.warnings)
 
     def _delete(self, request: web.Request, target: Target, raw: bytes) -> web.Response:
         sent = bodies.parse(raw, request.headers.get("Content-Type", "")) if raw.strip() else {}
-        asked = write_options.delete_options(request.query, sent if isinstance(sent, dict) else {})
+        options = write_options.delete_options(request.query, sent if isinstance(sent, dict) else {})
         if not target.name:
-            return self._delete_collection(request, target, asked)
+            return self._delete_collection(request, target, options)
         kind = self._stored(_allow(target, "delete"))
-        obj, is_gone = self._cluster.writer.delete(kind, target.space, target.name, asked)
+        obj, is_gone = self._cluster.writer.delete(kind, target.space, target.name, options)
         self._cluster.sweep_after(obj)
         if is_gone and not kind.returns_deleted:
             return json_answer(success(target.kind.named(target.name), obj["metadata"]["uid"]))
         return _answer(request, target.kind, obj, 200)
 
     def _delete_collection(
-        self, request: web.Request, target: Target, asked: write_options.DeleteOptions
+        self, request: web.Request, target: Target, options: write_options.DeleteOptions
     ) -> web.Response:
         kind = _allow(target, "deletecollection")
         if kind.namespaced and target.namespace is None:
@@ -119,7 +119,7 @@ class Handlers:
         page = read.read_page(self._cluster.store, kind, target.namespace, request.query)
         for body in page.bodies:
             name = json.loads(body)["metadata"]["name"]
-            obj, _ = self._cluster.writer.delete(self._stored(kind), target.space, name, asked)
+            obj, _ = self._cluster.writer.delete(self._stored(kind), target.space, name, options)
             self._cluster.sweep_after(obj)
         return raw_answer(representations.JsonFormat(kind).many(page.bodies, page.meta))
 
@@ -151,11 +151,7 @@ def _body(obj: Manifest) -> bytes:
 
 
 def _answer(
-    request: web.Request,
-    kind: Kind,
-    obj: Manifest,
-    code: int,
-    warnings: list[str] | None = None,
+    request: web.Request, kind: Kind, obj: Manifest, code: int, warnings: list[str] | None = None
 ) -> web.Response:
     form = representations.choose(
         request.headers.get("Accept", ""), kind, request.query.get("includeObject", "Metadata")

@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from ptlocal.apiserver.kinds import builtin_schemas
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.kinds.registry import Registry
 from ptlocal.apiserver.storage.store import encode
 
@@ -106,18 +106,18 @@ def _paths(kind: Kind) -> Manifest:
 def _schemas(kind: Kind, prefix: str) -> Manifest:
     if kind.is_custom:
         return _custom_schemas(kind, prefix)
-    found: Manifest = {}
+    definitions: Manifest = {}
     name = next(name for name, schema in builtin_schemas.linked().items() if schema is kind.schema)
-    _collect(name, prefix, found)
-    found[f"{_BUILTIN_PREFIX}{name}"]["x-kubernetes-group-version-kind"] = [
+    _collect(name, prefix, definitions)
+    definitions[f"{_BUILTIN_PREFIX}{name}"]["x-kubernetes-group-version-kind"] = [
         {"group": kind.group, "version": kind.version, "kind": kind.kind}
     ]
-    return found
+    return definitions
 
 
 def _custom_schemas(kind: Kind, prefix: str) -> Manifest:
-    found: Manifest = {}
-    _collect("ObjectMeta", prefix, found)
+    definitions: Manifest = {}
+    _collect("ObjectMeta", prefix, definitions)
     schema = copy.deepcopy(kind.schema)
     properties = schema.setdefault("properties", {})
     properties["apiVersion"] = {"type": "string"}
@@ -129,18 +129,18 @@ def _custom_schemas(kind: Kind, prefix: str) -> Manifest:
     }
     schema["x-kubernetes-group-version-kind"] = [{"group": kind.group, "version": kind.version, "kind": kind.kind}]
     name = f"{'.'.join(reversed(kind.group.split('.')))}.{kind.version}.{kind.kind}"
-    return {**found, name: schema}
+    return {**definitions, name: schema}
 
 
-def _collect(name: str, prefix: str, found: Manifest) -> None:
+def _collect(name: str, prefix: str, definitions: Manifest) -> None:
     """Return a definition and everything it refers to, with this document's references."""
     key = f"{_BUILTIN_PREFIX}{name}"
-    if key in found:
+    if key in definitions:
         return
     schema = copy.deepcopy(builtin_schemas.unlinked()[name])
-    found[key] = schema
+    definitions[key] = schema
     for reference in _rewrite(schema, prefix):
-        _collect(reference, prefix, found)
+        _collect(reference, prefix, definitions)
 
 
 def _rewrite(schema: Manifest, prefix: str) -> list[str]:

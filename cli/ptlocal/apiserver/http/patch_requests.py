@@ -11,7 +11,7 @@ from typing import Any
 from ptlocal.apiserver.errors import bad_request, forbidden_field, required, unsupported_media_type
 from ptlocal.apiserver.http import bodies
 from ptlocal.apiserver.http.routes import Target
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.write_options import WriteOptions, invalid_option
 from ptlocal.apiserver.writes import admission, patch_formats, server_side_apply
 from ptlocal.apiserver.writes.object_writer import Writer

@@ -57,14 +57,14 @@ def log_request(pod: Manifest, query: Mapping[str, str]) -> LogRequest:
     )
 
 
-def _container_of(pod: Manifest, asked: str) -> str:
+def _container_of(pod: Manifest, name: str) -> str:
     meta, spec = pod["metadata"], pod["spec"]
     names = [c["name"] for c in spec.get("containers") or []]
     init = [c["name"] for c in spec.get("initContainers") or []]
-    if asked:
-        if asked not in names + init:
-            raise bad_request(f"container {asked} is not valid for pod {meta['name']}")
-        return asked
+    if name:
+        if name not in names + init:
+            raise bad_request(f"container {name} is not valid for pod {meta['name']}")
+        return name
     if len(names) == 1:
         return str(names[0])
     choose = f"a container name must be specified for pod {meta['name']}, choose one of: [{' '.join(names)}]"
@@ -76,8 +76,8 @@ def _status_of(pod: Manifest, container: str) -> Manifest:
     for key in ("containerStatuses", "initContainerStatuses"):
         for entry in status.get(key) or []:
             if entry.get("name") == container:
-                found: Manifest = entry
-                return found
+                container_status: Manifest = entry
+                return container_status
     return {}
 
 

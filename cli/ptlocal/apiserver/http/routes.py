@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.kinds.registry import Registry
 
 

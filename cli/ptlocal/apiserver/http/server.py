@@ -113,19 +113,19 @@ class Server:
             return raw_answer(self._documents.v2())
         if path == "/openapi/v3":
             return raw_answer(self._documents.index())
-        found: Any = None
+        listing: Any = None
         if path.startswith("/openapi/v3/"):
             document = self._documents.v3(path.removeprefix("/openapi/v3/"))
-            return _found(None if document is None else raw_answer(document))
+            return _existing(None if document is None else raw_answer(document))
         if path == "/":
-            found = {"paths": ["/api", "/apis", *_HEALTH, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]}
+            listing = {"paths": ["/api", "/apis", *_HEALTH, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]}
         elif path == "/api":
-            found = discovery.api_versions(self.address)
+            listing = discovery.api_versions(self.address)
         elif path == "/apis":
-            found = discovery.group_list(registry)
+            listing = discovery.group_list(registry)
         elif path.startswith(("/api/", "/apis/")):
-            found = self._discovered(path.strip("/").split("/"))
-        return _found(None if found is None else json_answer(found))
+            listing = self._discovered(path.strip("/").split("/"))
+        return _existing(None if listing is None else json_answer(listing))
 
     def _discovered(self, parts: list[str]) -> Manifest | None:
         registry = self._cluster.registry
@@ -152,7 +152,7 @@ class Server:
         return "\n".join(lines) + "\n"
 
 
-def _found(response: web.Response | None) -> web.Response:
+def _existing(response: web.Response | None) -> web.Response:
     if response is None:
         raise no_such_path()
     return response

@@ -12,7 +12,7 @@ from ptlocal.apiserver.backend import Cluster
 from ptlocal.apiserver.errors import Named, StatusError, bad_request, conflict, method_not_allowed, no_such_path
 from ptlocal.apiserver.http import bodies, pod_logs
 from ptlocal.apiserver.http.routes import Target
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.output import jsonpath
 from ptlocal.apiserver.storage.store import encode
 from ptlocal.apiserver.writes import admission, object_meta
@@ -64,10 +64,10 @@ class Subresources:
         pod = self._cluster.writer.current(target.kind, target.space, target.name)
         if not pod["spec"].get("nodeName"):
             return web.Response(status=204)
-        asked = pod_logs.log_request(pod, request.query)
-        reader = pod_logs.LogReader(self._cluster.layout, pod, asked)
+        options = pod_logs.log_request(pod, request.query)
+        reader = pod_logs.LogReader(self._cluster.layout, pod, options)
         first = reader.first()
-        if not asked.follow:
+        if not options.follow:
             return web.Response(body=first, content_type="text/plain")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
@@ -78,7 +78,7 @@ class Subresources:
             now = self._cluster.store.get("/pods", target.space, target.name)
             if now is not None and now["metadata"]["uid"] != pod["metadata"]["uid"]:
                 now = None
-            return pod_logs.is_over(now, asked)
+            return pod_logs.is_over(now, options)
 
         async for part in pod_logs.follow(reader, ended):
             await response.write(part)
@@ -114,8 +114,8 @@ class Subresources:
 
     def _evict(self, target: Target, eviction: Manifest) -> Manifest:
         sent = eviction.get("deleteOptions") or {}
-        asked = write_options.delete_options({}, sent if isinstance(sent, dict) else {})
-        obj, _ = self._cluster.writer.delete(target.kind, target.space, target.name, asked)
+        options = write_options.delete_options({}, sent if isinstance(sent, dict) else {})
+        obj, _ = self._cluster.writer.delete(target.kind, target.space, target.name, options)
         self._cluster.sweep_after(obj)
         return _created()
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ptlocal.apiserver.kinds.kinds import Column, Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Column, Kind
 
 Manifest = dict[str, Any]
 STORAGE_KEY = "apiextensions.k8s.io/customresourcedefinitions"

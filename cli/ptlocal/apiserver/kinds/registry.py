@@ -3,7 +3,7 @@
 `version` counts changes, as a cache key for discovery and OpenAPI documents.
 """
 
-from ptlocal.apiserver.kinds.kinds import Kind, builtin_kinds
+from ptlocal.apiserver.kinds.builtin_kinds import Kind, builtin_kinds
 
 
 class Registry:

@@ -17,10 +17,10 @@ Step = Callable[[list[Any]], list[Any]]
 
 def find(path: str, value: Any) -> list[Any]:
     """Return everything that the path selects; nothing if the path is not supported."""
-    found = [value]
+    values = [value]
     for step in _steps(path):
-        found = step(found)
-    return found
+        values = step(values)
+    return values
 
 
 @lru_cache(maxsize=512)
@@ -55,7 +55,7 @@ def _step(match: re.Match[str]) -> Step:
     ]
 
 
-def _text(found: list[Any]) -> str:
-    if not found:
+def _text(values: list[Any]) -> str:
+    if not values:
         return ""
-    return str(found[0]).lower() if isinstance(found[0], bool) else str(found[0])
+    return str(values[0]).lower() if isinstance(values[0], bool) else str(values[0])

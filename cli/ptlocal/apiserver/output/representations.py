@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ptlocal.apiserver.errors import StatusError
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.output import events_v1, tables
 from ptlocal.apiserver.storage.store import encode
 

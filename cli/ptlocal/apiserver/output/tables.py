@@ -6,7 +6,7 @@ Custom resources bring their own columns; those of the built-in kinds are in pri
 import json
 from typing import Any
 
-from ptlocal.apiserver.kinds.kinds import Column, Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Column, Kind
 from ptlocal.apiserver.output import jsonpath, printer_columns
 from ptlocal.apiserver.output.ages import age
 
@@ -63,10 +63,10 @@ def _cells(kind: Kind, obj: Manifest) -> list[Any]:
 
 
 def _custom_cell(column: Column, obj: Manifest) -> Any:
-    found = jsonpath.find(column.json_path, obj)
-    if not found:
+    values = jsonpath.find(column.json_path, obj)
+    if not values:
         return "<unknown>" if column.type == "date" else None
-    value = found[0]
+    value = values[0]
     if column.type == "date":
         return age(value)
     if column.type == "integer":
@@ -75,8 +75,8 @@ def _custom_cell(column: Column, obj: Manifest) -> Any:
         return value if isinstance(value, int | float) else None
     if column.type == "boolean":
         return value if isinstance(value, bool) else None
-    if len(found) > 1:
-        return ",".join(map(_text, found))
+    if len(values) > 1:
+        return ",".join(map(_text, values))
     return _text(value)
 
 

@@ -4,7 +4,7 @@ One file per kind (or per few small ones) and one plain table. Custom resources 
 Left out: everything that nothing in this project relies on; a real API server checks far more of a pod.
 """
 
-from ptlocal.apiserver.rules import crds, jobs, namespaces, others, pods, services
+from ptlocal.apiserver.rules import crds, jobs, minor_kinds, namespaces, pods, services
 from ptlocal.apiserver.rules.base import NO_RULES, Rules
 
 __all__ = ["Rules", "rules_of"]
@@ -13,13 +13,13 @@ _TABLE: dict[str, Rules] = {
     "/pods": pods.RULES,
     "/services": services.RULES,
     "/namespaces": namespaces.RULES,
-    "/secrets": others.SECRETS,
-    "/configmaps": others.CONFIGMAPS,
-    "/events": others.EVENTS,
-    "/persistentvolumeclaims": others.CLAIMS,
+    "/secrets": minor_kinds.SECRETS,
+    "/configmaps": minor_kinds.CONFIGMAPS,
+    "/events": minor_kinds.EVENTS,
+    "/persistentvolumeclaims": minor_kinds.CLAIMS,
     "batch/jobs": jobs.RULES,
-    "apps/deployments": others.DEPLOYMENTS,
-    "scheduling.k8s.io/priorityclasses": others.PRIORITY_CLASSES,
+    "apps/deployments": minor_kinds.DEPLOYMENTS,
+    "scheduling.k8s.io/priorityclasses": minor_kinds.PRIORITY_CLASSES,
     "apiextensions.k8s.io/customresourcedefinitions": crds.RULES,
 }
 

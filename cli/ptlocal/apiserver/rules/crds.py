@@ -46,34 +46,34 @@ def _create(crd: Manifest) -> None:
 
 def _validate(crd: Manifest) -> list[FieldError]:
     spec = crd["spec"]
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     for key in ("group", "scope"):
         if not spec.get(key):
-            found.append(required(f"spec.{key}"))
+            errors.append(required(f"spec.{key}"))
     names = spec.get("names") or {}
     for key in ("plural", "kind"):
         if not names.get(key):
-            found.append(required(f"spec.names.{key}"))
-    if found:
-        return found
+            errors.append(required(f"spec.names.{key}"))
+    if errors:
+        return errors
     wanted = f"{names['plural']}.{spec['group']}"
     if crd["metadata"]["name"] != wanted:
-        found.append(
+        errors.append(
             invalid_value("metadata.name", crd["metadata"]["name"], 'must be spec.names.plural+"."+spec.group')
         )
     if "." not in spec["group"]:
-        found.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
+        errors.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
     if not _LABEL.fullmatch(names["plural"]):
-        found.append(invalid_value("spec.names.plural", names["plural"], "must be a DNS-1035 label"))
+        errors.append(invalid_value("spec.names.plural", names["plural"], "must be a DNS-1035 label"))
     if spec["scope"] not in ("Cluster", "Namespaced"):
-        found.append(not_supported("spec.scope", spec["scope"], ["Cluster", "Namespaced"]))
-    return found + _version_errors(spec.get("versions") or [])
+        errors.append(not_supported("spec.scope", spec["scope"], ["Cluster", "Namespaced"]))
+    return errors + _version_errors(spec.get("versions") or [])
 
 
 def _version_errors(versions: list[Manifest]) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     if sum(bool(version.get("storage")) for version in versions) != 1:
-        found.append(
+        errors.append(
             invalid_value(
                 "spec.versions",
                 [v.get("name") for v in versions],
@@ -83,46 +83,46 @@ def _version_errors(versions: list[Manifest]) -> list[FieldError]:
     for index, version in enumerate(versions):
         path = f"spec.versions[{index}]"
         if not _LABEL.fullmatch(str(version.get("name") or "")):
-            found.append(invalid_value(f"{path}.name", version.get("name"), "must be a DNS-1035 label"))
+            errors.append(invalid_value(f"{path}.name", version.get("name"), "must be a DNS-1035 label"))
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if not isinstance(schema, dict):
-            found.append(required(f"{path}.schema.openAPIV3Schema", "schemas are required"))
+            errors.append(required(f"{path}.schema.openAPIV3Schema", "schemas are required"))
         else:
-            found += _schema_errors(schema, f"{path}.schema.openAPIV3Schema", is_root=True)
-    return found
+            errors += _schema_errors(schema, f"{path}.schema.openAPIV3Schema", is_root=True)
+    return errors
 
 
 def _schema_errors(schema: Any, path: str, is_root: bool = False) -> list[FieldError]:
     """Return errors that would break later walks over the schema; a real server checks more."""
     if not isinstance(schema, dict):
         return [invalid_value(path, schema, "must be an object")]
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     if is_root and schema.get("type") != "object":
-        found.append(invalid_value(f"{path}.type", schema.get("type", ""), "must be object at the root"))
+        errors.append(invalid_value(f"{path}.type", schema.get("type", ""), "must be object at the root"))
     elif not schema.get("type") and not free:
-        found.append(required(f"{path}.type", "must not be empty for specified object fields"))
+        errors.append(required(f"{path}.type", "must not be empty for specified object fields"))
     if "pattern" in schema:
         try:
             compiled(schema["pattern"])
         except (re.error, TypeError) as error:
-            found.append(
+            errors.append(
                 invalid_value(
                     f"{path}.pattern", schema["pattern"], f"must be a valid regular expression, but isn't: {error}"
                 )
             )
-    found += _rule_errors(schema, path)
+    errors += _rule_errors(schema, path)
     for name, child in (schema.get("properties") or {}).items():
-        found += _schema_errors(child, f"{path}.properties[{name}]")
+        errors += _schema_errors(child, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), dict):
-        found += _schema_errors(schema["items"], f"{path}.items")
+        errors += _schema_errors(schema["items"], f"{path}.items")
     if isinstance(schema.get("additionalProperties"), dict):
-        found += _schema_errors(schema["additionalProperties"], f"{path}.additionalProperties")
-    return found
+        errors += _schema_errors(schema["additionalProperties"], f"{path}.additionalProperties")
+    return errors
 
 
 def _rule_errors(schema: Manifest, path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, rule in enumerate(schema.get("x-kubernetes-validations") or []):
         for key in _EVALUATES_TO:
             source = rule.get(key)
@@ -130,11 +130,11 @@ def _rule_errors(schema: Manifest, path: str) -> list[FieldError]:
                 continue
             where = f"{path}.x-kubernetes-validations[{index}].{key}"
             if not source:
-                found.append(required(where, "rule is not specified"))
+                errors.append(required(where, "rule is not specified"))
                 continue
             if problem := _compilation_error(source, *_EVALUATES_TO[key]):
-                found.append(invalid_value(where, source, problem))
-    return found
+                errors.append(invalid_value(where, source, problem))
+    return errors
 
 
 def _compilation_error(source: str, kind: str, problem: str) -> str:

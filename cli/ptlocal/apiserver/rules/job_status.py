@@ -11,14 +11,14 @@ _CONDITIONS = "status.conditions"
 def errors_in(status: Manifest, old: Manifest) -> list[FieldError]:
     """Return the errors in the status."""
     now, before = _true(status), _true(old)
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     finished = bool({"Complete", "Failed"} & now)
     if finished and not status.get("startTime"):
-        found.append(required("status.startTime", "startTime is required for finished job"))
+        errors.append(required("status.startTime", "startTime is required for finished job"))
     if "Complete" in now and not status.get("completionTime"):
-        found.append(required("status.completionTime", "completionTime is required for Complete jobs"))
+        errors.append(required("status.completionTime", "completionTime is required for Complete jobs"))
     if "Complete" not in now and status.get("completionTime"):
-        found.append(
+        errors.append(
             _wrong(
                 "status.completionTime",
                 status["completionTime"],
@@ -27,18 +27,18 @@ def errors_in(status: Manifest, old: Manifest) -> list[FieldError]:
         )
     for terminal, early in (("Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")):
         if terminal in now and early not in now:
-            found.append(_condition(f"cannot set {terminal}=True condition without the {early}=true condition"))
+            errors.append(_condition(f"cannot set {terminal}=True condition without the {early}=true condition"))
         if terminal in before and terminal not in now:
-            found.append(_condition(f"cannot disable the terminal {terminal}=True condition"))
+            errors.append(_condition(f"cannot disable the terminal {terminal}=True condition"))
     for pair in (("Complete", "Failed"), ("Complete", "FailureTarget"), ("SuccessCriteriaMet", "FailureTarget")):
         if set(pair) <= now:
-            found.append(_condition(f"cannot set {pair[0]}=True and {pair[1]}=true conditions"))
+            errors.append(_condition(f"cannot set {pair[0]}=True and {pair[1]}=true conditions"))
             break
     if finished and (status.get("active") or 0) > 0:
-        found.append(_wrong("status.active", status["active"], "active>0 is invalid for finished job"))
+        errors.append(_wrong("status.active", status["active"], "active>0 is invalid for finished job"))
     if finished and (status.get("terminating") or 0) > 0:
-        found.append(_wrong("status.terminating", status["terminating"], "terminating>0 is invalid for finished job"))
-    return found
+        errors.append(_wrong("status.terminating", status["terminating"], "terminating>0 is invalid for finished job"))
+    return errors
 
 
 def _true(status: Manifest) -> set[str]:

@@ -60,18 +60,18 @@ def _validate(job: Manifest) -> list[FieldError]:
     pod_spec = template.get("spec")
     if not isinstance(pod_spec, dict):
         return [required("spec.template.spec.containers")]
-    found = pods.validate_spec(pod_spec, "spec.template.spec")
+    errors = pods.validate_spec(pod_spec, "spec.template.spec")
     for key in ("parallelism", "completions", "backoffLimit", "ttlSecondsAfterFinished"):
         if isinstance(spec.get(key), int) and spec[key] < 0:
-            found.append(invalid_value(f"spec.{key}", spec[key], "must be greater than or equal to 0"))
+            errors.append(invalid_value(f"spec.{key}", spec[key], "must be greater than or equal to 0"))
     if pod_spec["restartPolicy"] == "Always":
-        found.append(required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"'))
+        errors.append(required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"'))
     if spec["completionMode"] not in ("NonIndexed", "Indexed"):
-        found.append(not_supported("spec.completionMode", spec["completionMode"], ["Indexed", "NonIndexed"]))
+        errors.append(not_supported("spec.completionMode", spec["completionMode"], ["Indexed", "NonIndexed"]))
     if spec["completionMode"] == "Indexed" and "completions" not in spec:
-        found.append(required("spec.completions", "when completion mode is Indexed"))
+        errors.append(required("spec.completions", "when completion mode is Indexed"))
     if spec.get("podFailurePolicy") and pod_spec["restartPolicy"] != "Never":
-        found.append(
+        errors.append(
             invalid_value(
                 "spec.template.spec.restartPolicy",
                 pod_spec["restartPolicy"],
@@ -79,24 +79,24 @@ def _validate(job: Manifest) -> list[FieldError]:
             )
         )
     if spec.get("manualSelector") and not spec.get("selector"):
-        found.append(required("spec.selector"))
-    return found
+        errors.append(required("spec.selector"))
+    return errors
 
 
 def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:
     if subresource == "status":
         return job_status.errors_in(new.get("status") or {}, old.get("status") or {})
     now, before = new["spec"], old["spec"]
-    found = []
+    errors = []
     for key in ("completionMode", "selector", "podFailurePolicy", "managedBy", "backoffLimitPerIndex"):
-        found += unchanged(f"spec.{key}", now.get(key), before.get(key))
+        errors += unchanged(f"spec.{key}", now.get(key), before.get(key))
     if before["completionMode"] != "Indexed" or now.get("parallelism") != now.get("completions"):
-        found += unchanged("spec.completions", now.get("completions"), before.get("completions"))
+        errors += unchanged("spec.completions", now.get("completions"), before.get("completions"))
     was_suspended = bool(before.get("suspend"))
-    found += unchanged(
+    errors += unchanged(
         "spec.template", _frozen(now["template"], was_suspended), _frozen(before["template"], was_suspended)
     )
-    return found
+    return errors
 
 
 def _frozen(template: Manifest, suspended: bool) -> Manifest:

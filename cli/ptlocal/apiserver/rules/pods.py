@@ -4,13 +4,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from ptlocal.apiserver.errors import (
-    FieldError,
-    forbidden_field,
-    invalid_value,
-    not_supported,
-    required,
-)
+from ptlocal.apiserver.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from ptlocal.apiserver.rules.base import Manifest, Rules
 
 _MAY_CHANGE = (
@@ -134,40 +128,40 @@ def _validate(pod: Manifest) -> list[FieldError]:
 
 def validate_spec(spec: Manifest, path: str) -> list[FieldError]:
     """Return the errors in a pod spec."""
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     if not spec.get("containers"):
-        found.append(required(f"{path}.containers"))
+        errors.append(required(f"{path}.containers"))
     if spec["restartPolicy"] not in ("Always", "OnFailure", "Never"):
-        found.append(not_supported(f"{path}.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"]))
+        errors.append(not_supported(f"{path}.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"]))
     volumes: set[str] = set()
     for index, volume in enumerate(spec.get("volumes") or []):
-        found += _name_errors(volume, f"{path}.volumes[{index}]", volumes)
-    seen: set[str] = set()
+        errors += _name_errors(volume, f"{path}.volumes[{index}]", volumes)
+    container_names: set[str] = set()
     for key in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(key) or []):
             here = f"{path}.{key}[{index}]"
-            found += _name_errors(container, here, seen)
+            errors += _name_errors(container, here, container_names)
             if not container.get("image"):
-                found.append(required(f"{here}.image"))
+                errors.append(required(f"{here}.image"))
             for number, mount in enumerate(container.get("volumeMounts") or []):
                 if mount.get("name") not in volumes:
-                    found.append(
+                    errors.append(
                         FieldError(
                             f"{here}.volumeMounts[{number}].name",
                             "FieldValueNotFound",
                             f'Not found: "{mount.get("name")}"',
                         )
                     )
-    return found
+    return errors
 
 
-def _name_errors(item: Manifest, path: str, seen: set[str]) -> list[FieldError]:
+def _name_errors(item: Manifest, path: str, taken: set[str]) -> list[FieldError]:
     name = item.get("name", "")
     if not name:
         return [required(f"{path}.name")]
-    if name in seen:
+    if name in taken:
         return [FieldError(f"{path}.name", "FieldValueDuplicate", f'Duplicate value: "{name}"')]
-    seen.add(name)
+    taken.add(name)
     return []
 
 
@@ -198,7 +192,7 @@ def _status_errors(new: Manifest, old: Manifest, spec: Manifest) -> list[FieldEr
     restarts_for_ever = spec.get("restartPolicy") == "Always"
     if restarts_for_ever:
         return []
-    found = []
+    errors = []
     for key in ("containerStatuses", "initContainerStatuses"):
         before = {s.get("name"): s for s in old.get(key) or []}
         for index, status in enumerate(new.get(key) or []):
@@ -209,12 +203,12 @@ def _status_errors(new: Manifest, old: Manifest, spec: Manifest) -> list[FieldEr
                 continue
             if key == "initContainerStatuses" and _is_sidecar(spec, str(status.get("name"))):
                 continue
-            found.append(
+            errors.append(
                 forbidden_field(f"status.{key}[{index}].state", "may not be transitioned to non-terminated state")
             )
     if new.get("phase") not in (None, "Pending", "Running", "Succeeded", "Failed", "Unknown"):
-        found.append(invalid_value("status.phase", new["phase"], "unknown phase"))
-    return found
+        errors.append(invalid_value("status.phase", new["phase"], "unknown phase"))
+    return errors
 
 
 def _is_sidecar(spec: Manifest, name: str) -> bool:

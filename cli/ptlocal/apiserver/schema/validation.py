@@ -31,11 +31,11 @@ def errors(value: Any, schema: Schema, path: str = "", old: Any = MISSING) -> li
     """Return what a schema refuses in a value; unchanged parts of an update are not checked."""
     if old is not MISSING and old == value:
         return []
-    found = _own_errors(value, schema, path)
-    if not any(error.reason == "FieldValueTypeInvalid" for error in found):
+    field_errors = _own_errors(value, schema, path)
+    if not any(error.reason == "FieldValueTypeInvalid" for error in field_errors):
         for item, item_schema, item_path, item_old in parts(value, schema, path, old):
-            found += errors(item, item_schema, item_path, item_old)
-    return found
+            field_errors += errors(item, item_schema, item_path, item_old)
+    return field_errors
 
 
 def _own_errors(value: Any, schema: Schema, path: str) -> list[FieldError]:
@@ -100,26 +100,26 @@ def _type_name(value: Any) -> str:
     return "unknown"
 
 
-def _wrong_type(path: str, wanted: str, seen: str) -> FieldError:
+def _wrong_type(path: str, wanted: str, actual: str) -> FieldError:
     return FieldError(
-        path, "FieldValueTypeInvalid", f'Invalid value: "{seen}": {path} in body must be of type {wanted}: "{seen}"'
+        path, "FieldValueTypeInvalid", f'Invalid value: "{actual}": {path} in body must be of type {wanted}: "{actual}"'
     )
 
 
 def _bounds(value: Any, schema: Schema, path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    field_errors: list[FieldError] = []
     if isinstance(value, str):
-        found += _string_errors(value, schema, path)
+        field_errors += _string_errors(value, schema, path)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found += _number_errors(value, schema, path)
+        field_errors += _number_errors(value, schema, path)
     elif isinstance(value, list):
-        found += _list_errors(value, schema, path)
+        field_errors += _list_errors(value, schema, path)
     elif isinstance(value, dict):
-        found += _map_errors(value, schema, path)
+        field_errors += _map_errors(value, schema, path)
     accepted = schema.get("enum")
     if accepted is not None and value not in accepted:
-        found.append(not_supported(path, value, accepted))
-    return found
+        field_errors.append(not_supported(path, value, accepted))
+    return field_errors
 
 
 def _string_errors(value: str, schema: Schema, path: str) -> list[FieldError]:
@@ -157,18 +157,18 @@ def is_date_time(text: str) -> bool:
 
 
 def _number_errors(value: float, schema: Schema, path: str) -> list[FieldError]:
-    found = []
+    field_errors = []
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None and (value < least or (schema.get("exclusiveMinimum") and value == least)):
         word = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
-        found.append(invalid_value(path, value, f"{path} in body should be {word} {_number(least)}"))
+        field_errors.append(invalid_value(path, value, f"{path} in body should be {word} {_number(least)}"))
     if most is not None and (value > most or (schema.get("exclusiveMaximum") and value == most)):
         word = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
-        found.append(invalid_value(path, value, f"{path} in body should be {word} {_number(most)}"))
+        field_errors.append(invalid_value(path, value, f"{path} in body should be {word} {_number(most)}"))
     step = schema.get("multipleOf")
     if step and abs(value / step - round(value / step)) > 1e-9:
-        found.append(invalid_value(path, value, f"{path} in body should be a multiple of {_number(step)}"))
-    return found
+        field_errors.append(invalid_value(path, value, f"{path} in body should be a multiple of {_number(step)}"))
+    return field_errors
 
 
 def _number(value: float) -> str:
@@ -176,52 +176,52 @@ def _number(value: float) -> str:
 
 
 def _list_errors(value: list[Any], schema: Schema, path: str) -> list[FieldError]:
-    found = []
-    most, least = schema.get("maxItems"), schema.get("minItems")
-    if most is not None and len(value) > most:
-        found.append(FieldError(path, "FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items"))
-    if least is not None and len(value) < least:
-        found.append(invalid_value(path, len(value), f"{path} in body should have at least {least} items"))
+    field_errors = _size_errors(len(value), path, schema.get("maxItems"), schema.get("minItems"), "items")
     keys = schema.get("x-kubernetes-list-map-keys") if schema.get("x-kubernetes-list-type") == "map" else None
     if "x-kubernetes-patch-strategy" in schema:  # a built-in kind: its rules say which duplicates are wrong
-        return found
+        return field_errors
     if keys or schema.get("x-kubernetes-list-type") == "set":
-        found += _duplicates(value, keys, path)
-    return found
+        field_errors += _duplicates(value, keys, path)
+    return field_errors
 
 
 def _duplicates(value: list[Any], keys: list[str] | None, path: str) -> list[FieldError]:
-    seen: set[Any] = set()
-    found = []
+    identities: set[Any] = set()
+    field_errors = []
     for index, item in enumerate(value):
         if keys and not isinstance(item, dict):
             continue
         identity = _map_key(item, keys) if keys else repr(item)
-        if identity in seen:
+        if identity in identities:
             shown = {key: item.get(key) for key in keys if key in item} if keys else item
-            found.append(FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {show(shown)}"))
-        seen.add(identity)
-    return found
+            field_errors.append(
+                FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {show(shown)}")
+            )
+        identities.add(identity)
+    return field_errors
 
 
 def _map_errors(value: dict[str, Any], schema: Schema, path: str) -> list[FieldError]:
-    found = []
     most, least = schema.get("maxProperties"), schema.get("minProperties")
-    if most is not None and len(value) > most:
-        found.append(FieldError(path, "FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items"))
-    if least is not None and len(value) < least:
-        found.append(invalid_value(path, len(value), f"{path} in body should have at least {least} properties"))
-    for key in schema.get("required") or []:
-        if key not in value:
-            found.append(required(f"{path}.{key}" if path else key))
-    return found
+    missing = [key for key in schema.get("required") or [] if key not in value]
+    return _size_errors(len(value), path, most, least, "properties") + [
+        required(f"{path}.{key}" if path else key) for key in missing
+    ]
+
+
+def _size_errors(size: int, path: str, most: int | None, least: int | None, parts: str) -> list[FieldError]:
+    if most is not None and size > most:
+        return [FieldError(path, "FieldValueTooMany", f"Too many: {size}: must have at most {most} items")]
+    if least is not None and size < least:
+        return [invalid_value(path, size, f"{path} in body should have at least {least} {parts}")]
+    return []
 
 
 def _junctors(value: Any, schema: Schema, path: str) -> list[FieldError]:
     """allOf, anyOf, oneOf, not: only value checks, as structural schemas allow."""
-    found: list[FieldError] = []
+    field_errors: list[FieldError] = []
     for part in schema.get("allOf") or []:
-        found += errors(value, part, path)
+        field_errors += errors(value, part, path)
     for junctor, text in (
         ("anyOf", "validate at least one schema (anyOf)"),
         ("oneOf", "validate one and only one schema (oneOf). Found none valid"),
@@ -230,16 +230,16 @@ def _junctors(value: Any, schema: Schema, path: str) -> list[FieldError]:
             failures = [errors(value, part, path) for part in schema[junctor]]
             valid = sum(not failed for failed in failures)
             if not valid:
-                found += [_junctor_error(f'"{path}" must {text}'), *min(failures, key=len)]
+                field_errors += [_junctor_error(f'"{path}" must {text}'), *min(failures, key=len)]
             elif junctor == "oneOf" and valid > 1:
-                found.append(
+                field_errors.append(
                     _junctor_error(
                         f'"{path}" must validate one and only one schema (oneOf). Found {valid} valid alternatives'
                     )
                 )
     if schema.get("not") and not errors(value, schema["not"], path):
-        found.append(_junctor_error(f'"{path}" must not validate the schema (not)'))
-    return found
+        field_errors.append(_junctor_error(f'"{path}" must not validate the schema (not)'))
+    return field_errors
 
 
 def _junctor_error(why: str) -> FieldError:

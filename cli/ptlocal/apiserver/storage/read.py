@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptlocal.apiserver.errors import bad_request, expired
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.storage import selectors
 from ptlocal.apiserver.storage.selectors import Selector
 from ptlocal.apiserver.storage.store import Row, Store, encode
@@ -74,16 +74,16 @@ def _partial(
 
 
 def _check_revision(store: Store, query: Mapping[str, str]) -> None:
-    asked = whole_number(query, "resourceVersion")
+    requested = whole_number(query, "resourceVersion")
     match = query.get("resourceVersionMatch")
     if match and match not in ("Exact", "NotOlderThan"):
         raise bad_request(
             f'resourceVersionMatch: Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
         )
-    if asked and asked > store.revision:
-        raise too_new(asked, store.revision)
-    if asked and match == "Exact" and asked != store.revision:
-        raise expired(f"The resourceVersion for the provided list is too old: {asked} ({store.revision})")
+    if requested and requested > store.revision:
+        raise too_new(requested, store.revision)
+    if requested and match == "Exact" and requested != store.revision:
+        raise expired(f"The resourceVersion for the provided list is too old: {requested} ({store.revision})")
 
 
 def _encode_continue(revision: int, last: tuple[str, str]) -> str:
@@ -92,8 +92,8 @@ def _encode_continue(revision: int, last: tuple[str, str]) -> str:
 
 def _decode_continue(token: str) -> tuple[int, tuple[str, str]]:
     try:
-        found = json.loads(base64.urlsafe_b64decode(token.encode()))
-        namespace, name = found["after"]
-        return int(found["rv"]), (str(namespace), str(name))
+        position = json.loads(base64.urlsafe_b64decode(token.encode()))
+        namespace, name = position["after"]
+        return int(position["rv"]), (str(namespace), str(name))
     except (binascii.Error, ValueError, KeyError, TypeError):
         raise bad_request("continue key is not valid") from None

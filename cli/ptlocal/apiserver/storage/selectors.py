@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptlocal.apiserver.errors import StatusError, bad_request
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 
 Requirement = Callable[[Mapping[str, str]], bool]
 _KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"

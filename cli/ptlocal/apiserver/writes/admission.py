@@ -9,7 +9,7 @@ from typing import Any
 
 from ptlocal.apiserver.errors import FieldError, Named, bad_request, invalid, invalid_value, show
 from ptlocal.apiserver.kinds import builtin_schemas
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.rules import rules_of
 from ptlocal.apiserver.schema import defaulting, pruning, validation
 from ptlocal.apiserver.schema.cel import RuleWalk

@@ -8,7 +8,7 @@ from typing import Any
 
 from ptlocal.apiserver.errors import Named, conflict
 from ptlocal.apiserver.kinds import custom_resources
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.write_options import DeleteOptions
 from ptlocal.apiserver.writes import object_meta
 

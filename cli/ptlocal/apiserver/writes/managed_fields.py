@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptlocal.apiserver.kinds import builtin_schemas
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.write_options import WriteOptions
 from ptlocal.apiserver.writes import field_sets, object_meta
 from ptlocal.apiserver.writes.field_sets import Path, Paths

@@ -9,7 +9,7 @@ from typing import Any
 
 from ptlocal.apiserver.errors import StatusError
 from ptlocal.apiserver.kinds import custom_resources
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.kinds.registry import Registry
 from ptlocal.apiserver.storage.store import Store
 from ptlocal.apiserver.write_options import DeleteOptions

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ptlocal.apiserver.errors import FieldError, forbidden_field, invalid_value, required
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 
 Manifest = dict[str, Any]
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

@@ -20,7 +20,7 @@ from ptlocal.apiserver.errors import (
     modified,
     not_found,
 )
-from ptlocal.apiserver.kinds.kinds import Kind
+from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.rules import rules_of
 from ptlocal.apiserver.storage.store import Store
 from ptlocal.apiserver.write_options import DeleteOptions, WriteOptions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptkube.resources import Manifest
-from ptlocal.kubelet.container.environment import Mount, Rewriter, expand
+from ptlocal.kubelet.container.path_rewriting import Mount, Rewriter, expand
 from ptlocal.kubelet.container.value_sources import NotReady
 
 UNPULLABLE = ".invalid/"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ptapi.quantity import parse_quantity
 from ptkube.resources import Manifest
-from ptlocal.kubelet.container.environment import expand
+from ptlocal.kubelet.container.path_rewriting import expand
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from ptkube.resources import Manifest
-from ptlocal.kubelet.container.environment import Mount, expand
+from ptlocal.kubelet.container.path_rewriting import Mount, expand
 from ptlocal.kubelet.container.value_sources import NotReady, References, field_value, keyed_data, resource_value
 
 Files = dict[str, tuple[bytes, int]]  # relative path -> content, mode

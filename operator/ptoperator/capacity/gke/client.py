@@ -31,7 +31,6 @@ from ptoperator.capacity.cloud import (
     Reservation,
 )
 from ptoperator.capacity.cloud_errors import CloudFailure
-from ptoperator.capacity.gke.backoff import Backoff
 from ptoperator.capacity.gke.convert import (
     belongs_to,
     error_code,
@@ -41,6 +40,7 @@ from ptoperator.capacity.gke.convert import (
     refusal_of,
     retry_delay_s,
 )
+from ptoperator.capacity.gke.rate_limit import RateLimitBackoff
 from ptoperator.kube import labels
 from ptoperator.settings import Settings
 
@@ -73,8 +73,8 @@ class Gke:
         self._changing = threading.Lock()
         self._looking = threading.Lock()
         self._asking_since: float | None = None
-        self._reads = Backoff(settings.cloud_poll_seconds, seconds)
-        self._changes = Backoff(settings.cloud_poll_seconds, seconds)
+        self._reads = RateLimitBackoff(settings.cloud_poll_seconds, seconds)
+        self._changes = RateLimitBackoff(settings.cloud_poll_seconds, seconds)
         self._last: tuple[float, Cloud] | None = None
         self._changed: set[str] = set()
         self._zones: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptlocal.apiserver.errors import StatusError
-from ptlocal.apiserver.kinds.kinds import builtin_kinds
+from ptlocal.apiserver.kinds.builtin_kinds import builtin_kinds
 from ptlocal.apiserver.storage.selectors import Selectable, parse
 
 PODS = next(kind for kind in builtin_kinds() if kind.storage_key == "/pods")

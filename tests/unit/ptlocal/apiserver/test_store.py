@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ptlocal.apiserver.kinds.kinds import builtin_kinds
+from ptlocal.apiserver.kinds.builtin_kinds import builtin_kinds
 from ptlocal.apiserver.storage import store as store_module
 from ptlocal.apiserver.storage.selectors import parse
 from ptlocal.apiserver.storage.store import Change, Store

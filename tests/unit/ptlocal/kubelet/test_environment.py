@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptlocal.kubelet.container.environment import Mount, Rewriter, expand
+from ptlocal.kubelet.container.path_rewriting import Mount, Rewriter, expand
 from ptlocal.kubelet.ports import PortMap
 
 

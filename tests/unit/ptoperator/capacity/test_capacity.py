@@ -48,8 +48,8 @@ def test_a_stockout_moves_on_says_so_and_leaves_nothing(site: Site) -> None:
     (pool,) = site.model.pools.values()
     assert pool.manifest["config"]["spot"] is True
     assert [each.failure_class for each in site.status().capacity.attempts] == ["Stockout", ""]
-    told = [event["reason"] for event in site.world.api.kinds(EVENTS.kind)]
-    assert told.count("CapacityUnavailable") == 1
+    reasons = [event["reason"] for event in site.world.api.kinds(EVENTS.kind)]
+    assert reasons.count("CapacityUnavailable") == 1
 
 
 def test_zones_are_tried_in_order_and_the_clusters_where_none_are_named(site: Site) -> None:
@@ -300,7 +300,7 @@ def test_nodes_that_are_there_get_their_time_before_chips_are_bought(site: Site)
     assert jobset(site) is not None
     assert site.model.made == []
     site.run_until(lambda: site.model.pools)
-    assert site.outcomes()[0] == "existing: NOT_READY after 1m5s, trying spot in us-east5-a"
+    assert site.outcomes()[0] == "existing: NOT_READY after 1m, trying spot in us-east5-a"
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
     made = jobset(site)
     assert "affinity" in made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
@@ -355,7 +355,7 @@ def test_flex_start_waits_for_its_nodes_with_its_pods(site: Site) -> None:
     site.provision(capacity=[{"type": "flexStart", "zones": ["us-east5-a"], "waitSeconds": 600}, {"type": "spot"}])
     assert site.status().capacity.attempts[0].ready is None
     site.run_until(lambda: len(site.status().capacity.attempts) == 2)
-    assert site.outcomes()[0] == "flexStart in us-east5-a: NOT_READY in us-east5-a after 10m5s, trying spot"
+    assert site.outcomes()[0] == "flexStart in us-east5-a: NOT_READY in us-east5-a after 10m, trying spot"
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
     assert all(pool.manifest["config"]["spot"] for pool in site.model.pools.values())
 
@@ -403,17 +403,17 @@ def test_a_waiting_job_asks_kubernetes_nothing_between_two_events(world: World) 
     site.model.seconds = 1e6
     site.create(capacity=[{"type": "onDemand", "zones": ["us-east5-a"]}])
     site.run(60)
-    asked: list[str] = []
+    calls: list[str] = []
     api = world.api
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
-            asked.append(name)
+            calls.append(name)
             return getattr(api, name)
 
     site.operator.client = Counting()
     site.run(300)
-    assert asked == []
+    assert calls == []
     assert site.status().phase == "Provisioning"
 
 

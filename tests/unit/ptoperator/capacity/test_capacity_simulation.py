@@ -257,8 +257,8 @@ class CloudLife(Life):
 def pools_of(pod: Manifest) -> list[str]:
     """The node pools that a pod may run on."""
     affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    found: list[str] = affinity["nodeSelectorTerms"][0]["matchExpressions"][0]["values"]
-    return found
+    names: list[str] = affinity["nodeSelectorTerms"][0]["matchExpressions"][0]["values"]
+    return names
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

@@ -21,17 +21,17 @@ EXISTS_NOT = "is currently unavailable in the us-east5-a zone. Consider trying y
 
 
 class Storm:
-    """One call fails a number of times, then works. delay_s: RetryInfo. seen: when it was called."""
+    """One call fails a number of times, then works. delay_s: RetryInfo. calls: when it was called."""
 
     def __init__(self, site: Site, call: str, error: type[Exception], words: str, times: int, delay_s: int = 0) -> None:
-        self.left, self.seen = times, list[float]()
+        self.left, self.calls = times, list[float]()
         self._site, self._call, self._error, self._words, self._delay_s = site, call, error, words, delay_s
         site.gke._client._strike = self
 
     def __call__(self, call: str, is_after: bool) -> None:
         if call != self._call or is_after:
             return
-        self.seen.append(self._site.world.api.now.timestamp())
+        self.calls.append(self._site.world.api.now.timestamp())
         if self.left:
             self.left -= 1
             delay = RetryInfo()
@@ -39,7 +39,7 @@ class Storm:
             raise self._error(self._words, details=[delay] if self._delay_s else [])  # type: ignore[call-arg]
 
     def pauses(self) -> list[float]:
-        return [after - before for before, after in zip(self.seen, self.seen[1:], strict=False)]
+        return [after - before for before, after in zip(self.calls, self.calls[1:], strict=False)]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_heals_is_waited_for_and_nothing_is_left(
     site.run_until(lambda: site.job() is None)
     assert storm.left == 0
     assert len(site.model.made) == 1
-    assert len(storm.seen) <= most_calls
+    assert len(storm.calls) <= most_calls
 
 
 def test_a_limit_of_calls_is_met_again_by_many_jobs(site: Site) -> None:
@@ -146,10 +146,10 @@ def test_a_status_that_the_client_does_not_know_is_waited_out(site: Site, monkey
     listed = site.gke._client.list_node_pools
 
     def strange(**request: Any) -> Any:
-        found = listed(**request)
-        for pool in found.node_pools:
+        response = listed(**request)
+        for pool in response.node_pools:
             pool.status, pool.conditions = 99, [type("Condition", (), {"code": 77, "canonical_code": 0, "message": ""})]
-        return found
+        return response
 
     monkeypatch.setattr(site.gke._client, "list_node_pools", strange)
     site.run(120)

@@ -46,8 +46,8 @@ def lock_out(site: Site) -> None:
 
 def capacity(site: Site) -> tuple[str, str, str]:
     """The condition that tells of chips."""
-    (found,) = (each for each in site.status().conditions if each.type == "CapacityReady")
-    return found.status, found.reason, found.message
+    (match,) = (each for each in site.status().conditions if each.type == "CapacityReady")
+    return match.status, match.reason, match.message
 
 
 def test_a_pool_whose_job_label_a_user_takes_away_is_not_swept_from_under_the_run(site: Site) -> None:
@@ -142,24 +142,24 @@ def test_a_deleted_job_whose_operator_knows_no_gke_any_more_says_what_it_waits_f
 
 def test_a_pool_that_comes_to_be_after_its_job_was_deleted_is_swept(site: Site) -> None:
     """The answer to the create is lost, and GKE does not list the pool for a minute."""
-    seen_from = [float("inf")]
+    listed_from = [float("inf")]
 
     def lose(call: str, is_after: bool) -> None:
         now = site.world.api.now.timestamp()
         if call == "create_node_pool" and is_after:
-            seen_from[0] = now + 60
+            listed_from[0] = now + 60
             raise exceptions.ServiceUnavailable("Socket closed")  # type: ignore[no-untyped-call]
-        if call == "get_node_pool" and now < seen_from[0]:
+        if call == "get_node_pool" and now < listed_from[0]:
             raise exceptions.NotFound("Not found")  # type: ignore[no-untyped-call]
 
     client = site.gke._client
     client._strike, list_pools = lose, client.list_node_pools
 
     def late(**request: Any) -> Any:
-        found = list_pools(**request)
-        if site.world.api.now.timestamp() < seen_from[0]:
-            found.node_pools = []
-        return found
+        response = list_pools(**request)
+        if site.world.api.now.timestamp() < listed_from[0]:
+            response.node_pools = []
+        return response
 
     client.list_node_pools = late
     site.create()
@@ -176,10 +176,10 @@ def test_a_pool_that_comes_to_be_after_its_job_was_deleted_is_swept(site: Site) 
 def test_a_job_of_a_namespace_that_goes_is_found_although_nothing_was_heard_of_it(site: Site) -> None:
     running(site)
     site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
-    found: list[tuple[str, str]] = []
-    seen = (site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now)
-    OrphanCollector(*seen, on_leaving=found.append).collect()
-    assert found == [(NAMESPACE, "llama")]
+    leaving: list[tuple[str, str]] = []
+    surroundings = (site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now)
+    OrphanCollector(*surroundings, on_leaving=leaving.append).collect()
+    assert leaving == [(NAMESPACE, "llama")]
 
 
 def test_a_namespace_that_may_not_be_read_keeps_its_pools_and_no_others(site: Site) -> None:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from tests.builders.operator.world import NAMESPACE, copied, job_manifest
+from tests.builders.operator.world import NAMESPACE, job_manifest
 from tests.unit.ptoperator.capacity.test_capacity_simulation import CloudLife, pools_of
 from tests.unit.ptoperator.controller.test_simulation import Crash, Faults, live_all
 
-from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
+from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.fair_queue import Claim, claim_of
 from ptoperator.capacity.gke.client import Gke
@@ -37,23 +37,6 @@ ENDS = ("Succeeded", "Failed", "Suspended")
 KINDS = ("reservation", "existing", "spot", "mixed")
 
 
-class ManyFaults(Faults):
-    """Old reads of several jobs."""
-
-    def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
-        fresh = self.api.get(r, name, namespace)
-        ref = f"{r.kind} {name}"
-        since, known = self.old.get(ref, (0, None))
-        if known is not None and self._strikes() and not self._is_heard(r, name, since):
-            return copied(known)
-        self.old[ref] = (len(self.api.changes), copied(fresh))
-        return fresh
-
-    def _is_heard(self, r: Resource, name: str, since: int) -> bool:
-        news = self.api.changes[since : self.heard()]
-        return any((item["kind"], item["metadata"]["name"]) == (r.kind, name) for _, item in news)
-
-
 @dataclass
 class CompetingLife(CloudLife):
     """Up to four jobs. kind: what they want."""
@@ -65,8 +48,7 @@ class CompetingLife(CloudLife):
         super().__post_init__()
         self.kind = KINDS[self.seed // 4 % len(KINDS)]
         self._add_nodes()
-        self.faults = ManyFaults(self.world.api, self.rng)
-        self.faults.heard = lambda: self.operator.heard
+        self.faults = Faults(self.world.api, self.rng)
         self.operator.client = self.faults
         high = {"metadata": {"name": "high", "namespace": NAMESPACE, "uid": "high"}, "value": 100}
         self.world.api.put(PRIORITY_CLASSES, high)

@@ -61,8 +61,8 @@ def test_who_was_first_stays_first_although_another_namespace_holds_less_by_now(
 def test_a_small_job_does_not_pass_a_large_one_that_does_not_fit_yet() -> None:
     large, small, holder = claim("j1", hosts=8), claim("j2", hosts=1), granted("j3", hosts=4, is_ready=True)
     assert not queue_position(large, [small, holder], 8, NOW).is_now
-    found = queue_position(small, [large, holder], 8, NOW)
-    assert (found.is_now, found.ahead, found.held) == (False, 1, 4)
+    position = queue_position(small, [large, holder], 8, NOW)
+    assert (position.is_now, position.ahead, position.held) == (False, 1, 4)
 
 
 def test_turns_are_given_while_everybody_fits() -> None:

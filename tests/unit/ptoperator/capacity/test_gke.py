@@ -57,20 +57,20 @@ def create(settings: Settings, uid: str = "u1", option: CapacityOption = SPOT) -
 
 
 def labels_of(action: CreatePool) -> dict[str, str]:
-    found: dict[str, str] = action.manifest["config"]["resource_labels"]
-    return found
+    resource_labels: dict[str, str] = action.manifest["config"]["resource_labels"]
+    return resource_labels
 
 
 def test_a_pool_is_created_seen_and_deleted(gke: Gke, settings: Settings, model: GkeModel) -> None:
     action = create(settings)
     answer = gke.carry_out(action)
     assert answer.failure is None
-    seen = gke.snapshot()
-    assert seen.zones == ("us-east5-a", "us-east5-b")
-    (pool,) = seen.pools
+    snapshot = gke.snapshot()
+    assert snapshot.zones == ("us-east5-a", "us-east5-b")
+    (pool,) = snapshot.pools
     assert (pool.name, pool.job_uid, pool.slice, pool.state) == (action.pool, "u1", 0, PoolState.RUNNING)
     assert pool.shape == labels_of(action)["posttrain-shape"]
-    operation = seen.operation(answer.operation)
+    operation = snapshot.operation(answer.operation)
     assert (operation.pool, operation.is_done, operation.failures) == (action.pool, True, ())
     gke.carry_out(DeletePool(action.pool, "u1"))
     assert gke.snapshot().pools == ()
@@ -139,11 +139,11 @@ def test_a_stockout_is_read_from_the_operation_and_from_the_pool(
         outcome=ZONE_EXHAUSTED, condition="GCE_STOCKOUT", leaves_nothing=leaves_nothing
     )
     answer = gke.carry_out(create(settings))
-    seen = gke.snapshot()
-    operation = seen.operation(answer.operation)
+    snapshot = gke.snapshot()
+    operation = snapshot.operation(answer.operation)
     assert {failure.kind for failure in operation.failures} == {"Stockout"}
     assert operation.failures[0].code == "ZONE_RESOURCE_POOL_EXHAUSTED"
-    states = [(pool.state, {failure.kind for failure in pool.failures}) for pool in seen.pools]
+    states = [(pool.state, {failure.kind for failure in pool.failures}) for pool in snapshot.pools]
     assert states == ([] if leaves_nothing else [(PoolState.ERROR, {"Stockout"})])
 
 
@@ -212,8 +212,8 @@ def test_one_look_serves_many(settings: Settings, server: GkeServer) -> None:
 def test_labels_keep_to_what_google_allows(settings: Settings) -> None:
     manifest: Any = job_manifest("a-" + "long-" * 12 + "x", accelerator={"type": "v6e-4"})
     manifest["metadata"]["uid"] = "0f4c6c36-2f0c-4c39-9a53-ff3c1b2d9b11"
-    found = owner_labels(layout_of(parse_job(manifest), settings), SPOT, ZONE, 511)
-    for key, value in found.items():
+    labels = owner_labels(layout_of(parse_job(manifest), settings), SPOT, ZONE, 511)
+    for key, value in labels.items():
         assert len(key) <= 63
         assert len(value) <= 63
         assert all(char.islower() or char.isdigit() or char in "-_" for char in key + value)
@@ -223,15 +223,15 @@ def test_a_change_for_one_job_makes_only_that_job_look_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gke = Gke(replace(settings, cloud_poll_seconds=1000.0))
-    asked: list[int] = []
+    fetches: list[int] = []
     ask = gke._fetch
-    monkeypatch.setattr(gke, "_fetch", lambda: asked.append(1) or ask())
+    monkeypatch.setattr(gke, "_fetch", lambda: fetches.append(1) or ask())
     gke.snapshot("u1")
     gke.carry_out(create(settings, "u1"))
     gke.snapshot("u2")
-    assert len(asked) == 1
+    assert len(fetches) == 1
     assert [pool.job_uid for pool in gke.snapshot("u1").pools] == ["u1"]
-    assert len(asked) == 2
+    assert len(fetches) == 2
     gke.snapshot("u1")
     gke.snapshot("u2")
-    assert len(asked) == 2
+    assert len(fetches) == 2

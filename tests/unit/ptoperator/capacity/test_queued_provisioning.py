@@ -20,7 +20,7 @@ def queue(site: Site) -> Queue:
     return Queue(site.world.api, site.model)
 
 
-def _until_asked(site: Site, queue: Queue, *, after: int = 0) -> Manifest:
+def _await_request(site: Site, queue: Queue, *, after: int = 0) -> Manifest:
     site.run_until(lambda: queue.requests and len(site.status().capacity.attempts) > after)
     return queue.requests[0]
 
@@ -30,13 +30,13 @@ def _objects(site: Site) -> set[str]:
 
 
 def _pod_template(made: Manifest, role: int = 0) -> Manifest:
-    found: Manifest = made["spec"]["replicatedJobs"][role]["template"]["spec"]["template"]
-    return found
+    template: Manifest = made["spec"]["replicatedJobs"][role]["template"]["spec"]["template"]
+    return template
 
 
 def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    request = _until_asked(site, queue)
+    request = _await_request(site, queue)
     (pool,) = site.model.pools.values()
     assert (pool.state, pool.nodes) == ("RUNNING", 0)
     name = request["metadata"]["name"]
@@ -46,14 +46,14 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
         "podSets": [{"podTemplateRef": {"name": name}, "count": 4}],
         "parameters": {"maxRunDurationSeconds": "604800"},
     }
-    asked = site.world.api.find(POD_TEMPLATES, name)
-    (container,) = asked["template"]["spec"]["containers"]
+    pod_template = site.world.api.find(POD_TEMPLATES, name)
+    (container,) = pod_template["template"]["spec"]["containers"]
     assert container["resources"] == {
         "limits": {"google.com/tpu": 4, "memory": "684G"},
         "requests": {"google.com/tpu": 4, "cpu": "153", "memory": "612G"},
     }
-    assert pools_of(asked["template"]["spec"]) == (pool.name,)
-    owners = [each["metadata"]["ownerReferences"][0]["name"] for each in (asked, request)]
+    assert pools_of(pod_template["template"]["spec"]) == (pool.name,)
+    owners = [each["metadata"]["ownerReferences"][0]["name"] for each in (pod_template, request)]
     assert owners == ["llama", "llama"]
     queue.provision(request)
     site.run(30)
@@ -65,14 +65,14 @@ def test_the_request_is_for_the_pods_that_come_later(site: Site, queue: Queue) -
         "autoscaling.x-k8s.io/consume-provisioning-request": name,
         "autoscaling.x-k8s.io/provisioning-class-name": "queued-provisioning.gke.io",
     }
-    assert template["spec"]["nodeSelector"] == asked["template"]["spec"]["nodeSelector"]
-    assert template["spec"]["tolerations"] == asked["template"]["spec"]["tolerations"]
+    assert template["spec"]["nodeSelector"] == pod_template["template"]["spec"]["nodeSelector"]
+    assert template["spec"]["tolerations"] == pod_template["template"]["spec"]["tolerations"]
     assert "cloud.google.com/gke-queued" in [each["key"] for each in template["spec"]["tolerations"]]
 
 
 def test_there_are_no_pods_before_all_nodes_are_there_and_status_says_what_gke_says(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    request = _until_asked(site, queue)
+    request = _await_request(site, queue)
     name = request["metadata"]["name"]
     site.run(30)
     assert site.waits_for().endswith(f"ProvisioningRequest {name}: GKE has not responded yet")
@@ -88,7 +88,7 @@ def test_there_are_no_pods_before_all_nodes_are_there_and_status_says_what_gke_s
 
 def test_the_end_of_the_job_gives_back_request_template_and_pool(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    queue.provision(_until_asked(site, queue))
+    queue.provision(_await_request(site, queue))
     site.run_until(lambda: jobset(site))
     assert site.outcomes()[0].startswith("queuedProvisioning in us-east5-a: ready after ")
     site.succeed()
@@ -108,7 +108,7 @@ def test_a_request_that_brings_no_nodes_gives_way_to_the_next_option(
     site: Site, queue: Queue, kind: str, words: str, failure_class: str
 ) -> None:
     site.create(capacity=[QUEUED, SPOT])
-    request = _until_asked(site, queue)
+    request = _await_request(site, queue)
     queue.accept(request)
     queue.say(request, kind, "Told", words)
     site.run_until(lambda: jobset(site))
@@ -127,7 +127,7 @@ def test_a_request_that_brings_no_nodes_gives_way_to_the_next_option(
 
 def test_a_request_that_is_not_answered_in_time_gives_way_to_the_next_option(site: Site, queue: Queue) -> None:
     site.create(capacity=[{**QUEUED, "waitSeconds": 600}, SPOT])
-    queue.accept(_until_asked(site, queue))
+    queue.accept(_await_request(site, queue))
     site.run_until(lambda: jobset(site))
     assert site.outcomes()[0] == "queuedProvisioning in us-east5-a: NOT_READY in us-east5-a after 10m, trying spot"
     assert _objects(site) == set()
@@ -135,7 +135,7 @@ def test_a_request_that_is_not_answered_in_time_gives_way_to_the_next_option(sit
 
 def test_nothing_new_is_tried_while_the_old_request_still_goes(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED, SPOT])
-    request = _until_asked(site, queue)
+    request = _await_request(site, queue)
     request["metadata"]["finalizers"] = ["gke"]
     queue.say(request, "Failed", "ResizeRequestFailed", "no luck")
     site.run(180)
@@ -148,9 +148,9 @@ def test_nothing_new_is_tried_while_the_old_request_still_goes(site: Site, queue
 
 def test_every_round_asks_with_a_request_of_its_own(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    first = _until_asked(site, queue)
+    first = _await_request(site, queue)
     queue.say(first, "Failed", "ResizeRequestFailed", "no luck")
-    second = _until_asked(site, queue, after=1)
+    second = _await_request(site, queue, after=1)
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     queue.provision(second)
     site.run_until(lambda: jobset(site))
@@ -182,7 +182,7 @@ def test_a_request_that_the_api_server_refuses_ends_the_job_with_its_words(site:
 
 def test_nodes_whose_time_is_over_are_asked_for_anew(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    request = _until_asked(site, queue)
+    request = _await_request(site, queue)
     queue.provision(request)
     site.run_until(lambda: jobset(site))
     site.start_pods()
@@ -192,7 +192,7 @@ def test_nodes_whose_time_is_over_are_asked_for_anew(site: Site, queue: Queue) -
     queue.revoke(request)
     for pod in site.world.unfinished:
         site.world.disrupt(pod, 137)
-    again = _until_asked(site, queue, after=1)
+    again = _await_request(site, queue, after=1)
     assert "was CapacityRevoked (NodesDeleted: 7 days are over)" in site.outcomes()[0]
     queue.provision(again)
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
@@ -203,18 +203,18 @@ def test_nodes_whose_time_is_over_are_asked_for_anew(site: Site, queue: Queue) -
 
 def test_a_suspended_job_leaves_the_queue_and_a_resumed_one_joins_it_again(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    queue.accept(_until_asked(site, queue))
+    queue.accept(_await_request(site, queue))
     site.world.api.patch(POSTTRAINJOBS, "llama", NAMESPACE, {"spec": {"runPolicy": {"suspend": True}}})
     site.run(180)
     assert (site.status().phase, _objects(site), site.model.pools) == ("Suspended", set(), {})
     site.world.api.patch(POSTTRAINJOBS, "llama", NAMESPACE, {"spec": {"runPolicy": {"suspend": False}}})
-    queue.provision(_until_asked(site, queue, after=1))
+    queue.provision(_await_request(site, queue, after=1))
     site.run_until(lambda: jobset(site))
 
 
 def test_a_deleted_job_takes_its_request_with_it_before_the_pool(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    queue.accept(_until_asked(site, queue))
+    queue.accept(_await_request(site, queue))
     site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
     site.operator.work()
     assert (_objects(site), site.job() is None) == (set(), False)
@@ -224,7 +224,7 @@ def test_a_deleted_job_takes_its_request_with_it_before_the_pool(site: Site, que
 
 def test_only_pathways_workers_are_asked_for(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED], pathways={"enabled": True}, output={"uri": "gs://b/runs"})
-    request = _until_asked(site, queue)
+    request = _await_request(site, queue)
     assert request["spec"]["podSets"][0]["count"] == 4
     queue.provision(request)
     site.run_until(lambda: jobset(site))
@@ -237,7 +237,7 @@ def test_only_pathways_workers_are_asked_for(site: Site, queue: Queue) -> None:
 
 def test_a_new_operator_goes_on_with_the_request_that_is_there(site: Site, queue: Queue) -> None:
     site.create(capacity=[QUEUED])
-    request = _until_asked(site, queue)
+    request = _await_request(site, queue)
     site.operator.restart()
     assert isinstance(site.operator.cloud, Gke)
     site.run(60)

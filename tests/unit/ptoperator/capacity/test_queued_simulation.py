@@ -79,11 +79,11 @@ class QueuedLife(CompetingLife):
             self.kueue.evict(name, self.rng.choice(("Preempted", "PodsReadyTimeout", "ClusterQueueStopped")))
 
     def _pass_other_check(self) -> None:
-        for found in self.world.api.kinds("Workload"):
-            for check in found["status"]["admissionChecks"]:
+        for workload in self.world.api.kinds("Workload"):
+            for check in workload["status"]["admissionChecks"]:
                 if check["name"] != CHECK and check["state"] == "Pending":
                     check["state"] = "Ready"
-                    self.kueue.change(found)
+                    self.kueue.change(workload)
                     return
 
     def _delete_workload(self) -> None:
@@ -127,10 +127,10 @@ class QueuedLife(CompetingLife):
     def _finish(self) -> None:
         """Kueue goes on too, and nobody waits for other checks."""
         self.kueue.checks = (CHECK,)
-        for found in self.world.api.kinds("Workload"):
-            checks = found["status"]["admissionChecks"]
-            found["status"]["admissionChecks"] = [each for each in checks if each["name"] == CHECK]
-            self.kueue.change(found)
+        for workload in self.world.api.kinds("Workload"):
+            checks = workload["status"]["admissionChecks"]
+            workload["status"]["admissionChecks"] = [each for each in checks if each["name"] == CHECK]
+            self.kueue.change(workload)
         run = self.world.run_jobsets
 
         def with_kueue() -> None:

@@ -23,7 +23,7 @@ class ComputeApi:
     """answers: what is served, by path: a document, or a status code. asked: the paths of all requests."""
 
     answers: dict[str, Any] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     endpoint: str = ""
 
 
@@ -33,10 +33,10 @@ def server() -> Iterator[ComputeApi]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            api.asked.append(self.path)
-            found = api.answers.get(self.path, 404)
-            self.send_response(found if isinstance(found, int) else 200)
-            body = b"" if isinstance(found, int) else json.dumps(found).encode()
+            api.paths.append(self.path)
+            answer = api.answers.get(self.path, 404)
+            self.send_response(answer if isinstance(answer, int) else 200)
+            body = b"" if isinstance(answer, int) else json.dumps(answer).encode()
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -54,7 +54,7 @@ def server() -> Iterator[ComputeApi]:
 
 @pytest.fixture
 def api(server: ComputeApi) -> ComputeApi:
-    server.answers, server.asked = {}, []
+    server.answers, server.paths = {}, []
     return server
 
 
@@ -95,13 +95,13 @@ def test_instances_hosts_blocks_and_sub_blocks_are_counted(
 ) -> None:
     api.answers[path] = answer
     assert reservations(name, ZONE) == Reservation(name, ZONE, hosts=16, in_use=8)
-    assert api.asked == [path]
+    assert api.paths == [path]
 
 
 def test_a_reservation_that_nobody_uses_yet_is_all_free(reservations: Reservations, api: ComputeApi) -> None:
     api.answers[PATH] = {"specificReservation": {"count": "16"}}
-    found = reservations("r1", ZONE)
-    assert found.free == 16
+    usage = reservations("r1", ZONE)
+    assert usage.free == 16
 
 
 @pytest.mark.parametrize("answer", [404, {"aggregateReservation": {"vmFamily": "VM_FAMILY_CLOUD_TPU_POD_SLICE_CT5P"}}])
@@ -119,12 +119,12 @@ def test_a_refusal_is_said_once_and_asked_again_after_ten_minutes(
     with caplog.at_level(logging.WARNING):
         for clock.seconds in (0.0, 60.0, 120.0):
             assert reservations("r1", ZONE) is None
-        assert len(api.asked) == 1
+        assert len(api.paths) == 1
         clock.seconds = 700.0
         assert reservations("r1", ZONE) is None
-    assert len(api.asked) == 2
-    (said,) = caplog.records
-    assert "hint: grant compute.reservations.get" in said.getMessage()
+    assert len(api.paths) == 2
+    (record,) = caplog.records
+    assert "hint: grant compute.reservations.get" in record.getMessage()
     api.answers[PATH] = {"specificReservation": {"count": "16", "inUseCount": "0"}}
     clock.seconds = 1400.0
     assert reservations("r1", ZONE) is not None
@@ -134,7 +134,7 @@ def test_one_question_per_half_poll_serves_all_jobs(reservations: Reservations, 
     api.answers[PATH] = {"specificReservation": {"count": "16"}}
     for clock.seconds in (0.0, 1.0, 4.9, 5.1):
         reservations("r1", ZONE)
-    assert len(api.asked) == 2
+    assert len(api.paths) == 2
 
 
 @pytest.mark.parametrize("trouble", [500, 429])

@@ -14,10 +14,10 @@ from tests.builders.operator.job_steps import (
     exit_all,
     fail_writes,
     phase,
-    said,
     settle,
     start,
     status,
+    termination,
 )
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
@@ -25,6 +25,7 @@ from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS
 from ptoperator.kube import labels
+from ptoperator.observe.copies import WATCHED
 
 REFUSAL = Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
 
@@ -104,7 +105,7 @@ def test_reading_progress_between_events_costs_no_api_read(operator: Operator, w
 )
 def test_a_fatal_exit_code_fails_the_job_at_once(operator: Operator, world: World, code: int, kind: str) -> None:
     bring_up(operator)
-    end(operator, code, said(code, kind, "row 3 is no JSON"))
+    end(operator, code, termination(code, kind, "row 3 is no JSON"))
     assert phase(world) == "Failed"
     reason, message = condition(world, "Failed")[1:]
     assert reason == kind
@@ -130,7 +131,7 @@ def test_preemption_is_free_however_often(operator: Operator, world: World) -> N
 def test_a_saved_checkpoint_is_free_and_named_when_it_continues(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 0})
     world.progress(5, checkpoint=5)
-    end(operator, 75, said(75, "Preempted", "SIGTERM; saved step 5"))
+    end(operator, 75, termination(75, "Preempted", "SIGTERM; saved step 5"))
     assert phase(world) == "Restarting"
     assert status(world).restarts == {"Preempted": 1}
     assert "continues from step 5" in condition(world, "Running")[2]
@@ -161,7 +162,7 @@ def test_the_first_explained_failure_is_the_cause(operator: Operator, world: Wor
     first, second = world.unfinished
     world.exit(second, 1, "lost connection to the coordinator")
     world.tick(1)
-    world.exit(first, 65, said(65, "DataError", "row 7"))
+    world.exit(first, 65, termination(65, "DataError", "row 7"))
     settle(operator)
     assert condition(world, "Failed")[1] == "DataError"
 
@@ -340,7 +341,9 @@ def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, 
     begin(operator)
     (name,) = [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")]
     world.api.remove(("ConfigMap", NAMESPACE, name))
-    world.tick(600)
+    world.schedule(world.pods[0])
+    operator.work()
+    world.tick(11)
     operator.work()
     assert [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")] == [name]
 
@@ -385,7 +388,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
     world.api.create(POSTTRAINJOBS, other)
     world.tick(1)
     operator.cache.note_job(world.api.kinds("PostTrainJob")[0])
-    operator.heard = len(world.api.changes)
+    operator.delivered = dict.fromkeys(WATCHED, len(world.api.changes))
     create(world)
     operator.work()
     assert phase(world) == "Failed"

@@ -5,7 +5,7 @@ import json
 import logging
 
 import pytest
-from tests.builders.operator.job_steps import bring_up, said, settle
+from tests.builders.operator.job_steps import bring_up, settle, termination
 from tests.builders.operator.world import Operator, World
 
 from ptkube.resources import PODS
@@ -27,7 +27,9 @@ def everything(world: World) -> str:
 @pytest.mark.parametrize("code", [1, 65, 71, 74])
 def test_a_trainer_that_says_its_token_is_not_quoted(operator: Operator, world: World, code: int) -> None:
     bring_up(operator, **WITH_TOKEN)
-    world.exit(world.unfinished[0], code, said(code, "", LEAK) if code != 1 else f"Traceback\nHTTPError: {LEAK}\n")
+    world.exit(
+        world.unfinished[0], code, termination(code, "", LEAK) if code != 1 else f"Traceback\nHTTPError: {LEAK}\n"
+    )
     settle(operator)
     assert "401 Client Error" in everything(world)
     assert TOKEN not in everything(world)
@@ -39,7 +41,7 @@ def test_registry_kubelet_node_and_run_directory_are_not_quoted(operator: Operat
     condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": LEAK}
     world.api.nodes["node-1"] = {"metadata": {"name": "node-1"}, "status": {"conditions": [condition]}}
     world.exit(world.unfinished[0], 1, "")
-    world.files["file:///runs/llama/termination.json"] = said(1, "Unknown", LEAK).encode()
+    world.files["file:///runs/llama/termination.json"] = termination(1, "Unknown", LEAK).encode()
     settle(operator)
     pod = world.unfinished[0]
     world.schedule(pod)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.builders.operator.world import NAMESPACE, Api, Operator, World, copied, job_manifest
+from tests.builders.operator.world import NAMESPACE, Api, Operator, World, job_manifest
 
 from ptapi.failures import EXIT_CLASSES, FATAL_EXIT_CODES, REACTIONS
 from ptapi.status import PostTrainJobStatus
@@ -21,6 +21,7 @@ from ptkube.errors import ApiError, Conflict, Unreachable
 from ptkube.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.observe import run_directory
+from ptoperator.observe.copies import WATCHED
 
 NAME = "llama"
 KEY = (NAMESPACE, NAME)
@@ -40,16 +41,9 @@ class Faults:
     api: Api
     rng: random.Random
     rate: float = 0.0
-    heard: Callable[[], int] = lambda: 0
-    old: dict[str, tuple[int, Manifest]] = field(default_factory=dict)
 
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
-        fresh = self.api.get(r, name, namespace)
-        since, known = self.old.get(r.kind, (0, None))
-        if known is not None and self._strikes() and self._is_unheard(r, known, since):
-            return copied(known)
-        self.old[r.kind] = (len(self.api.changes), copied(fresh))
-        return fresh
+        return self.api.get(r, name, namespace)
 
     def list(
         self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
@@ -76,11 +70,6 @@ class Faults:
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         return self._write(lambda: self.api.replace_status(r, body))
-
-    def _is_unheard(self, r: Resource, known: Manifest, since: int) -> bool:
-        """An old read is possible only while nothing newer of that object was heard."""
-        news = self.api.changes[since : self.heard()]
-        return not any(item["kind"] == r.kind for _, item in news) and known["metadata"]["name"] == NAME
 
     def _write(self, call: Callable[[], Any]) -> Any:
         if not self._strikes():
@@ -110,13 +99,11 @@ class Life:
     operator: Operator = field(init=False)
     rng: random.Random = field(init=False)
     faults: Faults = field(init=False)
-    told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.faults = Faults(self.world.api, self.rng)
         self.operator = Operator(self.world, client=self.faults)
-        self.faults.heard = lambda: self.operator.heard
 
     def last_words(self) -> list[str]:
         """What helps to see why it went wrong."""
@@ -136,8 +123,9 @@ class Life:
     def _moves(self) -> list[tuple[Callable[[], None], int]]:
         return [
             (self._look, 30),
-            (lambda: self.operator.hear(self.rng.randint(0, 3)), 12),
+            (self._hear, 20),
             (self.operator.hear, 4),
+            (self._list_anew, 1),
             (self.operator.restart, 1),
             (self.world.run_jobsets, 15),
             (self.world.run_jobs, 6),
@@ -176,6 +164,14 @@ class Life:
                 self.operator.look(key)
             except Crash:
                 self.operator.restart()
+
+    def _hear(self) -> None:
+        """One watch is told more; the others may lag behind it by any number of changes."""
+        self.operator.hear(self.rng.randint(0, 6), [self.rng.choice(WATCHED)])
+
+    def _list_anew(self) -> None:
+        """A watch was too late to go on (410 Gone), and is told of no deletion."""
+        self.operator.list_anew(self.rng.choice(WATCHED))
 
     def _pod(self) -> Manifest | None:
         live = [pod for pod in self.world.unfinished if "deletionTimestamp" not in pod["metadata"]]
@@ -252,8 +248,8 @@ class Life:
         if job is None or jobset is None or jobset["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]:
             return
         mode, status = job["spec"].get("preflight", "Skip"), PostTrainJobStatus.model_validate(job.get("status") or {})
-        said = {each.type: each.reason for each in status.conditions}.get("Preflighted")
-        assert mode == "Skip" or said not in (None, "PreflightRunning"), "chips before the verdict"
+        reason = {each.type: each.reason for each in status.conditions}.get("Preflighted")
+        assert mode == "Skip" or reason not in (None, "PreflightRunning"), "chips before the verdict"
         refused = status.preflight is not None and status.preflight.outcome == "DoesNotFit"
         assert not (mode == "Enforce" and refused), "chips against the verdict"
 
@@ -306,8 +302,8 @@ class Life:
 
     def _check_against(self, jobset: Manifest, status: PostTrainJobStatus, job: Manifest) -> None:
         """The JobSet is the witness of what happened."""
-        said = jobset.get("status") or {"conditions": [], "restarts": 0, "restartsCountTowardsMax": 0}
-        ends = {each["type"]: each for each in said["conditions"]}
+        observed = jobset.get("status") or {"conditions": [], "restarts": 0, "restartsCountTowardsMax": 0}
+        ends = {each["type"]: each for each in observed["conditions"]}
         if "Completed" in ends and status.phase == "Failed":
             late = next(each.reason for each in status.conditions if each.type == "Failed")
             assert late == "DeadlineExceeded"  # decided before it was heard that the trainer had just finished
@@ -315,8 +311,8 @@ class Life:
             assert ("Completed" in ends) == (status.phase == "Succeeded")
         before = int(jobset["metadata"]["annotations"]["posttrain.dev/restarts-before"])
         if not job["spec"].get("suspend"):
-            assert sum(status.restarts.values()) <= said["restarts"] + before
-        assert said["restartsCountTowardsMax"] <= job["spec"]["runPolicy"]["maxRestarts"]
+            assert sum(status.restarts.values()) <= observed["restarts"] + before
+        assert observed["restartsCountTowardsMax"] <= job["spec"]["runPolicy"]["maxRestarts"]
         if "Failed" in ends and status.failure:
             fatal = ends["Failed"]["reason"] == "FailJobSetFailurePolicyAction"
             if fatal and status.failure.exit_code is not None and status.failure.exit_code in FATAL_EXIT_CODES:

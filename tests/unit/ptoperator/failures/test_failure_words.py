@@ -38,31 +38,18 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
         FailureClass.OUT_OF_MEMORY_HBM,
         "2147483648 bytes",
     ),
-    "a chip that is gone": (
-        1,
-        "RuntimeError: Unable to initialize backend 'tpu': UNAVAILABLE: No ba16c7433 device found.",
-        FailureClass.HOST_ERROR,
-        "No ba16c7433 device",
-    ),
-    "faulthandler's thread": (
-        1,
-        'Timeout (0:10:00)!\nThread 0x00007f11 (most recent call first):\n  File "x.py", line 3 in wait',
-        FailureClass.HANG,
-        "GIL",
-    ),
-    "the middle of a dump of all stacks": (
-        1,
-        '  File "x.py", line 3 in wait\nThread 0x00007f11aa [tokenizer] (most recent call first):\n  File "y.py"',
-        FailureClass.HANG,
-        "stacks",
-    ),
+    "a chip that is gone": (1,
+     "RuntimeError: Unable to initialize backend 'tpu': UNAVAILABLE: No ba16c7433 device found.",
+     FailureClass.HOST_ERROR, "No ba16c7433 device"),
+    "faulthandler's thread": (1,
+     'Timeout (0:10:00)!\nThread 0x00007f11 (most recent call first):\n  File "x.py", line 3 in wait',
+     FailureClass.HANG, "GIL"),
+    "the middle of a dump of all stacks": (1,
+     '  File "x.py", line 3 in wait\nThread 0x00007f11aa [tokenizer] (most recent call first):\n  File "y.py"',
+     FailureClass.HANG, "stacks"),
     "Python's own memory": (1, "Traceback\nMemoryError", FailureClass.OUT_OF_MEMORY_HOST, "MemoryError"),
-    "C++'s memory": (
-        134,
-        "terminate called after throwing an instance of 'std::bad_alloc'",
-        FailureClass.OUT_OF_MEMORY_HOST,
-        "bad_alloc",
-    ),
+    "C++'s memory": (134, "terminate called after throwing an instance of 'std::bad_alloc'",
+     FailureClass.OUT_OF_MEMORY_HOST, "bad_alloc"),
     "a full disk": (1, "OSError: [Errno 28] No space left on device: '/runs/x'", FailureClass.STORAGE, "No space"),
     "a peer that went away explains nothing": (
         1,
@@ -72,22 +59,22 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
         "task:3",
     ),
     "an error of nobody's": (1, "step 3\nValueError: boom\n", FailureClass.UNKNOWN, "ValueError: boom"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOGS)
 def test_the_end_of_a_log_has_a_class_and_the_line_that_matters(name: str) -> None:
     code, tail, kind, words = LOGS[name]
-    found = pod_failure(pod(code, tail))
-    assert found.kind == kind
-    assert words in found.message
-    assert "\n" not in found.message
-    assert found.log.endswith(tail.strip()[-40:])
+    failure = pod_failure(pod(code, tail))
+    assert failure.kind == kind
+    assert words in failure.message
+    assert "\n" not in failure.message
+    assert failure.log.endswith(tail.strip()[-40:])
 
 
 def test_a_fatal_exit_code_is_not_argued_with() -> None:
-    found = pod_failure(pod(65, XLA_HBM))
-    assert found.kind == FailureClass.DATA_ERROR
+    failure = pod_failure(pod(65, XLA_HBM))
+    assert failure.kind == FailureClass.DATA_ERROR
 
 
 def test_a_tpu_under_repair_refuses_its_pods_and_that_is_the_hosts_fault() -> None:
@@ -101,9 +88,9 @@ def test_a_tpu_under_repair_refuses_its_pods_and_that_is_the_hosts_fault() -> No
             "google.com/tpu, which is unexpected",
         },
     }
-    found = pod_failure(refused)
-    assert (found.kind, found.is_charged) == (FailureClass.HOST_ERROR, False)
-    assert found.message.startswith("UnexpectedAdmissionError: Allocate failed due to no healthy devices")
+    failure = pod_failure(refused)
+    assert (failure.kind, failure.is_charged) == (FailureClass.HOST_ERROR, False)
+    assert failure.message.startswith("UnexpectedAdmissionError: Allocate failed due to no healthy devices")
 
 
 def node(

@@ -35,77 +35,56 @@ def refused_by_the_node() -> Manifest:
     return refused
 
 
-def said(**document: Any) -> str:
+def termination(**document: Any) -> str:
     return json.dumps(document)
 
 
 EVICTED = "The node was low on resource: memory. Threshold quantity: 100Mi"
 CASES: dict[str, tuple[Manifest, FailureClass, str]] = {
-    "the trainer's own words": (
-        pod(65, said(exitCode=65, failureClass="DataError", message="row 3")),
-        FailureClass.DATA_ERROR,
-        "row 3",
-    ),
+    "the trainer's own words": (pod(65, termination(exitCode=65, failureClass="DataError", message="row 3")),
+     FailureClass.DATA_ERROR, "row 3"),
     "the trainer's class wins over its code": (
-        pod(1, said(exitCode=1, failureClass="Hang", message="no step for 10m")),
+        pod(1, termination(exitCode=1, failureClass="Hang", message="no step for 10m")),
         FailureClass.HANG,
         "no step for 10m",
     ),
-    "a class nobody knows": (
-        pod(65, said(exitCode=65, failureClass="Gremlins", message="x")),
-        FailureClass.DATA_ERROR,
-        "x",
-    ),
+    "a class nobody knows": (pod(65, termination(exitCode=65, failureClass="Gremlins", message="x")),
+     FailureClass.DATA_ERROR, "x"),
     "a message that is not ours": (pod(1, "Traceback\nValueError: boom"), FailureClass.UNKNOWN, "ValueError: boom"),
     "a kill by the kernel": (pod(137, reason="OOMKilled"), FailureClass.OUT_OF_MEMORY_HOST, "OOMKilled"),
     "a kill by somebody": (pod(137), FailureClass.UNKNOWN, "killed by signal 9"),
-    "preempted by a more important pod": (
-        pod(137, disruption=("PreemptionByScheduler", "preempting to accommodate")),
-        FailureClass.PREEMPTED,
-        "accommodate",
-    ),
+    "preempted by a more important pod": (pod(137, disruption=("PreemptionByScheduler", "preempting to accommodate")),
+     FailureClass.PREEMPTED, "accommodate"),
     "a drained node": (pod(75, disruption=("EvictionByEvictionAPI", "evicted")), FailureClass.MAINTENANCE, "evicted"),
-    "a node that does not answer": (
-        pod(1, disruption=("DeletionByTaintManager", "node.kubernetes.io/unreachable")),
-        FailureClass.HOST_ERROR,
-        "unreachable",
-    ),
-    "a node that is gone": (
-        pod(disruption=("DeletionByPodGC", "node not found")),
-        FailureClass.HOST_ERROR,
-        "node not found",
-    ),
+    "a node that does not answer": (pod(1, disruption=("DeletionByTaintManager", "node.kubernetes.io/unreachable")),
+     FailureClass.HOST_ERROR, "unreachable"),
+    "a node that is gone": (pod(disruption=("DeletionByPodGC", "node not found")), FailureClass.HOST_ERROR,
+     "node not found"),
     "a spot node that is shut down": (
         pod(143, disruption=("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.")),
         FailureClass.PREEMPTED,
         "node shutdown",
     ),
-    "a node without memory": (
-        pod(137, disruption=("TerminationByKubelet", EVICTED)),
-        FailureClass.OUT_OF_MEMORY_HOST,
-        "low on resource",
-    ),
-    "a disrupted pod with a fatal code": (
-        pod(74, disruption=("EvictionByEvictionAPI", "evicted")),
-        FailureClass.MAINTENANCE,
-        "evicted",
-    ),
+    "a node without memory": (pod(137, disruption=("TerminationByKubelet", EVICTED)), FailureClass.OUT_OF_MEMORY_HOST,
+     "low on resource"),
+    "a disrupted pod with a fatal code": (pod(74, disruption=("EvictionByEvictionAPI", "evicted")),
+     FailureClass.MAINTENANCE, "evicted"),
     "a pod that never had a container": (refused_by_the_node(), FailureClass.HOST_ERROR, "UnexpectedAdmissionError"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_failed_pod_has_a_class_and_a_reason(name: str) -> None:
-    found = pod_failure(CASES[name][0])
-    assert found.kind == CASES[name][1]
-    assert CASES[name][2] in found.message
-    assert (found.pod, found.attempt) == ("p-0", 2)
+    classified = pod_failure(CASES[name][0])
+    assert classified.kind == CASES[name][1]
+    assert CASES[name][2] in classified.message
+    assert (classified.pod, classified.attempt) == ("p-0", 2)
 
 
 @pytest.mark.parametrize("code", sorted(EXIT_CLASSES))
 def test_every_exit_code_of_the_trainer_has_its_class(code: int) -> None:
-    found = pod_failure(pod(code))
-    assert (found.kind, found.exit_code) == (EXIT_CLASSES[code], code)
+    classified = pod_failure(pod(code))
+    assert (classified.kind, classified.exit_code) == (EXIT_CLASSES[code], code)
 
 
 def over_memory(container: str, resources: Manifest, field: str = "containerStatuses") -> Manifest:
@@ -131,19 +110,19 @@ def over_memory(container: str, resources: Manifest, field: str = "containerStat
 def test_a_container_out_of_memory_names_its_limit_and_where_to_raise_it(
     container: str, resources: Manifest, field: str, words: str
 ) -> None:
-    found = pod_failure(over_memory(container, resources, field))
-    assert found is not None
-    assert found.kind is FailureClass.OUT_OF_MEMORY_HOST
-    assert words in found.message
+    classified = pod_failure(over_memory(container, resources, field))
+    assert classified is not None
+    assert classified.kind is FailureClass.OUT_OF_MEMORY_HOST
+    assert words in classified.message
 
 
 def test_a_pod_over_its_storage_limit_names_the_field() -> None:
     full = pod(137) | {"spec": {"containers": [{"name": "trainer"}]}}
     words = 'Container trainer exceeded its local ephemeral storage limit "1Gi". '
     full["status"] |= {"reason": "Evicted", "message": words}
-    found = pod_failure(full)
-    assert found is not None
-    assert found.message == f"Evicted: {words[:-2]} (spec.resources.trainer.limits.ephemeral-storage)"
+    classified = pod_failure(full)
+    assert classified is not None
+    assert classified.message == f"Evicted: {words[:-2]} (spec.resources.trainer.limits.ephemeral-storage)"
 
 
 def test_a_running_pod_did_not_fail() -> None:
@@ -156,8 +135,8 @@ def test_one_of_two_containers_is_enough() -> None:
     second = {"terminated": {"exitCode": 66, "finishedAt": "2026-01-01T00:00:08Z"}}
     both["status"] |= {"phase": "Running"}
     both["status"]["containerStatuses"].append({"name": "trainer-1", "state": second})
-    found = pod_failure(both)
-    assert found.kind == FailureClass.USER_CODE
+    classified = pod_failure(both)
+    assert classified.kind == FailureClass.USER_CODE
 
 
 def failure(pod_name: str, kind: FailureClass, time: str, attempt: int = 0) -> PodFailure:
@@ -171,8 +150,8 @@ def test_the_cause_is_the_earliest_that_explains_itself() -> None:
         failure("c", FailureClass.STORAGE, "2026-01-01T00:00:03Z"),
         failure("d", FailureClass.CONFIG_ERROR, "2026-01-01T00:00:00Z", attempt=1),
     ]
-    found = cause(failures, 0)
-    assert found.pod == "b"
+    first = cause(failures, 0)
+    assert first.pod == "b"
     assert cause(failures, 7) is None
 
 
@@ -200,11 +179,11 @@ def test_what_keeps_a_container_from_starting(reason: str, kind: FailureClass | 
     waiting = {"reason": reason, "message": "in the words of the registry"}
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"containerStatuses": [{"state": {"waiting": waiting}}], "conditions": [scheduled]}
-    found = start_failure({"metadata": {"name": "p"}, "status": status})
-    assert (found.kind if found else None) == kind
-    if found:
-        assert "in the words of the registry" in found.message
-        assert found.since == "2026-01-01T00:00:00Z"
+    classified = start_failure({"metadata": {"name": "p"}, "status": status})
+    assert (classified.kind if classified else None) == kind
+    if classified:
+        assert "in the words of the registry" in classified.message
+        assert classified.since == "2026-01-01T00:00:00Z"
 
 
 def test_the_exit_code_of_a_pathways_worker_is_not_one_of_the_trainers() -> None:

@@ -27,22 +27,22 @@ VISIBILITY = f"/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/lo
 
 def queued(operator: Operator, world: World, **status: Any) -> Manifest:
     """A job in the queue `team` of `cluster-queue`, of which Kueue says this."""
-    found = made_by_kueue.local_queue("team", NAMESPACE, "cluster-queue")
-    found["metadata"]["uid"] = "of-the-queue"
-    world.api.put(LOCAL_QUEUES, found)
+    local_queue = made_by_kueue.local_queue("team", NAMESPACE, "cluster-queue")
+    local_queue["metadata"]["uid"] = "of-the-queue"
+    world.api.put(LOCAL_QUEUES, local_queue)
     begin(operator, **V5P)
     return say(operator, world, **status)
 
 
 def say(operator: Operator, world: World, **status: Any) -> Manifest:
-    found = world.api.find(JOBSETS, NAME)
-    assert found is not None
-    said = made_by_kueue.workload(found, "team", **status)
-    said["metadata"]["uid"] = "of-the-workload"
-    world.api.put(WORKLOADS, said)
+    owner = world.api.find(JOBSETS, NAME)
+    assert owner is not None
+    workload = made_by_kueue.workload(owner, "team", **status)
+    workload["metadata"]["uid"] = "of-the-workload"
+    world.api.put(WORKLOADS, workload)
     world.tick(operator.settings.queue_seconds + 1)
     operator.work()
-    return said
+    return workload
 
 
 def why(world: World) -> str:
@@ -50,9 +50,9 @@ def why(world: World) -> str:
 
 
 def test_position_and_reason_stand_in_the_status(operator: Operator, world: World) -> None:
-    said = queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
+    workload = queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
     assert why(world) == f"waiting for 64 v5p chips in cluster-queue: {NO_QUOTA}"
-    world.api.paths[VISIBILITY] = made_by_kueue.pending_workloads("other-1", "other-2", said["metadata"]["name"])
+    world.api.paths[VISIBILITY] = made_by_kueue.pending_workloads("other-1", "other-2", workload["metadata"]["name"])
     world.tick(operator.settings.queue_seconds + 1)
     operator.work()
     assert why(world) == f"waiting for 64 v5p chips in cluster-queue, 2 ahead: {NO_QUOTA}"
@@ -124,9 +124,9 @@ def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator:
 
 
 def test_a_workload_that_kueue_put_aside_says_what_to_do(operator: Operator, world: World) -> None:
-    said = queued(operator, world, conditions=[made_by_kueue.pending("The workload is deactivated")])
-    said["spec"]["active"] = False
-    world.api.put(WORKLOADS, said)
+    workload = queued(operator, world, conditions=[made_by_kueue.pending("The workload is deactivated")])
+    workload["spec"]["active"] = False
+    world.api.put(WORKLOADS, workload)
     world.tick(31)
     operator.work()
     assert "has deactivated the job: The workload is deactivated; hint: set spec.active" in why(world)
@@ -158,9 +158,9 @@ def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
 @with_public_crds
 def test_the_tests_workloads_have_the_public_crds_shape(operator: Operator, world: World) -> None:
     check = {"name": "dws", "state": "Pending", "message": "", "lastTransitionTime": made_by_kueue.TIME}
-    said = queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)],
+    workload = queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)],
                   admissionChecks=[check], requeueState={"count": 1, "requeueAt": made_by_kueue.TIME})  # fmt: skip
-    said["metadata"].pop("resourceVersion")
-    assert refusals(said, "kueue.x-k8s.io_workloads", WORKLOADS.version) == []
+    workload["metadata"].pop("resourceVersion")
+    assert refusals(workload, "kueue.x-k8s.io_workloads", WORKLOADS.version) == []
     queue = made_by_kueue.local_queue("team", NAMESPACE, "cluster-queue")
     assert refusals(queue, "kueue.x-k8s.io_localqueues", WORKLOADS.version) == []

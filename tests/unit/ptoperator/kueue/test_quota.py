@@ -43,16 +43,16 @@ class QueuedSite(Site):
         self.kueue.run()
 
     def jobset(self, name: str = "llama") -> Manifest:
-        found = self.world.api.find(JOBSETS, name)
-        assert found is not None
-        return found
+        current = self.world.api.find(JOBSETS, name)
+        assert current is not None
+        return current
 
     def is_running(self, name: str = "llama") -> Callable[[], bool]:
-        return lambda: (found := self.world.api.find(JOBSETS, name)) is not None and not found["spec"]["suspend"]
+        return lambda: (current := self.world.api.find(JOBSETS, name)) is not None and not current["spec"]["suspend"]
 
     def says(self, kind: str, name: str = "llama") -> tuple[str, str, str]:
-        found = next((each for each in self.status(name).conditions if each.type == kind), None)
-        return (found.status, found.reason, found.message) if found else ("", "", "")
+        match = next((each for each in self.status(name).conditions if each.type == kind), None)
+        return (match.status, match.reason, match.message) if match else ("", "", "")
 
     def suspend(self, value: bool) -> None:
         self.world.api.patch(POSTTRAINJOBS, "llama", NAMESPACE, {"spec": {"runPolicy": {"suspend": value}}})
@@ -324,8 +324,8 @@ def test_the_check_is_marked_active_once_and_only_ours(site: QueuedSite) -> None
     api = site.world.api
     mark_active(api, api.now)
     marked = api.find(ADMISSION_CHECKS, CHECK)
-    (said,) = marked["status"]["conditions"]
-    assert (said["type"], said["status"], said["reason"]) == ("Active", "True", "Active")
+    (condition,) = marked["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Active", "True", "Active")
     assert "status" not in api.get(ADMISSION_CHECKS, "budget")
     writes = api.writes
     mark_active(api, api.now)

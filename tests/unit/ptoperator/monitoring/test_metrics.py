@@ -36,22 +36,22 @@ def samples(metrics: Metrics) -> Samples:
 def test_a_running_job_shows_its_numbers_and_an_ended_one_does_not(operator: Operator, world: World) -> None:
     metrics = Metrics(operator.cache.numbers)
     bring_up(operator, accelerator={"type": "v6e-4"}, preflight="Skip")
-    found = samples(metrics)
+    values = samples(metrics)
     job = ("team-a", "llama", "Running")
-    assert found["posttrain_jobs", "Running"] == 1
-    assert found["posttrain_job_step", *job] == 3
-    assert found["posttrain_job_target_steps", *job] == 10
-    assert found["posttrain_job_loss", *job] == 2.2
-    assert found["posttrain_job_chips", *job] == 4
-    assert ("posttrain_job_reward", *job) not in found
-    heard = found["posttrain_job_heartbeat_timestamp_seconds", *job]
+    assert values["posttrain_jobs", "Running"] == 1
+    assert values["posttrain_job_step", *job] == 3
+    assert values["posttrain_job_target_steps", *job] == 10
+    assert values["posttrain_job_loss", *job] == 2.2
+    assert values["posttrain_job_chips", *job] == 4
+    assert ("posttrain_job_reward", *job) not in values
+    heard = values["posttrain_job_heartbeat_timestamp_seconds", *job]
     assert heard == world.api.now.timestamp()
     for pod in world.unfinished:
         world.exit(pod, 0)
     settle(operator)
-    found = samples(metrics)
-    assert found["posttrain_jobs", "Succeeded"] == 1
-    assert not any(name[0].startswith("posttrain_job_") for name in found)
+    values = samples(metrics)
+    assert values["posttrain_jobs", "Succeeded"] == 1
+    assert not any(name[0].startswith("posttrain_job_") for name in values)
 
 
 def test_failures_are_counted_by_class_and_by_what_followed(operator: Operator, world: World) -> None:
@@ -62,10 +62,10 @@ def test_failures_are_counted_by_class_and_by_what_followed(operator: Operator, 
     end = FailureStatus(failure_class="DataError", message="row 3")
     metrics.on_report(one, PostTrainJobStatus.model_validate({"phase": "Failed", "restarts": {"Preempted": 1}}))
     metrics.on_report(one, one.model_copy(update={"phase": Phase.FAILED, "failure": end}))
-    found = samples(metrics)
-    assert found["posttrain_failures_total", "Preempted", "restarted"] == 1
-    assert found["posttrain_failures_total", "Unknown", "failed"] == 1
-    assert found["posttrain_failures_total", "DataError", "failed"] == 1
+    values = samples(metrics)
+    assert values["posttrain_failures_total", "Preempted", "restarted"] == 1
+    assert values["posttrain_failures_total", "Unknown", "failed"] == 1
+    assert values["posttrain_failures_total", "DataError", "failed"] == 1
 
 
 def test_calls_pools_and_leadership_are_shown() -> None:
@@ -74,13 +74,13 @@ def test_calls_pools_and_leadership_are_shown() -> None:
     metrics.on_call("update", "posttrainjobs/status", "Conflict")
     metrics.on_sweep(2)
     metrics.on_leading(True)
-    found = samples(metrics)
-    assert found["posttrain_api_calls_total", "get", "posttrainjobs", "ok"] == 1
-    assert found["posttrain_api_calls_total", "update", "posttrainjobs/status", "Conflict"] == 1
-    assert found["posttrain_node_pools", "RUNNING"] == 1
-    assert found["posttrain_node_pools", "ERROR"] == 0
-    assert found["posttrain_orphan_node_pools",] == 2
-    assert found["posttrain_leader",] == 1
+    values = samples(metrics)
+    assert values["posttrain_api_calls_total", "get", "posttrainjobs", "ok"] == 1
+    assert values["posttrain_api_calls_total", "update", "posttrainjobs/status", "Conflict"] == 1
+    assert values["posttrain_node_pools", "RUNNING"] == 1
+    assert values["posttrain_node_pools", "ERROR"] == 0
+    assert values["posttrain_orphan_node_pools",] == 2
+    assert values["posttrain_leader",] == 1
 
 
 def test_the_number_of_series_is_bounded_and_the_newest_jobs_are_shown() -> None:
@@ -96,9 +96,9 @@ def test_the_number_of_series_is_bounded_and_the_newest_jobs_are_shown() -> None
 
 def test_a_status_that_somebody_made_unreadable_counts_as_none() -> None:
     odd = {"phase": "Running", "progress": {"step": "x"}, "metrics": {"loss": ""}, "restarts": {"Hang": 2}}
-    found = numbers_of(read_job({"metadata": {"namespace": "n", "name": "j"}, "status": odd}))
-    assert found.phase == "Pending"
-    assert found.values == {"posttrain_job_chips": 0.0, "posttrain_job_restarts": 0.0}
+    numbers = numbers_of(read_job({"metadata": {"namespace": "n", "name": "j"}, "status": odd}))
+    assert numbers.phase == "Pending"
+    assert numbers.values == {"posttrain_job_chips": 0.0, "posttrain_job_restarts": 0.0}
 
 
 def test_a_restarted_job_counts_its_restarts(operator: Operator, world: World) -> None:

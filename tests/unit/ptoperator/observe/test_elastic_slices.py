@@ -75,11 +75,11 @@ def test_slices_are_missing_whole_and_only_as_many_as_may_be(scheduled: dict[int
 
 def test_a_run_that_goes_on_without_a_slice_says_so() -> None:
     layout = elastic_layout()
-    found = jobset_active(layout, state(layout, {0: 2, 1: 0, 2: 2}), 60.0)
-    conditions = {str(kind): condition for kind, condition in found.conditions.items()}
+    observation = jobset_active(layout, state(layout, {0: 2, 1: 0, 2: 2}), 60.0)
+    conditions = {str(kind): condition for kind, condition in observation.conditions.items()}
     assert conditions["CapacityReady"].holds
     assert conditions["CapacityReady"].message == "5 of 7 pods have nodes; the run continues without 1 of 3 slices"
-    assert str(found.phase) in ("Starting", "Running")
+    assert str(observation.phase) in ("Starting", "Running")
 
 
 def test_without_its_head_nothing_goes_on() -> None:
@@ -109,9 +109,9 @@ def test_headless_servers_run_alone_until_they_are_deleted() -> None:
 def test_a_headless_job_runs_when_its_pods_do_and_says_how_to_reach_it() -> None:
     job = on("v6e-8", 1, pathways={"enabled": True, "headless": True}, output=GS)
     layout = layout_of(job, SETTINGS)
-    found = jobset_active(layout, state(layout, {0: 2}), 60.0)
-    assert str(found.phase) == "Running"
-    messages = [each.message for each in found.conditions.values()]
+    observation = jobset_active(layout, state(layout, {0: 2}), 60.0)
+    assert str(observation.phase) == "Running"
+    messages = [each.message for each in observation.conditions.values()]
     assert any("ptctl workload connect llama -n team-a" in message for message in messages)
 
 

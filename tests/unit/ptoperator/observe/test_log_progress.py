@@ -35,17 +35,18 @@ def test_the_newest_step_counts_with_its_loss_rate_and_rest() -> None:
         sft(10, 2.125, "2026-08-22T10:00:01.5Z"),
         NOISE.replace("00Z", "09Z"),
     ]
-    found = maxtext_log.read(lines, 250, 128)
-    assert (found.step, found.total_steps, found.stage, found.seconds_per_step) == (10, 250, "training", 0.25)
-    assert found.eta_seconds == 60.0
-    assert found.metrics == {"loss": 2.125, "perplexity": 2.001, "tokens_per_second": 16404.374 * 128}
-    assert found.updated == "2026-08-22T10:00:09Z"
+    progress = maxtext_log.read(lines, 250, 128)
+    assert (progress.step, progress.total_steps, progress.stage) == (10, 250, "training")
+    assert progress.seconds_per_step == 0.25
+    assert progress.eta_seconds == 60.0
+    assert progress.metrics == {"loss": 2.125, "perplexity": 2.001, "tokens_per_second": 16404.374 * 128}
+    assert progress.updated == "2026-08-22T10:00:09Z"
 
 
 def test_an_evaluation_adds_its_loss_and_leaves_the_step() -> None:
-    said = f"2026-08-22T10:01:00Z {HEAD} Completed eval after train step 10, loss=1.750, perplexity=5.755"
-    found = maxtext_log.read([sft(10, 2.0, "2026-08-22T10:00:00Z"), said], 250, 1)
-    assert (found.step, found.metrics["eval/loss"], found.metrics["loss"]) == (10, 1.75, 2.0)
+    evaluation = f"2026-08-22T10:01:00Z {HEAD} Completed eval after train step 10, loss=1.750, perplexity=5.755"
+    progress = maxtext_log.read([sft(10, 2.0, "2026-08-22T10:00:00Z"), evaluation], 250, 1)
+    assert (progress.step, progress.metrics["eval/loss"], progress.metrics["loss"]) == (10, 1.75, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +62,8 @@ def test_an_evaluation_adds_its_loss_and_leaves_the_step() -> None:
     ],
 )  # fmt: skip
 def test_reinforcement_learning_speaks_at_its_evaluations(line: str, step: int, reward: float | None) -> None:
-    found = maxtext_log.read([f"2026-08-22T10:00:00Z W0822 train_rl.py:9] {line}"], 250, 1)
-    assert (found.step, found.metrics.get("eval/reward")) == (step, reward)
+    progress = maxtext_log.read([f"2026-08-22T10:00:00Z W0822 train_rl.py:9] {line}"], 250, 1)
+    assert (progress.step, progress.metrics.get("eval/reward")) == (step, reward)
 
 
 @pytest.mark.parametrize("line", ["", "10:00:00Z", NOISE, "10:00:00Z Fetching:  50%|##| 1/2 [00:01<"])
@@ -71,8 +72,8 @@ def test_lines_that_say_nothing_are_no_progress(line: str) -> None:
 
 
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
-    found = maxtext_log.read([sft(1, float("nan"), "2026-08-22T10:00:00Z")], 250, 1)
-    assert found.metrics["loss"] != found.metrics["loss"]
+    progress = maxtext_log.read([sft(1, float("nan"), "2026-08-22T10:00:00Z")], 250, 1)
+    assert progress.metrics["loss"] != progress.metrics["loss"]
 
 
 def test_status_shows_what_the_first_pods_log_says(operator: Operator, world: World) -> None:
@@ -83,8 +84,8 @@ def test_status_shows_what_the_first_pods_log_says(operator: Operator, world: Wo
     now = world.api.now.strftime("%Y-%m-%dT%H:%M:%SZ")
     world.api.logs[pod["metadata"]["name"], "trainer"] = [NOISE, sft(25, 1.5, now)]
     operator.work()
-    found = status(world)
-    assert (found.phase, found.progress.steps, found.metrics.loss) == ("Running", "25/250", "1.5")
+    shown = status(world)
+    assert (shown.phase, shown.progress.steps, shown.metrics.loss) == ("Running", "25/250", "1.5")
     assert condition(world, "Running")[1] == "Training"
     world.tick(15)
     world.api.logs[pod["metadata"]["name"], "trainer"] += [sft(26, 1.25, world.api.now.strftime("%Y-%m-%dT%H:%M:%SZ"))]
@@ -116,8 +117,8 @@ def test_a_run_on_a_claim_is_followed_by_one_read_of_a_log_per_look(
         world.api, "pod_logs", lambda name, *rest, **more: reads.append(name) or pod_logs(name, *rest, **more)
     )
     operator.work()
-    found = status(world)
-    assert (found.phase, found.progress.steps, found.metrics.loss) == ("Running", "25/250", "2")
+    shown = status(world)
+    assert (shown.phase, shown.progress.steps, shown.metrics.loss) == ("Running", "25/250", "2")
     assert reads == [pod["metadata"]["name"]]
 
 

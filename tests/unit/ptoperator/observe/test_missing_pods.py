@@ -51,14 +51,11 @@ def started(operator: Operator, world: World) -> Operator:
     [
         (QUOTA, "FailedCreate", "Quota"),
         (WEBHOOK, "FailedCreate", "ServiceLost"),
-        (
-            'pods "llama-slice-0-0-" is forbidden: violates PodSecurity "restricted:latest"',
-            "FailedCreate",
-            "ConfigError",
-        ),
+        ('pods "llama-slice-0-0-" is forbidden: violates PodSecurity "restricted:latest"', "FailedCreate",
+         "ConfigError"),
         ('jobs.batch "llama-slice-0" is forbidden: exceeded quota: team', "JobCreationFailed", "Quota"),
     ],
-)
+)  # fmt: skip
 def test_the_cause_is_told_at_once_and_ends_the_job_after_the_time_of_a_failing_start(
     started: Operator, world: World, message: str, reason: str, kind: str
 ) -> None:
@@ -106,9 +103,9 @@ def test_a_job_whose_pods_come_after_all_goes_on(started: Operator, world: World
 def test_events_from_before_the_pods_went_missing_count_for_nothing() -> None:
     old = {"message": QUOTA, "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:01:00Z"}
     assert creation_failure("Job llama", [old], "2026-01-01T00:02:00Z") is None
-    found = creation_failure("Job llama", [old], timestamps.to_text(START))
-    assert found is not None
-    assert found.since == "2026-01-01T00:00:00Z"
+    failure = creation_failure("Job llama", [old], timestamps.to_text(START))
+    assert failure is not None
+    assert failure.since == "2026-01-01T00:00:00Z"
 
 
 def test_a_preflight_that_gets_no_pod_says_why(operator: Operator, world: World) -> None:

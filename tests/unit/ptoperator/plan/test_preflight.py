@@ -53,12 +53,12 @@ def test_a_tpu_job_gets_no_jobset_before_its_verdict_and_one_after(operator: Ope
     assert operator.api.kinds("JobSet") == []
     operator.world.answer(pod, "Fits")
     operator.work()
-    said = preflighted(operator)
-    assert (said.status, said.reason) == ("True", "Fits")
-    assert said.message == "peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated"
-    found = status(operator)
-    assert (found.preflight.outcome, found.preflight.peak_gib) == ("Fits", 29.8)
-    assert found.phase == "Provisioning"
+    condition = preflighted(operator)
+    assert (condition.status, condition.reason) == ("True", "Fits")
+    assert condition.message == "peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated"
+    shown = status(operator)
+    assert (shown.preflight.outcome, shown.preflight.peak_gib) == ("Fits", 29.8)
+    assert shown.phase == "Provisioning"
     assert len(operator.api.kinds("JobSet")) == len(operator.api.kinds("Job")) == 1
     reasons = [event["reason"] for event in operator.api.kinds("Event")]
     assert reasons.count("Fits") == reasons.count("Created") == 1
@@ -82,15 +82,15 @@ def test_a_job_that_does_not_fit_fails_for_good_with_what_to_change(operator: Op
     more = {"changes": [CHANGE | {"availableGib": 31.2}], "smallest": ["v6e-16 (16 chips)"]}
     operator.world.answer(pod, "DoesNotFit", **more)
     operator.work()
-    found = status(operator)
-    assert found.phase == "Failed"
-    assert (found.failure.failure_class, found.failure.exit_code) == ("OutOfMemoryHBM", 70)
-    message = next(each.message for each in found.conditions if each.type == "Failed")
+    shown = status(operator)
+    assert shown.phase == "Failed"
+    assert (shown.failure.failure_class, shown.failure.exit_code) == ("OutOfMemoryHBM", 70)
+    message = next(each.message for each in shown.conditions if each.type == "Failed")
     assert "micro-batches of 8 rows (training.microBatchSize=8): 12.1 of 31.2 GiB" in message
     assert "smallest slices that hold it: v6e-16 (16 chips)" in message
     assert preflighted(operator).reason == "DoesNotFit"
     assert operator.api.kinds("JobSet") == []
-    assert found.job_set == ""
+    assert shown.job_set == ""
     assert sorted(event["reason"] for event in operator.api.kinds("Event")) == ["Accepted", "OutOfMemoryHBM"]
     passes(operator, 60)
     assert (status(operator).phase, operator.api.kinds("JobSet")) == ("Failed", [])
@@ -102,8 +102,8 @@ def test_warn_says_it_and_goes_on(operator: Operator) -> None:
     operator.work()
     assert preflighted(operator).reason == "DoesNotFit"
     assert len(operator.api.kinds("JobSet")) == 1
-    told = [event for event in operator.api.kinds("Event") if event["reason"] == "DoesNotFit"]
-    assert [event["type"] for event in told] == ["Warning"]
+    events = [event for event in operator.api.kinds("Event") if event["reason"] == "DoesNotFit"]
+    assert [event["type"] for event in events] == ["Warning"]
 
 
 def test_a_job_that_is_wrong_in_itself_fails_in_the_trainers_words(operator: Operator) -> None:
@@ -111,10 +111,10 @@ def test_a_job_that_is_wrong_in_itself_fails_in_the_trainers_words(operator: Ope
     message = '{"exitCode": 64, "failureClass": "ConfigError", "message": "spec.training.batchSize: 7: wrong"}'
     operator.world.exit(pod, 64, message)
     operator.work()
-    found = status(operator)
-    assert found.phase == "Failed"
-    assert found.failure.failure_class == "ConfigError"
-    assert found.failure.message == "spec.training.batchSize: 7: wrong"
+    shown = status(operator)
+    assert shown.phase == "Failed"
+    assert shown.failure.failure_class == "ConfigError"
+    assert shown.failure.message == "spec.training.batchSize: 7: wrong"
 
 
 def test_a_compile_that_is_killed_twice_leaves_the_formulas_verdict(operator: Operator) -> None:
@@ -127,9 +127,9 @@ def test_a_compile_that_is_killed_twice_leaves_the_formulas_verdict(operator: Op
     operator.world.answer(second, "Fits", code=137, stage="formula")
     operator.world.run_jobs()
     passes(operator, 20)
-    said = preflighted(operator)
-    assert (said.status, said.reason) == ("True", "Fits")
-    assert "the compile did not finish" in said.message
+    condition = preflighted(operator)
+    assert (condition.status, condition.reason) == ("True", "Fits")
+    assert "the compile did not finish" in condition.message
     assert len(operator.api.kinds("JobSet")) == 1
 
 
@@ -208,13 +208,13 @@ def test_a_verdict_is_contended_for_once_in_a_jobs_life(operator: Operator) -> N
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "asked", "mode"),
+    ("accelerator", "chosen", "mode"),
     [("v6e-4", None, "Enforce"), ("cpu-1", None, "Skip"), ("v6e-4", "Skip", "Skip"), ("cpu-1", "Warn", "Warn")],
 )
 def test_tpus_are_checked_unless_told_otherwise_and_cpus_only_if_told(
-    accelerator: str, asked: str | None, mode: str
+    accelerator: str, chosen: str | None, mode: str
 ) -> None:
-    more = {} if asked is None else {"preflight": asked}
+    more = {} if chosen is None else {"preflight": chosen}
     layout = layout_of(parse_job(job_manifest(NAME, accelerator={"type": accelerator}, **more)), Settings())
     assert layout.preflight == mode
 
@@ -226,18 +226,18 @@ def test_a_job_that_skips_preflight_is_told_what_the_formula_says_and_goes_on(op
     spec: dict[str, Any] = {"accelerator": {"type": "v6e-16"}, "preflight": "Skip"}
     operator.api.create(POSTTRAINJOBS, job_manifest(NAME, **big, **spec))
     operator.work()
-    said = preflighted(operator)
-    assert (said.status, said.reason) == ("False", "DoesNotFit")
+    condition = preflighted(operator)
+    assert (condition.status, condition.reason) == ("False", "DoesNotFit")
     assert re.fullmatch(
         r"the formula estimates peak \d+\.\d of 31\.2 GiB per chip on v6e-16 \(16 chips\); "
         "spec.preflight is Skip, so the job continues",
-        said.message,
+        condition.message,
     )
     assert len(operator.api.kinds("JobSet")) == 1
     operator.restart()
     estimates.command = ["false"]
     operator.work()
-    assert preflighted(operator) == said
+    assert preflighted(operator) == condition
 
 
 def test_what_the_formula_cannot_tell_is_left_unsaid_and_asked_once_for_every_shape(

@@ -1,6 +1,6 @@
 """Budgets by failure class: who pays for a restart, who gets none, and how long a broken machine is waited for."""
 
-from tests.builders.operator.job_steps import NAME, bring_up, condition, edit, phase, said, settle, start, status
+from tests.builders.operator.job_steps import NAME, bring_up, condition, edit, phase, settle, start, status, termination
 from tests.builders.operator.world import Operator, World
 
 from ptapi.run_directory import Heartbeat
@@ -64,8 +64,8 @@ def test_an_outage_is_waited_for_without_a_charge_until_its_own_budget_is_used_u
 ) -> None:
     unreachable = "spec.model.uri: hf://org/model: cannot be fetched: Temporary failure in name resolution"
     bring_up(operator, runPolicy={"maxRestarts": 1})
-    fail_again(operator, 68, said(68, "Network", unreachable))
-    world.exit(world.unfinished[0], 68, said(68, "Network", unreachable))
+    fail_again(operator, 68, termination(68, "Network", unreachable))
+    world.exit(world.unfinished[0], 68, termination(68, "Network", unreachable))
     settle(operator)
     assert phase(world) == "Restarting"
     assert "not charged to runPolicy.maxRestarts; restarts in 1m" in condition(world, "Running")[2]
@@ -73,9 +73,9 @@ def test_an_outage_is_waited_for_without_a_charge_until_its_own_budget_is_used_u
     world.tick(700)
     start(operator)
     for _ in range(18):
-        fail_again(operator, 68, said(68, "Network", unreachable))
+        fail_again(operator, 68, termination(68, "Network", unreachable))
         assert phase(world) == "Running"
-    fail_again(operator, 68, said(68, "Network", unreachable))
+    fail_again(operator, 68, termination(68, "Network", unreachable))
     assert phase(world) == "Failed"
     assert status(world).restarts["Network"] == 21  # the JobSet has begun it when the budget turns out to be used up
     reason, message = condition(world, "Failed")[1:]
@@ -200,7 +200,7 @@ def test_a_suspended_run_is_no_hang(operator: Operator, world: World) -> None:
 
 def test_the_trainers_own_word_for_a_hang_is_charged(operator: Operator, world: World) -> None:
     bring_up(operator, runPolicy={"maxRestarts": 1})
-    fail_again(operator, 72, said(72, "Hang", "no progress for 600 s"))
+    fail_again(operator, 72, termination(72, "Hang", "no progress for 600 s"))
     assert status(world).restarts == {"Hang": 1}
-    fail_again(operator, 72, said(72, "Hang", "no progress for 600 s"))
+    fail_again(operator, 72, termination(72, "Hang", "no progress for 600 s"))
     assert phase(world) == "Failed"

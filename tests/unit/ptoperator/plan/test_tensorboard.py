@@ -37,14 +37,14 @@ def mark(operator: Operator, name: str, until: str) -> None:
 def replicas(operator: Operator) -> int:
     """Of the deployment, once everybody has done their part."""
     settle(operator)
-    found: int = deployment(operator.world)["spec"]["replicas"]
-    return found
+    count: int = deployment(operator.world)["spec"]["replicas"]
+    return count
 
 
 def deployment(world: World) -> Manifest:
-    found = world.api.find(DEPLOYMENTS, TENSORBOARD)
-    assert found is not None
-    return found
+    manifest = world.api.find(DEPLOYMENTS, TENSORBOARD)
+    assert manifest is not None
+    return manifest
 
 
 def test_a_job_that_does_not_ask_gets_none(operator: Operator, world: World) -> None:
@@ -137,8 +137,8 @@ def test_a_mark_that_is_no_time_changes_nothing(operator: Operator, world: World
 
 
 def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(operator: Operator, world: World) -> None:
-    asked = {"domain": "tb.example.com", "className": "nginx", "annotations": {"a/b": "c"}, "tlsSecret": "wildcard"}
-    operator.settings = Settings(tensorboard_ingress=json.dumps(asked))
+    ingress = {"domain": "tb.example.com", "className": "nginx", "annotations": {"a/b": "c"}, "tlsSecret": "wildcard"}
+    operator.settings = Settings(tensorboard_ingress=json.dumps(ingress))
     create(operator, "first")
     create(operator, "second")
     made = world.api.find(INGRESSES, TENSORBOARD)

@@ -51,10 +51,10 @@ def test_where_kubernetes_cannot_number_the_processes_a_line_of_shell_does(
     accelerator: str, slices: int, containers: int
 ) -> None:
     rendered = made(accelerator, slices)
-    found = pod_spec(rendered)["containers"]
-    assert len(found) == containers
-    assert all(each["command"] == ["/bin/sh", "-c", NUMBERED, "sh", *COMMAND] for each in found)
-    assert all(each["args"] == ["--fast"] for each in found)
+    rendered_containers = pod_spec(rendered)["containers"]
+    assert len(rendered_containers) == containers
+    assert all(each["command"] == ["/bin/sh", "-c", NUMBERED, "sh", *COMMAND] for each in rendered_containers)
+    assert all(each["args"] == ["--fast"] for each in rendered_containers)
     assert "JAX_PROCESS_ID" not in env_of(rendered)
 
 

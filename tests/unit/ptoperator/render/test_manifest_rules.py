@@ -29,8 +29,8 @@ def made(name: str) -> Manifest:
 
 
 def replicated(rendered: Manifest) -> list[Manifest]:
-    found: list[Manifest] = rendered["spec"]["replicatedJobs"]
-    return found
+    jobs: list[Manifest] = rendered["spec"]["replicatedJobs"]
+    return jobs
 
 
 def pods(rendered: Manifest) -> Iterator[Manifest]:

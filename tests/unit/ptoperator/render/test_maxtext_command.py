@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.builders.operator.manifest_checks import covers, differences
 from tests.builders.xpk import TUTORIAL_ENV, pathways_jobset, tutorial_words
 from tests.unit.ptoperator.render.test_render import CASES, SETTINGS, env_of, job, pod_spec
 
 from ptapi.errors import SpecError
 from ptapi.validation.rules.maxtext import RENDERED
 from ptkube.resources import Manifest
-from ptoperator.kube import labels
 from ptoperator.render import jobset, layout_of
 from ptoperator.render.maxtext_command import RL_MODULE, SFT_MODULE
 
@@ -105,20 +105,6 @@ def keyed(value: Any) -> Any:
     return {str(each[key]): keyed(each) for each in value} if key else [keyed(each) for each in value]
 
 
-def differences(ours: Any, theirs: Any, path: str = "") -> set[str]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = ours.keys() | theirs.keys()
-        return {
-            found for key in keys
-            for found in differences(ours.get(key), theirs.get(key), f"{path}.{key}".removeprefix("."))
-        }  # fmt: skip
-    return set() if ours == theirs else {path}
-
-
-def covers(intended: str, path: str) -> bool:
-    return path == intended or path.startswith(f"{intended}.")
-
-
 def xpks_and_ours() -> set[str]:
     spec = CASES[TUTORIAL]["spec"]
     theirs = pathways_jobset(TUTORIAL, spec["image"], "tpu-v5p-slice", "4x4x4", "tpuv5:4x4x4", 16)
@@ -132,8 +118,8 @@ def test_the_tutorials_jobset_is_xpks_but_for_the_intended_differences() -> None
 
 
 def test_every_intended_difference_is_one() -> None:
-    found = xpks_and_ours()
-    assert {each for each in DIFFERENT if not any(covers(each, path) for path in found)} == set()
+    paths = xpks_and_ours()
+    assert {each for each in DIFFERENT if not any(covers(each, path) for path in paths)} == set()
 
 
 def test_the_tutorials_words_are_said_and_what_is_said_beside_them_is_maxtexts_default() -> None:
@@ -157,7 +143,7 @@ def test_the_tutorials_variables_are_set_and_the_token_comes_from_the_secret() -
 
 
 def test_the_ironwood_demo_takes_64_chips_as_128_devices_for_250_steps() -> None:
-    rendered, said = made(IRONWOOD), words(IRONWOOD)
+    rendered, options = made(IRONWOOD), words(IRONWOOD)
     workers = rendered["spec"]["replicatedJobs"][1]["template"]["spec"]
     assert (workers["completions"], workers["parallelism"]) == (16, 16)
     placed = workers["template"]["spec"]
@@ -168,21 +154,22 @@ def test_the_ironwood_demo_takes_64_chips_as_128_devices_for_250_steps() -> None
     manager, proxy = pod_spec(rendered)["initContainers"]
     assert "--instance_type=tpu7x:4x4x4" in manager["args"]
     assert proxy["args"][-3:] == CASES[IRONWOOD]["spec"]["pathways"]["proxyArgs"]
-    assert {key: said[key] for key in ("num_batches", "batch_size", "train_micro_batch_size", "chips_per_vm")} == {
+    assert {key: options[key] for key in ("num_batches", "batch_size", "train_micro_batch_size", "chips_per_vm")} == {
         "num_batches": "250", "batch_size": "128", "train_micro_batch_size": "32", "chips_per_vm": "8",
     }  # fmt: skip
-    assert said["dataset_name"] == "nvidia/OpenMathInstruct-2"
-    assert said["hf_train_files"].endswith("data/train_1M-*.parquet")
-    assert (said["tokenizer_path"], said["num_test_batches"]) == ("Qwen/Qwen3-30B-A3B-Base", "10")
+    assert options["dataset_name"] == "nvidia/OpenMathInstruct-2"
+    assert options["hf_train_files"].endswith("data/train_1M-*.parquet")
+    assert (options["tokenizer_path"], options["num_test_batches"]) == ("Qwen/Qwen3-30B-A3B-Base", "10")
 
 
 def test_sft_says_its_batch_per_device_and_its_mesh() -> None:
-    said = words(SFT)
+    options = words(SFT)
     assert pod_spec(made(SFT))["containers"][0]["command"][-1] == SFT_MODULE != RL_MODULE
-    assert (said["steps"], said["per_device_batch_size"], said["gradient_accumulation_steps"]) == ("1000", "1", "1")
-    assert (said["ici_fsdp_parallelism"], said["dcn_data_parallelism"]) == ("256", "1")
-    assert (said["hf_path"], said["train_data_columns"]) == ("HuggingFaceH4/ultrachat_200k", "['messages']")
-    assert "enable_single_controller" not in said
+    assert (options["steps"], options["per_device_batch_size"]) == ("1000", "1")
+    assert options["gradient_accumulation_steps"] == "1"
+    assert (options["ici_fsdp_parallelism"], options["dcn_data_parallelism"]) == ("256", "1")
+    assert (options["hf_path"], options["train_data_columns"]) == ("HuggingFaceH4/ultrachat_200k", "['messages']")
+    assert "enable_single_controller" not in options
 
 
 def test_the_jobs_own_words_win() -> None:
@@ -194,7 +181,7 @@ def test_the_jobs_own_words_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "patch", "field", "said"),
+    ("name", "patch", "field", "accepted"),
     [
         (TUTORIAL, {"algorithm__grpo__loss": "cispo"}, "spec.algorithm.grpo.loss", "grpo or gspo-token"),
         (TUTORIAL, {"algorithm__grpo__clipHigh": 0.3}, "spec.algorithm.grpo.clipHigh", "has no word for it"),
@@ -209,9 +196,9 @@ def test_the_jobs_own_words_win() -> None:
         (SFT, {"export": {"format": "none"}}, "spec.export.format", "has no word for it"),
     ],
 )
-def test_what_maxtext_cannot_do_is_refused(name: str, patch: dict[str, Any], field: str, said: str) -> None:
-    found = {finding.field: finding for finding in changed(name, **patch).findings}
-    assert said in found[field].accepted, found
+def test_what_maxtext_cannot_do_is_refused(name: str, patch: dict[str, Any], field: str, accepted: str) -> None:
+    findings = {finding.field: finding for finding in changed(name, **patch).findings}
+    assert accepted in findings[field].accepted, findings
 
 
 def test_a_token_among_the_words_is_refused_and_not_shown() -> None:
@@ -238,9 +225,3 @@ def test_fields_that_count_as_said_change_the_words(name: str) -> None:
         node[last] = value
         (container,) = pod_spec(jobset(layout_of(job(other), SETTINGS)))["containers"]
         assert dict(word.partition("=")[::2] for word in container["args"]) != before, path
-
-
-def test_priority_stands_on_every_pod_of_the_tutorials_job() -> None:
-    for each in made(TUTORIAL)["spec"]["replicatedJobs"]:
-        assert each["template"]["spec"]["template"]["spec"]["priorityClassName"] == "high"
-        assert each["template"]["spec"]["template"]["metadata"]["labels"][labels.JOB] == TUTORIAL

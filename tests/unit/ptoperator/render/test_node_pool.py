@@ -67,9 +67,9 @@ def test_golden_node_pools(accelerator: str, option: str) -> None:
 
 
 def test_the_golden_pool_of_pathways_heads_is_what_the_api_takes() -> None:
-    asked = head_pool(SETTINGS)
-    assert_golden(GOLDEN / "pathways-heads.yaml", kubectl_yaml.write(asked))
-    request = container.CreateNodePoolRequest(parent="projects/p/locations/l/clusters/c", node_pool=asked)
+    rendered = head_pool(SETTINGS)
+    assert_golden(GOLDEN / "pathways-heads.yaml", kubectl_yaml.write(rendered))
+    request = container.CreateNodePoolRequest(parent="projects/p/locations/l/clusters/c", node_pool=rendered)
     back = container.CreateNodePoolRequest.deserialize(container.CreateNodePoolRequest.serialize(request))
     assert back.node_pool.autoscaling.total_max_node_count == 20
 
@@ -81,10 +81,10 @@ def test_there_is_no_golden_pool_of_a_case_that_is_gone() -> None:
 
 @pytest.mark.parametrize("accelerator", ALL)
 def test_a_pool_is_one_whole_slice(accelerator: str) -> None:
-    found, chips = pool(accelerator), accelerators.resolve(accelerator)
-    assert found["initial_node_count"] * chips.chips_per_vm == chips.chips
-    assert found["config"]["machine_type"] == chips.machine_type
-    placement = found.get("placement_policy")
+    rendered, chips = pool(accelerator), accelerators.resolve(accelerator)
+    assert rendered["initial_node_count"] * chips.chips_per_vm == chips.chips
+    assert rendered["config"]["machine_type"] == chips.machine_type
+    placement = rendered.get("placement_policy")
     if not chips.multi_host:
         assert placement is None
     elif chips.generation == "tpu7x":
@@ -96,8 +96,8 @@ def test_a_pool_is_one_whole_slice(accelerator: str) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_pools_are_what_the_api_takes(option: str) -> None:
     """Unknown fields and enum values are errors of the protobuf."""
-    asked = pool("v6e-16", option)
-    request = container.CreateNodePoolRequest(parent="projects/p/locations/l/clusters/c", node_pool=asked)
+    rendered = pool("v6e-16", option)
+    request = container.CreateNodePoolRequest(parent="projects/p/locations/l/clusters/c", node_pool=rendered)
     back = container.CreateNodePoolRequest.deserialize(container.CreateNodePoolRequest.serialize(request))
     assert back.node_pool.config.spot is (option == "spot")
     assert back.node_pool.config.flex_start is (option in ("flex-start", "queued-provisioning"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.ptoperator.render.test_render import CASES, job, on
+from tests.unit.ptoperator.render.test_render import on
 
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
@@ -41,8 +41,8 @@ def made(kind: str, settings: Settings | None = None, **spec: Any) -> Manifest:
 
 
 def template_of(document: Manifest) -> Manifest:
-    found: Manifest = document["spec"]["template"]
-    return found
+    template: Manifest = document["spec"]["template"]
+    return template
 
 
 APPLIES: dict[str, tuple[str, Any]] = {
@@ -88,8 +88,8 @@ def test_what_finds_and_protects_a_pod_is_never_overridden(kind: str) -> None:
 
 
 def test_the_headless_head_has_the_servers_network_and_marks_and_no_init_container() -> None:
-    asked = {**POD, "nodeSelector": {}}
-    spec = {"pathways": {"enabled": True, "headless": True}, "output": PATHWAYS["output"], "pod": asked}
+    overrides = {**POD, "nodeSelector": {}}
+    spec = {"pathways": {"enabled": True, "headless": True}, "output": PATHWAYS["output"], "pod": overrides}
     head = template_of(jobset(layout_of(on("v6e-16", **spec), Settings()))["spec"]["replicatedJobs"][0]["template"])
     assert head["metadata"]["labels"]["team"] == "a"
     assert head["spec"]["hostNetwork"] is True
@@ -128,7 +128,7 @@ def test_root_by_the_pods_context_may_start() -> None:
 
 
 def test_an_init_container_runs_as_the_trainer_does_and_sees_the_volumes_that_it_mounts() -> None:
-    asked = {
+    wanted = {
         "name": "fetch",
         "args": ["a"],
         "image": "registry.example/fetch",
@@ -139,8 +139,8 @@ def test_an_init_container_runs_as_the_trainer_does_and_sees_the_volumes_that_it
     }
     volumes = [{"name": "work", "mountPath": "/mnt/work", "emptyDir": {}}]
     for kind in ("trainer", "preflight"):
-        (found,) = made(kind, pod={"initContainers": [asked]}, volumes=volumes)["spec"]["initContainers"]
-        assert found == {
+        (rendered,) = made(kind, pod={"initContainers": [wanted]}, volumes=volumes)["spec"]["initContainers"]
+        assert rendered == {
             "name": "fetch",
             "image": "registry.example/fetch",
             "args": ["a"],
@@ -153,20 +153,20 @@ def test_an_init_container_runs_as_the_trainer_does_and_sees_the_volumes_that_it
                 "readOnlyRootFilesystem": True,
             },
         }
-    head = made("head", pod={"initContainers": [asked]}, volumes=volumes)["spec"]["initContainers"]
+    head = made("head", pod={"initContainers": [wanted]}, volumes=volumes)["spec"]["initContainers"]
     assert [each["name"] for each in head] == ["fetch", "pathways-rm", "pathways-proxy"]
     assert head[0]["securityContext"]["runAsUser"] == 65532
 
 
 def test_the_jobs_own_pools_are_required_in_each_term_of_its_affinity() -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
-    asked = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    layout = replace(layout_of(on("v6e-16", pod={"affinity": asked}), Settings()), pools=("p-1", "p-0"))
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    layout = replace(layout_of(on("v6e-16", pod={"affinity": affinity}), Settings()), pools=("p-1", "p-0"))
     pod = template_of(jobset(layout)["spec"]["replicatedJobs"][0]["template"])["spec"]
-    found = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    rendered = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     pools = {"key": labels.NODE_POOL, "operator": "In", "values": ["p-0", "p-1"]}
-    assert [term["matchExpressions"][1] for term in found] == [pools, pools]
-    assert [term["matchExpressions"][0]["values"] for term in found] == [["a"], ["b"]]
+    assert [term["matchExpressions"][1] for term in rendered] == [pools, pools]
+    assert [term["matchExpressions"][0]["values"] for term in rendered] == [["a"], ["b"]]
 
 
 ROLES = (
@@ -182,18 +182,18 @@ ROLES = (
 
 @pytest.mark.parametrize(("role", "kind", "container"), ROLES)
 def test_resources_reach_the_container_that_they_are_for(role: str, kind: str, container: str) -> None:
-    asked = {"requests": {"cpu": "3"}, "limits": {"memory": "7Gi", "ephemeral-storage": "1Ti"}}
+    wanted = {"requests": {"cpu": "3"}, "limits": {"memory": "7Gi", "ephemeral-storage": "1Ti"}}
     sidecar: Manifest = {"colocatedPythonImage": "python:3"} if role == "colocatedPython" else {}
     pathways = {"pathways": {"enabled": True, **sidecar}} if kind in ("head", "worker") else {}
-    spec = {"resources": {role: asked}, "output": PATHWAYS["output"], **pathways}
+    spec = {"resources": {role: wanted}, "output": PATHWAYS["output"], **pathways}
     layout = layout_of(on("v6e-16", **spec), Settings())
     document = preflight_job(layout) if kind == "preflight" else jobset(layout)["spec"]["replicatedJobs"][
         int(kind == "worker")]["template"]  # fmt: skip
     pod = template_of(document)["spec"]
-    (found,) = (each for each in [*pod.get("initContainers", []), *pod["containers"]] if each["name"] == container)
-    limits = found["resources"]["limits"]
-    assert {name: limits[name] for name in limits if name not in ("google.com/tpu", "cpu")} == asked["limits"]
-    assert found["resources"]["requests"] == {"cpu": "3"}
+    (rendered,) = (each for each in [*pod.get("initContainers", []), *pod["containers"]] if each["name"] == container)
+    limits = rendered["resources"]["limits"]
+    assert {name: limits[name] for name in limits if name not in ("google.com/tpu", "cpu")} == wanted["limits"]
+    assert rendered["resources"]["requests"] == {"cpu": "3"}
     assert limits.get("google.com/tpu") == (
         4 if container in ("trainer", "pathways-worker") and kind != "head" else None
     )
@@ -223,7 +223,7 @@ def test_a_trainer_asks_for_most_of_a_machine_of_known_size(
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("resources", "expected"),
     [
         ({"limits": {"memory": "2Gi"}}, {"requests": {"cpu": "500m"}, "limits": {"memory": "2Gi"}}),
         ({"requests": {"cpu": 4}}, {"requests": {"cpu": 4, "memory": "1Gi"}}),
@@ -231,8 +231,10 @@ def test_a_trainer_asks_for_most_of_a_machine_of_known_size(
          {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}),
     ],
 )  # fmt: skip
-def test_a_resource_that_is_named_replaces_its_default_request_and_limit(asked: Manifest, expected: Manifest) -> None:
-    layout = layout_of(on("cpu-1", resources={"trainer": asked}), Settings())
+def test_a_resource_that_is_named_replaces_its_default_request_and_limit(
+    resources: Manifest, expected: Manifest
+) -> None:
+    layout = layout_of(on("cpu-1", resources={"trainer": resources}), Settings())
     pod = template_of(jobset(layout)["spec"]["replicatedJobs"][0]["template"])["spec"]
     assert pod["containers"][0]["resources"] == expected
 
@@ -282,8 +284,3 @@ def test_a_default_that_no_job_could_have_is_refused_when_the_operator_starts(
         Settings.from_env({variable: text})
     assert str(caught.value).startswith(f"{variable}: ")
     assert words in str(caught.value)
-
-
-def test_the_example_of_overrides_is_one_of_the_golden_jobs() -> None:
-    layout = layout_of(job(CASES["sft-v6e-pod"]), Settings())
-    assert template_of(jobset(layout)["spec"]["replicatedJobs"][0]["template"])["spec"]["hostNetwork"] is True

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.builders.operator.manifest_checks import covers, differences
 from tests.builders.operator.world import job_manifest
 from tests.unit.ptoperator.render.test_render import SETTINGS, env_of, job, made_for, on
 
@@ -52,8 +53,8 @@ def made(accelerator: str = "v6e-16", slices: int = 1, **spec: Any) -> Manifest:
 
 
 def pod(rendered: Manifest, index: int) -> Manifest:
-    found: Manifest = rendered["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]["spec"]
-    return found
+    spec: Manifest = rendered["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]["spec"]
+    return spec
 
 
 def googles(accelerator: str, slices: int) -> Manifest:
@@ -67,36 +68,16 @@ def googles(accelerator: str, slices: int) -> Manifest:
     return built
 
 
-def differences(ours: Any, theirs: Any, path: str = "") -> set[str]:
-    """Paths at which two manifests differ; a list of named things is compared by position."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = ours.keys() | theirs.keys()
-        return {
-            found
-            for key in keys
-            for found in differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
-        }
-    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return {found for i, (one, other) in pairs for found in differences(one, other, f"{path}[{i}]")}
-    return set() if ours == theirs else {path}
-
-
-def covers(intended: str, path: str) -> bool:
-    candidates = [intended.replace("[*]", f"[{index}]") for index in range(2)]
-    return any(path == each or path.startswith((f"{each}.", f"{each}[")) for each in candidates)
-
-
 @pytest.mark.parametrize(("accelerator", "slices"), SLICES)
 def test_ours_is_googles_builders_but_for_the_intended_differences(accelerator: str, slices: int) -> None:
-    found = differences(made(accelerator, slices), googles(accelerator, slices))
+    paths = differences(made(accelerator, slices), googles(accelerator, slices))
     intended = [*DIFFERENT, *(OF_FLAGS if compiler_flags.flags(resolve(accelerator).generation) else ())]
-    assert {path for path in found if not any(covers(each, path) for each in intended)} == set()
+    assert {path for path in paths if not any(covers(each, path) for each in intended)} == set()
 
 
 def test_every_intended_difference_is_one() -> None:
-    found = differences(made(), googles("v6e-16", 1))
-    assert {intended for intended in DIFFERENT if not any(covers(intended, path) for path in found)} == set()
+    paths = differences(made(), googles("v6e-16", 1))
+    assert {intended for intended in DIFFERENT if not any(covers(intended, path) for path in paths)} == set()
 
 
 @pytest.mark.parametrize(
@@ -189,8 +170,8 @@ def test_images_are_the_jobs_else_the_settings() -> None:
 
 
 def test_scratch_files_go_where_the_administrator_says() -> None:
-    asked = on("v6e-16", output=OUTPUT, pathways={"enabled": True})
-    rendered = jobset(layout_of(asked, Settings(pathways_scratch="gs://scratch/p")))
+    scratch_job = on("v6e-16", output=OUTPUT, pathways={"enabled": True})
+    rendered = jobset(layout_of(scratch_job, Settings(pathways_scratch="gs://scratch/p")))
     servers = [*pod(rendered, 0)["initContainers"], *pod(rendered, 1)["containers"]]
     assert all("--gcs_scratch_location=gs://scratch/p" in server["args"] for server in servers)
 

@@ -55,10 +55,10 @@ def test_virtual_devices_cost_nothing(operator: Operator, world: World) -> None:
 def test_links_lead_to_the_logs_of_pods_that_are_gone() -> None:
     settings = Settings(gke_project="my-project", gke_location="us-east5", gke_cluster="tpus")
     manifest = job_manifest(accelerator={"type": "v6e-16"}, training={"batchSize": 16})
-    found = links(layout_of(parse_job(manifest), settings))
-    assert found.cloud_logs.startswith("https://console.cloud.google.com/logs/query;query=")
-    assert found.cloud_logs.endswith("?project=my-project")
-    query = unquote(found.cloud_logs)
+    shown = links(layout_of(parse_job(manifest), settings))
+    assert shown.cloud_logs.startswith("https://console.cloud.google.com/logs/query;query=")
+    assert shown.cloud_logs.endswith("?project=my-project")
+    query = unquote(shown.cloud_logs)
     for line in (
         'resource.type="k8s_container"',
         'resource.labels.cluster_name="tpus"',
@@ -66,8 +66,8 @@ def test_links_lead_to_the_logs_of_pods_that_are_gone() -> None:
         'labels."k8s-pod/posttrain_dev/job"="llama"',
     ):
         assert line in query
-    assert 'resource.labels.pod_name=~"^llama-slice-0-0-"' in unquote(found.cloud_logs_of_rank)
-    assert found.console.endswith("/clusters/details/us-east5/tpus/details?project=my-project")
+    assert 'resource.labels.pod_name=~"^llama-slice-0-0-"' in unquote(shown.cloud_logs_of_rank)
+    assert shown.console.endswith("/clusters/details/us-east5/tpus/details?project=my-project")
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_every_rank_has_a_link_to_its_logs(accelerator: dict[str, object], rank:
 
 
 def test_without_a_cloud_there_are_no_links_to_it() -> None:
-    found = links(layout_of(parse_job(job_manifest()), Settings()))
-    assert (found.cloud_logs, found.console) == ("", "")
-    assert found.logs == "ptctl workload logs llama -n team-a"
+    shown = links(layout_of(parse_job(job_manifest()), Settings()))
+    assert (shown.cloud_logs, shown.console) == ("", "")
+    assert shown.logs == "ptctl workload logs llama -n team-a"

@@ -80,35 +80,23 @@ BAD: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "only blank lines": (["", "  "], {}, "is empty"),
     "invalid JSON": ([{"text": "a"}, {"text": "b"}, '{"text": '], {}, "rows.jsonl line 3: is not valid JSON"),
     "not an object": (['["a"]'], {}, "line 1: is a list; accepted: a JSON object"),
-    "unknown columns": (
-        [{"foo": 1, "bar": 2}],
-        {},
-        "format not recognised from the columns foo, bar; accepted: messages",
-    ),
+    "unknown columns": ([{"foo": 1, "bar": 2}], {},
+     "format not recognised from the columns foo, bar; accepted: messages"),
     "no columns": ([{}], {}, r"from the columns \(none\)"),
     "a later row lacks a column": ([{"text": "a"}, {"txt": "b"}], {}, "line 2: no column 'text'; it has: txt"),
-    "named column that is not there": (
-        [{"prompt": "a", "completion": "b"}],
-        {"columns": Columns(prompt="ask")},
-        r"no column 'ask' \(data.columns.prompt\); it has: prompt, completion",
-    ),
-    "named format that does not fit": (
-        [{"prompt": "a"}],
-        {"format": "prompt-completion"},
-        r"format prompt-completion needs the column completion \(usually completion or response or output\)",
-    ),
+    "named column that is not there": ([{"prompt": "a", "completion": "b"}], {"columns": Columns(prompt="ask")},
+     r"no column 'ask' \(data.columns.prompt\); it has: prompt, completion"),
+    "named format that does not fit": ([{"prompt": "a"}], {"format": "prompt-completion"},
+     r"format prompt-completion needs the column completion \(usually completion or response or output\)"),
     "text that is a number": ([{"text": 3}], {}, "column 'text': is a number; accepted: a string"),
     "text that is null": ([{"text": None}], {}, "column 'text': is null; accepted: a string"),
     "messages that are text": ([{"messages": "hi"}], {}, "column 'messages': is a string; accepted: a list"),
     "no messages": ([{"messages": []}], {}, "is an empty list; accepted: a list of {role, content}"),
     "message without content": ([{"messages": [{"role": "user"}]}], {}, "message 0: accepted: {role, content}"),
-    "unknown role": (
-        [{"messages": [{"role": "human", "content": "hi"}]}],
-        {},
-        "role 'human'; accepted: system, user, assistant, tool",
-    ),
+    "unknown role": ([{"messages": [{"role": "human", "content": "hi"}]}], {},
+     "role 'human'; accepted: system, user, assistant, tool"),
     "prompt that is null": ([{"prompt": None, "completion": "b"}], {}, "column 'prompt': is null; accepted: a string"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)

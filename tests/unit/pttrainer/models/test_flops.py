@@ -55,10 +55,21 @@ def test_of_experts_only_the_chosen_count() -> None:
     assert flops.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
 
 
+def test_layers_with_and_without_experts_count_as_what_they_are() -> None:
+    mixed = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3), dense_layers=(True, False))  # type: ignore[arg-type]
+    assert flops.stack_weights(mixed) == (144 + 3 * 4 * 5) + (144 + 4 * 7 + 2 * 3 * 4 * 3)
+
+
+def test_an_expert_that_all_tokens_use_counts_once_with_its_gate() -> None:
+    shared = ModelConfig("glm4_moe", **SIZES, experts=Experts(7, 2, 3, shared_d_ff=9, shared_gated=True))  # type: ignore[arg-type]
+    assert flops.active_weights(shared) == 144 + 4 * 7 + 2 * 3 * 4 * 3 + 3 * 4 * 9 + 4
+    assert flops.adapter_weights(shared, Adapters(5, 4.0, ("shared_gate", "shared_down"))) == 5 * 2 * (4 + 9)
+
+
 def test_of_adapters_on_experts_the_chosen_count_and_the_routers() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    found = flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
-    assert found == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
+    weights = flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
+    assert weights == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
 
 
 def test_padding_costs_nothing() -> None:

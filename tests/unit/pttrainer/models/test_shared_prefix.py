@@ -44,13 +44,13 @@ def model(family: str) -> Model:
 def batch(vocabulary: int, shared: int | None) -> Batch:
     """Groups with advantages, old log-probs and a reference that differ from token to token, not with the layout."""
     random = np.random.default_rng(0)
-    found = []
+    sampled = []
     for prompt, longest in LENGTHS:
         question = Question([int(x) for x in random.integers(0, vocabulary, prompt)], "", {})
         lengths = [max(longest - sample, 1) for sample in range(SAMPLES)]
-        found.append(Group(question, [sample_of(random.integers(0, vocabulary, n)) for n in lengths]))
+        sampled.append(Group(question, [sample_of(random.integers(0, vocabulary, n)) for n in lengths]))
     advantages = random.normal(size=(PROMPTS, SAMPLES))
-    laid = groups.lay_out(found, advantages, pad_id=0, length=64, shared=shared)
+    laid = groups.lay_out(sampled, advantages, pad_id=0, length=64, shared=shared)
     noise = random.normal(size=int(laid.mask_BT.sum())).astype(np.float32)
     reference = np.zeros_like(laid.mask_BT)
     reference[laid.mask_BT > 0] = laid.sampler_logps_BT[laid.mask_BT > 0] + 0.1 * noise

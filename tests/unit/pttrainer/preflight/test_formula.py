@@ -17,16 +17,16 @@ CASES = [case for case in benchmark.CASES if case.name in MEASURED]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_formula_is_within_a_tenth_of_the_compiler(case: Any) -> None:
-    found = formula.memory(benchmark.subject_of(case)).program
-    assert found.peak / 2**30 == pytest.approx(MEASURED[case.name]["peak"], rel=0.10)
+    program = formula.memory(benchmark.subject_of(case)).program
+    assert program.peak / 2**30 == pytest.approx(MEASURED[case.name]["peak"], rel=0.10)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_arguments_are_exact(case: Any) -> None:
     """Tiles that small arrays do not fill included."""
-    found = formula.memory(benchmark.subject_of(case)).program
+    program = formula.memory(benchmark.subject_of(case)).program
     if MEASURED[case.name]["fits"]:
-        assert found.arguments / 2**30 == pytest.approx(MEASURED[case.name]["arguments"], rel=0.002)
+        assert program.arguments / 2**30 == pytest.approx(MEASURED[case.name]["arguments"], rel=0.002)
 
 
 def test_the_table_of_the_docs_is_that_of_the_formula() -> None:
@@ -52,8 +52,8 @@ def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_
 
 def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -> None:
     def peak(**fields: Any) -> int:
-        asked = {"accelerator": "v5p-16", "batchSize": 64, "sequenceLength": 4096} | fields
-        return formula.memory(shapes_of(spec("llama3.1-8b", **asked))).peak
+        wanted = {"accelerator": "v5p-16", "batchSize": 64, "sequenceLength": 4096} | fields
+        return formula.memory(shapes_of(spec("llama3.1-8b", **wanted))).peak
 
     assert peak(microBatchSize=8) < peak(microBatchSize=32) < peak()
     assert peak(accelerator="v5p-32") < peak()
@@ -113,9 +113,9 @@ def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_bot
 
     def beside(**more: Any) -> int:
         of = shapes_of(spec("qwen3-4b", "v4-16", sequenceLength=1024, **fields, **more))
-        found = formula.memory(of)
+        computed = formula.memory(of)
         kept = 2 * 36 * 4096 * 2560
-        return found.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936
+        return computed.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936
 
     teacher = 2 * 4096 * (4096 + 151_936)  # hidden states of 4,096 tokens, and its head
     assert beside() == teacher + 18 * 151_936 * 2560

@@ -10,7 +10,7 @@ import pytest
 
 from pttrainer.batch import Batch
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout.rollout_data import Rollout
 
 
 def laid_out(number: int, facts: Mapping[str, float] | None = None, **parts: Any) -> Rollout:

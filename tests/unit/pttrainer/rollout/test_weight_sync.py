@@ -1,6 +1,5 @@
 """Weights on their way to the devices that sample: all arrive, in chunks, and what did not arrive is noticed."""
 
-import dataclasses
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -39,9 +38,8 @@ class RecordingWeightSync(WeightSync):
         return there
 
 
-def model(**changes: Any) -> Model:
-    config = dataclasses.replace(from_hf(CASES["qwen-3"]), layers=2, local_layers=(False,) * 2)
-    return Model(config, **changes)
+def model(name: str = "qwen-3", layers: int = 2, **changes: Any) -> Model:
+    return Model(from_hf(CASES[name]).first_layers(layers), **changes)
 
 
 def meshes(trainer: tuple[int, ...], sampler: tuple[int, ...]) -> tuple[jax.sharding.Mesh, jax.sharding.Mesh]:
@@ -74,12 +72,14 @@ def assert_delivered(of: Model, delivered: Params, params: Params, mesh: jax.sha
 
 
 @pytest.mark.parametrize(
-    ("trainer", "sampler"), [((1, 2, 2), (2, 1, 2)), ((1, 6), (2,))], ids=["four to four, both axes", "six to two"]
+    ("name", "layers", "trainer", "sampler"),
+    [("qwen-3", 2, (1, 2, 2), (2, 1, 2)), ("qwen-3", 2, (1, 6), (2,)), ("qwen-3-moe-mixed", 5, (1, 2), (2,))],
+    ids=["four to four, both axes", "six to two", "layers of two kinds"],
 )
 def test_the_sampler_holds_what_a_colocated_rollout_would_make(
-    trainer: tuple[int, ...], sampler: tuple[int, ...]
+    name: str, layers: int, trainer: tuple[int, ...], sampler: tuple[int, ...]
 ) -> None:
-    of, (source, target) = model(compute_dtype="bfloat16"), meshes(trainer, sampler)
+    of, (source, target) = model(name, layers, compute_dtype="bfloat16"), meshes(trainer, sampler)
     params = params_on(source, of)
     transfer = WeightSync(of, source, target)
     with jax.set_mesh(source):

@@ -89,6 +89,7 @@ LAYOUTS = [
     pytest.param("qwen-3-moe", (1, 1, 1, 1, 8), id="expert"),
     pytest.param("qwen-3-moe", (1, 2, 1, 1, 4), id="expert x fsdp"),
     pytest.param("gpt-oss", (1, 1, 2, 2, 2), id="biased experts, expert x tensor x sequence"),
+    pytest.param("glm-4.5", (1, 2, 2, 1, 2), id="a shared expert, expert x tensor x fsdp"),
 ]
 
 
@@ -136,8 +137,8 @@ def test_sequence_gathers_keys_and_values_and_no_other_activation() -> None:
 
 def gathered(compiled: Any) -> list[tuple[int, ...]]:
     """Shapes of what the compiled step's all-gathers make."""
-    found = re.findall(r"= \(?[a-z0-9]+\[([\d,]+)\][^=]*? all-gather(?:-start)?\(", compiled.as_text())
-    return [tuple(map(int, shape.split(","))) for shape in found]
+    shapes = re.findall(r"= \(?[a-z0-9]+\[([\d,]+)\][^=]*? all-gather(?:-start)?\(", compiled.as_text())
+    return [tuple(map(int, shape.split(","))) for shape in shapes]
 
 
 def test_an_expert_axis_needs_experts_that_it_divides() -> None:

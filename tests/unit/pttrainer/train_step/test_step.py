@@ -168,12 +168,12 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
     params["embedding"] += 0.2  # tokens alike: all choose the same experts at first
     state = program.new_state(params)
     before = np.asarray(state.params["layers"]["mlp"]["router"])
-    found = []
+    losses = []
     for _ in range(15):
         state, metrics = function(state, jax.tree.map(jnp.asarray, empty))
-        found.append(float(metrics[microbatch.BALANCE]))
-    assert found[0] > 2.3
-    assert found[-1] < 2.2
+        losses.append(float(metrics[microbatch.BALANCE]))
+    assert losses[0] > 2.3
+    assert losses[-1] < 2.2
     assert np.abs(np.asarray(state.params["layers"]["mlp"]["router"]) - before).max() > 1e-3
 
 

@@ -93,8 +93,8 @@ def test_the_line_says_which_step_how_far_and_under_which_circumstances() -> Non
 
 
 def test_lines_are_rare_however_long_it_lasts() -> None:
-    found = reports([2.0, 2.2] * 40 + [9.0, 9.5] * 15)
-    assert list(found) == [81, 81 + SILENCE]
+    reported = reports([2.0, 2.2] * 40 + [9.0, 9.5] * 15)
+    assert list(reported) == [81, 81 + SILENCE]
 
 
 def test_nothing_is_said_before_enough_steps_are_known_nor_of_losses_that_are_not_finite() -> None:

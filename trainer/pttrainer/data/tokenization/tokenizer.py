@@ -18,7 +18,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 BYTE_SPECIALS = ("<|bos|>", "<|end|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|reserved|>")
 """Ids 256 to 263 of the byte-level tokenizer."""

@@ -11,16 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pttrainer.models.config import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from pttrainer.models.config import LinearScaling, Llama3Scaling, QueryScaling, Rope, YarnScaling
 from pttrainer.runtime.distributed import sharding
 
 _EXACT = jax.lax.Precision.HIGHEST
 """Numbers of float32 stay whole in a product; those of 16 bits always do."""
+Rotation = tuple[Array, ...]
+"""Cosine and sine [B, T, R], float32, if R pairs turn; where queries are scaled by position, their factor [B, T]."""
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Return the angular frequency of each pair of a head's elements, [H/2], float32."""
-    inverse = 1.0 / (rope.theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim))
+    """Return the angular frequency of each pair of a head's elements that turn, [H/2] if all do, float32."""
+    if not rope.share:  # beside layers whose heads turn whole: all angles are 0
+        return np.zeros(head_dim // 2, np.float32)
+    turning = int(head_dim * rope.share)
+    inverse = 1.0 / (rope.theta ** (np.arange(0, turning, 2, dtype=np.float64) / turning))
     match rope.scaling:
         case LinearScaling(factor):
             inverse = inverse / factor
@@ -56,8 +61,20 @@ def _yarn(inverse: np.ndarray, theta: float, scaling: YarnScaling) -> np.ndarray
     return np.asarray(interpolated * inverse / scaling.factor + (1 - interpolated) * inverse)
 
 
-def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Array]:
-    """Return cosine and sine of every position's angles, each [B, T, H/2], float32."""
+def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> Rotation:
+    """Return cosine and sine of every position's angles, and its queries' factor where the model has one."""
+    if rope.query_scaling is None:
+        return _rotation(rope, head_dim, positions_BT)
+    return *_rotation(rope, head_dim, positions_BT), _query_factor(rope.query_scaling, positions_BT)
+
+
+def _query_factor(scaling: QueryScaling, positions_BT: Array) -> Array:
+    # Padding has position -1: its logarithm would be infinite, and its keys no numbers.
+    periods_BT = jnp.floor_divide(jnp.maximum(positions_BT, 0) + scaling.first, scaling.period)
+    return 1.0 + scaling.slope * jnp.log1p(periods_BT.astype(jnp.float32))
+
+
+def _rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Array]:
     angles = positions_BT.astype(jnp.float32)[..., None] * frequencies(rope, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor != 1.0:
@@ -65,8 +82,21 @@ def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Arr
     return cos, sin
 
 
+def rotated(q_BTNH: Array, k_BTKH: Array, by: Rotation) -> tuple[Array, Array]:
+    """Rotate queries and keys, and scale queries where the model does."""
+    cos_BTR, sin_BTR, *factors_BT = by
+    q_BTNH, k_BTKH = rotate(q_BTNH, cos_BTR, sin_BTR), rotate(k_BTKH, cos_BTR, sin_BTR)
+    for factor_BT in factors_BT:
+        q_BTNH = q_BTNH * factor_BT[..., None, None].astype(q_BTNH.dtype)
+    return q_BTNH, k_BTKH
+
+
 def rotate(x_BTNH: Array, cos_BTR: Array, sin_BTR: Array) -> Array:
-    """Rotate pairs (i, i + H/2), the layout of Hugging Face's checkpoints."""
+    """Rotate pairs (i, i + R) of the first 2·R elements, the layout of Hugging Face's checkpoints."""
+    turning = 2 * cos_BTR.shape[-1]
+    if turning < x_BTNH.shape[-1]:
+        rotated = rotate(x_BTNH[..., :turning], cos_BTR, sin_BTR)
+        return jnp.concatenate([rotated, x_BTNH[..., turning:]], axis=-1)
     if sharding.chip()[0] == "tpu" and x_BTNH.shape[1] > 1:
         return rotate_by_product(x_BTNH, cos_BTR, sin_BTR)
     first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)

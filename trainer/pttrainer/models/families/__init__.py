@@ -1,24 +1,33 @@
-"""Model families: one file each, which reads and writes its `config.json`.
+"""Model families: one file each, which reads and writes its `config.json`; several of one maker share a folder.
 
-To add one: a file, a line in `READERS`, its names in `weights.hf_names` if they differ, and a case in the tests.
+To add one: a file, a line in `FAMILIES`, its names in `weights.hf_names` if they differ, and a case in the tests
+(docs/guides/add-a-model.md).
 """
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig, Raw
-from pttrainer.models.families import gemma2, gemma3, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_moe
+from pttrainer.models.families import glm4_moe, gpt_oss, llama, phi3, smollm3, unsupported
 from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.gemma import gemma2, gemma3
+from pttrainer.models.families.mistral import ministral3, mistral
+from pttrainer.models.families.olmo import olmo2, olmo3
+from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_moe
 
 FAMILIES: dict[str, ModuleType] = {
-    module.FAMILY: module for module in (llama, mistral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss)
-}
+    module.FAMILY: module
+    for module in (
+        llama, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, olmo2, olmo3, phi3,
+        smollm3,
+    )
+}  # fmt: skip
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     **{name: module.read for name, module in FAMILIES.items()},
     "gemma3": gemma3.read_with_images,
+    "mistral3": ministral3.read_with_images,
 }
 """By `model_type`."""
 
@@ -27,9 +36,7 @@ def from_hf(raw: Raw) -> ModelConfig:
     """Return the config of a Hugging Face `config.json`; raise ConfigError on what the decoder does not support."""
     model_type = raw.get("model_type", "")
     if model_type not in READERS:
-        raise ConfigError(
-            f"config.json model_type: {model_type!r}: not supported; accepted: {', '.join(sorted(READERS))}"
-        )
+        raise unsupported.refuse(raw, READERS)
     fields = Fields(raw)
     config = READERS[model_type](fields)
     fields.refuse_rest()

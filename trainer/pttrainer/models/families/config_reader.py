@@ -61,6 +61,13 @@ class Fields:
             self.refuse(key, "a whole number of at least 1")
         return value
 
+    def count(self, key: str, default: int) -> int:
+        """Return a whole number, possibly 0."""
+        value = self.value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            self.refuse(key, "a whole number")
+        return value
+
     def number(self, key: str, default: Any = REQUIRED) -> float:
         """Return a number."""
         value = self.value(key, default)

@@ -13,7 +13,7 @@ from typing import Any
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters
-from pttrainer.models.weights.load_save import load_adapters
+from pttrainer.models.weights.load import load_adapters
 from pttrainer.runtime.io import model_files
 from pttrainer.runtime.io.model_files import Note
 
@@ -25,8 +25,6 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "fan_in_fan_out": (False,),
     "lora_bias": (False,),
-    "rank_pattern": ({},),
-    "alpha_pattern": ({},),
     "modules_to_save": (None, []),
     "target_parameters": (None, []),
     "trainable_token_indices": (None, []),
@@ -89,6 +87,12 @@ def differences(config: dict[str, Any], model: Model) -> list[str]:
         problems.append(
             f"target_modules are {', '.join(theirs)} there and {', '.join(ours)} by spec.training.lora.targets"
         )
+    own = adapters.patterns(model.config, lora)
+    problems += [
+        f"{name} is {config[name]!r} there and {own.get(name, {})!r} for the job's adapters"
+        for name in ("rank_pattern", "alpha_pattern")
+        if name in config and config[name] != own.get(name, {})
+    ]
     problems += [
         f"{name} is {config[name]!r} there, which is not supported; accepted: {accepted[0]!r}"
         for name, accepted in PLAIN.items()

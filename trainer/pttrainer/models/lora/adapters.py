@@ -17,7 +17,7 @@ from typing import Any
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.parameters import Weights, low_rank
-from pttrainer.models.weights.hf_names import Path, Stored, table
+from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
 
 SUFFIX = "_lora"
 """Suffix of an adapter's name."""
@@ -26,6 +26,8 @@ ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
 """In a model with experts: of each expert."""
 ROUTER = ("router",)
+SHARED = ("shared_gate", "shared_up", "shared_down")
+"""Of the expert that all tokens use."""
 EMBEDDING, HEAD = "embedding_lora", "head_lora"
 TABLES = (EMBEDDING, HEAD)
 """Adapters of tables [V, D]: `a` is [V, rank] and `b` [rank, D]."""
@@ -62,8 +64,10 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     """
     experts = config.experts
     if experts is None or not experts.biased:
-        router = () if experts is None else ROUTER
-        return {"all-linear": ATTENTION + router + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
+        # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
+        router = () if experts is None or experts.sigmoid else ROUTER
+        mlp = MLP + (SHARED if experts is not None and experts.shared_d_ff else ())
+        return {"all-linear": ATTENTION + router + mlp, "attention": ATTENTION, "mlp": mlp}[targets]
     if targets == "mlp":
         raise ConfigError(
             f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and these get no "
@@ -101,7 +105,7 @@ def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weig
     """Return the specs of the adapters' own weights. The experts of gpt-oss have none."""
     if adapters is None:
         return {}
-    targets = {path: spec for path, spec in weights.items() if path[0] == "layers" and path[-1] in adapters.matrices}
+    targets = {path: spec for path, spec in weights.items() if is_of_layer(path) and path[-1] in adapters.matrices}
     if config.experts is not None and config.experts.biased:
         targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER}
     if adapters.embeddings:
@@ -116,11 +120,13 @@ def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weig
 def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
     """Return where PEFT stores each adapter."""
     names_by_path: dict[Path, Stored] = {}
+    places = _places_in_fused(config)
     for path, stored in table(config).items():
-        if path[-1] in adapters.matrices and path[0] == "layers":
+        if path[-1] in adapters.matrices and is_of_layer(path):
             adapter_params, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
-            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", transposed=True)
-            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", transposed=True)
+            of_a, of_b = (None, None) if stored.part is None else _parts(stored.part, *places[path], adapters.rank)
+            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, stored.layers, of_a)
+            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", True, stored.layers, of_b)
     if adapters.embeddings:
         names_by_path[EMBEDDING, "a"] = Stored(f"{EMBED_TOKENS}.lora_embedding_A", transposed=True)
         names_by_path[EMBEDDING, "b"] = Stored(f"{EMBED_TOKENS}.lora_embedding_B", transposed=True)
@@ -128,6 +134,38 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
             names_by_path[HEAD, "a"] = Stored(f"{LM_HEAD}.lora_B.weight")
             names_by_path[HEAD, "b"] = Stored(f"{LM_HEAD}.lora_A.weight")
     return names_by_path
+
+
+def patterns(config: ModelConfig, adapters: Adapters) -> dict[str, dict[str, float]]:
+    """Return PEFT's `rank_pattern` and `alpha_pattern`: of modules that hold several matrices, each with its adapter.
+
+    The module's adapter is all of theirs in blocks, so its rank is their sum; alpha keeps the scale.
+    """
+    ranks: dict[str, float] = {}
+    alphas: dict[str, float] = {}
+    places = _places_in_fused(config)
+    for path, stored in table(config).items():
+        if path in places and path[-1] in adapters.matrices:
+            module, (_, count) = stored.name.split(".")[-2], places[path]
+            ranks[module] = adapters.rank * count
+            alphas[module] = adapters.alpha * (count**0.5 if adapters.is_rank_stabilised else count)
+    return {"rank_pattern": ranks, "alpha_pattern": alphas} if ranks else {}
+
+
+def _places_in_fused(config: ModelConfig) -> dict[Path, tuple[int, int]]:
+    """Return the place of each matrix among those of its module, and their number."""
+    modules: dict[tuple[str, str], list[Path]] = {}
+    for path, stored in table(config).items():
+        if stored.part is not None:
+            modules.setdefault((path[0], stored.name), []).append(path)
+    return {path: (i, len(paths)) for paths in modules.values() for i, path in enumerate(paths)}
+
+
+def _parts(of_matrix: Part, place: int, count: int, rank: int) -> tuple[Part, Part]:
+    """Return the parts of a module's A and B that are one matrix's."""
+    rows, inputs = of_matrix.whole
+    of_b = Part((of_matrix.first[0], place * rank), (rows, count * rank))
+    return Part((place * rank, 0), (count * rank, inputs)), of_b
 
 
 def repeated(config: ModelConfig, adapters: Adapters) -> frozenset[str]:

@@ -6,6 +6,7 @@ Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`),
 token whatever the router does, and no capacity limit drops a token.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from jax import Array
 
 from pttrainer.models import parameters
 from pttrainer.models.config import Experts, ModelConfig
-from pttrainer.models.layers import ACTIVATIONS, low_rank, project, weight, zeros
+from pttrainer.models.layers import ACTIVATIONS, low_rank, project, weight, zeros, zeros_if
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.moe.expert_parallel import Matrices, over_mesh
 from pttrainer.runtime.distributed import sharding
@@ -23,6 +24,8 @@ from pttrainer.runtime.distributed import sharding
 PLAIN = ("gate", "up", "down")
 BIASED = ("gate_up", "gate_up_bias", "down", "down_bias")
 """An expert's weights."""
+SHARED = ("shared_gate", "shared_up", "shared_down")
+"""Those of the expert that all tokens use."""
 
 
 class RouterUse(NamedTuple):
@@ -44,8 +47,50 @@ def balance_loss(use: RouterUse, experts: Experts) -> Array:
     return experts.count * jnp.sum(share_E * probability_E)
 
 
+def joined_use(uses: Sequence[RouterUse]) -> RouterUse | None:
+    """Return the use of all layers, from that of several stacks of them; None without any."""
+    if len(uses) <= 1:
+        return uses[0] if uses else None
+    joined: RouterUse = jax.tree.map(lambda *parts: jnp.concatenate(parts), *uses)
+    return joined
+
+
+def choose(logits_BTE: Array, correction_E: Array | None, experts: Experts) -> tuple[Array, Array]:
+    """Return the numbers and the weights of each token's experts, [B, T, k] both."""
+    if experts.sigmoid:
+        return _choose_by_sigmoid(logits_BTE, correction_E, experts)
+    best_BTk, expert_BTk = jax.lax.top_k(logits_BTE, experts.per_token)
+    if experts.normalised:
+        weight_BTk = jax.nn.softmax(best_BTk, axis=-1)
+    else:
+        weight_BTk = jnp.exp(best_BTk - jax.nn.logsumexp(logits_BTE, axis=-1, keepdims=True))
+    return expert_BTk, weight_BTk if experts.scale == 1.0 else weight_BTk * experts.scale
+
+
+def _choose_by_sigmoid(logits_BTE: Array, correction_E: Array | None, experts: Experts) -> tuple[Array, Array]:
+    """Choose by corrected sigmoids within the best groups, weigh by the sigmoids (arXiv 2412.19437, section 2.1.2)."""
+    score_BTE = jax.nn.sigmoid(logits_BTE)
+    choice_BTE = score_BTE if correction_E is None else score_BTE + correction_E
+    if experts.groups_used < experts.groups:
+        choice_BTE = _in_best_groups(choice_BTE, experts)
+    _, expert_BTk = jax.lax.top_k(choice_BTE, experts.per_token)
+    weight_BTk = jnp.take_along_axis(score_BTE, expert_BTk, axis=-1)
+    if experts.normalised:
+        weight_BTk = weight_BTk / (jnp.sum(weight_BTk, axis=-1, keepdims=True) + 1e-20)
+    return expert_BTk, weight_BTk * experts.scale
+
+
+def _in_best_groups(choice_BTE: Array, experts: Experts) -> Array:
+    """Return the scores, minus infinity outside the groups whose two best experts sum to most."""
+    in_groups = choice_BTE.reshape(*choice_BTE.shape[:-1], experts.groups, -1)
+    of_group = jnp.sum(jax.lax.top_k(in_groups, min(2, in_groups.shape[-1]))[0], axis=-1)
+    _, best = jax.lax.top_k(of_group, experts.groups_used)
+    is_best = jnp.any(jax.nn.one_hot(best, experts.groups, dtype=bool), axis=-2)
+    return jnp.where(is_best[..., None], in_groups, -jnp.inf).reshape(choice_BTE.shape)
+
+
 class ExpertMLP(nnx.Module):
-    """Router and experts."""
+    """Router and experts, and the expert that all tokens use, if there is one."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         assert config.experts is not None
@@ -62,17 +107,32 @@ class ExpertMLP(nnx.Module):
             self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
             self.down_lora = low_rank("down", self.down, adapters)
         self.router_lora = low_rank("router", self.router, adapters)
+        self.router_correction = zeros_if(of.get(parameters.CORRECTION))
+        if config.experts.shared_d_ff:
+            self._init_shared(config, rngs, adapters)
+
+    def _init_shared(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
+        D, of = config.d_model, parameters.experts(config)
+        for name in SHARED:
+            std = (self.experts.shared_d_ff * 2 * config.layers) ** -0.5 if name == "shared_down" else D**-0.5
+            matrix = weight(rngs, of[name], std)
+            setattr(self, name, matrix)
+            setattr(self, f"{name}_lora", low_rank(name, matrix, adapters))
+        if self.experts.shared_gated:
+            self.shared_scale = weight(rngs, of["shared_scale"], D**-0.5)
 
     def __call__(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
         """Return the sum of the chosen experts' results, and the router's use by tokens that count."""
+        routed_BTD, use = self._routed(x_BTD, counts_BT)
+        return (routed_BTD + self._shared(x_BTD) if self.experts.shared_d_ff else routed_BTD), use
+
+    def _routed(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
         B, T, D = x_BTD.shape
+        read_BTD = x_BTD.astype(jnp.float32) if self.experts.sigmoid else x_BTD
         bias = self.router_bias if self.experts.biased else None
-        logits_BTE = project(x_BTD, self.router, bias, self.router_lora).astype(jnp.float32)
-        best_BTk, expert_BTk = jax.lax.top_k(logits_BTE, self.experts.per_token)
-        if self.experts.normalised:
-            weight_BTk = jax.nn.softmax(best_BTk, axis=-1)
-        else:
-            weight_BTk = jnp.exp(best_BTk - jax.nn.logsumexp(logits_BTE, axis=-1, keepdims=True))
+        logits_BTE = project(read_BTD, self.router, bias, self.router_lora).astype(jnp.float32)
+        correction = None if self.router_correction is None else self.router_correction[...]
+        expert_BTk, weight_BTk = choose(logits_BTE, correction, self.experts)
         use = None if counts_BT is None else _use(logits_BTE, expert_BTk, counts_BT)
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
@@ -80,6 +140,18 @@ class ExpertMLP(nnx.Module):
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
         return self._mixture(*inputs, matrices).reshape(B, T, D), use
+
+    def _shared(self, x_BTD: Array) -> Array:
+        """Return the result of the expert that all tokens use."""
+
+        def product(x: Array, name: str) -> Array:
+            return project(x, getattr(self, name), None, getattr(self, f"{name}_lora"))
+
+        hidden_BTF = ACTIVATIONS[self.activation](product(x_BTD, "shared_gate")) * product(x_BTD, "shared_up")
+        out_BTD = product(hidden_BTF, "shared_down")
+        if not self.experts.shared_gated:
+            return out_BTD
+        return jax.nn.sigmoid(project(x_BTD, self.shared_scale)) * out_BTD
 
     @property
     def _low_rank(self) -> dict[str, Array]:

@@ -14,7 +14,10 @@ GROUP = 256
 """Scales that share a factor."""
 VALUES = 16
 """Number of 4-bit values."""
-MATRICES = {"attention": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down", "gate_up")}
+MATRICES = {
+    "attention": ("q", "k", "v", "o"),
+    "mlp": ("gate", "up", "down", "gate_up", "shared_gate", "shared_up", "shared_down"),
+}
 """Quantised matrices of a layer."""
 PARTS: dict[Format, tuple[str, ...]] = {
     "nf4": ("codes", "scales", "factors", "mean", "values"),

@@ -31,6 +31,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models.quantization.packed_matrix import BLOCK, GROUP, MATRICES, PARTS, Format, axes
+from pttrainer.models.weights.hf_names import is_of_layer
 
 Parts = dict[str, Any]
 """A quantised matrix: arrays by name."""
@@ -85,13 +86,16 @@ def map_codes(tree: dict[str, Any], change: Callable[[Array], Array]) -> dict[st
 
 def quantise_tree(params: dict[str, Any], kind: Format) -> tuple[dict[str, Any], dict[str, Squares]]:
     """Quantise a tree of weights; return it and the errors by name of matrix. Traceable."""
-    layers, squares = dict(params["layers"]), {}
-    for part, names in MATRICES.items():
-        layers[part] = dict(layers[part])
-        for name in names:
-            if name in layers[part]:
-                layers[part][name], squares[name] = quantise_measured(kind, layers[part][name])
-    return {**params, "layers": layers}, squares
+    out: dict[str, Any] = dict(params)
+    squares: dict[str, Squares] = {}
+    for group in filter(lambda key: is_of_layer((key,)), params):
+        out[group] = dict(params[group])
+        for part, names in MATRICES.items():
+            out[group][part] = dict(out[group][part])
+            for name in filter(out[group][part].__contains__, names):
+                out[group][part][name], changed = quantise_measured(kind, out[group][part][name])
+                squares[name] = changed if name not in squares else jax.tree.map(jnp.add, squares[name], changed)
+    return out, squares
 
 
 def quantise(kind: Format, matrix: Array) -> Parts:

@@ -1,29 +1,50 @@
 """Weight names: a path in our tree on the left, Hugging Face's name on the right.
 
-`{i}` is the layer and `{e}` the expert; our weights of all layers are stacked, and within them those of all
+`{i}` is the layer and `{e}` the expert; our weights of all layers of a kind are stacked, and within them those of all
 experts. A transposed weight is stored as [out, in] there and [in, out] here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import LAYERS, ModelConfig
 
 Path = tuple[str, ...]
 """Names on the way to a weight."""
 
 
+class Part(NamedTuple):
+    """A block of a tensor [rows, columns] that holds several weights: its first row and column, and the tensor's shape.
+
+    What no part holds is zero.
+    """
+
+    first: tuple[int, int]
+    whole: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Stored:
-    """Where a weight is in a checkpoint."""
+    """Where a weight is in a checkpoint.
+
+    layers: the numbers of those that are stacked in it; part: of the tensor, in its order, if it is not all of it.
+    """
 
     name: str
     transposed: bool = False
+    layers: range = range(0)
+    part: Part | None = None
 
     @property
     def stacked(self) -> int:
         """Return how many leading axes of ours are in the name there: layer, expert."""
         return ("{i}" in self.name) + ("{e}" in self.name)
+
+    def name_of(self, place: tuple[int, ...]) -> str:
+        """Return the name of the tensor at an index into the stacked axes."""
+        numbers = (self.layers[place[0]], *place[1:]) if place else ()
+        return self.name.format(**dict(zip("ie", numbers, strict=False)))
 
 
 Names = Mapping[Path, Stored]
@@ -71,6 +92,11 @@ FOUR_NORMS = _in_layer({
     "mlp_norm.scale": Stored("pre_feedforward_layernorm.weight"),
     "mlp_post_norm.scale": Stored("post_feedforward_layernorm.weight"),
 })  # fmt: skip
+# OLMo: none before attention and MLP.
+POST_NORMS = _in_layer({
+    "attention_post_norm.scale": Stored("post_attention_layernorm.weight"),
+    "mlp_post_norm.scale": Stored("post_feedforward_layernorm.weight"),
+})  # fmt: skip
 MLP = _in_layer({
     "mlp.gate": "mlp.gate_proj.weight",
     "mlp.up": "mlp.up_proj.weight",
@@ -96,20 +122,70 @@ BIASED_EXPERTS = _in_layer({
     "mlp.down": Stored("mlp.experts.down_proj"),
     "mlp.down_bias": Stored("mlp.experts.down_proj_bias"),
 })  # fmt: skip
+ROUTER_CORRECTION = _in_layer({"mlp.router_correction": Stored("mlp.gate.e_score_correction_bias")})
+SHARED_EXPERT = _in_layer({
+    "mlp.shared_gate": "mlp.shared_experts.gate_proj.weight",
+    "mlp.shared_up": "mlp.shared_experts.up_proj.weight",
+    "mlp.shared_down": "mlp.shared_experts.down_proj.weight",
+})  # fmt: skip
+GATED_SHARED_EXPERT = _in_layer({
+    "mlp.shared_gate": "mlp.shared_expert.gate_proj.weight",
+    "mlp.shared_up": "mlp.shared_expert.up_proj.weight",
+    "mlp.shared_down": "mlp.shared_expert.down_proj.weight",
+    "mlp.shared_scale": "mlp.shared_expert_gate.weight",
+})  # fmt: skip
+
+
+FUSED = {"phi3": (("self_attn.qkv_proj", ("q", "k", "v")), ("mlp.gate_up_proj", ("gate", "up")))}
+"""By family: modules that hold several of our matrices, one behind the other."""
+
+
+def is_of_layer(path: Path) -> bool:
+    """Return True if a weight belongs to the layers."""
+    return path[0].partition("_")[0] == LAYERS
+
+
+def group_number(path: Path) -> int:
+    """Return the number of the group of layers that a weight belongs to (`ModelConfig.groups`)."""
+    return int(path[0].partition("_")[2] or 0)
 
 
 def table(config: ModelConfig) -> dict[Path, Stored]:
     """Return the names of this model's weights; a tied head has none of its own."""
-    parts: list[Names] = [ATTENTION, FOUR_NORMS if config.post_norms else NORMS]
+    names = dict(WHOLE)
+    if config.tied_head:
+        del names["head",]
+    for group in config.groups:
+        for path, stored in _of_layers(group.config).items():
+            names[group.name, *path[1:]] = replace(stored, layers=group.numbers)
+    return names
+
+
+def _of_layers(config: ModelConfig) -> Names:
+    """Return the names of weights of layers of one kind."""
+    norms = NORMS if not config.post_norms else FOUR_NORMS if config.pre_norms else POST_NORMS
+    parts: list[Names] = [ATTENTION, norms]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
     parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks
     if config.experts is None:
         parts += [MLP] + [MLP_BIAS] * config.mlp_bias
     else:
-        parts += [BIASED_EXPERTS if config.experts.biased else EXPERTS]
-    names = dict(WHOLE)
-    if config.tied_head:
-        del names["head",]
-    for part in parts:
-        names |= part
+        experts = config.experts
+        parts += [BIASED_EXPERTS if experts.biased else EXPERTS] + [ROUTER_CORRECTION] * experts.corrected
+        parts += [GATED_SHARED_EXPERT if experts.shared_gated else SHARED_EXPERT] * bool(experts.shared_d_ff)
+    parts += [_fused(config)]
+    return {path: stored for part in parts for path, stored in part.items()}
+
+
+def _fused(config: ModelConfig) -> Names:
+    """Return the names of matrices that share a tensor."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    rows = {"q": q, "k": kv, "v": kv, "gate": config.d_ff, "up": config.d_ff}
+    names: dict[Path, Stored] = {}
+    for module, matrices in FUSED.get(config.family, ()):
+        part, total, first = ("attention" if "q" in matrices else "mlp"), sum(rows[name] for name in matrices), 0
+        for name in matrices:
+            [(path, stored)] = _in_layer({f"{part}.{name}": f"{module}.weight"}).items()
+            names[path] = replace(stored, part=Part((first, 0), (total, config.d_model)))
+            first += rows[name]
     return names

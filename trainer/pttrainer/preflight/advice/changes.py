@@ -45,7 +45,7 @@ def smallest(of: JobShapes, factor: float = 1.0, prices: Mapping[str, float] | N
     prices: of a chip-hour by generation.
     """
     known = prices or {}
-    found = []
+    ranked = []
     for generation in USABLE_GIB:
         fitting = (option for name in usual(generation) for option in _on(of, name, factor) if option.fits)
         option = next(fitting, None)
@@ -53,8 +53,8 @@ def smallest(of: JobShapes, factor: float = 1.0, prices: Mapping[str, float] | N
             price = known.get(generation)
             each = accelerators.table()[generation]["peakBf16Tflops"] if price is None else price
             priced = replace(option, hourly=None if price is None else option.chips * price)
-            found.append(((price is None, option.chips * each), priced))
-    return [option for _, option in sorted(found, key=lambda pair: pair[0])]
+            ranked.append(((price is None, option.chips * each), priced))
+    return [option for _, option in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def changed(spec: PostTrainJobSpec, settings: Settings) -> PostTrainJobSpec:
@@ -160,11 +160,11 @@ def _tried(of: JobShapes, change: str, settings: Settings, factor: float) -> Opt
     """Return the option, or None if the change makes the job invalid."""
     here = of.slice if isinstance(of.slice, LocalDevices) and "accelerator" not in settings else None
     try:
-        found = shapes_of(changed(of.spec, settings), of.config, here)
+        shapes = shapes_of(changed(of.spec, settings), of.config, here)
     except (ConfigError, SpecError, ValueError):
         return None
-    memory = formula.memory(found)
-    slice_, peak = found.slice, int(factor * memory.peak)
+    memory = formula.memory(shapes)
+    slice_, peak = shapes.slice, int(factor * memory.peak)
     fits = peak <= memory.available
     return Option(change, settings, peak, memory.available, fits, slice_.total_chips, slice_.jax_devices_per_chip)
 

@@ -22,12 +22,12 @@ def suggest(spec: PostTrainJobSpec, needed: int | None) -> str:
     factor = max(1.0, max(needed or 0, memory.available) / memory.peak)
     change = next((each for each in changes.options(of, factor) if _is_of_the_job(each) and each.fits), None)
     held = next(iter(changes.smallest(of, factor)), None)
-    found = []
+    ways = []
     if change is not None:
-        found.append(f"with {', '.join(assignments(change.settings))}")
+        ways.append(f"with {', '.join(assignments(change.settings))}")
     if held is not None:
-        found.append(f"as it is on {held.change}, the cheapest that holds it")
-    return f"by the formula it fits {', or '.join(found)}" if found else ""
+        ways.append(f"as it is on {held.change}, the cheapest that holds it")
+    return f"by the formula it fits {', or '.join(ways)}" if ways else ""
 
 
 def _is_of_the_job(option: Option) -> bool:

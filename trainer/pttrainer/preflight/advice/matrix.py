@@ -60,13 +60,13 @@ def matrix(job: PostTrainJob, names: Sequence[str] = (), batches: Sequence[int] 
 
 def _usual(of: JobShapes) -> list[str]:
     """Return the smallest slice of each generation that holds the job, and twice that."""
-    found: list[str] = []
+    slices: list[str] = []
     for option in changes.smallest(of):
         name = option.settings["accelerator"]["type"]
         usual = list(changes.usual(accelerators.resolve(name).generation))
         larger = [other for other in usual if accelerators.resolve(other).chips == 2 * option.chips]
-        found += [name, *larger[:1]]
-    return found
+        slices += [name, *larger[:1]]
+    return slices
 
 
 def _cell(job: PostTrainJob, of: JobShapes, name: str, batch: int) -> Cell:
@@ -74,10 +74,10 @@ def _cell(job: PostTrainJob, of: JobShapes, name: str, batch: int) -> Cell:
     slice_ = accelerators.resolve(name, slices=of.spec.accelerator.slices)
     empty = Cell(slice_.describe(), slice_.generation, slice_.total_chips, batch)
     tried = [_shapes(job, of.config, settings) for settings in _settings(of, name, batch)]
-    found = [_answered(empty, one) for one in tried if isinstance(one, JobShapes)]
-    if not found:
+    valid = [_answered(empty, one) for one in tried if isinstance(one, JobShapes)]
+    if not valid:
         return replace(empty, why=str(tried[0]))
-    return next((cell for cell in found if cell.fits), found[0])
+    return next((cell for cell in valid if cell.fits), valid[0])
 
 
 def _settings(of: JobShapes, name: str, batch: int) -> Iterator[Settings]:

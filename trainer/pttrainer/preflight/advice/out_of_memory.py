@@ -26,7 +26,7 @@ _USED = re.compile(rf"Used {_AMOUNT} of {_AMOUNT} hbm")
 _FREE = re.compile(
     rf"(?:allocate|reserve) {_AMOUNT}.{{0,80}}?That was not possible\. There (?:are|is) {_AMOUNT} free", re.S
 )
-_ASKED = re.compile(rf"trying to allocate {_AMOUNT}")
+_REQUESTED = re.compile(rf"trying to allocate {_AMOUNT}")
 _BLOCK = re.compile(rf"^[ \t]*(?:\d+\. +)?Size: {_AMOUNT}[^\n]*\n(?P<rest>.*?)^[ \t]*={{5,}}", re.MULTILINE | re.DOTALL)
 _OPERATOR = re.compile(r'op_name="([^"\[]*)')
 _SHAPE = re.compile(r"^[ \t]*(?:Shape|Entry Parameter Subshape): (\w+\[[\d,]*\])", re.MULTILINE)
@@ -35,11 +35,11 @@ _WRAPPER = re.compile(r"^(?:p?jit|jvp|vmap|transpose|remat|checkpoint)?\(.*\)$|^
 
 @dataclass(frozen=True)
 class Shortage:
-    """XLA's numbers, per device. needs, has: of a program; asked, free: of a single buffer. None: not reported."""
+    """XLA's numbers, per device. needs, has: of a program; requested, free: of a single buffer. None: not reported."""
 
     needs: int | None = None
     has: int | None = None
-    asked: int | None = None
+    requested: int | None = None
     free: int | None = None
     largest: tuple[str, ...] = ()
 
@@ -50,9 +50,9 @@ def read(text: str) -> Shortage:
     if used := _USED.search(text):
         return Shortage(needs=_bytes(used, 1), has=_bytes(used, 3), largest=largest)
     if free := _FREE.search(text):
-        return Shortage(asked=_bytes(free, 1), free=_bytes(free, 3), largest=largest)
-    match = _ASKED.search(text)
-    return Shortage(asked=_bytes(match, 1) if match else None, largest=largest)
+        return Shortage(requested=_bytes(free, 1), free=_bytes(free, 3), largest=largest)
+    match = _REQUESTED.search(text)
+    return Shortage(requested=_bytes(match, 1) if match else None, largest=largest)
 
 
 def explain(error: BaseException, job: PostTrainJob) -> str:
@@ -70,12 +70,11 @@ def explain(error: BaseException, job: PostTrainJob) -> str:
 def _missing(shortage: Shortage) -> str:
     if shortage.needs is not None and shortage.has is not None:
         return f"the chip's memory ran out: the program needs {_gib(shortage.needs)} of {_gib(shortage.has)} GiB"
-    if shortage.asked is not None and shortage.free is not None:
-        return (
-            f"the chip's memory ran out: {_gib(shortage.asked)} GiB were asked for, {_gib(shortage.free)} GiB were free"
-        )
-    asked = f": {_gib(shortage.asked)} GiB were asked for" if shortage.asked is not None else ""
-    return f"the chip's memory ran out{asked}"
+    if shortage.requested is not None and shortage.free is not None:
+        needs, free = _gib(shortage.requested), _gib(shortage.free)
+        return f"the chip's memory ran out: {needs} GiB were asked for, {free} GiB were free"
+    amount = f": {_gib(shortage.requested)} GiB were asked for" if shortage.requested is not None else ""
+    return f"the chip's memory ran out{amount}"
 
 
 def _suggestion(job: PostTrainJob, shortage: Shortage) -> list[str]:

@@ -55,7 +55,7 @@ class Candidate:
 class Fit:
     """The result: the change, or none; the candidates that the compiler refused before it; and who confirmed it."""
 
-    found: Candidate | None
+    change: Candidate | None
     refused: list[Candidate]
     confirmed_by: str
     tried: int
@@ -109,20 +109,20 @@ class _Search:
         changed = self._shapes(base)
         for layout in sorted(_layouts(changed), key=lambda each: each.cost) if changed is not None else ():
             settings = {**base, **layout.settings}
-            found = self._candidate(settings) if settings else None  # as it is, it was asked about first
-            if found is not None:
-                yield found
+            candidate = self._candidate(settings) if settings else None  # as it is, it was asked about first
+            if candidate is not None:
+                yield candidate
 
     def _candidate(self, settings: Settings, most: float = 1.0) -> Candidate | None:
         """Return the changed job, unless it needs more than `most` times the available memory."""
         self.tried += 1
-        found = self._shapes(settings)
-        if found is None:
+        shapes = self._shapes(settings)
+        if shapes is None:
             return None
-        memory = formula.memory(found)
+        memory = formula.memory(shapes)
         if memory.peak * self.factor >= most * memory.available:
             return None
-        return Candidate(settings, memory.peak, memory.available, found.slice.jax_devices_per_chip)
+        return Candidate(settings, memory.peak, memory.available, shapes.slice.jax_devices_per_chip)
 
     def _shapes(self, settings: Settings) -> JobShapes | None:
         try:

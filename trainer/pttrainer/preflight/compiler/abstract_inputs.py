@@ -97,5 +97,5 @@ def _teacher(of: JobShapes, mesh: Mesh | AbstractMesh) -> Params | None:
     model = Model.from_structure(of.teacher)
     shapes = model.abstract()
     where = sharding.weight_shardings(mesh, shapes, model.logical_axes())  # type: ignore[arg-type]  # as for the state
-    found: Params = jax.tree.map(placed, shapes, where)
-    return found
+    params: Params = jax.tree.map(placed, shapes, where)
+    return params

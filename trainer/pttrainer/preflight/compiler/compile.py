@@ -49,16 +49,16 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
     is_tpu = not isinstance(of.slice, local_devices.LocalDevices)
     flags = (compiler_flags.of_job(of.spec) if is_tpu else {}) | (FAST if is_tpu and level == "fast" else {})
-    found: Answer = {}
+    answer: Answer = {}
     with jax.set_mesh(mesh), _level(level):
-        programs, made, asked = LOWERED[name](of, mesh), None, None
+        programs, made, lowered = LOWERED[name](of, mesh), None, None
         while True:
             started = time.monotonic()
             try:
-                asked = programs.send(made)
-                made = asked.program.compile(compiler_options=flags)
+                lowered = programs.send(made)
+                made = lowered.program.compile(compiler_options=flags)
             except StopIteration:
-                return found
+                return answer
             except jax.errors.JaxRuntimeError as error:
                 if flag := _refused_flag(of, str(error)):
                     raise ConfigError(
@@ -66,12 +66,12 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
                         "accepted: flags and values that this version of libtpu knows"
                     ) from error
                 needs = out_of_memory(str(error))
-                if needs is None or asked is None:
+                if needs is None or lowered is None:
                     raise
-                return found | {asked.name: Compiled(False, time.monotonic() - started, needs[0], has=needs[1])}
-            one = _measured(made, time.monotonic() - started, devices, asked.turns, is_tpu=is_tpu)
-            before = found.get(asked.name, NOTHING)
-            found[asked.name] = one if asked.times is None else before.beside(one, asked.times)
+                return answer | {lowered.name: Compiled(False, time.monotonic() - started, needs[0], has=needs[1])}
+            one = _measured(made, time.monotonic() - started, devices, lowered.turns, is_tpu=is_tpu)
+            before = answer.get(lowered.name, NOTHING)
+            answer[lowered.name] = one if lowered.times is None else before.beside(one, lowered.times)
 
 
 def _refused_flag(of: JobShapes, message: str) -> str | None:

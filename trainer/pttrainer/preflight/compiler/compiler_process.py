@@ -33,7 +33,7 @@ HOST_BYTES = 3 * 10**9
 LOOK_S = 0.25
 """Polling interval of that: a compiler stuck in a step takes a gigabyte in seconds."""
 STDERR = 2
-Asked = tuple[PostTrainJobSpec, ModelConfig, local_devices.LocalDevices | None]
+ShapeInputs = tuple[PostTrainJobSpec, ModelConfig, local_devices.LocalDevices | None]
 """The job, its model, and the local devices that replace the job's."""
 
 
@@ -52,25 +52,25 @@ def compile_in_child(of: JobShapes, name: str, level: Level, limit_s: float | No
             why = _why_stopped(receiver, child.pid, limit_s, HOST_BYTES if here_ is None else None)
             if why is not None:
                 return f"the {called} was stopped {why}"
-            found: Answer | Exception = receiver.recv()
+            answer: Answer | Exception = receiver.recv()
         except EOFError:
             failed = re.search(r"Check failed: .*", Path(log.name).read_text(errors="replace"))
             return f"the {called} ended abruptly ({failed[0] if failed else 'a bug of its own, or host memory'})"
         finally:
             child.kill()
             child.join()
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
-def _start(prepare: Callable[[], None], asked: Asked, name: str, level: Level, log: str) -> tuple[Any, Any]:
+def _start(prepare: Callable[[], None], inputs: ShapeInputs, name: str, level: Level, log: str) -> tuple[Any, Any]:
     """Start the compiler's process; return it, and the end of the pipe that receives its answer."""
     import multiprocessing  # not needed by the formula, which answers in a blink
 
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
-    child = spawn.Process(target=_answer, args=(prepare, sender, asked, name, level, log), daemon=True)
+    child = spawn.Process(target=_answer, args=(prepare, sender, inputs, name, level, log), daemon=True)
     child.start()
     sender.close()  # so that the child's end is the pipe's end
     return child, receiver
@@ -93,18 +93,11 @@ def _held_bytes(pid: int | None) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    found = re.search(r"RssAnon:\s*(\d+) kB", status)
-    return 0 if found is None else int(found[1]) * 1024
+    match = re.search(r"RssAnon:\s*(\d+) kB", status)
+    return 0 if match is None else int(match[1]) * 1024
 
 
-def _answer(
-    prepare: Callable[[], None],
-    sender: Any,
-    asked: Asked,
-    name: str,
-    level: Level,
-    log: str,
-) -> None:
+def _answer(prepare: Callable[[], None], sender: Any, inputs: ShapeInputs, name: str, level: Level, log: str) -> None:
     """Send the compiler's answer, or its exception, into the pipe; runs in the child.
 
     log: a file for what libraries print, such as libtpu about the TPU that is not here.
@@ -116,7 +109,7 @@ def _answer(
     from pttrainer.preflight.compiler import compile
 
     try:
-        of = shapes_of(*asked)
+        of = shapes_of(*inputs)
         sender.send(tpu_topology.why_unknown(of.slice) or compile.compiled(of, name, level))
     except ConfigError as error:
         sender.send(error)

@@ -25,17 +25,18 @@ def shallow(of: JobShapes) -> tuple[JobShapes, JobShapes] | None:
     A rollout's programs grow linearly with the layers, and compile layer by layer, which takes minutes at full
     depth.
     """
-    local = of.config.local_layers
-    period = next(n for n in range(1, len(local) + 2) if local[n:] == local[: len(local) - n])
+    config = of.config
+    first = config.segments[-1][0].numbers[0]
+    kinds = [(group.name, group.config.is_local(place)) for group, place in config.layer_places[first:]]
+    period = next(n for n in range(1, len(kinds) + 1) if kinds[n:] == kinds[: len(kinds) - n])
     few = max(period, 2)
-    if of.config.layers <= 3 * few:
+    if len(kinds) <= 3 * few:
         return None
-    return _with_layers(of, few), _with_layers(of, 2 * few)
+    return _with_layers(of, first + few), _with_layers(of, first + 2 * few)
 
 
 def _with_layers(of: JobShapes, layers: int) -> JobShapes:
-    config = replace(of.config, layers=layers, local_layers=of.config.local_layers[:layers])
-    return replace(shapes_of(of.spec, config, of.slice), sampler=of.sampler, whole=of)
+    return replace(shapes_of(of.spec, of.config.first_layers(layers), of.slice), sampler=of.sampler, whole=of)
 
 
 def _train_step(of: JobShapes, mesh: Mesh) -> Programs:

@@ -59,13 +59,13 @@ Programs = Generator[Lowered, Any, None]
 
 def _proposer(of: JobShapes, draft: Model | None) -> Proposer | None:
     """Return the proposer of speculative tokens, if any, without its weights."""
-    asked = of.spec.rollout.speculative
-    if asked is None:
+    speculative = of.spec.rollout.speculative
+    if speculative is None:
         return None
-    if draft is not None and asked.draft is not None:
-        return Draft(asked.draft.tokens, draft)
-    assert asked.ngram is not None
-    return Ngram(asked.ngram.tokens, asked.ngram.longest)
+    if draft is not None and speculative.draft is not None:
+        return Draft(speculative.draft.tokens, draft)
+    assert speculative.ngram is not None
+    return Ngram(speculative.ngram.tokens, speculative.ngram.longest)
 
 
 def weights_of(model: Model, mesh: Mesh) -> Params:
@@ -124,8 +124,9 @@ def _other_mesh(of: JobShapes) -> Mesh:
 
 def _transfer(of: JobShapes, mesh: Mesh, whole: Params) -> Programs:
     made = native_engine.DecodingWeights(model_of(of), mesh)
-    layer = made.layer.lower(whole["layers"], jax.ShapeDtypeStruct((), jnp.int32))
-    yield Lowered(WEIGHTS, layer, times=of.config.layers)
+    for group in of.config.groups:
+        layer = made.layers[group.name].lower(whole[group.name], jax.ShapeDtypeStruct((), jnp.int32))
+        yield Lowered(WEIGHTS, layer, times=group.config.layers)
     for name, part in made.parts.items():
         yield Lowered(WEIGHTS, part.lower({name: whole[name]}), times=1)
 

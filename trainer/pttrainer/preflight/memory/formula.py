@@ -108,12 +108,14 @@ def _phases(of: JobShapes, gradients: int, fitted: Fitted) -> list[list[Buffer]]
         kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
     losses, stay = _frozen_head(of, kept, fitted) if of.structure.adapters else ([_loss(of, kept, fitted)], [])
     guidance = [kept, *_guidance(of, fitted)]
-    activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
+    kinds = [group.config for group in config.groups]
+    activations = max(tokens * _activations(kind, fitted) / tensor + tokens * _routed(kind, fitted) for kind in kinds)
+    gathered = max(_gathered(of, kind, fitted) for kind in kinds)
     layer = [
         kept,
         Buffer("gradients", gradients, "train"),
         Buffer("activations of a layer", int(activations), "train", _widths(of)),
-        Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
+        Buffer("weights of a layer, gathered", int(gathered / tensor), "train"),
     ]
     phases = [*losses, layer, guidance]
     if not _is_split(of):
@@ -220,23 +222,29 @@ def _guidance(of: JobShapes, fitted: Fitted) -> list[Buffer]:
 def _kept(of: JobShapes) -> int:
     """Return the bytes of the stream between layers, and of what is not computed again."""
     each = 2 if of.structure.compute_dtype == "bfloat16" else 4
-    config, tensor, remat = of.config, of.axis("tensor"), of.structure.remat
-    width = config.d_model + (_products(of) if remat == "none" else 0)
+    kept = sum(group.config.layers * _kept_of_layer(of, group.config) for group in of.config.groups)
+    return each * of.tokens_per_device * kept
+
+
+def _kept_of_layer(of: JobShapes, config: ModelConfig) -> int:
+    """Return numbers per token."""
+    tensor, remat = of.axis("tensor"), of.structure.remat
+    width = of.config.d_model + (_products(of, config) if remat == "none" else 0)
     if remat == "save-qkv-context":
         width += _width(config) // tensor
     # Without remat, a kernel's result stays, and no other's: it costs less to compute the plain one again.
     if remat in ("save-context", "save-qkv-context") or (remat == "none" and not of.slice.is_cpu):
         width += config.heads * config.head_dim // tensor
-    return each * config.layers * of.tokens_per_device * width
+    return width
 
 
-def _products(of: JobShapes) -> int:
+def _products(of: JobShapes, config: ModelConfig) -> int:
     """Return numbers per token that products of a layer's weights make and its backward pass reads.
 
     Those of `down` only if a norm follows, and none of experts, whose grouped products are recomputed. An adapter's
     addition is a product of its own, so both are kept instead of their sum.
     """
-    config, tensor, adapters = of.config, of.axis("tensor"), of.structure.adapters
+    tensor, adapters = of.axis("tensor"), of.structure.adapters
     heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
     widths = {name: count * config.head_dim // tensor for name, count in heads.items()} | {"o": config.d_model}
     if config.experts is None:
@@ -244,6 +252,10 @@ def _products(of: JobShapes) -> int:
         widths |= {"gate": inner, "up": inner, "down": config.d_model if config.post_norms else 0}
     else:
         widths["router"] = config.experts.count
+        if config.experts.shared_d_ff:
+            inner = config.experts.shared_d_ff // tensor
+            of_down = config.d_model if config.post_norms else 0
+            widths |= {"shared_gate": inner, "shared_up": inner, "shared_down": of_down}
     if adapters is None:
         return sum(widths.values())
     return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
@@ -265,23 +277,23 @@ def _width(config: ModelConfig) -> int:
 
 
 def _feed_forward(config: ModelConfig) -> int:
-    return config.d_ff if config.experts is None else config.experts.per_token * config.experts.d_ff
+    experts = config.experts
+    return config.d_ff if experts is None else experts.per_token * experts.d_ff + experts.shared_d_ff
 
 
-def _gathered(of: JobShapes, fitted: Fitted) -> float:
+def _gathered(of: JobShapes, config: ModelConfig, fitted: Fitted) -> float:
     """Return the bytes of a layer's weights while they are gathered.
 
     Those of dense layers pass by in pieces; all experts of a device are gathered at once, and so are their
     gradients.
     """
-    config = of.config
     attention = config.d_model * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     dense = fitted.gathered if of.structure.adapters is None else fitted.gathered_frozen
     if config.experts is None:
         return dense * (attention + 3 * config.d_model * config.d_ff)
     experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
     each = fitted.gathered_experts if of.structure.adapters is None else fitted.frozen_experts
-    return dense * attention + each * experts
+    return dense * (attention + 3 * config.d_model * config.experts.shared_d_ff) + each * experts
 
 
 def _state(of: JobShapes) -> list[Buffer]:

@@ -53,13 +53,13 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
     weights = rollout_shapes.weights_bytes(of.structure, there.shape)
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
     held = Buffer(ROLLOUT_WEIGHTS, placement.copies(of.spec) * weights, "rollout", split)
-    found = [*_reference(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
+    buffers = [*_reference(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
     draft = rollout_shapes.draft_of(of)
     if draft is not None:
         drafted = rollout_shapes.weights_bytes(draft, there.shape)
         during = "always" if of.sampler is None else "rollout"
-        found += [Buffer(DRAFT, drafted, during), _draft_cache(there, plan, draft)]
-    return sorted(found, key=lambda buffer: -buffer.bytes)
+        buffers += [Buffer(DRAFT, drafted, during), _draft_cache(there, plan, draft)]
+    return sorted(buffers, key=lambda buffer: -buffer.bytes)
 
 
 def total(buffers: Iterable[Buffer]) -> int:
@@ -92,7 +92,9 @@ def _under_way(of: JobShapes) -> list[Buffer]:
     if of.sampler is None:
         return []
     largest = max(
-        one.bytes for part in (of.structure.decoding_layer, of.structure.decoding_tables) for one in part.values()
+        one.bytes
+        for _, part in [*of.structure.decoding_layers, (1, of.structure.decoding_tables)]
+        for one in part.values()
     )
     chunk = max(largest, min(buckets.CHUNK_BYTES, of.structure.decoding_bytes))
     ways, tensor = math.gcd(of.devices, math.prod(of.sampler)), replace(of, shape=of.sampler).axis("tensor")

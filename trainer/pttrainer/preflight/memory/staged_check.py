@@ -89,56 +89,56 @@ class MemoryCheck(NamedTuple):
 def check_memory(of: JobShapes, depth: Depth = "auto", limit_s: float | None = None) -> MemoryCheck:
     """Check a job's memory. limit_s: for all compiles together; after that the formula answers."""
     computed = formula.memory(of)
-    found = MemoryCheck([computed.program], computed.outside, computed.parts, {}, computed.available, None, [])
+    check = MemoryCheck([computed.program], computed.outside, computed.parts, {}, computed.available, None, [])
     why = None if depth == "formula" else tpu_topology.why_no_compiler(of.slice)
     if why is not None:
-        found.notes.append(f"{why}; the formula answers instead")
+        check.notes.append(f"{why}; the formula answers instead")
     elif depth != "formula":
-        found = _compiled(of, found, depth, None if limit_s is None else time.monotonic() + limit_s)
-    found = found._replace(phases=_phases(of, found.decisive, found.buffers))
-    if found.is_computed and UNSURE < found.peak / found.available <= HOPELESS:
-        found.notes.append("within the formula's error of what a chip has: only the compiler can tell")
-    return found
+        check = _compiled(of, check, depth, None if limit_s is None else time.monotonic() + limit_s)
+    check = check._replace(phases=_phases(of, check.decisive, check.buffers))
+    if check.is_computed and UNSURE < check.peak / check.available <= HOPELESS:
+        check.notes.append("within the formula's error of what a chip has: only the compiler can tell")
+    return check
 
 
-def _compiled(of: JobShapes, found: MemoryCheck, depth: Depth, until: float | None) -> MemoryCheck:
+def _compiled(of: JobShapes, check: MemoryCheck, depth: Depth, until: float | None) -> MemoryCheck:
     """Compile the train step as far as needed; if it fits, the job's other programs."""
     is_here = isinstance(of.slice, LocalDevices)  # nothing is refused there, so nothing is refused sooner
     levels: tuple[Level, ...] = ("full",) if is_here or depth == "full" else LEVELS[: 1 + (depth == "auto")]
-    beside = resident.total(resident.during(found.buffers, "train"))
+    beside = resident.total(resident.during(check.buffers, "train"))
     for level in levels:
-        answer = _ask(of, TRAIN_STEP, level, until, found)
+        answer = _ask(of, TRAIN_STEP, level, until, check)
         if answer is None:
-            return found
+            return check
         one = answer[TRAIN_STEP]
-        found = found._replace(traffic=list(one.traffic) if one.fits else None)
-        share = (one.peak + beside) / found.available
+        check = check._replace(traffic=list(one.traffic) if one.fits else None)
+        share = (one.peak + beside) / check.available
         if depth == "auto" and (share < ROOMY or share > HOPELESS):
             break
-    if found.decisive[TRAIN_STEP].fits:
+    if check.decisive[TRAIN_STEP].fits:
         first: Level = "full" if is_here else "fast"
         for name in others(of):
-            answer = _ask(of, name, first, until, found)
-            if answer is not None and first != levels[-1] and _is_close(of, found, set(answer)):
-                _ask(of, name, levels[-1], until, found)
-    return found
+            answer = _ask(of, name, first, until, check)
+            if answer is not None and first != levels[-1] and _is_close(of, check, set(answer)):
+                _ask(of, name, levels[-1], until, check)
+    return check
 
 
-def _is_close(of: JobShapes, found: MemoryCheck, names: set[str]) -> bool:
-    phases = _phases(of, found.decisive, found.buffers)
-    return any(abs(resident.total(phases[name]) / found.available - 1) < CLOSE for name in names)
+def _is_close(of: JobShapes, check: MemoryCheck, names: set[str]) -> bool:
+    phases = _phases(of, check.decisive, check.buffers)
+    return any(abs(resident.total(phases[name]) / check.available - 1) < CLOSE for name in names)
 
 
-def _ask(of: JobShapes, name: str, level: Level, until: float | None, found: MemoryCheck) -> result.Answer | None:
-    """Run one compile and record it in `found`; return None if there is no answer."""
+def _ask(of: JobShapes, name: str, level: Level, until: float | None, check: MemoryCheck) -> result.Answer | None:
+    """Run one compile and record it in `check`; return None if there is no answer."""
     left = None if until is None else max(0.0, until - time.monotonic())
     answer = compiler_process.compile_in_child(of, name, level, left)
     if isinstance(answer, str):
-        known = {one.name for one in found.programs if one.stage != "formula"}
+        known = {one.name for one in check.programs if one.stage != "formula"}
         is_computed = (name == ROLLOUT and DECODE not in known) or (name == TRAIN_STEP and TRAIN_STEP not in known)
-        found.notes.append(f"{name}, {level} compile: {answer}{'; the formula answers instead' * is_computed}")
+        check.notes.append(f"{name}, {level} compile: {answer}{'; the formula answers instead' * is_computed}")
         return None
-    found.programs.extend(_program(program, level, one) for program, one in answer.items())
+    check.programs.extend(_program(program, level, one) for program, one in answer.items())
     return answer
 
 

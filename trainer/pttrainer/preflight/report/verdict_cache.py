@@ -19,6 +19,7 @@ from ptapi.status import PreflightStatus
 from pttrainer.errors import TrainerError
 from pttrainer.models import ModelConfig
 from pttrainer.runtime.io import storage
+from pttrainer.runtime.io.place import Place
 
 _PARTS = {"algorithm", "training", "rollout", "evaluation", "accelerator"}
 Document = dict[str, Any]
@@ -56,7 +57,7 @@ def store(output_uri: str, key: str, summary: PreflightStatus, verdict: Document
             place.remove(name)
 
 
-def _written(place: storage.Place, name: str) -> str:
+def _written(place: Place, name: str) -> str:
     """Return when a verdict was written; an unreadable one is the oldest."""
     try:
         return str(json.loads(place.read(name) or b"{}").get("written", ""))

@@ -127,11 +127,8 @@ def draft_of(of: JobShapes) -> ModelStructure | None:
 def weights_bytes(structure: ModelStructure, shape: logical_axes.Shape) -> int:
     """Return bytes of a model's weights in the sampler, on a device of this mesh."""
     mesh = device_bytes.sizes(shape)
-    of_layer, tables = (
-        device_bytes.total(device_bytes.of_weights(part.items(), mesh))
-        for part in (structure.decoding_layer, structure.decoding_tables)
-    )
-    return structure.config.layers * of_layer + tables
+    parts = [*structure.decoding_layers, (1, structure.decoding_tables)]
+    return sum(count * device_bytes.total(device_bytes.of_weights(part.items(), mesh)) for count, part in parts)
 
 
 def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -> int:

@@ -165,7 +165,7 @@ def iterations(condition: list[str], body: list[str]) -> int:
 
 def _step(condition: list[str], body: list[str]) -> int:
     """Return what the loop's counter grows by in an iteration; 1 if the text does not say."""
-    at = {found[1]: line for line in body if (found := _NAME.match(line))}
+    at = {match[1]: line for line in body if (match := _NAME.match(line))}
     index = [int(number) for line in condition for number in re.findall(r" get-tuple-element\(.*index=(\d+)", line)]
     results = next((_operands(line) for line in body if line.startswith("  ROOT ") and " tuple(" in line), [])
     if len(index) != 1 or index[0] >= len(results):
@@ -189,24 +189,24 @@ def _operands(line: str) -> list[str]:
 
 def named(line: str, key: str) -> list[str]:
     """Return the computations that an instruction names under a key."""
-    found = re.search(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", line)
-    if found is None:
+    match = re.search(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", line)
+    if match is None:
         return [""] if key in ("condition", "body") else []
-    return [name.strip().lstrip("%") for name in (found[1] or found[2]).split(",")]
+    return [name.strip().lstrip("%") for name in (match[1] or match[2]).split(",")]
 
 
 def computations(text: str) -> dict[str, tuple[bool, list[str]]]:
     """Return name -> (is the entry, lines)."""
-    found: dict[str, tuple[bool, list[str]]] = {}
+    bodies: dict[str, tuple[bool, list[str]]] = {}
     lines: list[str] = []
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head is not None:
             lines = []
-            found[head[1]] = (line.startswith("ENTRY"), lines)
+            bodies[head[1]] = (line.startswith("ENTRY"), lines)
         elif line.startswith("  "):
             lines.append(line)
-    return found
+    return bodies
 
 
 def _bytes(dtype: str, dims: str) -> int:

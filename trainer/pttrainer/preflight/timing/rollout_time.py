@@ -94,7 +94,7 @@ def _prefill(of: JobShapes, plan: Plan, weights: int, traffic: Sequence[Traffic]
     pairs = plan.prompt_tokens * (plan.prompt_tokens + 1) / 2
     scores = 4.0 * config.heads * config.head_dim * config.layers * plan.pool * pairs
     idle = max(1.0, of.row_shards / plan.pool)
-    total = idle * (2.0 * tokens * config.layers * flops.active_weights(config) + scores)
+    total = idle * (2.0 * tokens * flops.stack_weights(config) + scores)
     hbm = plan.pieces * weights + rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots)
     return roofline(of.sampling_slice, total, hbm, traffic)
 
@@ -102,9 +102,9 @@ def _prefill(of: JobShapes, plan: Plan, weights: int, traffic: Sequence[Traffic]
 def _token(of: JobShapes, plan: Plan, slots: float, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
     """Return the time of one token of all rows."""
     config, rows = of.config, plan.rows
-    seen = plan.prompt_tokens + slots
-    weighed = config.layers * flops.active_weights(config) + config.vocab_size * config.d_model
-    scores = 4.0 * config.heads * config.head_dim * config.layers * seen
+    context = plan.prompt_tokens + slots
+    weighed = flops.stack_weights(config) + config.vocab_size * config.d_model
+    scores = 4.0 * config.heads * config.head_dim * config.layers * context
     cache = rollout_shapes.prompts_bytes(of, plan) + rollout_shapes.rows_bytes(of, rows, 1) * slots
     idle = max(1.0, of.row_shards / rows)
     return roofline(of.sampling_slice, idle * rows * (2.0 * weighed + scores), weights + cache, traffic)

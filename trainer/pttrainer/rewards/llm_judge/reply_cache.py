@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ptapi import run_directory
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 
 class JudgeReply(NamedTuple):

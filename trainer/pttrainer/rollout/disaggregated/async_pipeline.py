@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from ptapi import run_directory
 from pttrainer.models import Params
-from pttrainer.rollout import rollout as rollouts
-from pttrainer.rollout.rollout import Rollout
+from pttrainer.rollout import rollout_data
+from pttrainer.rollout.rollout_data import Rollout
 
 
 class _Pending(NamedTuple):
@@ -92,14 +92,14 @@ class Pipeline:
     def state(self) -> list[dict[str, Any]]:
         """Return the batches that were sampled ahead, as JSON."""
         return [
-            {**rollouts.to_json(rollout.result()), "step": step, "version": version}
+            {**rollout_data.to_json(rollout.result()), "step": step, "version": version}
             for step, (version, rollout) in self._pending.items()
         ]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Continue from what `state` returned."""
         for entry in state:
-            rollout = rollouts.from_json(entry)
+            rollout = rollout_data.from_json(entry)
             if entry["step"] - entry["version"] > self._bound:
                 self._dropped += len(rollout.batch.tokens_BT)
                 continue

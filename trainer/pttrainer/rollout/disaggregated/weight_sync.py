@@ -14,6 +14,7 @@ move packed. Left out: several processes, each of which would see its own device
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.checksum import digest
 
 Key = tuple[str, int]
-"""An array that the sampler holds: its name in the trainer's tree, and its layer (`NO_LAYER`: of a table)."""
+"""An array that the sampler holds: its name in the trainer's tree, and its place there (`NO_LAYER`: of a table)."""
 NO_LAYER = -1
 
 
@@ -67,9 +68,9 @@ class WeightSync:
         self._from, self._to = _in_parts(trainer, self._ways), _in_parts(sampler, self._ways)
         shapes = decoding_shapes(model)
         self._tree = jax.tree.structure(shapes)
-        self._shapes = {_key(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
+        self._shapes = {_key(model, path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
         where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, sampler))
-        self._where = {_key(path): leaf for path, leaf in where}
+        self._where = {_key(model, path): leaf for path, leaf in where}
         static_names = {name for name, _ in named(model.frozen(model.abstract()) or {})}
         self._moving_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] not in static_names}, chunk_bytes)
         self._static_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] in static_names}, chunk_bytes)
@@ -187,8 +188,7 @@ class WeightSync:
     @cached_property
     def _digests(self) -> Any:
         return jax.jit(
-            lambda arrays: jnp.stack([digest(x) for x in arrays]),
-            out_shardings=sharding.replicated(self.mesh),
+            lambda arrays: jnp.stack([digest(x) for x in arrays]), out_shardings=sharding.replicated(self.mesh)
         )
 
     def parts(self, chunk: Chunk) -> list[jax.ShapeDtypeStruct]:
@@ -215,12 +215,14 @@ class WeightSync:
 def chunks(shapes: dict[Key, Any], most: int) -> list[Chunk]:
     """Return tables and layers in chunks of at most `most` bytes; a larger array gets a chunk of its own."""
     tables = {name: x.size * x.dtype.itemsize for (name, layer), x in shapes.items() if layer == NO_LAYER}
-    of_layer = {name: x.size * x.dtype.itemsize for (name, layer), x in shapes.items() if layer == 0}
-    layers = 1 + max((layer for _, layer in shapes), default=NO_LAYER)
     received_sums = [Chunk(names, 0, 0) for names in _groups(tables, most)]
-    for names in _groups(of_layer, most):
-        at_once = max(1, min(layers, most // max(1, sum(of_layer[name] for name in names))))
-        received_sums += [Chunk(names, first, min(at_once, layers - first)) for first in range(0, layers, at_once)]
+    of_layer = {name: x.size * x.dtype.itemsize for (name, layer), x in shapes.items() if layer == 0}
+    counts = Counter(name for name, layer in shapes if layer != NO_LAYER)
+    for layers in dict.fromkeys(counts.values()):
+        stacked = {name: size for name, size in of_layer.items() if counts[name] == layers}
+        for names in _groups(stacked, most):
+            at_once = max(1, min(layers, most // max(1, sum(stacked[name] for name in names))))
+            received_sums += [Chunk(names, first, min(at_once, layers - first)) for first in range(0, layers, at_once)]
     return received_sums
 
 
@@ -249,8 +251,9 @@ def named(tree: Params) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]
 
 
-def _key(path: Any) -> Key:
+def _key(model: Model, path: Any) -> Key:
     """Return the key of an array in the decoding tree."""
-    is_layer = len(path) > 1 and isinstance(path[1], jax.tree_util.SequenceKey)
-    named = (path[0], *path[2:]) if is_layer else path
-    return jax.tree_util.keystr(named, simple=True, separator="."), path[1].idx if is_layer else NO_LAYER
+    if len(path) == 1 or not isinstance(path[1], jax.tree_util.SequenceKey):
+        return jax.tree_util.keystr(path, simple=True, separator="."), NO_LAYER
+    group, place = model.config.layer_places[path[1].idx]
+    return f"{group.name}.{jax.tree_util.keystr(path[2:], simple=True, separator='.')}", place

@@ -46,8 +46,8 @@ def label(text: str, labels: Sequence[str]) -> str | None:
         return text
     # Longest first: what is said in "not spam" is that label, and not the "spam" within it.
     any_label = "|".join(re.escape(name) for name in sorted(labels, key=len, reverse=True))
-    labels_found = set(re.findall(rf"(?<!\w)(?:{any_label})(?!\w)", text))
-    return labels_found.pop() if len(labels_found) == 1 else None
+    matches = set(re.findall(rf"(?<!\w)(?:{any_label})(?!\w)", text))
+    return matches.pop() if len(matches) == 1 else None
 
 
 def _share(answers: Sequence[str | None], gold: Sequence[str]) -> float:

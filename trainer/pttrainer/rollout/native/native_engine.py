@@ -217,7 +217,10 @@ class DecodingWeights:
     def __init__(self, model: Model, mesh: Mesh | None) -> None:
         where = None if mesh is None else decoding_shardings(model, mesh)
         self._model = model
-        self.layer = jax.jit(model.layer_for_decoding, out_shardings=where and where["layers"][0])
+        self.layers = {
+            group.name: jax.jit(model.layer_for_decoding, out_shardings=where and where["layers"][group.numbers[0]])
+            for group in model.config.groups
+        }
         self.parts = {
             name: jax.jit(model.part_for_decoding, out_shardings=where and {name: where[name]})
             for name in decoding_shapes(model)
@@ -227,8 +230,11 @@ class DecodingWeights:
     def __call__(self, params: Params) -> Params:
         """Return the weights where `decode` reads them."""
         kernels = decode_backend.kernels_for(params)
-        layer = self.layer if kernels is None else _layer_for_kernels(self._model, kernels)
-        layers = tuple(layer(params["layers"], np.int32(i)) for i in range(self._model.config.layers))
+        of_kernels = None if kernels is None else _layer_for_kernels(self._model, kernels)
+        layers = tuple(
+            (of_kernels or self.layers[group.name])(params[group.name], np.int32(i))
+            for group, i in self._model.config.layer_places
+        )
         parts = (part({name: params[name]}) for name, part in self.parts.items())
         weights = {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
         head = None if kernels is None else _head_for_kernels(self._model, kernels)(weights)
@@ -278,10 +284,14 @@ def decoding_shardings(model: Model, mesh: Mesh) -> Any:
 
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 
-    layer = sharding.weight_shardings(mesh, shapes["layers"][0], without_fsdp(axes.pop("layers"), without_layer=True))
-    if isinstance(mesh, Mesh) and mesh.devices.flat[0].platform == "tpu":  # an abstract mesh has no devices
-        layer = {**layer, "attention": _transposed(layer["attention"])}
-    layers = (layer,) * len(shapes.pop("layers"))
+    of_layers, by_group = shapes.pop("layers"), {}
+    for group in model.config.groups:
+        names = without_fsdp(axes.pop(group.name), without_layer=True)
+        layer = sharding.weight_shardings(mesh, of_layers[group.numbers[0]], names)
+        if isinstance(mesh, Mesh) and mesh.devices.flat[0].platform == "tpu":  # an abstract mesh has no devices
+            layer = {**layer, "attention": _transposed(layer["attention"])}
+        by_group[group.name] = layer
+    layers = tuple(by_group[group.name] for group, _ in model.config.layer_places)
     return {**sharding.weight_shardings(mesh, shapes, without_fsdp(axes, without_layer=False)), "layers": layers}
 
 

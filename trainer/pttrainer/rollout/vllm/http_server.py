@@ -60,7 +60,7 @@ class ServerClient:
     ) -> None:
         parts = urlsplit(endpoint)
         self._parts, self._root, self.name = parts, parts.path.rstrip("/"), f"vLLM at {endpoint}"
-        self._asked_for, self._key, self._needs = model, key, needs
+        self._requested_model, self._key, self._needs = model, key, needs
         self._concurrency, self._timeout_s = concurrency, timeout_s
         self._model: str | None = None
         self._adapter: str | None = None
@@ -119,11 +119,7 @@ class ServerClient:
                 pass  # a restarted server does not have it
 
     def _load_model(self, directory: Path) -> None:
-        body = {
-            "method": "reload_weights",
-            "kwargs": {"weights_path": str(directory)},
-            "timeout": self._timeout_s,
-        }
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(directory)}, "timeout": self._timeout_s}
         self._load("/collective_rpc", body, directory, _RELOAD_HINT)
         deadline = time.monotonic() + self._timeout_s
         while not self._load("/reset_prefix_cache", None, directory, _RELOAD_HINT).get("success", True):
@@ -164,7 +160,7 @@ class ServerClient:
             raise ConfigError(f"{_ENDPOINT}: {self.name}: {refusal}{_key_hint(refusal)}") from refusal
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{_ENDPOINT}: {self.name} lists no models; accepted: a vLLM server") from error
-        name = self._asked_for or next(iter(models), "")
+        name = self._requested_model or next(iter(models), "")
         if name not in models:
             raise ConfigError(f"spec.rollout.vllm.model: {name!r}: not served; accepted: {', '.join(models) or 'none'}")
         longest = models[name].get("max_model_len")

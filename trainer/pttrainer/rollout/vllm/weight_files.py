@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import jax
 
-from pttrainer.checkpoint import export
-from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles
+from pttrainer.checkpoint import model_export
+from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 
 class WeightVersion(NamedTuple):
@@ -57,11 +57,11 @@ class WeightFiles:
         tokenizer_files, writer = TokenizerFiles(context.tokenizer, context.chat.source), ExportWriter(jax.device_get)
         if self._as_adapters:
             base = BaseModelRef(context.spec.model.uri, context.spec.model.revision)
-            export.export_adapters(
+            model_export.export_adapters(
                 Directory(version.directory), model, base, model.trained(params), tokenizer_files, writer
             )
         else:
-            export.export(Directory(version.directory), model, params, tokenizer_files, writer)
+            model_export.export(Directory(version.directory), model, params, tokenizer_files, writer)
         return version
 
     def keep_only(self, version: WeightVersion) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from ptapi import run_directory
 from pttrainer.errors import StorageError
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.progress import Beat
 
 EVERY_S = 30.0
@@ -22,15 +22,15 @@ class Heartbeats:
 
     def __init__(self, place: Place, process: int, every_s: float = EVERY_S) -> None:
         self._place, self._process, self._every_s = place, process, every_s
-        self._told = float("-inf")
+        self._last_write = float("-inf")
         self._writer: threading.Thread | None = None
 
     def update(self, beat: Beat) -> None:
         """Write what this process is doing, if it is time and the previous write has finished."""
         now = time.monotonic()
-        if now - self._told < self._every_s or (self._writer is not None and self._writer.is_alive()):
+        if now - self._last_write < self._every_s or (self._writer is not None and self._writer.is_alive()):
             return
-        self._told = now
+        self._last_write = now
         self._writer = threading.Thread(target=self._write, args=(beat,), name="heartbeat", daemon=True)
         self._writer.start()
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ptapi import run_directory
-from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
 
 
 class MetricsLog:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
-from pttrainer.models.weights.hf_names import Path, table
+from pttrainer.models.weights.hf_names import Path, Stored, table
 
 WORDS = {"embeddings": "model.embed_tokens.weight", "head": "lm_head.weight", "norms": "*norm*.weight"}
 _LAYERS = re.compile(r"layers\.(\d+)(?:-(\d+))?")
@@ -22,7 +22,7 @@ def by_layer(patterns: Sequence[str], config: ModelConfig) -> dict[Path, tuple[b
 
     Raises ConfigError if a pattern matches nothing, or all weights are frozen.
     """
-    names = {path: _names(stored.name, config.layers) for path, stored in table(config).items()}
+    names = {path: _names(stored) for path, stored in table(config).items()}
     every = [name for of_path in names.values() for name in of_path]
     globs: list[str] = []
     for pattern in patterns:
@@ -43,10 +43,10 @@ def fully_frozen(patterns: Sequence[str], config: ModelConfig) -> frozenset[Path
     return frozenset(path for path, frozen_mask in by_layer(patterns, config).items() if all(frozen_mask))
 
 
-def _names(stored: str, layers: int) -> list[str]:
+def _names(stored: Stored) -> list[str]:
     """Return one name per layer, or one for a weight outside the layers."""
-    name = stored.replace("{e}", "*")
-    return [name.replace("{i}", str(i)) for i in range(layers)] if "{i}" in name else [name]
+    name = stored.name.replace("{e}", "*")
+    return [name.replace("{i}", str(i)) for i in stored.layers] if "{i}" in name else [name]
 
 
 def _globs(pattern: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ptapi.spec import Optimizer
 from pttrainer.models.parameters import Axes, ParamSpec, Weights
-from pttrainer.models.weights.hf_names import Path
+from pttrainer.models.weights.hf_names import Path, group_number
 
 StateEntry = tuple[Path, ParamSpec]
 """An array of the state: its path (kind, then weight) and its shape."""
@@ -49,6 +49,11 @@ def stacks(axes: Axes) -> int:
     return sum(axis in STACKED for axis in axes)
 
 
+def matrix_kind(path: Path, axes: Axes) -> int:
+    """Return a number that weights share whose matrices are counted by as many axes, in the same group of layers."""
+    return stacks(axes) + (len(STACKED) + 1) * (group_number(path) if stacks(axes) else 0)
+
+
 def _rule(of: Optimizer, weights: Weights, frozen: frozenset[Path]) -> Iterator[StateEntry]:
     trained = {path: one for path, one in weights.items() if path not in frozen}
     if of.name == "adafactor":
@@ -72,9 +77,12 @@ def _moments(weights: Weights, names: tuple[str, ...], *, muon: bool = False) ->
 
 def _adafactor(weights: Weights, trained: Weights) -> Iterator[StateEntry]:
     """Yield the state of each matrix of a stack by itself, so counts are stacked, too."""
-    for stacked in sorted({stacks(one.axes) for one in weights.values()}):
-        own = {path: one for path, one in trained.items() if stacks(one.axes) == stacked}
-        many = next(one.shape[:stacked] for one in weights.values() if stacks(one.axes) == stacked)
+    kinds = {path: matrix_kind(path, one.axes) for path, one in weights.items()}
+    for kind in sorted(set(kinds.values())):
+        own = {path: one for path, one in trained.items() if kinds[path] == kind}
+        any_one = next(one for path, one in weights.items() if kinds[path] == kind)
+        stacked = stacks(any_one.axes)
+        many = any_one.shape[:stacked]
         entries = [_whole(("count",), many, "int32")]
         for name in ("v_row", "v_col", "v"):
             entries += [((name, *path), _factor(name, one, stacked)) for path, one in own.items()]

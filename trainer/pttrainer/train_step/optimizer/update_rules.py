@@ -17,7 +17,8 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from ptapi.defaults import ADAMW
 from ptapi.spec import Optimizer
-from pttrainer.train_step.optimizer.state_shapes import is_hidden_matrix, stacks
+from pttrainer.models.weights.hf_names import Path
+from pttrainer.train_step.optimizer.state_shapes import is_hidden_matrix, matrix_kind, stacks
 
 MUON_RMS = 0.2
 """Muon's updates are scaled to about this root mean square per element, AdamW's own (arXiv 2502.16982, equation 4):
@@ -107,8 +108,16 @@ def _hyperparameters(spec: Optimizer) -> Hyperparameters:
 
 def _each_matrix(rule: optax.GradientTransformation, axes: Any) -> optax.GradientTransformation:
     """Apply the rule to every matrix of a stack by itself."""
-    stacked = jax.tree.map(stacks, axes, is_leaf=_is_axes)
-    return optax.partition({n: _over(rule, n) for n in set(jax.tree.leaves(stacked))}, stacked)
+    numbers = {
+        matrix_kind(_names(path), of): stacks(of)
+        for path, of in jax.tree_util.tree_leaves_with_path(axes, is_leaf=_is_axes)
+    }
+    kinds = jax.tree_util.tree_map_with_path(lambda path, of: matrix_kind(_names(path), of), axes, is_leaf=_is_axes)
+    return optax.partition({kind: _over(rule, n) for kind, n in numbers.items()}, kinds)
+
+
+def _names(path: Any) -> Path:
+    return tuple(part.key for part in path)
 
 
 def _over(rule: optax.GradientTransformation, stacked: int) -> optax.GradientTransformation:

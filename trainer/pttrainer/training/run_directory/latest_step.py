@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ptapi import run_directory
-from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
 
 COMMITTED = "commit_success.txt"
 """The file that Orbax writes last into a checkpoint in a bucket; on a disk it renames."""

@@ -19,8 +19,10 @@ from ptapi.spec import DataSource, DataSpec, PostTrainJob
 from pttrainer.data.sources import files
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import storage
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.model_files import NOTHING_PINNED, Pinned
-from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.io.storage_errors import write_error
 from pttrainer.training.run_directory import file_contents, lease_holder
 from pttrainer.training.run_directory.latest_step import run_progress
 
@@ -99,7 +101,7 @@ def set_aside(place: Place, step: int) -> str:
     try:
         place.path.rename(free)
     except OSError as error:
-        raise storage.write_error(f"file://{free}", error) from error
+        raise write_error(f"file://{free}", error) from error
     return f"file://{free}"
 
 

@@ -41,13 +41,13 @@ class Program:
     def run(self, variables: Any) -> Any:
         """Return its value. Make `variables` with `activation`, once for all the rules of an object."""
         try:
-            found = self.expression.eval(variables)
-            value = found.plain_value()
+            result = self.expression.eval(variables)
+            value = result.plain_value()
         except RuntimeError as error:
             raise CelError(_words(error)) from None
         except TypeError:
             raise CelError("the result is an optional, not a value") from None
-        if found.type() == cel.Type.ERROR:
+        if result.type() == cel.Type.ERROR:
             raise CelError(_words(value))
         return value
 

@@ -33,11 +33,7 @@ def _of_texts() -> list[Any]:
         _function("isURL", (_BOOL, [_STRING], _is_url)),
         _function("isIP", (_BOOL, [_STRING], _is_ip)),
         _method("find", (_STRING, [_STRING, _STRING], _find)),
-        _method(
-            "findAll",
-            (_LIST, [_STRING, _STRING], _find_all),
-            (_LIST, [_STRING, _STRING, _INT], _find_all),
-        ),
+        _method("findAll", (_LIST, [_STRING, _STRING], _find_all), (_LIST, [_STRING, _STRING, _INT], _find_all)),
     ]
 
 
@@ -99,8 +95,8 @@ def _find(text: str, pattern: str) -> str:
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match.group() for match in compiled(pattern).finditer(text)]
-    return found if limit < 0 else found[:limit]
+    matches = [match.group() for match in compiled(pattern).finditer(text)]
+    return matches if limit < 0 else matches[:limit]
 
 
 def _extreme(name: str, pick: Callable[[Any], Any]) -> Callable[[list[Any]], Any]:

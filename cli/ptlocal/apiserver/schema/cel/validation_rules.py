@@ -42,12 +42,12 @@ class RuleWalk:
     def _errors(self, value: Any, schema: Schema, path: str, old: Any) -> list[FieldError]:
         if not self._has_rules[id(schema)] or value is None or (old is not MISSING and old == value):
             return []
-        found: list[FieldError] = []
+        field_errors: list[FieldError] = []
         if schema.get("x-kubernetes-validations"):
-            found += _run(value, old, schema, path)
+            field_errors += _run(value, old, schema, path)
         for item, item_schema, item_path, item_old in parts(value, schema, path, old):
-            found += self._errors(item, item_schema, item_path, item_old)
-        return found
+            field_errors += self._errors(item, item_schema, item_path, item_old)
+        return field_errors
 
 
 def _run(value: Any, old: Any, schema: Schema, path: str) -> list[FieldError]:
@@ -56,7 +56,7 @@ def _run(value: Any, old: Any, schema: Schema, path: str) -> list[FieldError]:
         variables = _variables(value, old, schema, path)
     except RecursionError:
         return [_error(rule, _failed("the value is nested too deeply", rule), schema, path) for rule in rules]
-    found = []
+    field_errors = []
     for rule in rules:
         try:
             if program(rule["rule"]).run(variables) is True:
@@ -64,8 +64,8 @@ def _run(value: Any, old: Any, schema: Schema, path: str) -> list[FieldError]:
             message = _message(rule, variables)
         except CelError as error:
             message = _failed(str(error), rule)
-        found.append(_error(rule, message, schema, path))
-    return found
+        field_errors.append(_error(rule, message, schema, path))
+    return field_errors
 
 
 def _reads_old(rule: dict[str, Any]) -> bool:

@@ -35,9 +35,9 @@ def as_cel(value: Any, schema: Schema) -> Any:
     return value
 
 
-def _schema(found: Any) -> Schema:
+def _schema(value: Any) -> Schema:
     """Return the empty schema for what has none, and for what is free (`additionalProperties: true`)."""
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 @lru_cache(maxsize=4096)

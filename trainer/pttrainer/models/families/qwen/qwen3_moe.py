@@ -1,0 +1,73 @@
+"""Qwen 3 with experts: a softmax over all experts, the best k, optionally normalised to sum to 1."""
+
+from typing import Any
+
+from pttrainer.models.config import Experts, ModelConfig
+from pttrainer.models.families import common_fields
+from pttrainer.models.families.config_reader import Fields
+
+FAMILY = "qwen3_moe"
+ARCHITECTURE = "Qwen3MoeForCausalLM"
+
+
+def read(fields: Fields) -> ModelConfig:
+    """Return the config in a `config.json`."""
+    common = common_fields.read_plain(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
+    window = fields.nullable("sliding_window", fields.integer, 4096)
+    window = window if fields.flag("use_sliding_window", False) else None
+    # Without effect where every layer is alike.
+    fields.value("max_window_layers", None)
+    return ModelConfig(
+        family=FAMILY,
+        **common,
+        qk_norm=True,
+        window=window,
+        local_layers=(True,) * common["layers"] if window else (),
+        dense_layers=read_dense_layers(fields, common["layers"]),
+        experts=Experts(
+            count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", 128),
+            per_token=fields.integer("num_experts_per_tok", 8),
+            d_ff=fields.integer("moe_intermediate_size", 768),
+            normalised=fields.flag("norm_topk_prob", False),
+            balance_coefficient=read_balance(fields),
+        ),
+    )
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """Return the `config.json` of this model."""
+    assert config.experts is not None
+    return {
+        **common_fields.write_plain(config, ARCHITECTURE),
+        **write_balance(config.experts),
+        "use_sliding_window": config.window is not None,
+        "sliding_window": config.window,
+        "num_experts": config.experts.count,
+        "num_experts_per_tok": config.experts.per_token,
+        "moe_intermediate_size": config.experts.d_ff,
+        "norm_topk_prob": config.experts.normalised,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [layer for layer, is_dense in enumerate(config.dense_layers) if is_dense],
+    }
+
+
+def read_dense_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """Return which layers have an MLP in place of experts: those listed, and all but every `decoder_sparse_step`-th."""
+    step, listed = fields.integer("decoder_sparse_step", 1), fields.value("mlp_only_layers", [])
+    flags = tuple((layer + 1) % step != 0 or layer in listed for layer in range(layers))
+    if all(flags):
+        fields.refuse("mlp_only_layers", "a list that leaves a layer with experts")
+    return flags if any(flags) else ()
+
+
+def read_balance(fields: Fields) -> float:
+    """Return the load-balance weight; as in transformers, only files that output router logits have one."""
+    coefficient = fields.number("router_aux_loss_coef", 0.001)
+    return coefficient if fields.flag("output_router_logits", False) else 0.0
+
+
+def write_balance(experts: Experts) -> dict[str, Any]:
+    """Return the keys that `read_balance` reads."""
+    if not experts.balance_coefficient:
+        return {"output_router_logits": False}
+    return {"output_router_logits": True, "router_aux_loss_coef": experts.balance_coefficient}
