@@ -4,7 +4,8 @@
 
 Facts: slices of several hosts are placed by topology (v4 to v6e) or by a workload policy (tpu7x); a slice of one host
 has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired, and
-upgraded when GKE does: a cluster's maintenance exclusion keeps that from runs. Left out: what GKE adds itself (the google.com/tpu taint, accelerator and topology labels).
+upgraded when GKE does: a cluster's maintenance exclusion keeps that from runs. Left out: what GKE adds itself (the
+google.com/tpu taint, accelerator and topology labels).
 """
 
 import hashlib
