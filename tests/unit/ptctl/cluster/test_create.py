@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -124,14 +125,12 @@ FAULTS: dict[str, Twist] = {
 }
 
 
+@cache
 def calls_of_a_whole_run() -> int:
     site = Site()
     with site.server:
         site.create()
         return site.server.calls.total()
-
-
-CALLS = calls_of_a_whole_run()
 
 
 def check_one_cluster_and_nothing_else(site: Site) -> None:
@@ -142,7 +141,7 @@ def check_one_cluster_and_nothing_else(site: Site) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_request_may_go_wrong(fault: str) -> None:
-    for at in range(1, CALLS + 1):
+    for at in range(1, calls_of_a_whole_run() + 1):
         site = Site()
         with site.server:
             site.nth(at, FAULTS[fault])
@@ -152,7 +151,7 @@ def test_any_request_may_go_wrong(fault: str) -> None:
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before the request", "before its answer"])
 def test_killed_anywhere_and_run_again(is_after: bool) -> None:
-    for at in range(1, CALLS + 1):
+    for at in range(1, calls_of_a_whole_run() + 1):
         site = Site()
         with site.server:
             with pytest.raises(Killed):
