@@ -268,7 +268,7 @@ def test_the_wait_says_what_for_since_when_and_how_long_still(site: Site) -> Non
     site.create(SPEC)
     lines = site.err.getvalue().splitlines()
     assert lines[0] == "create cluster tpus"
-    assert "waiting for cluster tpus, 60s, about 7m left" in lines
+    assert "waiting 60s, about 7m left: cluster tpus" in lines
     assert "create node pool cpu-np" in lines
 
 
