@@ -82,9 +82,8 @@ def _entry(file: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
     except (TypeError, KeyError, ValueError):
         raise _inconsistent(file, name, entry) from None
     if kind not in DTYPES:
-        raise ConfigError(
-            f"{file}: {shown(name)}: number format {ascii(kind[:40])[1:-1]}: not supported; accepted: {', '.join(DTYPES)}"
-        )
+        accepted = f"not supported; accepted: {', '.join(DTYPES)}"
+        raise ConfigError(f"{file}: {shown(name)}: number format {shown(kind)}: {accepted}")
     are_counts = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     if not are_counts or end - begin != DTYPES[kind].itemsize * math.prod(shape):
         raise _inconsistent(file, name, entry)
