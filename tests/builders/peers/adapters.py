@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, bool]] = {
     "qwen-3": ("all-linear", False),
     "qwen-3-moe": ("all-linear", False),
     "phi-4": ("all-linear", True),
+    "glm-4.5": ("attention", False),
     "gemma-2": ("all-linear", False),
     "gemma-3": ("all-linear", False),
     "gpt-oss": ("all-linear", True),

@@ -76,6 +76,20 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     return ATTENTION
 
 
+def check_peft(config: ModelConfig, adapters: Adapters | None, field: str) -> None:
+    """Raise ConfigError if PEFT would not read all of these adapters; field: what asks for its layout.
+
+    PEFT puts the adapters of `gate_proj` and its like on the experts alone where a model has experts.
+    """
+    has_more = config.experts is not None and (config.experts.shared_d_ff or any(config.dense_layers))
+    if adapters is not None and has_more and not set(adapters.matrices).isdisjoint(MLP):
+        raise ConfigError(
+            f"{field}: PEFT reads no adapters of the shared expert, or of layers without experts, which "
+            f"{config.family} has beside its experts; accepted: adapters merged into the weights, or "
+            "spec.training.lora.targets: attention"
+        )
+
+
 def only_adapters(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the adapters of a tree."""
     inner = {
