@@ -79,7 +79,10 @@ class Operator:
         self._process.wait(60)
 
     def look(self) -> None:
-        self.peak_mb = max(self.peak_mb, self._watched.memory_info().rss / 2**20)
+        self.peak_mb = max(self.peak_mb, self.memory_mb())
+
+    def memory_mb(self) -> float:
+        return float(self._watched.memory_info().rss / 2**20)
 
     def cpu_s(self) -> float:
         return float(sum(self._watched.cpu_times()[:2]))

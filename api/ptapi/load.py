@@ -7,9 +7,10 @@ exactly what the API server accepts from the CRD, so a file that passes on a lap
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
 
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import PostTrainJob
@@ -17,7 +18,7 @@ from ptapi.spec.openapi_schema import structural
 from ptapi.text import kubectl_yaml
 from ptapi.text.messages import accepted, shown
 from ptapi.validation import check_job
-from ptapi.validation.parse_errors import dotted, translate
+from ptapi.validation.parse_errors import MISSING, dotted, translate
 
 SERVER_METADATA = (
     "creationTimestamp",
@@ -51,12 +52,36 @@ def parse_job(document: Any) -> PostTrainJob:
         job = PostTrainJob.model_validate(document, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         findings = translate(PostTrainJob, error, document)
-        other_kind = [finding for finding in findings if finding.field in ("apiVersion", "kind")]
+        other_kind = [one for one in findings if one.field in ("apiVersion", "kind") and one.value != MISSING]
         raise SpecError(other_kind or findings) from None
     findings = check_job(job)
     if findings:
         raise SpecError(findings)
     return job
+
+
+def parse_accepted(document: dict[str, Any]) -> PostTrainJob:
+    """Parse a job that an earlier version accepted, and that has begun: limits and rules of this version do not apply.
+
+    Fields that this version does not know are left out. Raises SpecError where a required field is missing.
+    """
+    if missing := [name for name in PostTrainJob.model_fields if to_camel(name) not in document]:
+        raise SpecError([Finding(name, MISSING, "is required") for name in missing])
+    job: PostTrainJob = _built(PostTrainJob, without_nulls(without_server_fields(document)))
+    return job
+
+
+def _built(annotation: Any, value: Any) -> Any:
+    """Return a value of a field of that type, with models in place of maps."""
+    arguments = [one for one in get_args(annotation) if one is not type(None)]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(value, dict):
+        fields = {field.alias or name: (name, field.annotation) for name, field in annotation.model_fields.items()}
+        known = [(*fields[key], below) for key, below in value.items() if key in fields]
+        return annotation.model_construct(**{name: _built(kind, below) for name, kind, below in known})
+    if isinstance(value, list) and get_origin(annotation) is list:
+        return [_built(arguments[0], one) for one in value]
+    is_wrapper = get_origin(annotation) not in (None, list, dict)
+    return _built(arguments[0], value) if is_wrapper and isinstance(value, dict | list) else value
 
 
 def without_server_fields(document: dict[str, Any]) -> dict[str, Any]:

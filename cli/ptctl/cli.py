@@ -25,7 +25,7 @@ COMMANDS = {
 MOVED = {
     "storage": "add `volumes` to the job file and submit it with `ptctl workload create -f`",
     "inspector": "`ptctl cluster doctor` examines the cluster; `ptctl workload describe NAME` shows all about a job",
-    "info": "`kubectl get clusterqueues,localqueues -A` shows Kueue's quota",
+    "info": "`ptctl cluster quota` shows Kueue's quota, `ptctl cluster queue` who waits",
     "config": "the cluster and namespace come from kubeconfig: `kubectl config set-context --current --namespace NS`",
     "job": "use the verbs of `ptctl workload`",
     "jobs": "`ptctl workload list`",
@@ -59,12 +59,7 @@ def _version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None
 
 @click.group(cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
 @click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Same as `ptctl version`.",
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Same as `ptctl version`."
 )
 def root() -> None:
     """Post-train open models on TPUs: one job, one Kubernetes object.

@@ -38,7 +38,7 @@ class LocalCopy:
         self._items: dict[Key, Manifest] = {}
         self._indexed: dict[Key, dict[Key, Manifest]] = defaultdict(dict)
         self._unheard: dict[Key, Manifest] = {}
-        self._seen_version = 0
+        self._watched_version = 0
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
@@ -74,7 +74,7 @@ class LocalCopy:
             known = self._items.get(key_of(item))
             if known is not None and version_of(known) >= version_of(item):
                 return known
-            if version_of(item) > self._seen_version:  # else the watch has passed it, perhaps even its deletion
+            if version_of(item) > self._watched_version:  # else the watch has passed it, perhaps even its deletion
                 self._unheard[key_of(item)] = self._put(named)
             return named
 
@@ -98,13 +98,13 @@ class LocalCopy:
     def pass_version(self, item: Manifest) -> None:
         """Note that the watch is at the version of this object or bookmark: what is older will not come any more."""
         with self._lock:
-            self._seen_version = max(self._seen_version, version_of(item))
+            self._watched_version = max(self._watched_version, version_of(item))
 
     def replace(self, items: list[Manifest], version: str) -> None:
         """Take over a listing, but for what was written after it; tell the listeners what it changed."""
         with self._lock:
             old, listed = self._items, int(version or 0)
-            self._items, self._seen_version = {}, listed
+            self._items, self._watched_version = {}, listed
             self._indexed.clear()
             self._unheard = {key: item for key, item in self._unheard.items() if version_of(item) > listed}
             for item in [*map(self.trim, items), *self._unheard.values()]:

@@ -39,7 +39,7 @@ def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
         "rms_norm_eps": float(rng.choice([1e-5, 1e-6])),
         "tie_word_embeddings": bool(rng.integers(2)),
         "initializer_range": 0.2,
-        "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": None,
+        "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": 0 if family in ("smollm3", "phi3") else None,
         "rope_parameters": rope(rng),
     }  # fmt: skip
     if family not in ("qwen2", "mistral", "ministral3", "phi3"):

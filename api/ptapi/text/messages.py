@@ -17,9 +17,9 @@ _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.
 
 PATTERN_DESCRIPTIONS: dict[str, str] = {
     r"^eval/\S+$": "a metric of an evaluation, eval/…",
-    base.DATA_URI: "a URI: gs://bucket/…, file:///… or hf://datasets/organisation/name, without steps . and ..",
-    base.OUTPUT_URI: "a URI of a directory: gs://bucket/… or file:///…, without *, ?, # and steps . and ..",
-    base.FILE_URI: "a URI of a file: gs://bucket/… or file:///…, without steps . and ..",
+    base.DATA_URI: "a URI: gs://…, file:///… or hf://datasets/organisation/name, without steps . and ..",
+    base.OUTPUT_URI: "a URI of a directory: gs://… or file:///…, without *, ?, # and steps . and ..",
+    base.FILE_URI: "a URI of a file: gs://… or file:///…, without steps . and ..",
     base.CODE_URI: "a URI of a Python file: gs://…/name.py or file:///…/name.py, without steps . and ..",
     base.HTTP_URL: "a URL: https://… or http://…, without user, white space, ? and #",
     base.MODEL_URI: "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset, without steps . and ..",

@@ -22,9 +22,12 @@ OTHER_NAMES = {
     "lrSchedulerType": "kind", "warmupSteps": "warmupFraction", "warmupRatio": "warmupFraction",
     "saveSteps": "everySteps", "evalSteps": "everySteps", "saveTotalLimit": "keep",
     "maxCompletionLength": "maxNewTokens", "trainOnInputs": "lossOnPrompt", "path": "uri", "url": "uri",
-    "test": "eval", "validation": "eval", "tp": "tensor", "dp": "data", "sp": "sequence", "ep": "expert",
+    "test": "eval", "validation": "eval", "token": "tokenSecretRef",
+    "tp": "tensor", "dp": "data", "sp": "sequence", "ep": "expert",
 }  # fmt: skip
-"""tuple[str, ...] of other tools for fields of a job."""
+"""Names of other tools for fields of a job."""
+_FAR = 3
+"""Steps of a path that is suggested for a key of another map."""
 _SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"\s*(\d+)\s*(s|sec|m|min|h|d)\s*")
 _AMOUNT = re.compile(r"\s*(\d+\.?\d*)\s*([kmgtpe])(i?)b?\s*", re.IGNORECASE)
@@ -60,10 +63,15 @@ def for_name(schema: Schema, siblings: Schema, where: str, name: str, value: Any
     meant = (camel, OTHER_NAMES.get(camel, camel))
     lower = {sibling.lower(): sibling for sibling in siblings}
     near = difflib.get_close_matches(camel, list(siblings), n=1, cutoff=0.7)
+    if isinstance(value, str) and value in siblings:
+        near = [value]
     close = next((lower[one.lower()] for one in meant if one.lower() in lower), "") or _variant(siblings, name)
     if close or near:
         return ".".join(filter(None, (where, close or near[0])))
+    if "[" in where:
+        return ""
     below = [path for path, node in _paths(schema, ()) if path[-1] in meant and _could_be(node, value)]
+    below = [path for path in below if len(path) <= _FAR or ".".join(path).startswith(f"{where}.")]
     shortest = [path for path in below if len(path) == min(map(len, below)) and (path[0] == "spec" or not where)]
     return ".".join(shortest[0]) if len(shortest) == 1 else ""
 
@@ -90,7 +98,7 @@ def _candidates(name: str, schema: Schema, value: Any) -> Iterator[tuple[str, An
     if "items" in schema and _could_be(schema["items"], value) and fits(schema["items"], value):
         yield "as a list: {}", [value]
     properties = schema.get("properties", {})
-    if isinstance(value, str) and value in properties:
+    if isinstance(value, str) and properties.get(value, {}).get("type") == "object":
         yield meant, {value: {}}
     required = schema.get("required", [])
     if not isinstance(value, dict) and len(required) == 1 and fits(properties[required[0]], value):
@@ -99,7 +107,7 @@ def _candidates(name: str, schema: Schema, value: Any) -> Iterator[tuple[str, An
 
 def _near_texts(schema: Schema, value: str) -> Iterator[str]:
     choices = {str(one).lower(): one for one in schema.get("enum", [])}
-    for close in difflib.get_close_matches(value.lower().strip(), list(choices), n=1):
+    for close in difflib.get_close_matches(value.lower().strip(), list(choices), n=1, cutoff=0.7):
         yield choices[close]
     if "enum" in schema:
         return
@@ -108,7 +116,8 @@ def _near_texts(schema: Schema, value: str) -> Iterator[str]:
     yield value.strip()
     yield value.strip().lower()
     yield value.strip().replace("_", "-")
-    yield f"file://{value.strip()}"
+    if value.startswith("/"):
+        yield f"file://{value.strip()}"
 
 
 def _is_text_of(schema: Schema, value: str) -> bool:

@@ -128,7 +128,18 @@ def prices_file(function: Function) -> Function:
 
 def selector(function: Function) -> Function:
     """Add -l."""
-    return click.option("-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.")(function)
+    return click.option(
+        "-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.", callback=_selector
+    )(function)
+
+
+def _selector(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    import re
+
+    requirement = r"!?[\w./-]+|[\w./-]+\s*(=|==|!=)\s*[\w.-]*|[\w./-]+ (not)?in \([\w., -]*\)"
+    if value is not None and not re.fullmatch(rf"({requirement})(,\s*({requirement}))*", value):
+        raise click.UsageError(f"-l {value!r}: accepted: KEY=VALUE, KEY!=VALUE, KEY or !KEY, with commas between", ctx)
+    return value
 
 
 def output(*formats: str) -> Callable[[Function], Function]:
@@ -171,7 +182,6 @@ def checked_name(value: str, field: str, ctx: click.Context | None = None) -> st
 
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value):
         raise click.UsageError(
-            f"{field} {value!r}: accepted: lower-case letters, digits and -, with no - at either end",
-            ctx,
+            f"{field} {value!r}: accepted: lower-case letters, digits and -, with no - at either end", ctx
         )
     return value

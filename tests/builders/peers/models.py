@@ -43,6 +43,12 @@ CASES: dict[str, dict[str, Any]] = {
     "llama-3.2-tied": _config("llama", rope_parameters=LLAMA3 | {"rope_theta": 5e5}, tie_word_embeddings=True),
     "llama-biases-mqa": _config("llama", attention_bias=True, mlp_bias=True, num_key_value_heads=1, hidden_act="gelu"),
     "llama-linear": _config("llama", rope_scaling={"type": "linear", "factor": 2.5}, num_key_value_heads=6),
+    "llama-4": _config(
+        "llama4_text", num_hidden_layers=5, no_rope_layer_interval=3, attention_chunk_size=WINDOW, floor_scale=7,
+        attn_scale=0.3, num_local_experts=5, num_experts_per_tok=2, interleave_moe_layer_step=2,
+        intermediate_size_mlp=37, rope_theta=5e5,
+        rope_scaling=LLAMA3 | {"low_freq_factor": 1.0, "high_freq_factor": 1.0},
+    ),
     "mistral": _config("mistral", sliding_window=WINDOW, hidden_size=44),
     "mistral-full": _config("mistral", sliding_window=None, rope_theta=1e6, hidden_size=40, head_dim=14),
     "qwen-2.5": _config("qwen2", rope_theta=1e6, tie_word_embeddings=True, use_sliding_window=False, hidden_size=60),

@@ -101,10 +101,10 @@ def test_a_healthy_cluster_has_no_finding(installed: Kube) -> None:
 
 def test_an_empty_cluster_lacks_posttrain(empty: Api) -> None:  # noqa: F811 (a fixture)
     code, out, _ = ptctl(empty, "cluster", "doctor", "-o", "json")
-    found = {each["message"]: each["fix"] for each in json.loads(out)["findings"] if each["severity"] == "error"}
+    fixes = {each["message"]: each["fix"] for each in json.loads(out)["findings"] if each["severity"] == "error"}
     assert code == 1
-    assert found["no operator is installed"] == "`ptctl cluster install`"
-    assert found["the CRD posttrainjobs.posttrain.dev is not there"] == "`ptctl cluster install`"
+    assert fixes["no operator is installed"] == "`ptctl cluster install`"
+    assert fixes["the CRD posttrainjobs.posttrain.dev is not there"] == "`ptctl cluster install`"
     _, text, _ = ptctl(empty, "cluster", "doctor")
     assert text.splitlines()[0].startswith("error    versions:")
 

@@ -20,6 +20,7 @@ from ptctl.cluster.in_cluster.survey import survey
 from ptctl.errors import CliError
 from ptctl.ui.app import App
 from ptctl.ui.console import Console
+from ptctl.ui.exit_codes import report
 from ptkube.client import Kube
 from ptkube.errors import NotFound
 from ptkube.resources import CONFIGMAPS, CRDS, DEPLOYMENTS, NAMESPACES, POSTTRAINJOBS, SERVICE_ACCOUNTS
@@ -69,14 +70,15 @@ def remove(kube: Kube, bodies: list[dict[str, Any]] | None = None) -> None:
 
 
 def ptctl(api: Api, *words: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    from ptctl.ui.exit_codes import report
+    return run_verb(*words, "--kubeconfig", str(api.kubeconfig))
 
+
+def run_verb(*words: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a verb in this process."""
+    out, err = io.StringIO(), io.StringIO()
     app = App(Console(out, err, {}))
     try:
-        code = root.main(
-            [*words, "--kubeconfig", str(api.kubeconfig)], prog_name="ptctl", standalone_mode=False, obj=app
-        )
+        code = root.main(list(words), prog_name="ptctl", standalone_mode=False, obj=app)
     except BaseException as error:
         code = report(error, app.console)
     return code if isinstance(code, int) else 0, out.getvalue(), err.getvalue()

@@ -23,6 +23,17 @@ def head_size(head_dim: int) -> int:
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """A window that does not slide: a token sees those of its own chunk of positions, up to itself."""
+
+    size: int
+
+
+Window = int | Chunk | None
+"""Which tokens a layer sees: so many, the query's own included, those of a chunk, or all."""
+
+
+@dataclass(frozen=True)
 class LinearScaling:
     """All rotary frequencies divided by `factor` (position interpolation, arXiv 2306.15595)."""
 
@@ -92,7 +103,7 @@ class Experts:
     per expert is added to the scores for the choice alone (arXiv 2408.15664). groups, groups_used: experts are chosen
     within the best groups, by the sum of their two best scores. scale: of the chosen experts' weights.
     shared_d_ff: feed-forward size of an expert that all tokens use, 0 for none; shared_gated: a sigmoid of the token
-    scales it.
+    scales it. weighs_inputs: a token is weighed before its experts and not behind them.
     """
 
     count: int
@@ -110,6 +121,12 @@ class Experts:
     scale: float = 1.0
     shared_d_ff: int = 0
     shared_gated: bool = False
+    weighs_inputs: bool = False
+
+    @property
+    def is_linear(self) -> bool:
+        """Return True if an expert's matrices are linear layers in transformers, which adapters can be on."""
+        return not self.biased and not self.weighs_inputs
 
     def __post_init__(self) -> None:
         if self.per_token > self.count:
@@ -149,11 +166,11 @@ Segment = tuple[LayerGroup, ...]
 class ModelConfig:
     """A decoder-only transformer. Sizes in elements; `family` selects the table of weight names.
 
-    window: a local layer sees this many tokens, itself included; None for all. local_layers: which layers are local;
-    empty for none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply
-    by 1 + scale. pre_norms, post_norms: norms before and after attention and MLP. qk_norm: a norm on each head of
-    queries and keys, or, with whole_qk_norm, on all heads as one vector. query_scale: factor of the scores, 1/√H if
-    None.
+    window: what a local layer sees. local_layers: which layers are local; empty for none. local_rope: rotary
+    embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 + scale. pre_norms, post_norms:
+    norms before and after attention and MLP. qk_norm: a norm on each head of queries and keys, or, with
+    whole_qk_norm, on all heads as one vector; local_l2_norm: one without a scale, behind the rotation, in local
+    layers. interleaved_rope: pairs that turn are stored side by side. query_scale: factor of the scores, 1/√H if None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
     attention away from all keys. image_token_id: stands for a part of an image where the model has images.
     dense_layers: which layers have an MLP although the model has experts; empty for none.
@@ -182,8 +199,10 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     whole_qk_norm: bool = False
+    local_l2_norm: bool = False
+    interleaved_rope: bool = False
     sinks: bool = False
-    window: int | None = None
+    window: Window = None
     local_layers: tuple[bool, ...] = ()
     local_rope: Rope | None = None
     zero_centred_norms: bool = False
@@ -227,7 +246,7 @@ class ModelConfig:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """Return the layers in order. Layers that differ only in what they see (`is_local`) are of one kind."""
-        kinds = [(self.is_dense(layer),) for layer in range(self.layers)]
+        kinds = [(self.is_dense(layer), self.local_l2_norm and self.is_local(layer)) for layer in range(self.layers)]
         if len(set(kinds)) == 1:
             return ((LayerGroup(LAYERS, range(self.layers), self),),)
         segments: list[Segment] = []

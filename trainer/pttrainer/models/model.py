@@ -30,7 +30,7 @@ from pttrainer.models.attention.dot_product import (
     packed_window,
 )
 from pttrainer.models.attention.paged_kv_cache import PagedCache
-from pttrainer.models.config import ModelConfig, Rope
+from pttrainer.models.config import Chunk, ModelConfig, Rope, Window
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.lora import adapters as lora
@@ -365,7 +365,8 @@ class Model(ModelStructure):
                 if isinstance(mask, shared_prefix.Masks):
                     return checkpoint_name(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), CONTEXT), None
                 kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
-                if kernel == "plain":
+                has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
+                if kernel == "plain" or has_chunks:
                     out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring)
                     return checkpoint_name(out, CONTEXT), None
                 return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
@@ -420,6 +421,7 @@ class Model(ModelStructure):
 
         def of_layer(i: int) -> Attend:
             window = self.config.window if self.config.is_local(i) else None
+            assert not isinstance(window, Chunk), "chunks are read from the dense cache (`cache_layout`)"
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, Array]:
                 scoring = _scoring(self.config, sinks_N)
@@ -500,7 +502,8 @@ def _fused(
     """Attend by a kernel, whose window is part of its program: one program for each kind of layer."""
 
     def of_kind(local: bool) -> Callable[..., Array]:
-        window = config.window if local else None
+        # Rows are no longer than a chunk, so it hides nothing.
+        window = None if not local or isinstance(config.window, Chunk) else config.window
         return lambda q, k, v, segments: flash_kernels.attend(kernel, q, k, v, segments, window, scoring)
 
     if is_local is None:
@@ -562,7 +565,7 @@ def _select(flag: Array, if_true: Any, if_false: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(flag, a, b), if_true, if_false)
 
 
-def _prompt_mask(cache: kv.KVCache, positions_BT: Array, window: int | None) -> Array | None:
+def _prompt_mask(cache: kv.KVCache, positions_BT: Array, window: Window) -> Array | None:
     if cache.prompt is None:
         return None
     samples = positions_BT.shape[0] // cache.prompt.positions_PS.shape[0]

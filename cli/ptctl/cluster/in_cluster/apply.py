@@ -78,8 +78,8 @@ class Applier:
         for _ in range(_DISCOVERIES if self._has_new_kinds else 1):
             if (version, kind) not in self._kinds:
                 self._discover(version)
-            if found := self._kinds.get((version, kind)):
-                return found
+            if resource := self._kinds.get((version, kind)):
+                return resource
             self.sleep(_PAUSE_S)
         raise CliError(f"{kind} ({version}) is no kind of this cluster", "is its controller installed?")
 
@@ -91,8 +91,8 @@ class Applier:
             return
         for each in served.get("resources") or []:
             if "/" not in each["name"]:
-                found = Resource(group, short, each["name"], each["kind"], namespaced=each["namespaced"])
-                self._kinds[version, found.kind] = found
+                served_kind = Resource(group, short, each["name"], each["kind"], namespaced=each["namespaced"])
+                self._kinds[version, served_kind.kind] = served_kind
 
     def _read(self, r: Resource, body: Manifest) -> Manifest | None:
         try:

@@ -51,7 +51,7 @@ def adapt(app: App, target: Target, name: str | None, flags: Mapping[str, Any]) 
     """Install what a cluster lacks, leave everything else, and say what is there."""
     place = find_place(app, target, name, flags)
     there = survey.survey(place.kube)
-    app.console.say(_found(there))
+    app.console.say(_summary(there))
     for note in place.notes:
         app.console.warn(note)
     if flags["dry_run"]:
@@ -158,7 +158,7 @@ def _refuse_missing(there: Survey, flags: Mapping[str, Any], wanted: Values) -> 
         )
 
 
-def _found(there: Survey) -> str:
+def _summary(there: Survey) -> str:
     rows = [["Kubernetes", there.kubernetes, "", ""]]
     for title, controller, is_there in (
         ("JobSet", there.jobset, there.has_jobset),

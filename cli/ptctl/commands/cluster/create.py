@@ -18,6 +18,7 @@ ptctl cluster create tpus --zone us-east5-b --tpu-type v6e-16 --num-slices 2 --s
 ptctl cluster create tpus --zone us-east5-b --tpu-type v5p-128 --reservation team-a
 ptctl cluster create tpus --zone us-east5-b --enable-pathways --private
 ptctl cluster create tpus --zone us-east5-b --dry-run -o yaml       # every request; nothing is sent
+ptctl cluster create tpus --zone us-east5-b --terraform ./tpus      # main.tf; nothing is sent
 """
 
 
@@ -65,6 +66,9 @@ def _option(heading: str, *names: str, **settings: Any) -> Function:
 @_option(_NET, "--authorized-networks", multiple=True, metavar="CIDR",
          help="Networks that reach the control plane; repeatable, or by commas.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print every request and send nothing.")
+@click.option(
+    "--terraform", metavar="DIRECTORY", type=click.Path(), help="Write the same as a Terraform module; send nothing."
+)
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Form of the dry run [yaml].")
 @pass_app
 def create(app: App, /, name: str | None, cluster_flag: str | None, **flags: Any) -> None:
@@ -73,6 +77,6 @@ def create(app: App, /, name: str | None, cluster_flag: str | None, **flags: Any
     Made with Workload Identity, Dataplane V2, and drivers for buckets and persistent disks. Each step looks before
     it writes: run the same command again after an interruption, or with more slices. It never deletes what runs.
     """
-    from ptctl.cluster.create_verb import create_cluster
+    from ptctl.cluster.verbs.create import create_cluster
 
     create_cluster(app, one_name(name, cluster_flag), flags)

@@ -26,13 +26,13 @@ REGION = "/compute/v1/projects/p/regions/us-east5"
 RESERVATION = "/compute/v1/projects/p/zones/us-east5-a/reservations/team"
 
 
-def patient(google: Any, **asked: Any) -> Patient:
+def patient(google: Any, **question: Any) -> Patient:
     site = Site.from_env()
     google.model.cluster = google.model.cluster or ClusterRecord({"name": "c"})
     cluster = open_gke(site).get("projects/p/locations/us-east5/clusters/c")
     assert cluster is not None
     side = Google(cluster, GkeCluster("p", "us-east5", "c"), open_compute(site))
-    return Patient(cast(Kube, None), cast(Any, None), "default", side, **asked)
+    return Patient(cast(Kube, None), cast(Any, None), "default", side, **question)
 
 
 def test_permissions_that_lack_are_named(google: Any) -> None:
@@ -91,8 +91,8 @@ def test_a_type_whose_quota_google_does_not_list_there_is_told(google: Any) -> N
 def test_the_state_of_a_reservation(google: Any, body: Any, severity: Severity, words: str) -> None:
     if body is not None:
         google.compute.there[RESERVATION] = body
-    asked = patient(google, chips=resolve("v6e-16"), reservation="team", zone="us-east5-a")
-    (finding,) = checks.reservation(asked)
+    examined = patient(google, chips=resolve("v6e-16"), reservation="team", zone="us-east5-a")
+    (finding,) = checks.reservation(examined)
     assert (finding.severity, words in finding.message) == (severity, True), finding.message
 
 
@@ -111,8 +111,8 @@ OPTIONS = [{"type": "reservation"}, {"type": "spot"}]
 
 
 def test_a_job_in_a_queue_says_behind_whom(make_job: Callable[..., Any]) -> None:
-    said = lines(make_job(phase="Queued", conditions=[QUOTA]))
-    assert said["Waits for"] == "QuotaReserved (WaitingForQuota, 2m): waiting for 64 v5p chips, 2 ahead"
+    text = lines(make_job(phase="Queued", conditions=[QUOTA]))
+    assert text["Waits for"] == "QuotaReserved (WaitingForQuota, 2m): waiting for 64 v5p chips, 2 ahead"
 
 
 def test_a_job_without_chips_says_what_was_tried_and_what_comes_next(make_job: Callable[..., Any]) -> None:
@@ -130,8 +130,8 @@ def test_a_job_without_chips_says_what_was_tried_and_what_comes_next(make_job: C
     [("ConfigError", "the same job would fail again"), ("Unknown", "its restarts are used up"), ("New", "used up")],
 )
 def test_a_job_that_failed_says_whether_another_try_helps(make_job: Callable[..., Any], kind: str, words: str) -> None:
-    said = lines(make_job(phase="Failed", failure={"failureClass": kind, "message": "why"}))
-    assert (said["Failed"], words in said["Next"]) == (f"{kind}: why", True)
+    text = lines(make_job(phase="Failed", failure={"failureClass": kind, "message": "why"}))
+    assert (text["Failed"], words in text["Next"]) == (f"{kind}: why", True)
 
 
 def test_a_job_that_no_operator_has_seen(make_job: Callable[..., Any]) -> None:
@@ -147,6 +147,6 @@ def test_the_explanation_as_json_and_of_a_job_that_is_not_there(
     from ptkube.resources import POSTTRAINJOBS
 
     kube.put(POSTTRAINJOBS, make_job("a", "Suspended"))
-    said = json.loads(invoke("cluster", "doctor", "a", "-o", "json").out)
-    assert said["explanation"][-1] == {"subject": "next", "text": "nothing until `ptctl workload resume a`"}
+    text = json.loads(invoke("cluster", "doctor", "a", "-o", "json").out)
+    assert text["explanation"][-1] == {"subject": "next", "text": "nothing until `ptctl workload resume a`"}
     assert invoke("cluster", "doctor", "b").code == 3

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 import optax
 import pytest
+from tests.builders.trainer import specs
 from tests.builders.trainer.steps import compiled
 
-from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
+from ptapi.spec import Optimizer, Schedule
 from pttrainer.algorithms import distill, sft, teachers
 from pttrainer.algorithms.distill import Distill
 from pttrainer.batch import Batch
@@ -61,14 +62,12 @@ class FakeSampler:
 def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
     rows = [{"prompt": f"{i}?", "completion": "y" * (i % 4 + 1)} for i in range(9)]
     (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    whole = PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"}, "algorithm": {"distill": {"teacher": {"uri": "random://tiny"}, **spec}},
-            "data": {"train": {"uri": f"file://{directory}/rows.jsonl"}}, "rollout": {"max_new_tokens": 8},
-            "training": {"batch_size": 4, "sequence_length": 32, "steps": 8},
-            "accelerator": {"type": "cpu-1"}, "output": {"uri": "file:///none"},
-        }
-    )  # fmt: skip
+    whole = specs.tiny(
+        {"distill": {"teacher": {"uri": "random://tiny"}, **spec}},
+        data={"train": {"uri": f"file://{directory}/rows.jsonl"}},
+        training={"sequence_length": 32},
+        rollout={"max_new_tokens": 8},
+    )
     used = {"model": MODEL, "chat": CHAT, "mesh": mesh, "leader": True}
     unused = ("score", "initial_params", "alive", "run")
     quiet = {"note": lambda text: None, "save_samples": lambda step, rows: None}

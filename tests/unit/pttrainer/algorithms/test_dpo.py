@@ -9,9 +9,10 @@ from typing import Any, cast
 import jax
 import numpy as np
 import pytest
+from tests.builders.trainer import specs
 from tests.builders.trainer.steps import compiled
 
-from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
+from ptapi.spec import Optimizer, Schedule
 from pttrainer.algorithms.dpo import Dpo, build
 from pttrainer.batch import Batch
 from pttrainer.data.tokenization.chat_template import Chat
@@ -44,13 +45,8 @@ def algorithm(directory: Path, dpo: dict[str, Any], rows: int = 8, **training: A
     lines = [{"prompt": f"{i}?", "chosen": "y" * (i + 1), "rejected": "n" * (2 + i % 3)} for i in range(rows)]
     (directory / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = {"uri": f"file://{directory}/rows.jsonl"}
-    spec = PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"}, "algorithm": {"dpo": dpo}, "data": {"train": source, "eval": source},
-            "training": {"batch_size": 8, "sequence_length": 64, "steps": 4, **training},
-            "accelerator": {"type": "cpu-1"}, "output": {"uri": "file:///none"},
-        }
-    )  # fmt: skip
+    training = {"batch_size": 8, "steps": 4, **training}
+    spec = specs.tiny({"dpo": dpo}, data={"train": source, "eval": source}, training=training)
     scores = Scores()
     unused = ("model", "initial_params", "save_samples", "alive", "run")
     used = {"mesh": sharding.make_mesh((1,), jax.devices()[:1]), "chat": CHAT, "score": scores, "leader": True}

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from tests.builders.trainer import specs
 
 from ptapi import run_directory
 from ptapi.spec import Evaluation as EvaluationSpec
-from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Rollout as RolloutSpec
 from ptapi.spec.algorithm import DynamicSampling, Overlong
 from ptapi.spec.algorithm import Grpo as GrpoSpec
@@ -75,18 +75,7 @@ class FakeContext:
     deliver: Any = None
 
     def __init__(self, grpo: GrpoSpec, rewards: Any = ({"builtin": "gsm8k"},), **training: Any) -> None:
-        self.spec = PostTrainJobSpec.model_validate(
-            {
-                "model": {"uri": "random://tiny"},
-                "algorithm": {"grpo": grpo},
-                "data": {"train": {"uri": "file:///none"}},
-                "rewards": rewards,
-                "training": {"batch_size": 4, "sequence_length": 64, "steps": 8, **training},
-                "rollout": {"max_new_tokens": 8},
-                "accelerator": {"type": "cpu-1"},
-                "output": {"uri": "file:///none"},
-            }
-        )
+        self.spec = specs.tiny({"grpo": grpo}, rewards=rewards, training=training)
         self.tokenizer = byte_tokenizer()
         self.scored: list[Any] = []
         self.notes: list[str] = []

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.builders.peers.ppo_losses import ours
+from tests.builders.trainer import specs
 from tests.builders.trainer.steps import single
 
 from ptapi import run_directory
@@ -54,18 +55,7 @@ computed = cache(ours)
 
 
 def spec(algorithm: PpoSpec, **training: Any) -> PostTrainJobSpec:
-    return PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"},
-            "algorithm": {"ppo": algorithm},
-            "data": {"train": {"uri": "file:///none"}},
-            "rewards": [{"builtin": "gsm8k"}],
-            "training": {"batch_size": 4, "sequence_length": 64, "steps": 8, **training},
-            "rollout": {"max_new_tokens": 8},
-            "accelerator": {"type": "cpu-1"},
-            "output": {"uri": "file:///none"},
-        }
-    )
+    return specs.tiny({"ppo": algorithm}, training=training)
 
 
 def sample(tokens: list[int], reward: float, ended: bool = True) -> Sample:

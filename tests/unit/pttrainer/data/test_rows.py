@@ -33,6 +33,7 @@ TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "
         ({"instruction": "1+1?", "output": "2"}, "prompt-completion"),
         ({"question": "1+1?", "answer": "2"}, "prompt-answer"),
         ({"prompt": "1+1?", "chosen": "2", "rejected": "3"}, "preference"),
+        ({"": "a cell without a name", "chosen": "2", "rejected": "3"}, "preference"),
         ({"text": "1+1=2"}, "text"),
         ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "prompt-completion"),
     ],
@@ -117,5 +118,5 @@ def test_files_that_cannot_be_read_name_the_field(tmp_path: Path, path: str, mes
 
 def test_bytes_that_are_not_utf8_name_the_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
-    with pytest.raises(DataError, match="line 2: is not valid JSON"):
+    with pytest.raises(DataError, match="line 2: is not UTF-8"):
         load(DataSource(uri=f"file://{tmp_path}/rows.jsonl"))

@@ -184,9 +184,11 @@ def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, 
         assert 0.0 < error < (0.11 if kind == "nf4" else 0.012)
     tokens, *short = examples(raw)
     (got_TV,) = forward(model, read, [plain(tokens, LENGTH)])
-    (wanted_TV,) = forward(base, stands_for, [plain(tokens, LENGTH)])
+    (likeliest,) = greedy(model, read, short[:1], 24)
+    rows = [plain(tokens, LENGTH), plain(np.concatenate([short[0], likeliest]), LENGTH)]
+    wanted_TV, continued_TV = forward(base, stands_for, rows)
     np.testing.assert_allclose(got_TV, wanted_TV, atol=1e-4)
-    np.testing.assert_array_equal(greedy(model, read, short[:1], 24), greedy(base, stands_for, short[:1], 24))
+    np.testing.assert_array_equal(likeliest, continued_TV[len(short[0]) - 1 :][:24].argmax(-1))
 
 
 @pytest.mark.parametrize(
@@ -292,8 +294,7 @@ def trained(kind: Format, shape: tuple[int, int, int, int], micro: int | None = 
     return losses, jax.device_get(state.params)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize(("shape", "micro"), [((1, 8, 1, 1), None), ((2, 2, 2, 1), 4), ((2, 2, 1, 2), None)])
+@pytest.mark.parametrize(("kind", "shape", "micro"), [("nf4", (2, 2, 2, 1), 4), ("int8", (2, 2, 1, 2), None)])
 def test_eight_devices_train_on_quantised_weights_as_one_does(
     kind: Format, shape: tuple[int, int, int, int], micro: int | None
 ) -> None:
@@ -304,8 +305,7 @@ def test_eight_devices_train_on_quantised_weights_as_one_does(
     jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), params, wanted)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["llama-3.1", "qwen-3-moe"])
+@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "int8")])
 def test_the_merged_export_is_the_numbers_and_the_adapters_in_float32(name: str, kind: Format, tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", CASES[name])
     plain_model, _ = load_model(base)

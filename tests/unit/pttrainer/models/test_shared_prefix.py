@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.builders.peers.models import CASES
+from tests.builders.trainer import specs
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from pttrainer.algorithms import grpo, prompt_sharing
@@ -63,17 +64,11 @@ def sample_of(tokens: np.ndarray) -> Sample:
 
 
 def spec(**changes: Any) -> PostTrainJobSpec:
-    made: dict[str, Any] = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"grpo": {"loss": "gspo-token", "groupSize": SAMPLES, "beta": 0.04}},
-        "data": {"train": {"uri": "file:///none"}},
-        "rewards": [{"builtin": "gsm8k"}],
-        "training": {"steps": 1, "batchSize": PROMPTS * SAMPLES, **changes.pop("training", {})},
-        "rollout": {"maxNewTokens": 16, **changes.pop("rollout", {})},
-        "accelerator": {"type": "cpu-1"},
-        "output": {"uri": "file:///none"},
-    }
-    return PostTrainJobSpec.model_validate(made | changes)
+    grpo = {"loss": "gspo-token", "groupSize": SAMPLES, "beta": 0.04}
+    sizes = {"steps": 1, "batch_size": PROMPTS * SAMPLES, "sequence_length": 1024}
+    training = sizes | changes.pop("training", {})
+    rollout = {"maxNewTokens": 16, **changes.pop("rollout", {})}
+    return specs.tiny(**{"algorithm": {"grpo": grpo}, "training": training, "rollout": rollout, **changes})
 
 
 @lru_cache

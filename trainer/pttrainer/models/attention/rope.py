@@ -40,8 +40,9 @@ def _llama3(inverse: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
     """Divide long wavelengths by `factor`, keep short ones, blend linearly between (Llama 3.1 release)."""
     wavelength = 2 * math.pi / inverse
     turns = scaling.original_max_positions / wavelength
-    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    blend = np.clip(blend, 0.0, 1.0)
+    width = scaling.high_freq_factor - scaling.low_freq_factor
+    # Llama 4 has no width: nothing is blended.
+    blend = np.clip((turns - scaling.low_freq_factor) / width, 0.0, 1.0) if width else turns >= scaling.low_freq_factor
     return np.asarray(blend * inverse + (1 - blend) * inverse / scaling.factor)
 
 
@@ -80,6 +81,12 @@ def _rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Ar
     if isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor != 1.0:
         return cos * rope.scaling.attention_factor, sin * rope.scaling.attention_factor
     return cos, sin
+
+
+def apart(x_BTNH: Array) -> Array:
+    """Return heads whose pairs are stored side by side in the order of `rotate`, which changes no score."""
+    *rows, H = x_BTNH.shape
+    return x_BTNH.reshape(*rows, H // 2, 2).swapaxes(-1, -2).reshape(*rows, H)
 
 
 def rotated(q_BTNH: Array, k_BTKH: Array, by: Rotation) -> tuple[Array, Array]:

@@ -68,7 +68,7 @@ def _cycles(
 ) -> float:
     """Return the cycles of a head of one row."""
     blocks = length // tokens
-    reach = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
-    pairs = reach * (reach + 1) // 2 + (blocks - reach) * reach
+    visible = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
+    pairs = visible * (visible + 1) // 2 + (blocks - visible) * visible
     added = blocks * length * head_dim / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0
     return pairs * cycles[0] + blocks * cycles[1] + added

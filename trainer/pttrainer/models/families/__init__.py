@@ -9,9 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Raw
-from pttrainer.models.families import glm4_moe, gpt_oss, llama, phi3, smollm3, unsupported
+from pttrainer.models.families import glm4_moe, gpt_oss, phi3, smollm3, unsupported
 from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.families.gemma import gemma2, gemma3
+from pttrainer.models.families.llama import llama, llama4
 from pttrainer.models.families.mistral import ministral3, mistral
 from pttrainer.models.families.olmo import olmo2, olmo3
 from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_moe
@@ -19,14 +20,15 @@ from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_moe
 FAMILIES: dict[str, ModuleType] = {
     module.FAMILY: module
     for module in (
-        llama, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, olmo2, olmo3, phi3,
-        smollm3,
+        llama, llama4, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, olmo2, olmo3,
+        phi3, smollm3,
     )
 }  # fmt: skip
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     **{name: module.read for name, module in FAMILIES.items()},
     "gemma3": gemma3.read_with_images,
+    "llama4": llama4.read_with_images,
     "mistral3": ministral3.read_with_images,
 }
 """By `model_type`."""
@@ -35,7 +37,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
 def from_hf(raw: Raw) -> ModelConfig:
     """Return the config of a Hugging Face `config.json`; raise ConfigError on what the decoder does not support."""
     model_type = raw.get("model_type", "")
-    if model_type not in READERS:
+    if not isinstance(model_type, str) or model_type not in READERS:
         raise unsupported.refuse(raw, READERS)
     fields = Fields(raw)
     config = READERS[model_type](fields)

@@ -10,6 +10,7 @@ from pttrainer.models.families.rope_fields import GLOBAL, LOCAL
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 """Hugging Face's name to ours."""
+MOST_LAYERS = 10_000
 
 _WRITTEN = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu"}
 
@@ -39,7 +40,7 @@ def read(
     return {
         "vocab_size": fields.integer("vocab_size", vocab_size),
         "d_model": d_model,
-        "layers": fields.integer("num_hidden_layers"),
+        "layers": fields.integer("num_hidden_layers", most=MOST_LAYERS),
         "heads": N,
         "kv_heads": fields.nullable("num_key_value_heads", fields.integer, kv_heads or N) or N,
         "head_dim": fields.integer("head_dim", head_dim or d_model // N),
@@ -115,8 +116,8 @@ def local_layers(fields: Fields, layers: int, is_local: Callable[[int], bool]) -
     if listed is None:
         flags = tuple(is_local(layer) for layer in range(layers))
     else:
-        if not isinstance(listed, list) or not set(listed) <= {LOCAL, GLOBAL}:
-            fields.refuse("layer_types", f"a list of {GLOBAL}, {LOCAL}")
+        if not isinstance(listed, list) or len(listed) != layers or any(kind not in (LOCAL, GLOBAL) for kind in listed):
+            fields.refuse("layer_types", f"a list of {layers} of {GLOBAL}, {LOCAL}")
         flags = tuple(kind == LOCAL for kind in listed)
     return flags if any(flags) else ()
 

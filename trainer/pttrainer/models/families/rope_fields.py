@@ -45,6 +45,8 @@ def write_by_kind(global_rope: Rope, local_rope: Rope) -> dict[str, Any]:
 def read_one(fields: Fields, theta: float, max_positions: int, share: float | None = None) -> Rope:
     """Return the rotary embedding of one object with type and numbers."""
     theta = fields.number("rope_theta", theta)
+    if theta <= 0:
+        fields.refuse("rope_theta", "a number above 0")
     old_name = fields.value("type", "default")
     key = "rope_type" if "rope_type" in fields else "type"
     kind = fields.value("rope_type", old_name)

@@ -56,4 +56,4 @@ def differences(raw: Raw) -> list[str]:
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return [kind for kind in value if isinstance(kind, str)] if isinstance(value, list) else []

@@ -60,10 +60,10 @@ class Adapters:
 def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     """Return the matrices of a spec's target in this model, as PEFT understands it; raise ConfigError if none.
 
-    The experts of gpt-oss are not linear layers in PEFT.
+    The experts of gpt-oss and Llama 4 are not linear layers in PEFT.
     """
     experts = config.experts
-    if experts is None or not experts.biased:
+    if experts is None or experts.is_linear:
         # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
         router = () if experts is None or experts.sigmoid else ROUTER
         mlp = MLP + (SHARED if experts is not None and experts.shared_d_ff else ())
@@ -102,11 +102,11 @@ def is_adapter(path: Path) -> bool:
 
 
 def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weights) -> Weights:
-    """Return the specs of the adapters' own weights. The experts of gpt-oss have none."""
+    """Return the specs of the adapters' own weights. The experts of gpt-oss and Llama 4 have none."""
     if adapters is None:
         return {}
     targets = {path: spec for path, spec in weights.items() if is_of_layer(path) and path[-1] in adapters.matrices}
-    if config.experts is not None and config.experts.biased:
+    if config.experts is not None and not config.experts.is_linear:
         targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER}
     if adapters.embeddings:
         targets |= {path: spec for path, spec in weights.items() if path in (("embedding",), ("head",))}

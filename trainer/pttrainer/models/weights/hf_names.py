@@ -15,13 +15,13 @@ Path = tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """A block of a tensor [rows, columns] that holds several weights: its first row and column, and the tensor's shape.
+    """A block of a tensor that holds several weights: its first row and column, and the tensor's shape.
 
     What no part holds is zero.
     """
 
-    first: tuple[int, int]
-    whole: tuple[int, int]
+    first: tuple[int, ...]
+    whole: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,34 @@ GATED_SHARED_EXPERT = _in_layer({
 })  # fmt: skip
 
 
+# In place of `mlp`; the experts' gate and up are halves of one tensor, already stacked, already [in, out].
+LLAMA4_MLP = _in_layer({
+    "mlp.gate": "feed_forward.gate_proj.weight",
+    "mlp.up": "feed_forward.up_proj.weight",
+    "mlp.down": "feed_forward.down_proj.weight",
+})  # fmt: skip
+LLAMA4_EXPERTS = _in_layer({
+    "mlp.router": "feed_forward.router.weight",
+    "mlp.down": Stored("feed_forward.experts.down_proj"),
+    "mlp.shared_gate": "feed_forward.shared_expert.gate_proj.weight",
+    "mlp.shared_up": "feed_forward.shared_expert.up_proj.weight",
+    "mlp.shared_down": "feed_forward.shared_expert.down_proj.weight",
+})  # fmt: skip
+
+
+def _llama4(config: ModelConfig) -> Names:
+    experts = config.experts
+    if experts is None:
+        return LLAMA4_MLP
+    E, D, F = experts.count, config.d_model, experts.d_ff
+    [stored] = _in_layer({"mlp.gate": Stored("feed_forward.experts.gate_up_proj")}).values()
+    halves = {
+        (LAYERS, "mlp", name): replace(stored, part=Part((0, 0, first), (E, D, 2 * F)))
+        for name, first in (("gate", 0), ("up", F))
+    }
+    return LLAMA4_EXPERTS | halves
+
+
 FUSED = {"phi3": (("self_attn.qkv_proj", ("q", "k", "v")), ("mlp.gate_up_proj", ("gate", "up")))}
 """By family: modules that hold several of our matrices, one behind the other."""
 
@@ -167,7 +195,9 @@ def _of_layers(config: ModelConfig) -> Names:
     parts: list[Names] = [ATTENTION, norms]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
     parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks
-    if config.experts is None:
+    if config.family == "llama4_text":
+        parts += [_llama4(config)]
+    elif config.experts is None:
         parts += [MLP] + [MLP_BIAS] * config.mlp_bias
     else:
         experts = config.experts

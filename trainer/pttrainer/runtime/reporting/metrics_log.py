@@ -64,6 +64,6 @@ def _lines_until(content: bytes, step: int) -> list[bytes]:
         try:
             if json.loads(line)["step"] <= step:
                 lines.append(line + b"\n")
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return lines if step else []

@@ -40,5 +40,5 @@ def _step(line: bytes) -> int:
     """Return the step of a metrics line; 0 if the line was cut off."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0

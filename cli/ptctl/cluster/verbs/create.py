@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 from ptapi.accelerators import resolve
@@ -24,8 +25,13 @@ def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
     """Create the cluster that the flags describe, or print the requests."""
     site = Site.from_env()
     spec = spec_from_flags(name, flags)
+    if flags["dry_run"] and flags["terraform"]:
+        raise InputError("--dry-run: set with --terraform; accepted: one of them")
     if flags["dry_run"]:
         print_requests(app, replace(spec, project=flags["project"] or site.project or "PROJECT"), flags["output"])
+        return
+    if flags["terraform"]:
+        write_module(app, replace(spec, project=site.project_for(flags["project"])), Path(flags["terraform"]))
         return
     from ptctl.cluster.compute import open_compute
     from ptctl.cluster.creation import Creation
@@ -38,6 +44,19 @@ def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
     app.console.data(f"cluster {cluster.name} in {cluster.location} runs, {len(cluster.pools)} node pools")
     where = f"{spec.name} --project {spec.project} --location {spec.location}"
     app.console.say(f"next: ptctl cluster credentials {where}")
+
+
+def write_module(app: App, spec: ClusterSpec, folder: Path) -> None:
+    """Write the module. Raises InputError for a file that is there and differs."""
+    from ptctl.cluster.terraform import module
+
+    path, text = folder / "main.tf", module(spec)
+    if path.exists() and path.read_text() != text:
+        raise InputError(f"--terraform: {path} exists and differs; accepted: another directory", "or move that file")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    app.console.data(str(path))
+    app.console.say(f"next: cd {folder} && terraform init && terraform plan")
 
 
 def print_requests(app: App, spec: ClusterSpec, form: str) -> None:
