@@ -87,7 +87,7 @@ def maxtext_row(options: argparse.Namespace) -> str:
         )
         ours = ("ici_fsdp_parallelism=-1", "remat_policy=full", "attention=flash", "weight_dtype=float32")
         program = Path(__file__).with_name("maxtext_program.py")
-        words = [options.maxtext, program, options.accelerator, out, f"--flags={options.maxtext_flags}"]
+        words = [options.maxtext, program, f"--flags={options.maxtext_flags}", options.accelerator, out]
         subprocess.run([*words, "--", *shape, *ours, *options.maxtext_setting], check=True, stdout=subprocess.DEVNULL)
         text, peak = Path(f"{out}.hlo.txt").read_text(), json.loads(Path(f"{out}.json").read_text())["peak"]
     return _row("MaxText", text, peak, slice_)
