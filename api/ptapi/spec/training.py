@@ -137,8 +137,11 @@ class Training(SpecModel):
     """Quantise frozen weights (needs `lora`)."""
     precision: Precision = Precision()
     """Number formats."""
-    remat: Literal["auto", "none", "full"] = "auto"
-    """Recompute activations in the backward pass. `auto`: full on TPU and GPU, none on CPU."""
+    remat: Literal["auto", "none", "full", "save-context", "save-qkv-context"] = "auto"
+    """What of a layer's activations the backward pass computes again. `full`: all of them. `save-context`: all but
+    attention's output (MaxText's `context`), so that attention runs forward once. `save-qkv-context`: nor queries, keys
+    and values (its `query_proj`, `key_proj`, `value_proj`). `none`: only what is no product of weights (its
+    `minimal_with_context`). `auto`: full on TPU and GPU, none on CPU."""
     ema: Ema | None = None
     """Keep a float32 average of the weights, also in checkpoints; evaluation and export use it, rollouts do not.
     Unset: none."""

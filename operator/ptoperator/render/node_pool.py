@@ -3,8 +3,9 @@
 `slice_pool` is what every pool of chips has, the operator's and those that `ptctl cluster create` makes to stay.
 
 Facts: slices of several hosts are placed by topology (v4 to v6e) or by a workload policy (tpu7x); a slice of one host
-has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired but never
-upgraded under a run. Left out: what GKE adds itself (the google.com/tpu taint, accelerator and topology labels).
+has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired, and are
+upgraded when GKE does so: a cluster's maintenance exclusion keeps that from runs. Left out: what GKE adds itself (the
+google.com/tpu taint, accelerator and topology labels).
 """
 
 import hashlib
@@ -59,7 +60,8 @@ def slice_pool(accelerator: Slice, option: CapacityOption, zone: str, name: str)
         "initial_node_count": 0 if grows else accelerator.vms,
         "locations": [zone],
         "config": {"machine_type": accelerator.machine_type, **_purchase(option), **BASIC_CONFIG},
-        "management": {"auto_upgrade": False, "auto_repair": not grows},
+        # GKE refuses a pool without upgrades in a cluster with a release channel
+        "management": {"auto_upgrade": True, "auto_repair": not grows},
         "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
     }
     if grows:

@@ -22,6 +22,10 @@ QUOTA = (
 )
 
 
+IN_CHANNEL = {"release_channel": {"channel": "REGULAR"}}
+"""As GKE makes clusters unless it is told otherwise; clusters without a channel come to an end."""
+
+
 class Refusal(Exception):
     """A call is refused. code: gRPC's name."""
 
@@ -119,7 +123,7 @@ class GkeModel:
     is_serial: bool = False
     fault_for: Callable[[PoolRecord], Fault | None] = lambda pool: None
     on_nodes: Callable[[PoolRecord], None] = lambda pool: None
-    cluster: ClusterRecord | None = field(default_factory=lambda: ClusterRecord({"name": "c"}))
+    cluster: ClusterRecord | None = field(default_factory=lambda: ClusterRecord({"name": "c", **IN_CHANNEL}))
     cluster_fault: Fault | None = None
     clusters_made: list[str] = field(default_factory=list)
     pools: dict[str, PoolRecord] = field(default_factory=dict)
@@ -180,6 +184,7 @@ class GkeModel:
             raise Refusal("FAILED_PRECONDITION", "the cluster is not there yet")
         self._refuse_second_change()
         pool = PoolRecord(manifest)
+        self._refuse_without_upgrades(manifest)
         if pool.name in self.pools:
             raise Refusal("ALREADY_EXISTS", f"Already exists: nodePools/{pool.name}.")
         fault = self.fault_for(pool) or Fault()
@@ -294,6 +299,11 @@ class GkeModel:
         if self.is_serial and running is not None:
             words = f"Cluster is running incompatible operation {running.name}."
             raise Refusal("FAILED_PRECONDITION", words)
+
+    def _refuse_without_upgrades(self, manifest: dict[str, Any]) -> None:
+        channel = self.cluster and (self.cluster.manifest.get("release_channel") or {}).get("channel")
+        if channel and not (manifest.get("management") or {"auto_upgrade": True})["auto_upgrade"]:
+            raise Refusal("INVALID_ARGUMENT", f"Auto_upgrade cannot be false when release_channel {channel} is set.")
 
     def _note_doubles(self, pool: PoolRecord) -> None:
         """Two pools for one slice of one job, both not on their way out."""

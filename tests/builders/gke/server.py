@@ -183,6 +183,7 @@ def _manifest(pool: Any) -> dict[str, Any]:
         "locations": list(pool.locations),
         "initial_node_count": pool.initial_node_count,
         "autoscaling": {"total_max_node_count": pool.autoscaling.total_max_node_count},
+        "management": {"auto_upgrade": pool.management.auto_upgrade},
         "queued_provisioning": {"enabled": pool.queued_provisioning.enabled},
         "placement_policy": {
             "tpu_topology": pool.placement_policy.tpu_topology,

@@ -49,15 +49,14 @@ def test_it_runs_and_prints_its_figures(name: str, tmp_path: Path) -> None:
     assert any(character.isdigit() for character in done.stdout)
 
 
-@pytest.mark.parametrize("name", ["sft", "grpo"])
-def test_a_trial_of_the_learning_curves_trains(name: str, tmp_path: Path) -> None:
+def test_a_trial_of_the_learning_curves_trains(tmp_path: Path) -> None:
     """Three steps of `sorting`, from `random://tiny`."""
     sys.path.append(str(BENCHMARKS / "learning"))
     import trial as learning  # it is in no package
     from tasks import TASKS
 
     task = TASKS["sorting"]
-    known = task.trial(name)
+    known = task.trial("grpo")
 
     def short(place: Any) -> dict[str, Any]:
         spec = known.spec(place)

@@ -6,6 +6,7 @@ Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e
 import importlib.util
 import os
 import re
+from functools import cache
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from pttrainer.batch import Batch
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.config import Experts
 from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.models.structure import Remat
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.train_step.program import Program
@@ -67,12 +69,42 @@ def test_a_mesh_that_splits_rows_takes_the_plain_computation() -> None:
     assert KERNEL not in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, sequence=2)
 
 
+def test_a_torus_gathers_and_does_not_sum() -> None:
+    devices = tpu_topology.devices(accelerators.resolve("v5p-128"))
+    rows = NamedSharding(sharding.make_mesh((1, len(devices)), devices), PartitionSpec("fsdp"))
+    x, w = (jax.ShapeDtypeStruct((size, 8192), "bfloat16", sharding=rows) for size in (64 * 128, 8192))
+    text = (
+        jax.jit(lambda x, w: x @ w, out_shardings=rows)
+        .lower(x, w)
+        .compile(compiler_options=compiler_flags.flags("v5p"))
+        .as_text()
+    )
+    assert "all-gather" in text
+    assert "all-reduce" not in text
+
+
+@cache
+def step_of_llama(remat: Remat) -> str:
+    return compiled(Model(LLAMA, "bfloat16", remat=remat), "v6e:2x2")
+
+
 def test_matrices_are_gathered_once_a_pass_and_the_embedding_not_at_all() -> None:
-    text = compiled(Model(LLAMA, "bfloat16", remat="full"), "v6e:2x2")
+    text = step_of_llama("full")
     assert len(collectives(text, "all-gather", (1, 512, 256))) == 2  # `down`: forward, and once backward
     assert len(collectives(text, "all-gather", (1, 256, 256))) == 4  # `q` and `o`
     assert len(collectives(text, "all-gather", (1000, 256))) == 1  # the head; a look-up sends rows
     assert len(collectives(text, "all-reduce", (1000, 256))) == 1
+
+
+@pytest.mark.parametrize(("remat", "runs"), [("full", 2), ("save-context", 1), ("save-qkv-context", 1), ("none", 1)])
+def test_attention_runs_forward_once_where_its_output_is_saved(remat: Remat, runs: int) -> None:
+    kernels = re.findall(r"%(splash_mha_fwd\S*) = .* custom-call\(", step_of_llama(remat))
+    assert len(kernels) == runs
+
+
+def test_rotations_do_not_cut_heads_in_halves() -> None:
+    halves = r"\[2,256,[24],32\]"  # of 2 rows a device, and its query and key heads
+    assert not re.search(halves, step_of_llama("full"))
 
 
 def collectives(text: str, kind: str, shape: tuple[int, ...]) -> list[str]:

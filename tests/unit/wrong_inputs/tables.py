@@ -1,6 +1,6 @@
 """Tables of wrong inputs: a line that says what is given, then, indented, exactly what it is answered.
 
-`UPDATE_GOLDEN=1` rewrites the answers, to be read in the diff. A wrong input is added by its line alone.
+`make golden` rewrites the answers, to be read in the diff. A wrong input is added by its line alone.
 """
 
 import json

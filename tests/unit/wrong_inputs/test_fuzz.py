@@ -73,9 +73,9 @@ def changed(draw: st.DrawFn, documents: Any, most: int = 3) -> Any:
     """A good document with some values replaced, taken away, or under another key."""
     document = copy.deepcopy(draw(st.sampled_from(documents)))
     for _ in range(draw(st.integers(1, most))):
-        found = places(document)
-        assume(found)
-        node, step = draw(st.sampled_from(found))
+        changeable = places(document)
+        assume(changeable)
+        node, step = draw(st.sampled_from(changeable))
         kind = draw(st.sampled_from(["replace", "replace", "remove", "rename", "wrap"]))
         if kind == "replace":
             node[step] = draw(VALUES)

@@ -12,11 +12,11 @@ from ptapi.load import load_job, parse_job
 TEXT = yaml.safe_dump(GOOD)
 
 
-def test_wrong_field_is_refused_with_its_value_and_what_is_accepted() -> None:
+def test_golden_wrong_field_is_refused_with_its_value_and_what_is_accepted() -> None:
     tables.check("job_fields", _answer_to_fields)
 
 
-def test_text_that_is_no_job_is_refused_with_its_line() -> None:
+def test_golden_text_that_is_no_job_is_refused_with_its_line() -> None:
     tables.check("job_texts", _answer_to_text)
 
 

@@ -5,7 +5,7 @@ from tests.unit.wrong_inputs import tables
 from pttrainer.environments.tool_call_parsing import parse_calls
 
 
-def test_wrong_tool_call_is_a_call_with_an_error() -> None:
+def test_golden_wrong_tool_call_is_a_call_with_an_error() -> None:
     tables.check("tool_calls", _answer)
 
 

@@ -1,6 +1,6 @@
 """The number of tokens that go through the output head at once (`chunking`): arithmetic alone.
 
-Letters: B rows, T tokens, V vocabulary.
+Letters: B rows, T tokens, V vocabulary, D model.
 """
 
 CHUNK_ELEMENTS = 2**22
@@ -11,16 +11,20 @@ than computing (a v6e computes 560 operations in the time of reading a byte); at
 LARGE_ELEMENTS, LARGE_TOKENS = 2**28, 2048
 """Where a device has many tokens: every chunk reads and writes the sum of the head's gradient, so a few large ones
 are faster. At most 1 GB."""
-TOKENS_PER_CHUNK_TOKEN = 12
-"""A large chunk has at most this part of a device's tokens, so that its logits take less memory than a layer does."""
+LARGE_WIDTHS = 2
+"""A large chunk's logits are at most so many times the numbers of the stream between layers: so they take less memory
+than a layer's backward pass does."""
 
 
-def largest_chunk(B: int, T: int, V: int, devices: int, platform: str) -> int:
-    """Return tokens per row and chunk, for split rows: a power of two, so that few lengths leave a rest."""
+def largest_chunk(B: int, T: int, V: int, devices: int, platform: str, D: int = 0) -> int:
+    """Return tokens per row and chunk, for split rows: a power of two, so that few lengths leave a rest.
+
+    D: of the model, where a chunk's gradients are computed with its logits at hand; else 0, for no large chunks.
+    """
     each = CHUNK_ELEMENTS
     if platform != "cpu":
-        large = min(LARGE_TOKENS, B * T // devices // TOKENS_PER_CHUNK_TOKEN)
-        each = max(min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V), min(LARGE_ELEMENTS, large * V))
+        large = min(LARGE_ELEMENTS, LARGE_TOKENS * V, LARGE_WIDTHS * D * B * T // devices)
+        each = max(min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V), large)
     size = 1
     while size * 2 <= T and size * 2 * B * V <= each * devices:
         size *= 2

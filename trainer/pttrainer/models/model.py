@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from pttrainer.batch import Prompts
 from pttrainer.models import decode_backend, parameters
@@ -360,12 +361,14 @@ class Model(ModelStructure):
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
                 scoring = _scoring(config, sinks_N)
+                q, k, v = checkpoint_name((q, k, v), QKV)
                 if isinstance(mask, shared_prefix.Masks):
-                    return shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), None
+                    return checkpoint_name(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), CONTEXT), None
                 kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
                 has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
                 if kernel == "plain" or has_chunks:
-                    return attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring), None
+                    out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring)
+                    return checkpoint_name(out, CONTEXT), None
                 return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
 
             x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT, drop)
@@ -525,14 +528,26 @@ def _cast(params: Params, dtype: str) -> Params:
 
 _LayerFunction = Callable[[Array, Any], tuple[Array, Any]]
 
+QKV, CONTEXT = "qkv", "context"
+"""Names of queries, keys and values as attention reads them, and of the output of attention without a kernel."""
+
+SAVED: dict[Remat, list[str]] = {
+    "save-context": [CONTEXT, flash_kernels.KERNEL_OUT],
+    "save-qkv-context": [QKV, CONTEXT, flash_kernels.KERNEL_OUT],
+}
+
 
 def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
     """Apply rematerialisation.
 
-    `full` keeps a layer's input only. `none` keeps the results of its weights' products and recomputes everything
-    else: writing and reading those arrays costs more than computing them again (36% of a step on CPU).
+    `full` keeps a layer's input only, the policies of `SAVED` the arrays of these names too. `none` keeps the results
+    of its weights' products and of attention's kernel, and recomputes everything else: writing and reading those
+    arrays costs more than computing them again (36% of a step on CPU).
     """
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "none" else None
+    policies = jax.checkpoint_policies
+    policy = None if remat == "full" else policies.save_only_these_names(*SAVED.get(remat, [flash_kernels.KERNEL_OUT]))
+    if policy is not None and remat == "none":
+        policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, policy)
     return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 
 

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -124,14 +125,12 @@ FAULTS: dict[str, Twist] = {
 }
 
 
+@cache
 def calls_of_a_whole_run() -> int:
     site = Site()
     with site.server:
         site.create()
         return site.server.calls.total()
-
-
-CALLS = calls_of_a_whole_run()
 
 
 def check_one_cluster_and_nothing_else(site: Site) -> None:
@@ -142,7 +141,7 @@ def check_one_cluster_and_nothing_else(site: Site) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_request_may_go_wrong(fault: str) -> None:
-    for at in range(1, CALLS + 1):
+    for at in range(1, calls_of_a_whole_run() + 1):
         site = Site()
         with site.server:
             site.nth(at, FAULTS[fault])
@@ -152,13 +151,20 @@ def test_any_request_may_go_wrong(fault: str) -> None:
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before the request", "before its answer"])
 def test_killed_anywhere_and_run_again(is_after: bool) -> None:
-    for at in range(1, CALLS + 1):
+    for at in range(1, calls_of_a_whole_run() + 1):
         site = Site()
         with site.server:
             with pytest.raises(Killed):
                 site.create(client=Struck(connect(site.server.endpoint), at, is_after=is_after))
             site.create()
             check_one_cluster_and_nothing_else(site)
+
+
+def test_a_cluster_that_google_upgrades_for_long_is_waited_for(site: Site) -> None:
+    site.create(SPEC)
+    site.model.upgrade(600.0)  # and from then on one change at a time
+    site.create()
+    check_one_cluster_and_nothing_else(site)
 
 
 def test_operations_that_vanish_change_nothing(site: Site) -> None:
@@ -269,7 +275,7 @@ def test_the_wait_says_what_for_since_when_and_how_long_still(site: Site) -> Non
     site.create(SPEC)
     lines = site.err.getvalue().splitlines()
     assert lines[0] == "create cluster tpus"
-    assert "waiting for cluster tpus, 60s, about 7m left" in lines
+    assert "waiting 60s, about 7m left: cluster tpus" in lines
     assert "create node pool cpu-np" in lines
 
 

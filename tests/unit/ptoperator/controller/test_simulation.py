@@ -158,12 +158,17 @@ class Life:
         self.world.api.create(POSTTRAINJOBS, job_manifest(NAME, **spec))
 
     def _look(self) -> None:
-        keys = self.operator.due() or ([KEY] if self.rng.random() < 0.1 else [])
-        for key in keys[:1]:
+        for key in self._keys():
             try:
                 self.operator.look(key)
             except Crash:
-                self.operator.restart()
+                self._restart()
+
+    def _keys(self) -> list[tuple[str, str]]:
+        return (self.operator.due() or ([KEY] if self.rng.random() < 0.1 else []))[:1]
+
+    def _restart(self) -> None:
+        self.operator.restart()
 
     def _hear(self) -> None:
         """One watch is told more; the others may lag behind it by any number of changes."""
@@ -174,8 +179,12 @@ class Life:
         self.operator.list_anew(self.rng.choice(WATCHED))
 
     def _pod(self) -> Manifest | None:
-        live = [pod for pod in self.world.unfinished if "deletionTimestamp" not in pod["metadata"]]
+        live = [pod for pod in self.world.unfinished if "deletionTimestamp" not in pod["metadata"] and self._fits(pod)]
         return self.rng.choice(live) if live else None
+
+    def _fits(self, pod: Manifest) -> bool:
+        """Whether there are nodes that the pod may run on."""
+        return True
 
     def _start(self) -> None:
         pod = self._pod()

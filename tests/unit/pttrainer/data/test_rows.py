@@ -118,5 +118,5 @@ def test_files_that_cannot_be_read_name_the_field(tmp_path: Path, path: str, mes
 
 def test_bytes_that_are_not_utf8_name_the_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
-    with pytest.raises(DataError, match="line 2: is not valid JSON"):
+    with pytest.raises(DataError, match="line 2: is not UTF-8"):
         load(DataSource(uri=f"file://{tmp_path}/rows.jsonl"))

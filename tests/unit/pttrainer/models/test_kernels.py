@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from pttrainer.models.attention import flash_kernels, splash_blocks
+from pttrainer.models.attention import flash_kernels, rope, splash_blocks
 from pttrainer.models.attention.dot_product import Scoring, attend_packed, packed_mask, packed_window, query_block
 from pttrainer.models.attention.flash_kernels import Kernel, Problem
+from pttrainer.models.config import Rope
 from pttrainer.runtime.distributed import logical_axes
 
 TOLERANCE = 2e-5
@@ -143,6 +144,18 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
         fused = _values_and_gradients(_splash, inputs, 20, None)
     for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rotating_by_a_product_gives_the_same_bits(dtype: str) -> None:
+    x, pull = (jax.random.normal(jax.random.key(i), (2, 7, 3, 16)).astype(dtype) for i in (0, 1))
+    cos, sin = rope.rotation(Rope(10_000.0), 16, jnp.arange(14).reshape(2, 7))
+    np.testing.assert_array_equal(rope.rotate_by_product(x, cos, sin), rope.rotate(x, cos, sin))
+    ours, halves = (
+        jax.vjp(lambda x, rotate=rotate: rotate(x, cos, sin), x)[1](pull)[0]
+        for rotate in (rope.rotate_by_product, rope.rotate)
+    )
+    np.testing.assert_array_equal(ours, halves)
 
 
 def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

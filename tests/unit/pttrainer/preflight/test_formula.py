@@ -67,11 +67,24 @@ def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() ->
         parts = formula.memory(shapes_of(spec("qwen3-4b", "v4-8", **fields))).parts
         return next(part.bytes for part in parts if part.name == "activations kept for the backward pass")
 
-    stream, products = 2560, 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
+    stream = 2560 + 4096  # and attention's output
+    products = 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
     assert kept() == 2 * 36 * 1024 * (stream + products)
     assert kept(lora={"rank": 16}) == 2 * 36 * 1024 * (stream + 2 * products + 7 * 16)
     of_attention = 4096 + 2 * 1024 + 2560 + 4 * 16
     assert kept(lora={"rank": 16, "targets": "attention"}) == 2 * 36 * 1024 * (stream + products + of_attention)
+
+
+def test_each_policy_keeps_what_its_name_says() -> None:
+    def kept(remat: str) -> int:
+        of = shapes_of(spec("qwen3-4b", "v4-8", batchSize=4, sequenceLength=1024, remat=remat))
+        parts = formula.memory(of).parts
+        sizes = (part.bytes for part in parts if part.name == "activations kept for the backward pass")
+        return next(sizes) // (2 * 36 * 1024)
+
+    assert kept("full") == 2560
+    assert kept("save-context") == 2560 + 4096
+    assert kept("save-qkv-context") == 2560 + 4096 + (4096 + 2 * 1024)
 
 
 def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:

@@ -26,6 +26,9 @@ from pttrainer.runtime.distributed import sharding
 
 Kernel = Literal["plain", "splash", "cudnn"]
 
+KERNEL_OUT = "attention kernel"
+"""The name of splash's result, and of what its backward pass reads besides its inputs, for rematerialisation."""
+
 CUDNN_HEAD = 128
 CUDNN_HEAD_HOPPER = 256
 _HOPPER_OR_LATER = ("H100", "H200", "H20", "H800", "GH200", "B100", "B200", "GB200", "B300", "GB300")
@@ -188,6 +191,7 @@ def _splash(
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=scoring.softcap,
+        residual_checkpoint_name=KERNEL_OUT,
         interpret=interpret,
     )
     sinks_N = None if scoring.sinks_N is None else scoring.sinks_N.astype(jnp.float32)

@@ -6,12 +6,16 @@ wrong by 3.5 logits without a failing test.
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from pttrainer.models.config import LinearScaling, Llama3Scaling, QueryScaling, Rope, YarnScaling
+from pttrainer.runtime.distributed import sharding
 
+_EXACT = jax.lax.Precision.HIGHEST
+"""Numbers of float32 stay whole in a product; those of 16 bits always do."""
 Rotation = tuple[Array, ...]
 """Cosine and sine [B, T, R], float32, if R pairs turn; where queries are scaled by position, their factor [B, T]."""
 
@@ -100,6 +104,41 @@ def rotate(x_BTNH: Array, cos_BTR: Array, sin_BTR: Array) -> Array:
     if turning < x_BTNH.shape[-1]:
         rotated = rotate(x_BTNH[..., :turning], cos_BTR, sin_BTR)
         return jnp.concatenate([rotated, x_BTNH[..., turning:]], axis=-1)
+    if sharding.chip()[0] == "tpu" and x_BTNH.shape[1] > 1:
+        return rotate_by_product(x_BTNH, cos_BTR, sin_BTR)
     first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
     cos, sin = cos_BTR[:, :, None, :], sin_BTR[:, :, None, :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x_BTNH.dtype)
+
+
+@jax.custom_vjp
+def rotate_by_product(x_BTNH: Array, cos_BTR: Array, sin_BTR: Array) -> Array:
+    """Rotate like `rotate`, with a product in place of the halves.
+
+    A TPU's tiles have 128 numbers, so the halves of a head are copies of half-filled tiles, made anew in every pass.
+    The product with a matrix of 0, 1 and -1 is exact, and costs a quarter of a percent of a layer's arithmetic.
+    """
+    cos, sin = (jnp.concatenate([half, half], axis=-1)[:, :, None, :] for half in (cos_BTR, sin_BTR))
+    turned_BTNH = jnp.matmul(x_BTNH, _quarter_turn(x_BTNH), precision=_EXACT, preferred_element_type=jnp.float32)
+    return (x_BTNH.astype(jnp.float32) * cos + turned_BTNH * sin).astype(x_BTNH.dtype)
+
+
+def _rotated(x_BTNH: Array, cos_BTR: Array, sin_BTR: Array) -> tuple[Array, tuple[Array, Array]]:
+    return rotate_by_product(x_BTNH, cos_BTR, sin_BTR), (cos_BTR, sin_BTR)
+
+
+def _rotated_back(saved: tuple[Array, Array], gradient_BTNH: Array) -> tuple[Array, Array, Array]:
+    """Return the gradients: of positions there is none."""
+    cos_BTR, sin_BTR = saved
+    return rotate_by_product(gradient_BTNH, cos_BTR, -sin_BTR), jnp.zeros_like(cos_BTR), jnp.zeros_like(sin_BTR)
+
+
+rotate_by_product.defvjp(_rotated, _rotated_back)
+
+
+def _quarter_turn(x_BTNH: Array) -> Array:
+    """Return the matrix [H, H] that turns (first, second) into (-second, first)."""
+    H = x_BTNH.shape[-1]
+    half = jnp.eye(H // 2, dtype=x_BTNH.dtype)
+    none = jnp.zeros_like(half)
+    return jnp.block([[none, half], [-half, none]])

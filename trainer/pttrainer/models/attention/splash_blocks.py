@@ -68,8 +68,8 @@ def _cycles(
 ) -> float:
     """Return the cycles of a head of one row."""
     blocks = length // tokens
-    seen = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
-    pairs = seen * (seen + 1) // 2 + (blocks - seen) * seen
+    visible = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
+    pairs = visible * (visible + 1) // 2 + (blocks - visible) * visible
     total = pairs * cycles[0] + blocks * cycles[1]
     if kernel != "fused":
         return total

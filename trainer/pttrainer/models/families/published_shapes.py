@@ -1,8 +1,8 @@
 """The published shapes of open models, from their `config.json`, for preflight and benchmarks.
 
 No weights and no download: `random://llama3.1-70b` has the shape only. They use the same readers as a downloaded file
-(`families`), so windows, norms and rotary scalings are the real model's. Gemma 3 is its text part. Left out: end
-tokens, because random models use bytes.
+(`families`), so windows, norms and rotary scalings are the real model's. Gemma 3 and Llama 4 are their text parts. Left
+out: end tokens, because random models use bytes.
 """
 
 from functools import cache
@@ -103,6 +103,13 @@ _MISTRAL = {
     "model_type": "mistral", **_sizes(4096, 14_336, 32, 32, 8, 128), "vocab_size": 32_768, "rope_theta": 1_000_000.0,
     "max_position_embeddings": 32_768, "sliding_window": None, "tie_word_embeddings": False,
 }  # fmt: skip
+_LLAMA4 = {
+    "model_type": "llama4_text", **_sizes(5120, 8192, 48, 40, 8, 128), "max_position_embeddings": 10_485_760,
+    "rope_scaling": {
+        "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
+}  # fmt: skip
 _MISTRAL_SMALL = {
     **_MISTRAL, **_sizes(5120, 32_768, 40, 32, 8, 128), "vocab_size": 131_072, "rope_theta": 1e9,
     "max_position_embeddings": 131_072,
@@ -131,6 +138,7 @@ RAW: dict[str, Raw] = {
     "gemma3-12b": _gemma3(_sizes(3840, 15_360, 48, 16, 8, 256), 256),
     "gemma3-27b": _gemma3(_sizes(5376, 21_504, 62, 32, 16, 128), 168),
     "mistral-7b": _MISTRAL,
+    "llama4-scout": _LLAMA4,
     "mistral-small-24b": _MISTRAL_SMALL,
     "ministral3-3b": _ministral3(_sizes(3072, 9216, 26, 32, 8, 128), tied=True),
     "ministral3-8b": _ministral3(_sizes(4096, 14_336, 34, 32, 8, 128), tied=False),
