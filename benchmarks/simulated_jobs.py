@@ -7,7 +7,7 @@ nodes that fit a hundredth of them; else each has its own CPU node. Prints looks
 calls per job by verb and kind, how long a look had to wait for its turn, and the memory of the process, in which the
 pretended API server is contained.
 
-    python benchmarks/simulated_jobs.py [--jobs 5000] [--line]
+    python benchmarks/simulated_jobs.py [--jobs 5000] [--line] [--most-calls 16]
 """
 
 import argparse
@@ -235,6 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--line", action="store_true", help="let all jobs stand in line for few nodes")
+    parser.add_argument("--most-calls", type=float, help="fail if a job takes more API calls than this")
     options = parser.parse_args()
     run_directory._read_bytes = lambda uri: None  # nothing trains
     before_mb = psutil.Process().memory_info().rss / 2**20
@@ -249,6 +250,8 @@ def main() -> None:
     print(f"longest wait of a look: {simulation.longest_s:.1f} s")
     print(f"API calls: {calls.total() / count:.1f} per job")
     print(", ".join(f"{name} {number / count:.1f}" for name, number in calls.most_common()))
+    if options.most_calls and calls.total() > options.most_calls * count:
+        raise SystemExit(f"{calls.total() / count:.1f} API calls per job, more than {options.most_calls:g}")
     print(f"memory: {memory_mb:.0f} MB, {memory_mb - before_mb:.0f} MB of them for jobs and the pretended API server")
 
 

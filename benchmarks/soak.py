@@ -32,7 +32,7 @@ from aiohttp import web
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.builders.cluster.operator_process import WriteProxy
-from tests.builders.gke.model import GkeModel
+from tests.builders.gke.model import GkeModel, PoolRecord
 from tests.builders.gke.nodes import GkeNodes
 from tests.builders.gke.server import GkeServer
 from thousand_jobs import Operator, calls, job
@@ -247,7 +247,7 @@ def _stretch(options: argparse.Namespace, kube: Kube, kubeconfig: Path, data_dir
         FaultyProxy(kubeconfig, Path(folder), lambda moment, what: True) as proxy,
         GkeServer(model) as server,
     ):
-        model.on_nodes = nodes.on_nodes
+        model.on_nodes = _patiently(nodes.on_nodes)
         operator = Operator(proxy.kubeconfig, options.state, server)
         operator.start()
         rng = random.Random(number)
@@ -257,6 +257,20 @@ def _stretch(options: argparse.Namespace, kube: Kube, kubeconfig: Path, data_dir
             )
         finally:
             operator.stop()
+
+
+def _patiently(on_nodes: Callable[[PoolRecord], None]) -> Callable[[PoolRecord], None]:
+    """Let pretended nodes wait while the API server is away: a pool that they fail would stay for ever."""
+
+    def tried(pool: PoolRecord) -> None:
+        while True:
+            try:
+                on_nodes(pool)
+                return
+            except ApiError:
+                time.sleep(0.5)
+
+    return tried
 
 
 def _report(records: Path) -> None:

@@ -69,11 +69,11 @@ class LocalCopy:
 
     def record(self, item: Manifest) -> Manifest:
         """Take over the server's answer to our own read, create or update; return the newest of the object."""
-        named = self.trim({"apiVersion": self.resource.api_version, "kind": self.resource.kind, **item})
         with self._lock:
             known = self._items.get(key_of(item))
             if known is not None and version_of(known) >= version_of(item):
                 return known
+            named = self.trim({"apiVersion": self.resource.api_version, "kind": self.resource.kind, **item})
             if version_of(item) > self._watched_version:  # else the watch has passed it, perhaps even its deletion
                 self._unheard[key_of(item)] = self._put(named)
             return named

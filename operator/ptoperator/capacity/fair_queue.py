@@ -14,7 +14,7 @@ Left out: jobs with `queue` (Kueue orders those), CPUs, and what other workloads
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -57,6 +57,35 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class _Queue:
+    """One queue in order. ahead: by the uid of each waiting job, how many wait before it."""
+
+    claims: dict[str, Claim]
+    ahead: dict[str, int]
+    held: int
+    provisioning: tuple[Claim, ...]
+
+
+class Claims(tuple[Claim, ...]):
+    """Claims at one moment. A queue is put in order once, whoever asks: of thousands of jobs each does."""
+
+    def __init__(self, claims: Iterable[Claim] = ()) -> None:
+        self._queues: dict[str, _Queue] = {}
+
+    def queue(self, name: str) -> _Queue:
+        """Return one queue."""
+        if name not in self._queues:
+            claims = [each for each in self if each.queue == name]
+            self._queues[name] = _Queue(
+                claims={each.uid: each for each in claims},
+                ahead={each.uid: at for at, each in enumerate(order(claims))},
+                held=sum(each.hosts for each in claims if not each.is_waiting),
+                provisioning=tuple(each for each in claims if each.is_provisioning),
+            )
+        return self._queues[name]
+
+
+@dataclass(frozen=True)
 class CompetingJobs:
     """All claims.
 
@@ -64,7 +93,7 @@ class CompetingJobs:
     the job's PriorityClass. created: when the job was created.
     """
 
-    claims: tuple[Claim, ...] = ()
+    claims: Claims = field(default_factory=Claims)
     nodes: int | None = None
     priority: int = 0
     created: str = ""
@@ -146,18 +175,17 @@ def order(claims: Iterable[Claim]) -> list[Claim]:
     return ordered
 
 
-def queue_position(mine: Claim, competing: Iterable[Claim], total: int | None, now: datetime) -> QueuePosition:
+def queue_position(mine: Claim, competing: Claims, total: int | None, now: datetime) -> QueuePosition:
     """Return the job's position, and whether its turn is now.
 
     total: VMs of the queue; None if unknown, or if the existing nodes are not counted yet: then the turn may come. With
     a total, turns are given while all claims fit. Without one, and for one job more than the existing nodes can take
     (an autoscaler may add more), a turn is given while no other job takes chips.
     """
-    others = tuple(each for each in competing if each.queue == mine.queue and each.uid != mine.uid)
-    waiting = order((*others, mine))
-    ahead = next(at for at, each in enumerate(waiting) if each.uid == mine.uid)
-    held = sum(each.hosts for each in others if not each.is_waiting)
-    provisioning = [each for each in others if each.is_provisioning]
+    queue = competing.queue(mine.queue)
+    if queue.claims.get(mine.uid) != mine:
+        queue = Claims((*(each for each in competing if each.uid != mine.uid), mine)).queue(mine.queue)
+    ahead, held, provisioning = queue.ahead[mine.uid], queue.held, queue.provisioning
     is_existing = mine.queue.startswith("existing ")
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
@@ -176,8 +204,16 @@ def ahead_message(ahead: int) -> str:
 
 def first(queue: str, claims: Iterable[Claim]) -> str:
     """Return the uid of the job at the head of a queue; empty if none waits."""
-    waiting = order(each for each in claims if each.queue == queue)
-    return waiting[0].uid if waiting else ""
+    held = Counter[str]()
+    heads: dict[str, Claim] = {}
+    for each in claims:
+        if each.queue != queue:
+            continue
+        if not each.is_waiting:
+            held[each.namespace] += each.hosts
+        elif each.namespace not in heads or _within(each) < _within(heads[each.namespace]):
+            heads[each.namespace] = each
+    return min(heads.values(), key=lambda each: _between(each, held[each.namespace])).uid if heads else ""
 
 
 def _within(claim: Claim) -> tuple[Any, ...]:

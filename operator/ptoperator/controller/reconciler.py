@@ -72,7 +72,8 @@ class Reconciler:
             return self._reconcile(key, is_news=True, live=live | missing)
         if planned.gives_turn:
             with self.cache.admission_lock:
-                state = with_fresh_claims(self.client, self.cache, state, self.namespaces)
+                reader = CachedReader(self.client, self.copies)
+                state = with_fresh_claims(reader, self.cache, state, self.namespaces)
                 return self._carry_out(key, state, plan(state, self.settings))
         return self._carry_out(key, state, planned)
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from ptapi.conditions import ConditionType
 from ptkube.objects import label
 from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
-from ptoperator.capacity.fair_queue import Claim, claim_of, first
+from ptoperator.capacity.fair_queue import Claim, Claims, claim_of, first
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
 from ptoperator.job import JobObject, read_job
@@ -65,6 +65,8 @@ class JobCache:
     _resynced: dict[Key, datetime] = field(default_factory=dict)
     _outdated: set[Key] = field(default_factory=set)
     _moved: set[str] = field(default_factory=set)
+    _claims: Claims | None = None
+    _all_read: datetime | None = None
     admission_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a turn in a line is given: from reading everybody's place to writing it."""
 
@@ -155,10 +157,20 @@ class JobCache:
         older = [each for each in others if not each.is_refused and each.age < mine.age]
         return "/".join(min(older, key=lambda each: each.age).job.key) if older else ""
 
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> Claims:
         """Return the jobs that queue for chips or hold queued ones, as of the latest events."""
         with self._lock:
-            return tuple(entry.claim for entry in self._jobs.values() if entry.claim is not None)
+            if self._claims is None:
+                self._claims = Claims(entry.claim for entry in self._jobs.values() if entry.claim is not None)
+            return self._claims
+
+    def note_all_read(self, now: datetime) -> None:
+        """Record that all jobs were read from the API server."""
+        self._all_read = now
+
+    def are_all_known(self, now: datetime) -> bool:
+        """Return True if all jobs were just read: since then only this operator gave a turn, and it has noted that."""
+        return self._all_read is not None and now - self._all_read <= _STILL_FRESH
 
     def next_in_queue(self) -> list[Key]:
         """Return jobs that may be next, because their queue changed since the last call."""
@@ -244,6 +256,7 @@ class JobCache:
         known = self._jobs.get(key)
         before = known.claim if known else None
         if before != claim:
+            self._claims = None
             self._moved |= {each.queue for each in (before, claim) if each is not None}
 
     def _note_pull(self, uid: str | None, errors: dict[str, str]) -> None:

@@ -7,13 +7,14 @@ from the API server, so that neither an old cache nor a new operator gives one t
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from ptapi.accelerators import Slice
 from ptkube.errors import Forbidden, NotFound
 from ptkube.objects import holds
 from ptkube.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity import open_attempt
-from ptoperator.capacity.fair_queue import claim_of
+from ptoperator.capacity.fair_queue import Claims, claim_of
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe.cache import JobCache
@@ -36,16 +37,21 @@ def with_fresh_claims(reader: KubeReader, cache: JobCache, state: Observed, name
     """Add all jobs' claims, read now. namespaces: those served; none: all."""
     accelerator = _contended_slice(state)
     assert accelerator is not None
-    served: Sequence[str | None] = namespaces or [None]
-    jobs = [cache.note_job(job) for namespace in served for job in reader.list(POSTTRAINJOBS, namespace).items]
-    claims = tuple(filter(None, map(claim_of, jobs)))
+    claims = cache.claims() if cache.are_all_known(state.now) else _read_claims(reader, cache, state.now, namespaces)
     nodes = _free_hosts(reader, accelerator)
     return replace(state, competing=replace(state.competing, claims=claims, nodes=nodes))
 
 
+def _read_claims(reader: KubeReader, cache: JobCache, now: datetime, namespaces: Sequence[str]) -> Claims:
+    served: Sequence[str | None] = namespaces or [None]
+    jobs = [cache.note_job(job) for namespace in served for job in reader.list(POSTTRAINJOBS, namespace).items]
+    cache.note_all_read(now)
+    return Claims(filter(None, map(claim_of, jobs)))
+
+
 def without_claims(state: Observed) -> Observed:
     """Drop the claims before the observation is kept: of a thousand waiting jobs they would be a million."""
-    return replace(state, competing=replace(state.competing, claims=())) if state.competing.claims else state
+    return replace(state, competing=replace(state.competing, claims=Claims())) if state.competing.claims else state
 
 
 def _contended_slice(state: Observed) -> Slice | None:

@@ -116,11 +116,8 @@ class CachedReader:
     ) -> ListResult:
         """Return the objects that match a label and a field selector; of a watched kind those of one job."""
         copy = self.copies.of(r, namespace)
-        if copy is None or fields or r is POSTTRAINJOBS:
-            listed: ListResult = self.kube.list(r, namespace, labels=labels, fields=fields)
-            return listed
-        if r in self.live:
-            items = self.kube.list(r, namespace, labels=labels).items
+        if copy is None or r is POSTTRAINJOBS or r in self.live:
+            items = self.kube.list(r, namespace, labels=labels, fields=fields).items
             return ListResult([self.copies.record(r, item) for item in items], "")
         return ListResult(copy.indexed(namespace or "", str(labels).partition("=")[2]), "")
 

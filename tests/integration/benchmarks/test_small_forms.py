@@ -14,6 +14,8 @@ ALONE = ("--ours", "--turns", "1", "--steps", "4")
 SMALL = {
     "apply_to_jobset.py": ("--jobs", "2", "--idle-seconds", "1"),
     "thousand_jobs.py": ("--jobs", "20", "--restart-seconds", "1", "--most-calls", "22"),
+    "simulated_jobs.py": ("--jobs", "20", "--most-calls", "16"),
+    "soak.py": ("--minutes", "0.2", "--state", "soak", "--jobs", "2"),
     "ptctl_cpu.py": ("--jobs", "3", "--runs", "1"),
     "quick_plan.py": ("--runs", "1"),
     "sft.py": (*ALONE, "--only", "1"),

@@ -9,7 +9,8 @@ from tests.builders.operator.world import START, job_manifest
 
 from ptapi.accelerators import resolve
 from ptkube import timestamps
-from ptoperator.capacity.fair_queue import Claim, ahead_message, claim_of, order, queue_of, queue_position
+from ptoperator.capacity import fair_queue
+from ptoperator.capacity.fair_queue import Claim, Claims, ahead_message, claim_of, order, queue_of, queue_position
 from ptoperator.job import read_job
 
 QUEUE = "reservation r us-east5-a"
@@ -60,38 +61,40 @@ def test_who_was_first_stays_first_although_another_namespace_holds_less_by_now(
 
 def test_a_small_job_does_not_pass_a_large_one_that_does_not_fit_yet() -> None:
     large, small, holder = claim("j1", hosts=8), claim("j2", hosts=1), granted("j3", hosts=4, is_ready=True)
-    assert not queue_position(large, [small, holder], 8, NOW).is_now
-    position = queue_position(small, [large, holder], 8, NOW)
+    assert not queue_position(large, Claims([small, holder]), 8, NOW).is_now
+    position = queue_position(small, Claims([large, holder]), 8, NOW)
     assert (position.is_now, position.ahead, position.held) == (False, 1, 4)
 
 
 def test_turns_are_given_while_everybody_fits() -> None:
     holder, first, second = granted("j1", hosts=4), claim("j2", hosts=4), claim("j3", hosts=1)
-    assert queue_position(first, [holder, second], 8, NOW).is_now
-    assert not queue_position(second, [holder, granted("j2", hosts=4)], 8, NOW).is_now
+    assert queue_position(first, Claims([holder, second]), 8, NOW).is_now
+    assert not queue_position(second, Claims([holder, granted("j2", hosts=4)]), 8, NOW).is_now
 
 
 def test_of_a_reservation_of_unknown_size_one_job_asks_at_a_time() -> None:
     me = claim("j2")
-    assert not queue_position(me, [granted("j1")], None, NOW).is_now
-    assert queue_position(me, [granted("j1", is_ready=True)], None, NOW).is_now
+    assert not queue_position(me, Claims([granted("j1")]), None, NOW).is_now
+    assert queue_position(me, Claims([granted("j1", is_ready=True)]), None, NOW).is_now
 
 
 def test_one_job_more_than_the_nodes_take_may_ask_for_an_autoscaler_may_bring_some() -> None:
     me = claim("j3", queue=NODES, hosts=4)
     holder = granted("j1", queue=NODES, hosts=4, is_ready=True)
-    assert queue_position(me, [holder], 4, NOW).is_now
-    assert not queue_position(me, [holder, granted("j2", queue=NODES, hosts=4)], 4, NOW).is_now
+    assert queue_position(me, Claims([holder]), 4, NOW).is_now
+    assert not queue_position(me, Claims([holder, granted("j2", queue=NODES, hosts=4)]), 4, NOW).is_now
 
 
 def test_pods_that_find_no_nodes_show_that_others_have_them() -> None:
     me = claim("j2", queue=NODES, hosts=4)
-    assert queue_position(me, [granted("j1", 10, queue=NODES, hosts=4)], 16, NOW).is_now
-    assert not queue_position(me, [granted("j1", 61, queue=NODES, hosts=4)], 16, NOW).is_now
+    assert queue_position(me, Claims([granted("j1", 10, queue=NODES, hosts=4)]), 16, NOW).is_now
+    assert not queue_position(me, Claims([granted("j1", 61, queue=NODES, hosts=4)]), 16, NOW).is_now
 
 
 def test_other_lines_do_not_matter() -> None:
-    assert queue_position(claim("j2"), [granted("j1", queue="reservation other us-east5-a", hosts=100)], 4, NOW).is_now
+    assert queue_position(
+        claim("j2"), Claims([granted("j1", queue="reservation other us-east5-a", hosts=100)]), 4, NOW
+    ).is_now
 
 
 def test_cpus_and_pools_that_are_bought_have_no_line() -> None:
@@ -150,9 +153,19 @@ def test_one_job_at_most_has_its_turn_and_never_beyond_the_size(
         for index, (namespace, hosts, priority, state) in enumerate(made)
     ]
     held = sum(each.hosts for each in claims if each.granted)
-    now = [each for each in claims if not each.granted and queue_position(each, claims, total, NOW).is_now]
+    now = [each for each in claims if not each.granted and queue_position(each, Claims(claims), total, NOW).is_now]
     assert len(now) <= 1
     assert all(held + each.hosts <= total for each in now)
     waiting = order(claims)
     assert sorted(names(waiting)) == sorted(each.uid for each in claims if not each.granted)
     assert [each.priority for each in waiting] == sorted((each.priority for each in waiting), reverse=True)
+
+
+def test_a_queue_is_put_in_order_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of waiting jobs each asks for its position: one order for each would be their square."""
+    orders: list[int] = []
+    monkeypatch.setattr(fair_queue, "order", lambda claims: orders.append(1) or order(claims))
+    claims = Claims(claim(f"j{number}") for number in range(50))
+    positions = [queue_position(each, claims, 4, NOW).ahead for each in claims]
+    assert sorted(positions) == list(range(50))
+    assert len(orders) == 1
