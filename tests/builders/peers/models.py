@@ -68,6 +68,18 @@ CASES: dict[str, dict[str, Any]] = {
         moe_intermediate_size=19, n_shared_experts=2, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True,
         rope_theta=1e6, n_group=4, topk_group=2,
     ),
+    "deepseek-v3": _config(
+        "deepseek_v3", num_hidden_layers=4, num_key_value_heads=6, kv_lora_rank=18, q_lora_rank=22, qk_rope_head_dim=6,
+        head_dim=6, qk_nope_head_dim=11, v_head_dim=9, n_routed_experts=8, num_experts_per_tok=3, n_group=4,
+        topk_group=2, moe_intermediate_size=19, first_k_dense_replace=2, num_nextn_predict_layers=0,
+        rope_scaling=YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
+    "kimi-k2": _config(
+        "deepseek_v3", num_hidden_layers=2, num_key_value_heads=6, kv_lora_rank=18, q_lora_rank=None, head_dim=8,
+        qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12, n_routed_experts=6, num_experts_per_tok=2, n_group=1,
+        topk_group=1, moe_intermediate_size=19, first_k_dense_replace=1, n_shared_experts=2, rope_interleave=False,
+        num_nextn_predict_layers=0,
+    ),
     "gemma-2": _config(
         "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,
         final_logit_softcapping=5.0,

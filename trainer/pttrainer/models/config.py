@@ -120,6 +120,22 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Attention whose keys and values come from one vector per token (arXiv 2405.04434).
+
+    rank: elements of that vector; query_rank: of the one that queries come from, None for none. rotary: last elements
+    of a head that turn; in keys all heads share them. value_dim: elements of a head's value. interleaved: pairs that
+    turn are stored side by side.
+    """
+
+    rank: int
+    query_rank: int | None
+    rotary: int
+    value_dim: int
+    interleaved: bool = True
+
+
+@dataclass(frozen=True)
 class LayerGroup:
     """Layers of one kind whose weights are stacked.
 
@@ -144,7 +160,8 @@ class ModelConfig:
     scale. post_norms: norms after attention and MLP too. query_scale: factor of the scores, 1/√H if None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
     attention away from all keys. image_token_id: stands for a part of an image where the model has images.
-    dense_layers: which layers have an MLP although the model has experts; empty for none.
+    dense_layers: which layers have an MLP although the model has experts; empty for none. latent: attention by a
+    latent vector; head_dim is then that of queries and keys, and there are as many of the latter as heads.
     prediction_layers: layers behind the last that predict further tokens; their weights are left out.
     """
 
@@ -181,6 +198,7 @@ class ModelConfig:
     final_softcap: float | None = None
     experts: Experts | None = None
     dense_layers: tuple[bool, ...] = ()
+    latent: Latent | None = None
     prediction_layers: int = 0
 
     def __post_init__(self) -> None:
@@ -189,8 +207,9 @@ class ModelConfig:
                 f"config.json num_attention_heads: {self.heads}: not divisible by the key/value heads; accepted: a "
                 f"multiple of num_key_value_heads ({self.kv_heads})"
             )
-        if self.head_dim % 2:
-            raise ConfigError(f"config.json head_dim: {self.head_dim}: is odd; accepted: an even number")
+        if self.rotary_dim % 2:
+            name = "head_dim" if self.latent is None else "qk_rope_head_dim"
+            raise ConfigError(f"config.json {name}: {self.rotary_dim}: is odd; accepted: an even number")
         if self.local_layers and len(self.local_layers) != self.layers:
             raise ConfigError(
                 f"config.json layer_types: has {len(self.local_layers)} entries; accepted: num_hidden_layers of them "
@@ -255,6 +274,28 @@ class ModelConfig:
         return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
 
     @property
+    def value_dim(self) -> int:
+        """Return the size of a head's value."""
+        return self.head_dim if self.latent is None else self.latent.value_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """Return the size of the part of a head that has a rotary embedding."""
+        return self.head_dim if self.latent is None else self.latent.rotary
+
+    @property
+    def cached(self) -> tuple[int, int, int]:
+        """Return heads, elements of a key and elements of a value that a layer stores of each token."""
+        if self.latent is not None:
+            return 1, self.latent.rank + self.latent.rotary, 0
+        return self.kv_heads, self.head_dim, self.head_dim
+
+    @property
+    def is_pageable(self) -> bool:
+        """Return True if every layer stores keys and values of one size, as pages hold them."""
+        return all(group.config.latent is None for group in self.groups)
+
+    @property
     def parameters(self) -> int:
         """Return the number of weights."""
         embeddings = self.vocab_size * self.d_model * (1 if self.tied_head else 2)
@@ -267,9 +308,17 @@ class ModelConfig:
     def _attention_weights(self) -> int:
         """Return the number of one layer's attention weights, including its norms."""
         q, kv, D = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.d_model
+        if self.latent is not None:
+            return self._latent_weights(self.latent) + 2 * D
         biases = (q + 2 * kv if self.qkv_bias else 0) + (D if self.o_bias else 0)
         norms = D * (4 if self.post_norms else 2) + (2 * self.head_dim if self.qk_norm else 0)
         return D * (2 * q + 2 * kv) + biases + norms + (self.heads if self.sinks else 0)
+
+    def _latent_weights(self, of: Latent) -> int:
+        q, D, ranks = self.heads * self.head_dim, self.d_model, of.rank + (of.query_rank or 0)
+        queries = D * q if of.query_rank is None else of.query_rank * (D + q)
+        expanded = self.heads * (self.head_dim - of.rotary + of.value_dim)
+        return queries + D * (of.rank + of.rotary) + of.rank * expanded + self.heads * of.value_dim * D + ranks
 
     def _mlp_weights(self) -> int:
         D, F = self.d_model, self.d_ff

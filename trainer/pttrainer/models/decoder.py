@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models import parameters
+from pttrainer.models.attention.latent import LatentAttention
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
 from pttrainer.models.lora.adapters import Adapters
@@ -35,7 +36,8 @@ class DecoderLayer(nnx.Module):
             return RMSNorm(parameters.norm(config), config)
 
         self.attention_norm = norm()
-        self.attention = Attention(config, rngs, adapters)
+        of_kind = Attention if config.latent is None else LatentAttention
+        self.attention: Attention | LatentAttention = of_kind(config, rngs, adapters)
         self.mlp_norm = norm()
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)
@@ -51,9 +53,15 @@ class DecoderLayer(nnx.Module):
         attend: Attend,
         counts_BT: Array | None = None,
         drop: Drop | None = None,
+        *,
+        is_cached: bool = False,
     ) -> tuple[Array, Any, RouterUse | None]:
-        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given."""
-        attended_BTD, attended_state = self.attention(self.attention_norm(x_BTD), rotation, attend, drop)
+        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given.
+
+        is_cached: `attend` reads a cache.
+        """
+        normed_BTD = self.attention_norm(x_BTD)
+        attended_BTD, attended_state = self.attention(normed_BTD, rotation, attend, drop, is_cached=is_cached)
         if self.attention_post_norm is not None:
             attended_BTD = self.attention_post_norm(attended_BTD)
         x_BTD = x_BTD + attended_BTD

@@ -99,8 +99,8 @@ def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) ->
 class RMSNorm(nnx.Module):
     """x / rms(x) · scale, computed in float32 (arXiv 1910.07467); zero-centred: times 1 + scale."""
 
-    def __init__(self, of: ParamSpec, config: ModelConfig) -> None:
-        self.eps, self.offset = config.norm_eps, 1.0 if config.zero_centred_norms else 0.0
+    def __init__(self, of: ParamSpec, config: ModelConfig, eps: float | None = None) -> None:
+        self.eps, self.offset = config.norm_eps if eps is None else eps, 1.0 if config.zero_centred_norms else 0.0
         self.scale = nnx.Param(jnp.full(of.shape, 1.0 - self.offset, jnp.float32), axes=of.axes)
 
     def __call__(self, x_BTD: Array) -> Array:
@@ -123,16 +123,23 @@ class Attention(nnx.Module):
         self.o = weight(rngs, of["o"], (c.heads * c.head_dim * 2 * L) ** -0.5)
         self.q_bias, self.k_bias = zeros_if(of.get("q_bias")), zeros_if(of.get("k_bias"))
         self.v_bias, self.o_bias = zeros_if(of.get("v_bias")), zeros_if(of.get("o_bias"))
-        self.q_norm = RMSNorm(parameters.head_norm(c), c) if c.qk_norm else None
-        self.k_norm = RMSNorm(parameters.head_norm(c), c) if c.qk_norm else None
+        norms = parameters.attention_norms(c)
+        self.q_norm = RMSNorm(norms["q_norm"], c) if c.qk_norm else None
+        self.k_norm = RMSNorm(norms["k_norm"], c) if c.qk_norm else None
         self.sinks = zeros_if(of.get("sinks"))
         self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
         self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
 
     def __call__(
-        self, x_BTD: Array, rotation: tuple[Array, Array], attend: Attend, drop: Drop | None = None
+        self,
+        x_BTD: Array,
+        rotation: tuple[Array, Array],
+        attend: Attend,
+        drop: Drop | None = None,
+        *,
+        is_cached: bool = False,
     ) -> tuple[Array, Any]:
-        """Return the output, and the state that `attend` kept."""
+        """Return the output, and the state that `attend` kept; a cache (is_cached) makes no difference here."""
         c = self.config
         B, T, _ = x_BTD.shape
         q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, c.head_dim)

@@ -19,7 +19,7 @@ from jax import Array
 
 from pttrainer.batch import Prompts
 from pttrainer.models import decode_backend, parameters
-from pttrainer.models.attention import flash_kernels, paged_kernel, paged_kv_cache, rope, shared_prefix
+from pttrainer.models.attention import flash_kernels, latent, paged_kernel, paged_kv_cache, rope, shared_prefix
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.dot_product import (
     Scoring,
@@ -190,7 +190,7 @@ class Model(ModelStructure):
         layers: list[Any] = []
         for i, (group, place) in enumerate(self.config.layer_places):
             block: DecoderLayer = nnx.merge(self._structure[2][group.name], self._not_before(x_BTD, layers_of[i]))
-            x_BTD, layer, _ = block(x_BTD, rotations[_view_of(group.config, place)], attends(i))
+            x_BTD, layer, _ = block(x_BTD, rotations[_view_of(group.config, place)], attends(i), is_cached=True)
             layers.append(layer)
         return self._for_head(decoder, x_BTD, None), cast(_Cache, opened._replace(layers=tuple(layers)))
 
@@ -380,13 +380,18 @@ class Model(ModelStructure):
         def of_layer(i: int) -> Attend:
             group, place = self.config.layer_places[i]
             own_mask, prompt_mask = masks[_view_of(group.config, place)]
+            rank = None if group.config.latent is None else group.config.latent.rank
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
                 own = kv.write(cache.layers[i], k, v, slot)
                 shared = cache.prompt
-                prompt = None if shared is None or prompt_mask is None else (shared.layers[i], prompt_mask)
-                scoring = _scoring(group.config, sinks_N)
-                return decode_backend.attend(q, (own, own_mask), prompt, scoring, use_kernels=use_kernels), own
+                read = own if rank is None else latent.as_stored(own, rank)
+                prompt = None
+                if shared is not None and prompt_mask is not None:
+                    of_prompt = shared.layers[i]
+                    prompt = (of_prompt if rank is None else latent.as_stored(of_prompt, rank)), prompt_mask
+                scoring, kernels = _scoring(group.config, sinks_N), use_kernels and rank is None
+                return decode_backend.attend(q, (read, own_mask), prompt, scoring, use_kernels=kernels), own
 
             return attend
 
@@ -446,7 +451,7 @@ def _kinds(config: ModelConfig) -> list[bool]:
 
 def _view_kind(config: ModelConfig, is_local: bool) -> _ViewKind:
     local = config.local_rope if is_local else None
-    return is_local, local or config.rope, config.head_dim
+    return is_local, local or config.rope, config.rotary_dim
 
 
 def _view_of(config: ModelConfig, layer: int) -> _ViewKind:

@@ -7,7 +7,7 @@ formula counts bytes with it without jax. Letters: L layers, D model, F feed-for
 import math
 from typing import NamedTuple
 
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import Latent, ModelConfig
 from pttrainer.models.weights.hf_names import Path
 
 Axes = tuple[str | None, ...]
@@ -55,8 +55,7 @@ def _of_layers(c: ModelConfig) -> Weights:
     parts = {"attention": attention(c), "mlp": feed_forward(c)}
     params: Weights = {(part, name): one for part, named in parts.items() for name, one in named.items()}
     params |= {(name, "scale"): norm(c) for name in norms(c)}
-    if c.qk_norm:
-        params |= {("attention", name, "scale"): head_norm(c) for name in ("q_norm", "k_norm")}
+    params |= {("attention", name, "scale"): one for name, one in attention_norms(c).items()}
     return params
 
 
@@ -81,13 +80,18 @@ def norm(c: ModelConfig) -> ParamSpec:
     return ParamSpec((c.layers, c.d_model), ("layer", "embed"))
 
 
-def head_norm(c: ModelConfig) -> ParamSpec:
-    """Return the spec of the norm of queries and keys."""
-    return ParamSpec((c.layers, c.head_dim), ("layer", None))
+def attention_norms(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return the specs of the norms inside attention."""
+    sizes: dict[str, int | None] = {"q_norm": c.head_dim, "k_norm": c.head_dim} if c.qk_norm else {}
+    if c.latent is not None:
+        sizes = {"q_norm": c.latent.query_rank, "kv_norm": c.latent.rank}
+    return {name: ParamSpec((c.layers, size), ("layer", None)) for name, size in sizes.items() if size is not None}
 
 
 def attention(c: ModelConfig) -> dict[str, ParamSpec]:
     """Return matrices, biases and sinks by name, without the norms of queries and keys."""
+    if c.latent is not None:
+        return _latent_attention(c, c.latent)
     L, D, q, kv = c.layers, c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim
     params = {
         "q": ParamSpec((L, D, q), ("layer", "embed", "heads")),
@@ -102,6 +106,21 @@ def attention(c: ModelConfig) -> dict[str, ParamSpec]:
         params["o_bias"] = ParamSpec((L, D), ("layer", "embed"))
     if c.sinks:
         params["sinks"] = ParamSpec((L, c.heads), ("layer", "heads"))
+    return params
+
+
+def _latent_attention(c: ModelConfig, of: Latent) -> dict[str, ParamSpec]:
+    L, D, q = c.layers, c.d_model, c.heads * c.head_dim
+    expanded = c.heads * (c.head_dim - of.rotary + of.value_dim)
+    params = {
+        "kv_down": ParamSpec((L, D, of.rank + of.rotary), ("layer", "embed", "latent")),
+        "kv_up": ParamSpec((L, of.rank, expanded), ("layer", "embed", "heads")),
+        "o": ParamSpec((L, c.heads * of.value_dim, D), ("layer", "heads", "embed")),
+    }
+    if of.query_rank is None:
+        return params | {"q": ParamSpec((L, D, q), ("layer", "embed", "heads"))}
+    params["q_down"] = ParamSpec((L, D, of.query_rank), ("layer", "embed", "latent"))
+    params["q_up"] = ParamSpec((L, of.query_rank, q), ("layer", "embed", "heads"))
     return params
 
 

@@ -10,6 +10,7 @@ BILLIONS = {
     "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-8b": 8.19, "qwen3-14b": 14.77,
     "qwen3-32b": 32.76, "qwen3-30b-a3b": 30.53, "gemma2-2b": 2.61, "gemma2-9b": 9.24, "gemma2-27b": 27.23,
     "gemma3-4b": 3.88, "gemma3-12b": 11.77, "gemma3-27b": 27.01, "gpt-oss-20b": 20.91,
+    "deepseek-v3": 671.0, "kimi-k2": 1026.4,
 }  # fmt: skip
 
 

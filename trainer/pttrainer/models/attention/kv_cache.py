@@ -64,11 +64,11 @@ def empty(
     config: ModelConfig, rows: int, slots: int, dtype: jnp.dtype | str, prompt: SharedPrompt | None = None
 ) -> KVCache:
     """Return a cache for `rows` sequences of up to `slots` new tokens each."""
-    K, H = config.kv_heads, config.head_dim
-    layers = tuple(
-        LayerKV(jnp.zeros((rows, K, H, slots), dtype), jnp.zeros((rows, K, slots, H), dtype))
-        for _ in range(config.layers)
-    )
+
+    def of_layer(heads: int, of_key: int, of_value: int) -> LayerKV:
+        return LayerKV(jnp.zeros((rows, heads, of_key, slots), dtype), jnp.zeros((rows, heads, slots, of_value), dtype))
+
+    layers = tuple(of_layer(*group.config.cached) for group, _ in config.layer_places)
     return KVCache(layers, jnp.full((rows, slots), EMPTY, jnp.int32), jnp.zeros((), jnp.int32), prompt)
 
 

@@ -9,16 +9,30 @@ from typing import Any
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig, Raw
-from pttrainer.models.families import gemma2, gemma3, glm4_moe, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_moe
+from pttrainer.models.families import (
+    deepseek_v3,
+    gemma2,
+    gemma3,
+    glm4_moe,
+    gpt_oss,
+    llama,
+    mistral,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
 from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.weights.hf_directory import BLOCK
 
 FAMILIES: dict[str, ModuleType] = {
-    module.FAMILY: module for module in (llama, mistral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe)
+    module.FAMILY: module
+    for module in (llama, mistral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, deepseek_v3)
 }
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     **{name: module.read for name, module in FAMILIES.items()},
     "gemma3": gemma3.read_with_images,
+    "kimi_k2": deepseek_v3.read,
 }
 """By `model_type`."""
 
@@ -32,8 +46,22 @@ def from_hf(raw: Raw) -> ModelConfig:
         )
     fields = Fields(raw)
     config = READERS[model_type](fields)
+    _read_storage(fields.inside("quantization_config"))
     fields.refuse_rest()
     return config
+
+
+def _read_storage(fields: Fields) -> None:
+    """Refuse quantised weights other than 8-bit floats with a scale for each block (`weights.hf_directory`)."""
+    if not fields.keys():
+        return
+    fields.choice("quant_method", ("fp8",), None)
+    fields.choice("fmt", ("e4m3",), "e4m3")
+    fields.choice("weight_block_size", ([BLOCK, BLOCK],), None)
+    # How products would round their inputs; and which matrices are stored whole, which their files say themselves.
+    for key in ("activation_scheme", "scale_fmt", "modules_to_not_convert", "ignored_layers"):
+        fields.value(key, None)
+    fields.refuse_rest()
 
 
 def to_hf(config: ModelConfig) -> dict[str, Any]:
@@ -44,6 +72,6 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
 
 _NULL_IS_A_VALUE = frozenset({
     "rope_scaling", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping",
-    "bos_token_id", "eos_token_id", "pad_token_id",
+    "q_lora_rank", "bos_token_id", "eos_token_id", "pad_token_id",
 })  # fmt: skip
 """Keys whose absence means the family's default."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pttrainer.errors import ConfigError
+from pttrainer.models import parameters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.parameters import Weights, low_rank
 from pttrainer.models.weights.hf_names import Path, Stored, is_of_layer, table
@@ -23,6 +24,8 @@ SUFFIX = "_lora"
 """Suffix of an adapter's name."""
 
 ATTENTION = ("q", "k", "v", "o")
+LATENT = ("q", "q_down", "q_up", "kv_down", "kv_up", "o")
+"""Of latent attention; a model has either the first one, or the two that follow."""
 MLP = ("gate", "up", "down")
 """In a model with experts: of each expert."""
 ROUTER = ("router",)
@@ -63,11 +66,12 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     The experts of gpt-oss are not linear layers in PEFT.
     """
     experts = config.experts
+    attention = tuple(name for name in (*ATTENTION, *LATENT) if name in parameters.attention(config))
     if experts is None or not experts.biased:
         # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
         router = () if experts is None or experts.sigmoid else ROUTER
         mlp = MLP + (SHARED if experts is not None and experts.shared_d_ff else ())
-        return {"all-linear": ATTENTION + router + mlp, "attention": ATTENTION, "mlp": mlp}[targets]
+        return {"all-linear": attention + router + mlp, "attention": attention, "mlp": mlp}[targets]
     if targets == "mlp":
         raise ConfigError(
             f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and these get no "

@@ -55,6 +55,16 @@ ATTENTION = _in_layer({
     "attention.v": "self_attn.v_proj.weight",
     "attention.o": "self_attn.o_proj.weight",
 })  # fmt: skip
+LATENT_ATTENTION = _in_layer({
+    "attention.q": "self_attn.q_proj.weight",
+    "attention.q_down": "self_attn.q_a_proj.weight",
+    "attention.q_norm.scale": Stored("self_attn.q_a_layernorm.weight"),
+    "attention.q_up": "self_attn.q_b_proj.weight",
+    "attention.kv_down": "self_attn.kv_a_proj_with_mqa.weight",
+    "attention.kv_norm.scale": Stored("self_attn.kv_a_layernorm.weight"),
+    "attention.kv_up": "self_attn.kv_b_proj.weight",
+    "attention.o": "self_attn.o_proj.weight",
+})  # fmt: skip
 QKV_BIAS = _in_layer({
     "attention.q_bias": Stored("self_attn.q_proj.bias"),
     "attention.k_bias": Stored("self_attn.k_proj.bias"),
@@ -137,9 +147,16 @@ def table(config: ModelConfig) -> dict[Path, Stored]:
     return names
 
 
+def _attention(config: ModelConfig) -> Names:
+    if config.latent is None:
+        return ATTENTION
+    absent = ("q",) if config.latent.query_rank else ("q_down", "q_norm", "q_up")
+    return {path: stored for path, stored in LATENT_ATTENTION.items() if path[2] not in absent}
+
+
 def _of_layers(config: ModelConfig) -> Names:
     """Return the names of weights of layers of one kind."""
-    parts: list[Names] = [ATTENTION, FOUR_NORMS if config.post_norms else NORMS]
+    parts: list[Names] = [_attention(config), FOUR_NORMS if config.post_norms else NORMS]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
     parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks
     if config.experts is None:

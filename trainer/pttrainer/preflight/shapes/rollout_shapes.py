@@ -137,7 +137,7 @@ def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -
     Rows and key heads are split if all parts are equal (`decode_loop`). filled: padded like in pages.
     """
     here = rows // of.row_shards if rows % of.row_shards == 0 else rows
-    tensor, heads = of.axis("tensor"), of.config.kv_heads
+    tensor, heads = of.axis("tensor"), of.config.groups[-1].config.cached[0]
     return here * slots * buckets.token_bytes(of.structure, filled=filled) // (tensor if heads % tensor == 0 else 1)
 
 
@@ -159,7 +159,7 @@ def is_paged(of: JobShapes, rows: int) -> bool:
     bfloat16.
     """
     config, tensor = of.config, of.axis("tensor")
-    if not _is_tpu(of) or config.sinks or config.head_dim > LANES or ahead(of.spec):
+    if not _is_tpu(of) or not config.is_pageable or config.sinks or config.head_dim > LANES or ahead(of.spec):
         return False
     pairs, odd = divmod(config.kv_heads, tensor)
     is_even = not (odd or rows % of.row_shards or config.heads % tensor)

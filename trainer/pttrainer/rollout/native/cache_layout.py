@@ -45,6 +45,8 @@ def _shared_prompts(model: Model, prompts: KVCache, samples: int, slots: int, *,
 
 def _is_paged(model: Model, prompts: KVCache, samples: int) -> bool:
     rows = prompts.positions_BS.shape[0] * samples
+    if not model.config.is_pageable:
+        return False
     return paged_kernel.is_supported(flash_kernels.model_problem(model.config, rows, 1, model.compute_dtype))
 
 
