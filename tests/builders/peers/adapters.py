@@ -23,14 +23,14 @@ CASES: dict[str, tuple[str, bool]] = {
     "qwen-2.5": ("all-linear", True),
     "qwen-3": ("all-linear", False),
     "qwen-3-moe": ("all-linear", False),
-    "deepseek-v3": ("all-linear", False),
+    "deepseek-v3": ("attention", False),
     "gemma-2": ("all-linear", False),
     "gemma-3": ("all-linear", False),
     "gpt-oss": ("all-linear", True),
 }
 """Case of `models`: targets, rsLoRA."""
 
-REFERENCES = ("llama-3.1", "qwen-2.5", "qwen-3-moe", "deepseek-v3", "gemma-3")
+REFERENCES = ("llama-3.1", "qwen-2.5", "qwen-3-moe", "gemma-3")
 """Those whose numbers are committed."""
 
 
