@@ -12,7 +12,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit --ignore=tests/unit/pttrainer --ignore-glob='*simulation.py'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static quick unit integration format crds golden docs bench learning bench-peers parity vllm references aot images clean
+.PHONY: help demo test check static quick unit integration format crds golden docs bench learning bench-peers parity vllm references aot tune-attention images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,9 +58,10 @@ format: $(VENV)/.dev  ## format and mend what can be mended
 	$(BIN)/ruff format $(wildcard $(SOURCES))
 	$(BIN)/ruff check --fix $(wildcard $(SOURCES))
 
-crds: $(VENV)/.dev  ## write manifests/crds, and the chart's copy and RBAC rules, from the code
+crds: $(VENV)/.dev  ## write manifests/crds, the chart's copy and RBAC rules, and the chart that ptctl installs, from the code
 	$(BIN)/python scripts/make_crds.py
 	$(BIN)/python scripts/make_rbac.py
+	$(BIN)/python scripts/make_install.py
 
 golden: $(VENV)/.dev  ## rewrite the golden files, to be read in the diff
 	UPDATE_GOLDEN=1 $(PYTEST) tests/unit -q -k golden
@@ -123,6 +124,9 @@ aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here 
 	JAX_PLATFORMS=cpu $(AOT)/bin/python -m pytest tests/integration/pttrainer/test_tpu_compile.py tests/integration/pttrainer/test_tpu_decode.py tests/integration/pttrainer/test_preflight.py tests/integration/pttrainer/test_mesh_of_tpus.py tests/unit/pttrainer/runtime/test_pathways.py -q
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/preflight_times.py hopeless
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu_programs.py v6e-8 --model qwen3-0.6b --rows 8 --length 256
+
+tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (10 minutes)
+	$(AOT)/bin/python scripts/tune_attention.py
 
 images: $(VENV)/.python  ## build both images with podman, buildah or docker, and try them (ACCELERATOR=tpu REGISTRY=… PYTHON_IMAGE=…)
 	$(BIN)/python scripts/build_images.py

@@ -19,8 +19,8 @@ import ml_dtypes
 import numpy as np
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.weights.load_save import stored_shapes
 from pttrainer.models.weights.safetensors_file import write_header
+from pttrainer.models.weights.weight import stored_shapes
 
 ALLOWED = 1.3
 FILE_BYTES = 500 * 10**6

@@ -36,11 +36,7 @@ def measure(command: list[str], environment: dict[str, str] | None = None) -> Me
     """Runs a process to its end; raises RuntimeError, with its last words, where it fails."""
     began = time.monotonic()
     process = subprocess.Popen(
-        command,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     marks: list[tuple[float, float]] = []

@@ -5,7 +5,7 @@ how long a look takes (of the processor, and p50 and p99 by the clock), the oper
 of its own code per job and per change of a phase, and the calls in the minute after it is started anew with all jobs
 there.
 
-    python benchmarks/thousand_jobs.py [--jobs 1000]
+    python benchmarks/thousand_jobs.py [--jobs 1000] [--most-calls 22]
 """
 
 import argparse
@@ -79,7 +79,10 @@ class Operator:
         self._process.wait(60)
 
     def look(self) -> None:
-        self.peak_mb = max(self.peak_mb, self._watched.memory_info().rss / 2**20)
+        self.peak_mb = max(self.peak_mb, self.memory_mb())
+
+    def memory_mb(self) -> float:
+        return float(self._watched.memory_info().rss / 2**20)
 
     def cpu_s(self) -> float:
         return float(sum(self._watched.cpu_times()[:2]))
@@ -164,6 +167,7 @@ def main() -> None:
     parser.add_argument(
         "--restart-seconds", type=float, default=60.0, help="how long the restarted operator is watched"
     )
+    parser.add_argument("--most-calls", type=float, help="fail if a job takes more API calls than this")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
@@ -205,6 +209,8 @@ def report(options: argparse.Namespace, kube: Kube, operator: Operator, model: G
     again = calls(operator.metrics())
     print(f"in the {options.restart_seconds:g} s after a restart: {again.total() / count:.1f} calls per job")
     operator.stop()
+    if options.most_calls and made.total() > options.most_calls * count:
+        raise SystemExit(f"{made.total() / count:.1f} API calls per job, more than {options.most_calls:g}")
     if model.doubled:
         raise SystemExit(f"two pools for one slice: {model.doubled}")
 

@@ -149,21 +149,24 @@ def _compiler_flags() -> list[str]:
 
 def foreign_flags_page() -> str:
     intro = (
-        "Flags of `xpk workload` and `gcluster job` that `ptctl workload` refuses, with what it says. Others are its "
-        "own: `ptctl workload create --help`. How jobs move: [the guide](../guides/from-xpk.md)."
+        "Flags of `xpk workload`, `xpk cluster` and `gcluster job` that `ptctl workload` and `ptctl cluster` refuse, "
+        "with what they say. Others are their own: `ptctl workload create --help`. How jobs move: "
+        "[the guide](../guides/from-xpk.md)."
     )
     verbs = (
         ("every verb", xpk_flags.CLUSTER),
         ("create", xpk_flags.CREATE),
         ("list", xpk_flags.LIST),
         ("delete", xpk_flags.DELETE),
+        ("cluster create", xpk_flags.CLUSTER_CREATE),
+        ("cluster list, describe, delete, credentials", xpk_flags.CLUSTER_OTHERS),
     )
     parts = [HEAD, "# Flags of XPK and gcluster", intro]
     for verb, flags in verbs:
         rows = (
             (f"`{flag}`", text)
             for flag, text in flags.items()
-            if flags is xpk_flags.CLUSTER or flag not in xpk_flags.CLUSTER
+            if flags is xpk_flags.CLUSTER or xpk_flags.CLUSTER.get(flag) != text
         )
         parts += [f"## {verb}", _table(("Flag", "Use"), rows)]
     return _page(parts)

@@ -101,18 +101,8 @@ REACTIONS: dict[FailureClass, Reaction] = {
 }
 
 EXIT_CLASSES: dict[int, FailureClass] = {
-    ExitCode.UNKNOWN: FailureClass.UNKNOWN,
+    **{code: FailureClass[code.name] for code in ExitCode if code.name in FailureClass.__members__},
     ExitCode.USAGE: FailureClass.CONFIG_ERROR,
-    ExitCode.CONFIG_ERROR: FailureClass.CONFIG_ERROR,
-    ExitCode.DATA_ERROR: FailureClass.DATA_ERROR,
-    ExitCode.USER_CODE: FailureClass.USER_CODE,
-    ExitCode.NETWORK: FailureClass.NETWORK,
-    ExitCode.SERVICE_LOST: FailureClass.SERVICE_LOST,
-    ExitCode.OUT_OF_MEMORY_HBM: FailureClass.OUT_OF_MEMORY_HBM,
-    ExitCode.OUT_OF_MEMORY_HOST: FailureClass.OUT_OF_MEMORY_HOST,
-    ExitCode.HANG: FailureClass.HANG,
-    ExitCode.OUTPUT_CONFLICT: FailureClass.OUTPUT_CONFLICT,
-    ExitCode.STORAGE: FailureClass.STORAGE,
     ExitCode.PREEMPTED_SAVED: FailureClass.PREEMPTED,
 }
 """The failure class of each exit code of the trainer; every other code is `Unknown`."""

@@ -28,14 +28,8 @@ EXPERIMENTAL = (
         "algorithm.grpo.combineRewards algorithm.grpo.loss=gspo-token algorithm.ppo.whitenAdvantages "
         "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher training.neftuneAlpha",
     ),
-    Group(
-        "Hardly a job sets it, and something simpler may take its place.",
-        "evaluation.passMark export.mergeLora",
-    ),
-    Group(
-        "What the optimizer's library itself calls experimental.",
-        "training.optimizer.name=muon",
-    ),
+    Group("Hardly a job sets it, and something simpler may take its place.", "evaluation.passMark export.mergeLora"),
+    Group("What the optimizer's library itself calls experimental.", "training.optimizer.name=muon"),
     Group(
         "How samples are guessed, asked for or placed: run on CPUs alone, where what it is for cannot be measured.",
         "rollout.speculative rollout.engine=vllm rollout.vllm rollout.placement=disaggregated rollout.samplerShare "

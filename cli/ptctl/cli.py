@@ -5,11 +5,13 @@ import click
 from ptctl.ui.lazy_group import Lazy, LazyGroup
 
 _JOBS = "Jobs"
+_CLUSTERS = "Clusters"
 _LAPTOP = "On this machine"
 _OTHER = "Other"
 
 COMMANDS = {
     "workload": Lazy("ptctl.commands.workload:workload", "Create, watch and delete jobs in a cluster.", _JOBS),
+    "cluster": Lazy("ptctl.commands.cluster:cluster", "Create, inspect and delete clusters on GKE.", _CLUSTERS),
     "validate": Lazy("ptctl.commands.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
     "plan": Lazy("ptctl.commands.plan:plan", "Check whether a job fits its chips, without using any.", _LAPTOP),
     "data": Lazy("ptctl.commands.data:data", "Inspect a job's data before you pay for chips.", _LAPTOP),
@@ -21,10 +23,9 @@ COMMANDS = {
 }
 
 MOVED = {
-    "cluster": "create clusters with gcloud or Terraform; `ptctl local up` starts one on this machine",
     "storage": "add `volumes` to the job file and submit it with `ptctl workload create -f`",
-    "inspector": "`ptctl workload describe NAME` shows conditions, failures, capacity attempts and events",
-    "info": "`kubectl get clusterqueues,localqueues -A` shows Kueue's quota",
+    "inspector": "`ptctl cluster doctor` examines the cluster; `ptctl workload describe NAME` shows all about a job",
+    "info": "`ptctl cluster quota` shows Kueue's quota, `ptctl cluster queue` who waits",
     "config": "the cluster and namespace come from kubeconfig: `kubectl config set-context --current --namespace NS`",
     "job": "use the verbs of `ptctl workload`",
     "jobs": "`ptctl workload list`",
@@ -35,7 +36,7 @@ MOVED = {
     "up": "`ptctl local up`",
     "down": "`ptctl local down`",
     "help": "`ptctl --help`, `ptctl workload create --help`",
-    "doctor": "`ptctl workload describe NAME`, and `ptctl local status` for the cluster on this machine",
+    "doctor": "`ptctl cluster doctor`, and `ptctl cluster doctor JOB` for one job",
 }
 """Command names of XPK, gcluster and kubectl, and what to use here instead."""
 

@@ -77,10 +77,7 @@ def _run_child(args: list[str], environment: dict[str, str], on_start: Callable[
 
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until there are both a child and handlers
     child, pipe = _start(args, environment, forked=forked)
-    with (
-        interrupts.handled(on_interrupt),
-        interrupts.handled(lambda number, frame: send(number), signal.SIGTERM),
-    ):
+    with interrupts.handled(on_interrupt), interrupts.handled(lambda number, frame: send(number), signal.SIGTERM):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         on_start()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

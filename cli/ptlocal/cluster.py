@@ -62,11 +62,7 @@ def to_stderr(line: str) -> None:
 
 
 def up(
-    data_dir: Path | None = None,
-    *,
-    say: Say = to_stderr,
-    api_server: Path | None = None,
-    without: Collection[str] = (),
+    data_dir: Path | None = None, *, say: Say = to_stderr, api_server: Path | None = None, without: Collection[str] = ()
 ) -> Info:
     """Start the cluster, or find it running; return when it answers and the operator is ready.
 

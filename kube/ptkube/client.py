@@ -26,6 +26,8 @@ from ptkube.errors import (
     Unauthorized,
     Unreachable,
     from_response,
+    parsed,
+    unusable,
 )
 from ptkube.http import READ_TIMEOUT_S, Transport
 from ptkube.kubeconfig import Access
@@ -111,10 +113,12 @@ class Kube:
                 query.update({"limit": None, "continue": None})
                 items.clear()
                 continue
-            for item in page.get("items") or []:
+            meta, entries = page.get("metadata"), page.get("items") or []
+            if not isinstance(meta, dict) or not isinstance(entries, list):
+                raise unusable(page)
+            for item in entries:
                 # items of a list carry no kind of their own on a real server
-                items.append({"apiVersion": r.api_version, "kind": r.kind, **item})
-            meta = page["metadata"]
+                items.append({"apiVersion": r.api_version, "kind": r.kind, **_object(item)})
             if not meta.get("continue"):
                 return ListResult(items, str(meta.get("resourceVersion") or ""))
             query["continue"] = str(meta["continue"])
@@ -125,13 +129,18 @@ class Kube:
         body: Manifest,
         *,
         dry_run: bool = False,
+        strict: bool = False,
         name: str | None = None,
         subresource: str | None = None,
     ) -> Manifest:
-        """Create an object; with `name` and `subresource` post to that subresource (pods/eviction)."""
+        """Create an object; with `name` and `subresource` post to that subresource (pods/eviction).
+
+        strict: refuse a field that the server does not know, which it would otherwise leave out.
+        """
         path = r.path(self._namespace_of(r, body), name, subresource)
         sent = body if subresource else _typed(r, body)
-        return self._json("POST", path + _query({"dryRun": "All" if dry_run else None}), sent)
+        query = {"dryRun": "All" if dry_run else None, "fieldValidation": "Strict" if strict else None}
+        return self._json("POST", path + _query(query), sent)
 
     def replace(self, r: Resource, body: Manifest, *, subresource: str | None = None) -> Manifest:
         """Replace an object; raise Conflict if it has changed since it was read."""
@@ -200,10 +209,12 @@ class Kube:
         )
         chunks = self._transport.stream(r.path(namespace) + query, silence_s=_WATCH_SILENCE_S)
         for line in _lines(chunks, whole_only=True):
-            event = json.loads(line)
-            kind, item = str(event["type"]), event["object"]
-            if kind == "ERROR":
-                raise from_response(int(item.get("code") or 500), json.dumps(item).encode())
+            event = _object(parsed(line))
+            kind, item = str(event.get("type")), event.get("object")
+            if kind == "ERROR" and isinstance(item, dict):
+                code = item.get("code")
+                raise from_response(code if isinstance(code, int) else 500, json.dumps(item).encode())
+            item = _object(item)
             if kind != "BOOKMARK" or bookmarks:
                 yield kind, item
 
@@ -256,8 +267,15 @@ class Kube:
     ) -> Manifest:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         answer = self._transport.request(method, target, data, content_type, idempotent=idempotent)
-        parsed = json.loads(answer) if answer.strip() else {}
-        return parsed if isinstance(parsed, dict) else {"value": parsed}
+        value = parsed(answer) if answer.strip() else {}
+        return value if isinstance(value, dict) else {"value": value}
+
+
+def _object(value: Any) -> Manifest:
+    """Return an item of a list or a watch, with the metadata that every object has."""
+    if not isinstance(value, dict) or not isinstance(value.get("metadata", {}), dict):
+        raise unusable(value)
+    return value
 
 
 def _typed(r: Resource, body: Manifest) -> Manifest:

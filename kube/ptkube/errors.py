@@ -5,6 +5,7 @@ next is a hint added. `status` is the HTTP status, 0 where no answer came.
 """
 
 import json
+from typing import Any
 
 
 class ApiError(Exception):
@@ -78,12 +79,27 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
+def parsed(answer: bytes) -> Any:
+    """Return the JSON of an answer; raise Unreachable if it is cut off, or not the API server's."""
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        raise unusable(answer.decode("utf-8", "replace")) from None
+
+
+def unusable(answer: Any) -> Unreachable:
+    """Return the error of an answer that no API server gives."""
+    shown = answer if isinstance(answer, str) else json.dumps(answer)
+    message = f"the answer is not one of a Kubernetes API server: {' '.join(shown.split())[:120]}"
+    return Unreachable(0, "BadAnswer", f"{message}\nhint: is a proxy between, or is the server's address another's?")
+
+
 def from_response(status: int, body: bytes) -> ApiError:
     """Return the error of an HTTP response of 400 or more, from a metav1.Status or plain text."""
     reason, message = "", ""
     try:
-        answer = json.loads(body)
-    except ValueError:
+        answer = parsed(body)
+    except Unreachable:
         answer = None
     if isinstance(answer, dict):
         reason = str(answer.get("reason") or "")

@@ -109,9 +109,7 @@ def _in_cluster() -> Access:
         raise ConfigError(f"cannot use the service account in {folder}: {_sentence(error)}") from error
     namespace = folder / "namespace"
     return _with_certificates(
-        configuration,
-        source=str(folder),
-        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+        configuration, source=str(folder), namespace=namespace.read_text().strip() if namespace.exists() else "default"
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,7 @@ from ptkube import timestamps
 from ptkube.client import Kube
 from ptkube.errors import ApiError
 from ptkube.objects import label
-from ptkube.resources import Manifest
+from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
 from ptkube.workqueue import WorkQueue
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.gke.leader_guard import LeaderOnlyCloud
@@ -23,18 +24,23 @@ from ptoperator.monitoring.http_server import Endpoints
 from ptoperator.monitoring.job_gauges import JobNumbers
 from ptoperator.monitoring.metrics import Metrics
 from ptoperator.observe.cache import JobCache, Key
+from ptoperator.observe.copies import Copies, empty_copy, informers
 from ptoperator.observe.memory_estimate import Estimates
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_SETTLE_S = 0.1
+_SETTLE_S = 0.5  # a pod that gets its node, starts and is counted by its JobSet is one look
 _PAUSES_S = (0.2, 60.0)
+_UNSYNCED_S = 0.2  # until the first lists of all kinds are there
 _STOP_S = 10.0  # for reconciles that run when the operator is told to stop
 
 
 class Application:
-    """Holds the parts of the operator and receives kopf's events, in the event loop; reconciles run in threads."""
+    """Holds the parts of the operator and receives kopf's events, in the event loop; reconciles run in threads.
+
+    The events of JobSets and pods come in the threads of their informers.
+    """
 
     def __init__(
         self,
@@ -52,10 +58,15 @@ class Application:
         if settings.leader_namespace:
             leases = Client(kube, self.metrics.on_call)
             self.leadership = Leadership(leases, settings.leader_namespace, identity, self._on_leading)
-        client = Client(kube, self.metrics.on_call, self._check)
+        self._stopping = threading.Event()
+        self._informers = informers(kube, namespaces, self._stopping)
+        self._jobs = empty_copy(POSTTRAINJOBS)
+        self._copies = Copies({(POSTTRAINJOBS, ""): self._jobs, **self._informers})
+        client = Client(kube, self.metrics.on_call, self._check, self._copies.record)
         cloud = LeaderOnlyCloud(cloud, self._check) if cloud else None
         self.reconciler = Reconciler(
             client,
+            self._copies,
             self.cache,
             settings,
             cloud=cloud,
@@ -82,7 +93,8 @@ class Application:
         return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=on_sweep, on_leaving=self._add)
 
     async def start(self) -> None:
-        """Start the endpoints, the leader election and the periodic tasks."""
+        """Start the watches, the endpoints, the leader election and the periodic tasks."""
+        self._watch()
         self.queue.start()
         await self.endpoints.start()
         if self.leadership:
@@ -100,7 +112,8 @@ class Application:
         logger.info("posttrain operator serves %s", self.kube.access.server)
 
     async def stop(self) -> None:
-        """Stop the periodic tasks, let running reconciles finish and release the lease."""
+        """Stop the watches and periodic tasks, let running reconciles finish and release the lease."""
+        self._stopping.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(self.queue.close, _STOP_S)
@@ -109,9 +122,16 @@ class Application:
         await self.endpoints.stop()
         self.kube.close()
 
+    def _watch(self) -> None:
+        handlers = {JOBSETS: self.on_child, PODS: self.on_pod}
+        for (resource, _), informer in self._informers.items():
+            informer.listen(handlers[resource])
+            informer.start()
+
     def on_job(self, kind: str | None, job: Manifest) -> None:
         """Handle a PostTrainJob that was listed (None), added, modified or deleted."""
         self._heard()
+        job = self._jobs.take(kind or "MODIFIED", job)
         key = (str(job["metadata"]["namespace"]), str(job["metadata"]["name"]))
         if kind == "DELETED":
             self.cache.forget(key)
@@ -122,14 +142,14 @@ class Application:
         if not self.cache.is_own_write(job):
             self._add(key)
 
-    def on_child(self, kind: str | None, child: Manifest) -> None:
+    def on_child(self, kind: str, child: Manifest) -> None:
         """Queue the job of a JobSet or pod that changed."""
         self._heard()
         name = label(child, labels.JOB)
         if name:
             self._add((str(child["metadata"]["namespace"]), name))
 
-    def on_pod(self, kind: str | None, pod: Manifest) -> None:
+    def on_pod(self, kind: str, pod: Manifest) -> None:
         """Record why a pod failed and queue its job."""
         self.cache.note_pod(pod)
         self.on_child(kind, pod)
@@ -177,6 +197,8 @@ class Application:
     def _reconcile(self, key: Key, is_news: bool) -> float | None:
         if not self.leads:
             return None
+        if not self._copies.are_synced(key[0]):
+            return _UNSYNCED_S
         began = time.thread_time()
         try:
             again = self.reconciler.reconcile(key, is_news=is_news)

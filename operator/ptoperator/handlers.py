@@ -1,7 +1,8 @@
-"""kopf's decorators and nothing else: every event of a job or its objects becomes one entry in the queue.
+"""kopf's decorators and nothing else: every event of a job becomes one entry in the queue.
 
 Only `on.event` is used, because it writes nothing: no finalizer (owner references collect the objects), no annotation
-with the last handled spec, no progress of handlers. The level-triggered reconcile replaces all of these.
+with the last handled spec, no progress of handlers. The level-triggered reconcile replaces all of these. JobSets and
+pods come by `observe.copies`: a reconcile reads them there, and kopf does not tell what was deleted while it was away.
 """
 
 from typing import Any
@@ -9,10 +10,8 @@ from typing import Any
 import kopf
 
 from ptapi.spec import API_GROUP, API_VERSION, PLURAL
-from ptkube.resources import JOBSETS, PODS
 from ptoperator.app import Application
 from ptoperator.kopf_login import connection
-from ptoperator.kube import labels
 
 PREFIX = "operator.posttrain.dev"
 """Prefix of any annotation or finalizer that kopf might write, so that it never meets another operator's."""
@@ -33,8 +32,6 @@ def register(app: Application) -> kopf.OperatorRegistry:
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
         settings.posting.enabled = False
         settings.networking.error_backoffs = BACKOFFS_S
-        settings.watching.label_selectors[JOBSETS.group, JOBSETS.version, JOBSETS.plural] = labels.JOB
-        settings.watching.label_selectors[PODS.version, PODS.plural] = labels.JOB
         await app.start()
 
     @kopf.on.cleanup(registry=registry)
@@ -48,13 +45,5 @@ def register(app: Application) -> kopf.OperatorRegistry:
     @kopf.on.event(API_GROUP, API_VERSION, PLURAL, registry=registry)
     async def job_changed(event: kopf.RawEvent, **_: Any) -> None:
         app.on_job(event["type"], dict(event["object"]))
-
-    @kopf.on.event(JOBSETS.group, JOBSETS.version, JOBSETS.plural, registry=registry)
-    async def jobset_changed(event: kopf.RawEvent, **_: Any) -> None:
-        app.on_child(event["type"], dict(event["object"]))
-
-    @kopf.on.event(PODS.version, PODS.plural, registry=registry)
-    async def pod_changed(event: kopf.RawEvent, **_: Any) -> None:
-        app.on_pod(event["type"], dict(event["object"]))
 
     return registry

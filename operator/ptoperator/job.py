@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from ptapi.accelerators import Slice, resolve
+from ptapi.conditions import ConditionType
 from ptapi.errors import SpecError
-from ptapi.load import parse_job
+from ptapi.load import parse_accepted, parse_job
 from ptapi.run_directory import run_uri
 from ptapi.spec import CapacityOption, PostTrainJob, PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
@@ -96,11 +97,12 @@ def read_job(manifest: Manifest, known: JobObject | None = None) -> JobObject:
     """Read a job. known: an earlier reading of it, whose spec is taken if that did not change since."""
     meta = manifest["metadata"]
     uid, generation = str(meta.get("uid") or ""), int(meta.get("generation") or 0)
+    status = _status(manifest)
     is_same = known is not None and 0 < generation == known.generation and uid == known.uid
     return JobObject(
         manifest=manifest,
-        parsed=known.parsed if known and is_same else _parse(manifest),
-        status=_status(manifest),
+        parsed=known.parsed if known and is_same else _parse(manifest, status, generation),
+        status=status,
         name=str(meta["name"]),
         namespace=str(meta["namespace"]),
         uid=uid,
@@ -111,11 +113,13 @@ def read_job(manifest: Manifest, known: JobObject | None = None) -> JobObject:
     )
 
 
-def _parse(manifest: Manifest) -> PostTrainJob | SpecError:
+def _parse(manifest: Manifest, status: PostTrainJobStatus, generation: int) -> PostTrainJob | SpecError:
+    """Return the job; of one that an earlier operator let begin, whatever this one would refuse."""
     try:
         return parse_job(manifest)
     except SpecError as error:
-        return error
+        has_begun = status.holds(ConditionType.VALIDATED) and status.observed_generation == generation
+        return parse_accepted(manifest) if has_begun else error
 
 
 def _status(manifest: Manifest) -> PostTrainJobStatus:

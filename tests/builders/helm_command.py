@@ -1,6 +1,6 @@
 """Command lines of helm, carried out by Helm's own code: the Go SDK of the wheel, which comes without the program.
 
-Only the flags that our pages use are known. `typed` refuses a line that docs/guides/install.md does not have.
+Only the flags that our pages use are known. `typed` refuses a line that the guides to install and upgrade lack.
 """
 
 import argparse
@@ -18,7 +18,8 @@ from ptapi.spec import API_GROUP, PLURAL
 CRD = f"{PLURAL}.{API_GROUP}"
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "posttrain"
-INSTALL_PAGE = ROOT / "docs" / "guides" / "install.md"
+GUIDES = ROOT / "docs" / "guides"
+PAGES = (GUIDES / "install.md", GUIDES / "upgrade.md")
 FLAGS = ("create_namespace", "take_ownership", "force_conflicts", "reset_then_reuse_values")
 Refused = helm_python.HelmError
 
@@ -30,6 +31,11 @@ def lines_of(page: Path) -> list[str]:
     return [" ".join(line.partition("  #")[0].split()) for line in lines if line]
 
 
+def typed_lines() -> list[str]:
+    """The lines of the pages that the tests type."""
+    return [line for page in PAGES for line in lines_of(page)]
+
+
 class Helm:
     """is_server_side: as Helm 4 installs (server-side apply); False: as Helm 3 does. An upgrade does as the install."""
 
@@ -38,8 +44,8 @@ class Helm:
         self._is_server_side = is_server_side
 
     def typed(self, line: str, *more: str, chart: Path = CHART) -> None:
-        """A line of the page, and what this test adds to it."""
-        assert line in lines_of(INSTALL_PAGE), f"{line}: no line of {INSTALL_PAGE.name}"
+        """A line of the pages, and what this test adds to it."""
+        assert line in typed_lines(), f"{line}: no line of {', '.join(page.name for page in PAGES)}"
         self.run(shlex.join([*shlex.split(line), *more]), chart=chart)
 
     def run(self, line: str, *, chart: Path = CHART) -> None:

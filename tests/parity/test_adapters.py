@@ -20,7 +20,10 @@ TOLERANCE = 1e-4
 
 # PEFT stores what transformers fuses: gate and up of all experts as one. It reads ours, one by one, as well.
 APART = [name for name in CASES if name != "qwen-3-moe"]
-ALL_LINEAR = [name for name, (targets, _) in CASES.items() if targets == "all-linear" and name in APART]
+# One adapter of ours for each matrix in a module of Phi's, in blocks: its rank is not PEFT's.
+ALL_LINEAR = [
+    name for name, (targets, _) in CASES.items() if targets == "all-linear" and name in APART and name != "phi-4"
+]
 
 
 WITH_TABLES = [(name, False) for name in CASES] + [(name, True) for name in EMBEDDED]

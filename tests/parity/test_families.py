@@ -34,7 +34,11 @@ def test_logits_are_equal_in_plain_packed_and_left_padded_rows(case: tuple[Any, 
     for example, start, padded_TV in zip(short, starts, padded, strict=False):
         alone_TV = reference.logits(theirs, example)
         assert np.abs(packed_TV[start : start + len(example)] - alone_TV).max() <= TOLERANCE
-        theirs_padded_TV = reference.logits_left_padded(theirs, example, LENGTH)
+        # Its queries grow with the place in the row there, padding included: what padding should not change, it does.
+        if raw["model_type"] == "llama4_text":
+            theirs_padded_TV = alone_TV
+        else:
+            theirs_padded_TV = reference.logits_left_padded(theirs, example, LENGTH)
         assert np.abs(padded_TV[-len(example) :] - theirs_padded_TV).max() <= TOLERANCE
 
 

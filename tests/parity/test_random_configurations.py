@@ -16,14 +16,17 @@ from tests.builders.peers.inference import export, forward, greedy, left_padded,
 
 TOLERANCE = 1e-4
 FIRST, LAST = (int(x) for x in os.environ.get("PARITY_SEEDS", "0:3").split(":"))
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gpt_oss")
+FAMILIES = (
+    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gpt_oss", "olmo2", "olmo3", "smollm3",
+    "phi3", "ministral3", "glm4_moe",
+)  # fmt: skip
 
 
 def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
     """A configuration within what the family's class accepts."""
     kv_heads, groups = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     heads = kv_heads * groups
-    must_divide = family in ("llama", "gemma2", "gemma3_text")
+    must_divide = family in ("llama", "gemma2", "gemma3_text", "olmo2", "olmo3", "smollm3", "phi3")
     values: dict[str, Any] = {
         "vocab_size": int(rng.integers(50, 200)),
         "hidden_size": heads * int(rng.integers(5, 14)) if must_divide else int(rng.integers(20, 70)),
@@ -36,17 +39,17 @@ def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
         "rms_norm_eps": float(rng.choice([1e-5, 1e-6])),
         "tie_word_embeddings": bool(rng.integers(2)),
         "initializer_range": 0.2,
-        "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": None,
+        "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": 0 if family in ("smollm3", "phi3") else None,
         "rope_parameters": rope(rng),
     }  # fmt: skip
-    if family not in ("qwen2", "mistral"):
+    if family not in ("qwen2", "mistral", "ministral3", "phi3"):
         values["attention_bias"] = bool(rng.integers(2))
-    if family == "llama":
+    if family in ("llama", "smollm3"):
         values |= {"mlp_bias": bool(rng.integers(2))}
-    if family in ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"):
+    if not family.startswith("gemma") and family != "gpt_oss":
         values |= {"hidden_act": str(rng.choice(["silu", "gelu", "gelu_pytorch_tanh"]))}
     window = int(rng.integers(3, 40))
-    if family == "mistral":
+    if family in ("mistral", "ministral3", "phi3"):
         values |= {"sliding_window": window if rng.integers(2) else None}
     if family in ("qwen2", "qwen3", "qwen3_moe"):
         values |= {"use_sliding_window": bool(rng.integers(2)), "sliding_window": window, "max_window_layers": 2}
@@ -57,9 +60,36 @@ def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
             "attn_logit_softcapping": [None, 9.0][rng.integers(2)],
             "final_logit_softcapping": [None, 6.0][rng.integers(2)],
         }
+    if family == "smollm3":
+        values |= {"no_rope_layer_interval": int(rng.integers(1, 4))}
+        values |= {"use_sliding_window": bool(rng.integers(2)), "sliding_window": window}
+    if family == "phi3":
+        share = float(rng.choice([0.5, 0.75, 1.0]))
+        values["head_dim"] = 8 * int(rng.integers(1, 4))
+        values["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": share}
+    if family == "ministral3":
+        positions = {
+            "factor": float(rng.uniform(1.5, 16)),
+            "original_max_position_embeddings": int(rng.integers(9, 80)),
+        }
+        of_queries = {"llama_4_scaling_beta": float(rng.uniform(0.05, 0.5)), "mscale": 1.0, "mscale_all_dim": 1.0}
+        values["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 1e6} | positions | of_queries
+    if family == "glm4_moe":
+        groups, each = int(rng.integers(1, 4)), int(rng.integers(2, 5))
+        used = int(rng.integers(1, groups + 1))
+        values |= {
+            "num_hidden_layers": int(rng.integers(2, 7)), "first_k_dense_replace": int(rng.integers(0, 2)),
+            "n_routed_experts": groups * each, "num_experts_per_tok": int(rng.integers(1, used * each + 1)),
+            "n_group": groups, "topk_group": used, "n_shared_experts": int(rng.integers(1, 3)),
+            "moe_intermediate_size": int(rng.integers(10, 50)), "norm_topk_prob": bool(rng.integers(2)),
+            "routed_scaling_factor": float(rng.uniform(0.5, 3)), "use_qk_norm": bool(rng.integers(2)),
+            "head_dim": 8 * int(rng.integers(1, 4)), "partial_rotary_factor": float(rng.choice([0.5, 1.0])),
+        }  # fmt: skip
+    if family in ("olmo3", "gemma3_text"):
+        values |= {"sliding_window": window}
+        values["rope_parameters"] = {"full_attention": rope(rng), "sliding_attention": rope(rng)}
     if family == "gemma3_text":
         values |= {"sliding_window_pattern": int(rng.integers(1, 4))}
-        values["rope_parameters"] = {"full_attention": rope(rng), "sliding_attention": rope(rng)}
     if family in ("qwen3_moe", "gpt_oss"):
         experts = int(rng.integers(2, 9))
         values |= {"num_experts_per_tok": int(rng.integers(1, experts + 1))}

@@ -35,6 +35,22 @@ TABLE: tuple[XlaFlag, ...] = (
         "leave the matrix unit idle",
         "MaxText, benchmarks/xla_flags_library.py: DISABLE_COLLECTIVE_MATMUL, part of its recipes for v6e",
     ),
+    *(
+        XlaFlag(
+            name,
+            "true",
+            frozenset({"v5p", "v6e"}),
+            "gather a layer's weights inside the products before them: without it every product waits for its gather",
+            "MaxText, benchmarks/xla_flags_library.py: CF_FOR_ALL_GATHER, part of its recipes",
+        )
+        for name in (
+            "xla_tpu_enable_async_collective_fusion",
+            "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+            "xla_tpu_enable_async_collective_fusion_multiple_steps",
+            "xla_tpu_overlap_compute_collective_tc",
+            "xla_enable_async_all_gather",
+        )
+    ),
     XlaFlag(
         "xla_tpu_enable_sparse_core_collective_offload_all_reduce",
         "false",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import Fraction, ModelUri, NonNegativeInt, PositiveInt, SpecModel
+from ptapi.spec.base import Fraction, LearningRate, ModelUri, NonNegativeInt, PositiveInt, Revision, SpecModel
 
 GrpoLoss = Literal["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo"]
 Advantage = Literal["group", "centered", "leave-one-out", "batch"]
@@ -101,9 +101,9 @@ class Critic(SpecModel):
     """The critic's initial weights: the `export/critic` of an earlier run; for a critic `model` also any model in
     Hugging Face's layout with the policy's tokens. Unset: the policy's initial weights, with a value head that predicts
     0."""
-    revision: Annotated[str, Field(max_length=1024)] | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of an `hf://` critic."""
-    learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    learning_rate: LearningRate | None = None
     """Peak learning rate of the critic's weights, with the schedule of `training`. Unset: ten times the
     default of a policy whose weights are all trained (1e-5 instead of 1e-6), because the critic starts from scratch."""
 
@@ -146,7 +146,7 @@ class Teacher(SpecModel):
 
     uri: ModelUri
     """Where the teacher's weights are."""
-    revision: Annotated[str, Field(max_length=1024)] | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of an `hf://` teacher."""
 
 

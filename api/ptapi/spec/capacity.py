@@ -4,10 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import DnsName, PositiveInt, SpecModel, Text
+from ptapi.spec.base import Image, PositiveInt, SpecModel
 
 Flag = Annotated[str, Field(max_length=1024, pattern=r"^--[^\s]+$")]
 XlaFlag = Annotated[str, Field(max_length=256, pattern=r"^--xla_[a-z0-9_]+=[^\s]+$")]
+Reservation = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[-a-zA-Z0-9_./:]+$")]
+Zone = Annotated[str, Field(max_length=63, pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z0-9]+$")]
 CapacityType = Literal["existing", "reservation", "spot", "flexStart", "queuedProvisioning", "onDemand"]
 
 
@@ -32,12 +34,12 @@ class CapacityOption(SpecModel):
     """`existing`: nodes that already exist. For the others the operator creates one GKE node pool per slice:
     from a reservation, of spot VMs, by flex-start (the pool grows when Google has capacity, at most 7 days), by
     flex-start with queued provisioning (a ProvisioningRequest: all nodes at once, no pods before), or on demand."""
-    reservation: Text | None = None
+    reservation: Reservation | None = None
     """Name or path of the reservation (`…/reservationBlocks/…` for a block), for `reservation`."""
     wait_seconds: PositiveInt | None = None
     """Try the next zone or option after this long. Unset: wait indefinitely on the last option, 15 minutes on others. A
     definite refusal (no capacity, no quota) moves on at once."""
-    zones: Annotated[list[DnsName], Field(max_length=16)] = []
+    zones: Annotated[list[Zone], Field(max_length=16)] = []
     """Zones to try, in order. Empty: the cluster's."""
 
 
@@ -53,11 +55,11 @@ class Pathways(SpecModel):
     elastic_slices: Annotated[int, Field(ge=0, le=512)] = 0
     """How many slices may be missing while the program continues (pathwaysutils' elastic training). A lost slice's
     workers restart by themselves, at most `runPolicy.maxRestarts` times for failures of their own."""
-    server_image: Text | None = None
+    server_image: Image | None = None
     """Image of Pathways' resource manager and workers. Unset: the operator's setting; by default Google's latest."""
-    proxy_image: Text | None = None
+    proxy_image: Image | None = None
     """Image of Pathways' proxy. Unset: the operator's setting; by default Google's latest."""
-    colocated_python_image: Text | None = None
+    colocated_python_image: Image | None = None
     """Image of a sidecar that runs Python next to every worker (colocated Python). Unset: none."""
     server_args: Annotated[list[Flag], Field(max_length=64)] = []
     """Further flags of the resource manager."""

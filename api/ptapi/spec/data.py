@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import DataUri, Name, PositiveInt, SpecModel, Text
+from ptapi.spec.base import DataUri, Name, PositiveInt, Revision, SpecModel
 
 DataFormat = Literal["auto", "messages", "prompt-completion", "prompt-answer", "preference", "text"]
 Column = Annotated[str, Field(min_length=1, max_length=256)]
@@ -37,7 +37,7 @@ class DataSource(SpecModel):
 
     JSON Lines, JSON, CSV, TSV, Parquet, Arrow, by suffix; each also compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
     """
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of an `hf://` data set. Unset: the default branch; the commit is pinned in the lineage."""
     format: DataFormat = "auto"
     """How a row is read; `auto` decides by the column names and logs the result."""

@@ -117,7 +117,7 @@ class RunPolicy(SpecModel):
     """Delete the job this long after it finished. Unset: keep it."""
     active_deadline_seconds: PositiveInt | None = None
     """Fail the job when it has been active for this long. Unset: no limit."""
-    termination_grace_period_seconds: NonNegativeInt = 300
+    termination_grace_period_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
     """Time between SIGTERM and SIGKILL: enough to save a checkpoint."""
     hang_timeout_seconds: PositiveInt | None = None
     """The run hangs if no step finishes for this long; waiting for rewards and environments, which have their own

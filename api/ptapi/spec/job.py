@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ptapi.spec.algorithm import Algorithm
-from ptapi.spec.base import DnsName, SpecModel, Text, by_key
+from ptapi.spec.base import DnsLabel, DnsName, Image, LabelValue, QueueName, SpecModel, by_key
 from ptapi.spec.capacity import Accelerator, CapacityOption, Pathways
 from ptapi.spec.data import DataSpec
 from ptapi.spec.environment import Environment
@@ -60,13 +60,13 @@ class PostTrainJobSpec(SpecModel):
     CPU devices."""
     run_policy: RunPolicy = RunPolicy()
     """Limits and lifecycle of the run."""
-    queue: DnsName | None = None
+    queue: QueueName | None = None
     """Kueue LocalQueue. Quota is reserved before `capacity` creates any node pools. Unset: not queued."""
-    queue_priority_class_name: DnsName | None = None
+    queue_priority_class_name: QueueName | None = None
     """Kueue WorkloadPriorityClass: the job's priority in `queue`. Unset: `priorityClassName` applies there too."""
     priority_class_name: DnsName | None = None
     """PriorityClass of every pod."""
-    image: Text | None = None
+    image: Image | None = None
     """Trainer image. Unset: the operator's setting."""
     image_pull_secrets: Annotated[list[DnsName], Field(max_length=16)] = []
     """Secrets to pull the image with."""
@@ -89,15 +89,13 @@ class PostTrainJobSpec(SpecModel):
 class ObjectMeta(SpecModel):
     """The part of Kubernetes' metadata that a job file contains."""
 
-    model_config = {**SpecModel.model_config, "extra": "ignore"}
-
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=JOB_NAME)]
     """Name of the job."""
-    namespace: DnsName | None = None
+    namespace: DnsLabel | None = None
     """Its namespace."""
     uid: Annotated[str, Field(max_length=64)] | None = None
     """Set by the API server; identifies the run directory's owner."""
-    labels: dict[str, str] = {}
+    labels: dict[str, LabelValue] = {}
     """Labels."""
     annotations: dict[str, str] = {}
     """Annotations."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ptapi.spec.base import DnsName, ModelUri, SpecModel, Text
+from ptapi.spec.base import DnsName, FileUri, ModelUri, Revision, SpecModel
 
 SecretKey = Annotated[str, Field(max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 
@@ -23,11 +23,11 @@ class ModelSpec(SpecModel):
 
     uri: ModelUri
     """`hf://org/name`, `gs://bucket/dir`, `file:///dir`, or `random://preset` (seeded random weights)."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of an `hf://` model. Unset: the default branch; the commit is pinned in the lineage."""
     tokenizer: ModelUri | None = None
     """The tokenizer, if it is not stored with the weights. Random models use a byte-level tokenizer."""
-    chat_template: Text | None = None
-    """URI of a Jinja chat template that replaces the model's own."""
+    chat_template: FileUri | None = None
+    """URI of a Jinja chat template, `gs://` or `file://`, that replaces the model's own."""
     token_secret_ref: SecretKeyRef | None = None
     """The Hugging Face token, for gated models. Never written into a pod spec, a log or the run directory."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ptapi.spec.base import DnsName, EnvName, SpecModel
+from ptapi.spec.base import AbsolutePath, DnsLabel, DnsName, EnvName, SpecModel
 from ptapi.spec.model import SecretKeyRef
 
 Word = Annotated[str, Field(max_length=4096)]
@@ -56,9 +56,9 @@ class EmptyDirVolume(SpecModel):
 class Volume(SpecModel):
     """A volume and where it is mounted; exactly one source."""
 
-    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    name: DnsLabel
     """Name of the volume."""
-    mount_path: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")]
+    mount_path: AbsolutePath
     """Mount path in the trainer's container."""
     read_only: bool = False
     """Mount it read-only."""

@@ -8,14 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import SpecModel, Text, by_key
+from ptapi.spec.base import LABEL_KEY, AbsolutePath, DnsLabel, Image, LabelValue, SpecModel, Text, by_key
 from ptapi.spec.openapi_schema import ANY_SCALAR
 from ptapi.spec.pod import EnvVar, Word
 from ptapi.spec.resources import ContainerResources
 
-LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
-DnsLabel = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-AbsolutePath = Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")]
 UserId = Annotated[int, Field(ge=0, le=2_147_483_647)]
 Capability = Annotated[str, Field(max_length=64, pattern=r"^[A-Z_]+$")]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
@@ -79,7 +76,7 @@ class ContainerSecurityContext(_UserSecurity):
 class Toleration(SpecModel):
     """A taint that the pods tolerate."""
 
-    key: Annotated[str, Field(min_length=1, max_length=317)]
+    key: Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_KEY)]
     """The taint's key."""
     operator: Literal["Equal", "Exists"] | None = None
     """`Equal` compares the value, `Exists` does not. Unset: `Equal`."""
@@ -109,7 +106,7 @@ class InitContainer(SpecModel):
 
     name: DnsLabel
     """Name of the container."""
-    image: Text | None = None
+    image: Image | None = None
     """Its image. Unset: the trainer's."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled. Unset: Kubernetes' default."""

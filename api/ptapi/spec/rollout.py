@@ -4,7 +4,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import EnvName, Fraction, HttpUrl, ModelUri, NonNegativeInt, PositiveInt, SpecModel, Text
+from ptapi.spec.base import (
+    AbsolutePath,
+    EnvName,
+    Fraction,
+    HttpUrl,
+    ModelUri,
+    NonNegativeInt,
+    PositiveInt,
+    Revision,
+    SpecModel,
+    Text,
+)
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 Proposals = Annotated[int, Field(ge=1, le=16)]
@@ -24,7 +35,7 @@ class DraftModel(SpecModel):
 
     uri: ModelUri
     """The draft model's weights. They are not trained."""
-    revision: Annotated[str, Field(max_length=1024)] | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of an `hf://` draft."""
     tokens: Proposals = 4
     """Proposed tokens per pass of the model. 4: the end of longer proposals is seldom accepted."""
@@ -49,7 +60,7 @@ class Vllm(SpecModel):
     """The model's name on the server. Unset: the first that the server lists."""
     api_key_env: EnvName | None = None
     """The environment variable with the server's API key; set it from a Secret in `env`. Unset: no key is sent."""
-    weights_directory: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")] | None = None
+    weights_directory: AbsolutePath | None = None
     """Directory where the trainer writes new weights (for LoRA, the adapter) for vLLM: one volume, mounted at this path
     in the trainer's pod and in the server's. Required with `endpoint`. Unset: a temporary directory."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 256

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import DataUri, Fraction, NonNegativeInt, PositiveInt, SpecModel
+from ptapi.spec.base import AdapterUri, Fraction, LearningRate, NonNegativeInt, PositiveInt, SpecModel
 
 AxisSize = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
 
@@ -15,7 +15,7 @@ class Optimizer(SpecModel):
     name: Literal["adamw", "adafactor", "muon", "lion"] = "adamw"
     """The update rule. Recipes are tuned for `adamw`; `lion` keeps half of its state, `adafactor` almost
     none; `muon` orthogonalises the updates of the layers' matrices and uses AdamW for the rest."""
-    learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    learning_rate: LearningRate | None = None
     """Peak learning rate. Unset: 2e-5 for sft, 1e-6 for dpo and grpo (full fine-tuning of 1–70 B models), and ten
     times that for adapters; a tenth for lion, because each of its steps moves every weight by the full rate."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
@@ -45,7 +45,7 @@ class Schedule(SpecModel):
 class Lora(SpecModel):
     """Low-rank adapters (arXiv 2106.09685)."""
 
-    rank: PositiveInt = 16
+    rank: Annotated[int, Field(ge=1, le=16384)] = 16
     """Rank of the update."""
     alpha: Annotated[float, Field(gt=0.0, le=65536.0)] = 32.0
     """The update is scaled by alpha / rank."""
@@ -60,7 +60,7 @@ class Lora(SpecModel):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Dropout rate of each adapter's inputs. Runs of few steps over much data need none, and each mask costs time; use
     0.05 to 0.1 for several passes over a small data set."""
-    origin: Annotated[DataUri | None, Field(alias="from")] = None
+    origin: Annotated[AdapterUri | None, Field(alias="from")] = None
     """Initial adapters in PEFT's layout, such as another run's export: `hf://`, `gs://` or `file://`. Rank, alpha,
     rsLora and targets must match. Unset: new adapters."""
 
@@ -137,8 +137,11 @@ class Training(SpecModel):
     """Quantise frozen weights (needs `lora`)."""
     precision: Precision = Precision()
     """Number formats."""
-    remat: Literal["auto", "none", "full"] = "auto"
-    """Recompute activations in the backward pass. `auto`: full on TPU and GPU, none on CPU."""
+    remat: Literal["auto", "none", "full", "save-context", "save-qkv-context"] = "auto"
+    """What of a layer's activations the backward pass computes again. `full`: all of them. `save-context`: all but
+    attention's output (MaxText's `context`), so that attention runs forward once. `save-qkv-context`: nor queries, keys
+    and values (its `query_proj`, `key_proj`, `value_proj`). `none`: only what is no product of weights (its
+    `minimal_with_context`). `auto`: full on TPU and GPU, none on CPU."""
     ema: Ema | None = None
     """Keep a float32 average of the weights, also in checkpoints; evaluation and export use it, rollouts do not.
     Unset: none."""

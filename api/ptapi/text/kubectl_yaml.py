@@ -27,8 +27,10 @@ _MODES = ("mode", "defaultMode")
 _MOST_VALUES = 100_000
 """Values of a document with its aliases expanded; a job that the API server stores has fewer."""
 _MOST_LEVELS = 100
+_MOST_DIGITS = 100
+_NUMBER = f"a number of at most {_MOST_DIGITS} digits"
 _INT_TAG, _FLOAT_TAG, _BOOL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
-_REPLACED = {_INT_TAG, _FLOAT_TAG, _BOOL_TAG, "tag:yaml.org,2002:timestamp"}
+_REPLACED = {_INT_TAG, _FLOAT_TAG, _BOOL_TAG, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -44,6 +46,8 @@ class _Loader(yaml.SafeLoader):
         self._level += 1
         if self._level > _MOST_LEVELS:
             raise _refusal(event, f"is nested deeper than {_MOST_LEVELS} levels")
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise _refusal(event, "is a tag, which a job must not have", tag.replace("tag:yaml.org,2002:", "!!"))
         node = super().compose_node(parent, index)
         self._level -= 1
         if node is not None and not isinstance(event, yaml.AliasEvent):
@@ -60,9 +64,9 @@ class _Loader(yaml.SafeLoader):
         return 1 + (sum(map(self._values.__getitem__, node.value)) if isinstance(node, yaml.SequenceNode) else 0)
 
 
-def _refusal(event: yaml.Event, accepted: str) -> SpecError:
+def _refusal(event: yaml.Event, accepted: str, value: str = "") -> SpecError:
     assert event.start_mark is not None  # the parser gives every event one
-    return SpecError([Finding(f"line {event.start_mark.line + 1}", "", accepted)])
+    return SpecError([Finding(f"line {event.start_mark.line + 1}", value and shown(value), accepted)])
 
 
 class _Dumper(yaml.SafeDumper):
@@ -120,6 +124,12 @@ def _refuse_octal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
     )
 
 
+def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
+    if len(node.value) > _MOST_DIGITS:
+        raise SpecError([Finding(f"line {node.start_mark.line + 1}", shown(node.value), _NUMBER)])
+    return loader.construct_yaml_int(node)
+
+
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     key_lines: dict[str, int] = {}
     for key_node, _ in node.value:
@@ -141,7 +151,10 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
 
 def _key(loader: _Loader, node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise SpecError([Finding(f"line {node.start_mark.line + 1}", "", "a key must be text, not a list or a map")])
+        hint = 'fill in the template first, or quote text that begins with a brace: "{…}"'
+        raise SpecError(
+            [Finding(f"line {node.start_mark.line + 1}", "", "a key must be text, not a list or a map", hint)]
+        )
     if node.tag in (_TRAP_TAG, _OCTAL_TAG):
         loader.construct_object(node)
     return str(node.value)
@@ -156,6 +169,7 @@ _Dumper.add_representer(str, _text)
 _Loader.add_constructor(_TRAP_TAG, _refuse_trap)
 _Loader.add_constructor(_OCTAL_TAG, _refuse_octal)
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor(_INT_TAG, _whole_number)
 
 
 def read(text: str) -> Any:
@@ -178,14 +192,15 @@ def write(document: Any) -> str:
 
 
 def _syntax(text: str, error: yaml.MarkedYAMLError) -> Finding:
-    mark = error.problem_mark or error.context_mark
+    # A key without its colon is noticed where the text no longer fits: the mistake is where the key stands.
+    is_key = error.context == "while scanning a simple key"
+    mark = error.context_mark if is_key else error.problem_mark or error.context_mark
     if mark is None:
         return Finding("file", "", f"is not YAML: {error.problem}")
     lines = text.splitlines()
     line = lines[mark.line].strip() if mark.line < len(lines) else "(end of file)"
-    if isinstance(error, yaml.constructor.ConstructorError):
-        return Finding(f"line {mark.line + 1}", shown(line), "has a tag (!…), which a job must not have")
     hint = "indent with spaces, not tabs" if "\\t" in (error.problem or "") else ""
+    hint = 'a key is followed by a colon and a space: "key: value"' if is_key else hint
     return Finding(
         f"line {mark.line + 1}, column {mark.column + 1}", shown(line), f"is not YAML: {error.problem}", hint
     )

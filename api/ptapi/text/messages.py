@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from ptapi.quantity import PATTERN
+from ptapi.spec import base
 from ptapi.spec.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 
 LONGEST_SHOWN = 80
@@ -16,23 +17,30 @@ _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.
 
 PATTERN_DESCRIPTIONS: dict[str, str] = {
     r"^eval/\S+$": "a metric of an evaluation, eval/…",
-    r"^(hf://|gs://|file:///)[^/].*$": "a URI: gs://…, file:///… or hf://…",
-    r"^(gs://|file:///)[^/].*$": "a URI of a directory: gs://… or file:///…",
-    r"^(gs://|file:///)[^/].*\.py$": "a URI of a Python file: gs://…/name.py or file:///…/name.py",
-    r"^https?://[^/].*$": "a URL: https://… or http://…",
-    r"^(hf://|gs://|file:///|random://)[^/].*$": "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset",
-    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a Kubernetes name: lower-case letters, digits, - and .",
-    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and -, no - at either end",
+    base.DATA_URI: "a URI: gs://…, file:///… or hf://datasets/organisation/name, without steps . and ..",
+    base.OUTPUT_URI: "a URI of a directory: gs://… or file:///…, without *, ?, # and steps . and ..",
+    base.FILE_URI: "a URI of a file: gs://… or file:///…, without steps . and ..",
+    base.CODE_URI: "a URI of a Python file: gs://…/name.py or file:///…/name.py, without steps . and ..",
+    base.HTTP_URL: "a URL: https://… or http://…, without user, white space, ? and #",
+    base.MODEL_URI: "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset, without steps . and ..",
+    base.ADAPTER_URI: "a URI: hf://org/name, gs://bucket/dir or file:///dir, without steps . and ..",
+    base.REVISION: "a branch, tag or commit: letters, digits, ., _, - and /",
+    base.IMAGE: "an image such as registry/name:tag or name@sha256:…, in lower case",
+    base.DNS_NAME: "a Kubernetes name: lower-case letters, digits and -, in parts between dots",
+    base.DNS_LABEL: "lower-case letters, digits and -, no - at either end",
     r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and -, starting with a letter, no - at the end",
     r"^[a-z0-9][a-z0-9-]*$": "an accelerator such as v6e-16, v5p-128 or cpu-8",
     r"^[0-9]+x[0-9]+(x[0-9]+)?$": "a shape such as 4x4 or 4x4x8",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and _, not starting with a digit",
-    r"^(/[^/:]+)+$": "an absolute path, without // and :",
+    base.ABSOLUTE_PATH: "an absolute path, without //, :, white space and steps . and ..",
     r"^[-._a-zA-Z0-9]+$": "a key: letters, digits, -, _ and .",
     r"^(auto)$": "auto",
     PATTERN: "a quantity such as 500m, 1.5 or 64Gi",
     r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$": "a label's value: letters, digits, -, _ and .",
     r"^[A-Z_]+$": "a Linux capability such as SYS_RESOURCE",
+    r"^[a-z]+-[a-z]+[0-9]+-[a-z0-9]+$": "a zone such as us-east5-a",
+    r"^[-a-zA-Z0-9_./:]+$": "a name or path: letters, digits, -, _, ., : and /",
+    base.LABEL_KEY: "a key such as team or example.com/team",
     r"^--xla_[a-z0-9_]+=[^\s]+$": "a flag of XLA: --xla_name=value, without white space",
     r"^--[^\s]+$": "a flag: --name=value, without white space",
     r"^[A-Za-z_][A-Za-z0-9_.]*=": "key=value",
@@ -62,12 +70,18 @@ def accepted(schema: Schema) -> str:
 
 
 def shown(value: Any) -> str:
-    """Format a value for a message: short, and quoted where it could be taken for something else."""
-    if isinstance(value, str):
-        text = json.dumps(value, ensure_ascii=False) if _AMBIGUOUS.fullmatch(value) else value
+    """Format a value for a message: short, printable, and quoted where it could be taken for something else."""
+    if isinstance(value, str) and value.isprintable() and not _AMBIGUOUS.fullmatch(value):
+        text = value
     else:
-        text = json.dumps(value, ensure_ascii=False, default=str)
+        text = quoted(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+
+
+def quoted(value: Any) -> str:
+    """Return a value as JSON, with escapes for what a terminal does not show as it is."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if text.isprintable() else json.dumps(value, default=str)
 
 
 def _number(noun: str, schema: Schema) -> str:

@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     *evaluation_checkpoint_export.RULES, *pods.RULES, *pod_overrides.RULES,
 )  # fmt: skip
 """In order of precedence: the first rule that refuses a field speaks for it."""
+ALGORITHM_FIELD = "spec.algorithm"
 _SCOPES = tuple(dict.fromkeys(rule.scope for rule in RULES))
 
 
@@ -46,6 +47,8 @@ def check_job(job: PostTrainJob) -> list[Finding]:
     for rule in RULES:
         for finding in rule.findings(objects[rule.scope]):
             findings.setdefault(finding.field, finding)
+    if one_algorithm := findings.get(ALGORITHM_FIELD):
+        return [one_algorithm]  # all other rules are about the algorithm that is meant
     for finding in (*check_devices(job.spec), *check_maxtext(job.spec), *check_affinity(job.spec)):
         findings.setdefault(finding.field, finding)
     return list(findings.values())

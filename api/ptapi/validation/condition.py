@@ -110,6 +110,15 @@ def is_multiple(field: str, divisor: str | int) -> Condition:
     )
 
 
+def each_once(field: str) -> Condition:
+    """Require different entries in a list; Python alone checks, because CEL's cost would be quadratic."""
+    return Condition("", lambda node: _all_differ(at(node, field) or []))
+
+
+def _all_differ(values: list[Any]) -> bool:
+    return all(value not in values[:index] for index, value in enumerate(values))
+
+
 def starts_with(field: str, prefix: str) -> Condition:
     """Require text with a prefix."""
     return Condition(f"self.{field}.startsWith('{prefix}')", lambda node: at(node, field).startswith(prefix))

@@ -4,26 +4,32 @@ Pydantic decides what is wrong. A finding names the path as the user writes it, 
 there. The one idea: all errors at a path become one finding, made from the path alone.
 """
 
-import difflib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ptapi.accelerators import TYPE_FIELD, near_name
 from ptapi.errors import Finding
-from ptapi.spec.openapi_schema import INT_OR_STRING, Schema, child, structural
-from ptapi.text.messages import accepted, shown
+from ptapi.spec.openapi_schema import Schema, child, structural
+from ptapi.text.messages import accepted, quoted, shown
+from ptapi.validation import suggestions
 
 Path = tuple[str | int, ...]
 MISSING = "(missing)"
+HIDDEN = "(not shown)"
+_SECRET = re.compile(r"(?i)(token|secret|password|api_?key|access_?key)$")
+_PLAIN_KEY = re.compile(r"[-\w./=]+")
 
 
 def dotted(path: Path) -> str:
     """Return `("spec", "rewards", 0, "weight")` as `spec.rewards[0].weight`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{_key(step)}" for step in path)
     return text.removeprefix(".") or "job"
+
+
+def _key(step: str) -> str:
+    return step if _PLAIN_KEY.fullmatch(step) else quoted(step)
 
 
 def translate(model: type[BaseModel], error: ValidationError, document: Any) -> list[Finding]:
@@ -75,46 +81,26 @@ def _accepted(schema: Schema, path: Path) -> str:
 
 def _wrong(schema: Schema, path: Path, value: Any) -> Finding:
     node = _schema_at(schema, path)
-    takes_text = node is not None and "enum" not in node and _takes_text(node, str(value))
-    # An environment variable's value may be a secret, whatever is wrong with it.
-    text = "(not shown)" if "env" in path and path[-1] == "value" else shown(value)
-    hint = ""
-    if takes_text and isinstance(value, bool | int | float):
-        hint = f'in quotes it is text: "{text}"'
-    elif node is not None and isinstance(value, str):
-        close = difflib.get_close_matches(value, [str(choice) for choice in node.get("enum", [])], n=1)
-        hint = f"did you mean {close[0]}?" if close else ""
+    hint = "" if node is None else suggestions.for_value(str(path[-1]) if path else "", node, value)
+    if _is_secret(path):
+        return Finding(dotted(path), HIDDEN, _accepted(schema, path), hint and "in quotes it is text")
     if dotted(path) == TYPE_FIELD and isinstance(value, str) and (nearest := near_name(value)):
         hint = f"did you mean {nearest}?"
-    return Finding(dotted(path), text, _accepted(schema, path), hint)
-
-
-def _takes_text(node: Schema, text: str) -> bool:
-    """Return True if the field takes this text, in quotes."""
-    return node.get("type") == "string" or (INT_OR_STRING in node and bool(re.search(node["pattern"], text)))
+    return Finding(dotted(path), shown(value), _accepted(schema, path), hint)
 
 
 def _unknown(schema: Schema, path: Path, value: Any) -> Finding:
     parent, name = path[:-1], str(path[-1])
-    siblings = list((_schema_at(schema, parent) or {}).get("properties", {}))
+    siblings = (_schema_at(schema, parent) or {}).get("properties", {})
     fields = f"accepted: {', '.join(siblings)}" if siblings else "accepted: nothing, the map is empty"
-    close = difflib.get_close_matches(_camel(name), siblings, n=1, cutoff=0.6)
-    elsewhere = [candidate for candidate in _paths(schema, ()) if candidate[-1] == _camel(name)]
-    if close:
-        hint = f"did you mean {dotted((*parent, close[0]))}?"
-    elif elsewhere:
-        hint = f"did you mean {dotted(min(elsewhere, key=len))}?"
-    else:
-        hint = ""
-    return Finding(dotted(path), shown(value), f"{dotted(parent)} has no field {name}; {fields}", hint)
+    where = dotted(parent) if parent else ""
+    meant = suggestions.for_name(schema, siblings, where, name, value)
+    hint = f"did you mean {meant}?" if meant else ""
+    text = HIDDEN if _is_secret(path) else shown(value)
+    return Finding(dotted(path), text, f"{dotted(parent)} has no field {_key(name)}; {fields}", hint)
 
 
-def _paths(schema: Schema, path: Path) -> Iterator[Path]:
-    for name, below in schema.get("properties", {}).items():
-        yield (*path, name)
-        yield from _paths(below, (*path, name))
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.replace("-", "_").split("_")
-    return first + "".join(word[:1].upper() + word[1:] for word in rest)
+def _is_secret(path: Path) -> bool:
+    """Return True where a value may be a secret, whatever is wrong with it: a variable's, or one whose key says so."""
+    last = str(path[-1]) if path else ""
+    return ("env" in path and last != "name") or bool(_SECRET.search(last))

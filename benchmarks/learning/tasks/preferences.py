@@ -39,12 +39,7 @@ def preference(place: Place) -> Spec:
         "data": {"train": {"uri": place.data("train.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
         "rewards": [{"builtin": "exact"}],
         "rollout": {"maxNewTokens": 8},
-        "training": {
-            "steps": 60,
-            "batchSize": 64,
-            "sequenceLength": 32,
-            "optimizer": {"learningRate": 1e-4},
-        },
+        "training": {"steps": 60, "batchSize": 64, "sequenceLength": 32, "optimizer": {"learningRate": 1e-4}},
         "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 10},
     }
 

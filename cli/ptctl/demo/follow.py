@@ -34,8 +34,7 @@ def follow(kube: Kube, name: str, run: Path, task_list: TaskList, series: str) -
             raise CliError(f"job {name} was deleted while the demo followed it") from error
         if job.phase == "Failed":
             raise CliError(
-                f"job {name} failed: {job.failure or failed_message(job)}",
-                f"its results so far are in {run}",
+                f"job {name} failed: {job.failure or failed_message(job)}", f"its results so far are in {run}"
             )
         rows = directory.metrics(run)
         progress = directory.progress(run)

@@ -11,13 +11,7 @@ from ptctl.jobs.view import JobView
 from ptctl.ui.duration import age
 from ptctl.ui.table import GAP, widths
 
-PHASE_COLOURS = {
-    "Succeeded": "green",
-    "Failed": "red",
-    "Running": "cyan",
-    "Restarting": "yellow",
-    "Suspended": "dim",
-}
+PHASE_COLOURS = {"Succeeded": "green", "Failed": "red", "Running": "cyan", "Restarting": "yellow", "Suspended": "dim"}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ptapi.errors import SpecError
-from ptapi.load import parse_job
+from ptapi.load import SERVER_METADATA, parse_job
 from ptapi.spec import PostTrainJob
 from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
@@ -14,18 +14,7 @@ from ptctl.jobs.set_field import assign
 from ptkube.resources import Manifest
 
 STDIN = "-"
-_SERVER_METADATA = (
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "finalizers",
-    "generation",
-    "managedFields",
-    "ownerReferences",
-    "resourceVersion",
-    "selfLink",
-    "uid",
-)
+_SERVER_METADATA = (*SERVER_METADATA, "uid")
 _MOST_BYTES = 3 * 2**20
 """The API server accepts no larger request."""
 

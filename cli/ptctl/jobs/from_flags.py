@@ -95,7 +95,7 @@ def reward(word: str) -> Manifest:
     path, colon, function = word.rpartition(":")
     if not colon or function.startswith("//"):
         path, function = word, ""
-    if not path.endswith(".py"):
+    if not path.endswith(".py") or (colon and not function):
         raise InputError(
             f"--reward {word!r}: accepted: one of {', '.join(BUILTIN_REWARDS)}, or a Python file as FILE.py[:FUNCTION]"
         )

@@ -52,12 +52,7 @@ def fit(app: App, body: Manifest, job: PostTrainJob, keep: Sequence[str], quick:
 
 
 def matrix(
-    app: App,
-    job: PostTrainJob,
-    accelerators: Sequence[str],
-    batches: Sequence[int],
-    prices: Prices | None,
-    target: str,
+    app: App, job: PostTrainJob, accelerators: Sequence[str], batches: Sequence[int], prices: Prices | None, target: str
 ) -> int:
     """Print which accelerators and batch sizes fit, and return the exit code."""
     if not matrix_view.is_accepted(target):

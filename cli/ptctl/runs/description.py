@@ -150,13 +150,7 @@ def _time(job: JobView) -> Iterator[str]:
     times = part(job.raw, "status", "time", missing={})
     spent = [
         f"{kind} {short(times[kind])}"
-        for kind in (
-            "queueing",
-            "provisioning",
-            "restoring",
-            "compiling",
-            "training",
-        )
+        for kind in ("queueing", "provisioning", "restoring", "compiling", "training")
         if times.get(kind)
     ]
     yield from _pair("Time spent", ", ".join(spent))

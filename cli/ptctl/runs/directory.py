@@ -12,6 +12,8 @@ from typing import Any
 from ptctl.errors import CliError, MissingError
 
 Row = dict[str, Any]
+_LARGEST = 1e300
+"""Whole numbers beyond it are no floats."""
 STAGES = {
     "loading": "loading the model",
     "compiling": "compiling",
@@ -33,13 +35,13 @@ def local_path(run_uri: str, file_name: str) -> Path:
 def rows(path: Path) -> Iterator[Row]:
     """Yield the objects of a JSONL file; nothing if it does not exist yet."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return
-    for line in text.splitlines():
+    for line in content.splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             yield row
@@ -50,7 +52,7 @@ def progress(run: Path, since: float = 0.0) -> Row:
     path = run / "progress.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_mtime >= since else {}
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -64,7 +66,7 @@ def metrics(run: Path) -> list[Row]:
 def sample_steps(run: Path) -> list[int]:
     """Return the steps that have samples, in order."""
     names = (path.stem.removeprefix("step-") for path in (run / "samples").glob("step-*.jsonl"))
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def newest_sample(run_uri: str) -> tuple[int, Row] | None:
@@ -74,7 +76,12 @@ def newest_sample(run_uri: str) -> tuple[int, Row] | None:
     run = local_path(run_uri, "samples")
     steps = sample_steps(run)
     completions = list(rows(run / "samples" / f"step-{steps[-1]:08d}.jsonl")) if steps else []
-    return (steps[-1], max(completions, key=lambda row: float(row.get("reward") or 0.0))) if completions else None
+    return (steps[-1], max(completions, key=_reward)) if completions else None
+
+
+def _reward(row: Row) -> float:
+    value = row.get("reward")
+    return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else 0.0
 
 
 def samples(run: Path, step: int | None) -> tuple[int, list[Row]]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptctl.errors import MissingError
+from ptctl.errors import InputError, MissingError
 from ptctl.jobs.lookup import fetch
 from ptctl.ui.app import App, Target
 from ptkube import timestamps
@@ -40,6 +40,10 @@ def read(directory: Path) -> Manifest:
         runs = ", ".join(str(spec.parent) for spec in sorted(directory.glob(f"*/{_SPEC}"))[:3])
         hint = f"did you mean {runs}?" if runs else "a run directory is <output.uri>/<job name>"
         raise MissingError(f"{directory}: not a run directory (it has no {_SPEC})", hint) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{directory / _SPEC}: not a text file (byte {error.start} is not UTF-8)") from error
+    if not isinstance(job, dict):
+        raise InputError(f"{directory / _SPEC}: {type(job).__name__}; accepted: the job that runs here")
     uri = directory.absolute().as_uri()
     return {**job, "status": {**_status(uri), "links": {"run": uri}}}
 

@@ -28,6 +28,8 @@ USUAL_METRICS = (
 )
 """The columns of the table in order; a narrow terminal drops the last ones."""
 _HIDDEN = ("time",)
+_LARGEST = 1e300
+"""What is larger, infinite or no number is not shown."""
 
 
 def table(rows: Sequence[Row], width: int | None, *, wide: bool) -> str:
@@ -64,4 +66,4 @@ def number(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST

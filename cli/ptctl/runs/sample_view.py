@@ -72,7 +72,8 @@ def _print(app: App, step: int, rows: list[Row], options: SampleOptions) -> None
 
 def _headline(row: Row) -> list[str]:
     """Return the reward, its components if several, the advantage, the length, and the tool calls."""
-    parts = row.get("rewards") or {}
+    rewards = row.get("rewards")
+    parts: Row = rewards if isinstance(rewards, dict) else {}
     named = {"reward": row.get("reward"), **(parts if len(parts) > 1 else {}), "advantage": row.get("advantage")}
     parts_shown = [f"{name} {number(value) or 'none'}" for name, value in named.items() if name in row or name in parts]
     if "tokens" in row:
@@ -99,4 +100,5 @@ def _split_turns(row: Row) -> list[tuple[str, bool]]:
     turns = row.get("turns")
     if not isinstance(turns, list):
         return [(str(row.get("completion", "")), True)]
-    return [(f"{turn.get('role', '')}: {turn.get('content', '')}", turn.get("role") == "assistant") for turn in turns]
+    spoken = [turn for turn in turns if isinstance(turn, dict)]
+    return [(f"{turn.get('role', '')}: {turn.get('content', '')}", turn.get("role") == "assistant") for turn in spoken]

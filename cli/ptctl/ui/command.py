@@ -66,3 +66,8 @@ class Verb(click.Command):
                 hints = "".join(f"\n  {flag}: {self.replacements[flag]}" for flag in flags)
                 message = f"{', '.join(flags)} do not exist here.\nhint: use{hints}"
             raise click.UsageError(message, ctx) from error
+        except click.MissingParameter as error:
+            files = [word for word in given if word.endswith((".yaml", ".yml", ".json"))]
+            if not files or error.param is None or "--filename" not in error.param.opts:
+                raise
+            raise click.UsageError(f"{files[0]}: a job file is given with -f.\nhint: -f {files[0]}", ctx) from error

@@ -38,7 +38,8 @@ def _report_click_error(error: click.ClickException, console: Console) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
         console.say(error.format_message())
         return errors.USAGE
-    message, _, hint = error.format_message().partition("\nhint: ")
+    # Click names its type, not what a user may write.
+    message, _, hint = error.format_message().replace("a valid integer range", "a whole number").partition("\nhint: ")
     console.error(message, hint)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         console.say(f"see:  {error.ctx.command_path} --help")

@@ -57,7 +57,7 @@ class LazyGroup(Verb, click.Group):
             return f"'{ctx.command_path} {name}' does not exist here.\nhint: {self.moved[name]}"
         from difflib import get_close_matches
 
-        commands = dict(self._commands(ctx))
+        commands = dict(reversed(list(self._commands(ctx))))  # of two verbs with one name the first group's
         similar = [name] if name in commands else get_close_matches(name, commands, 2, 0.7)
         names = " or ".join(f"`{commands[word]}`" for word in similar) if similar else ", ".join(self.table)
         return f"No such command '{name}'.\nhint: {'did you mean' if similar else 'accepted:'} {names}"

@@ -33,13 +33,7 @@ class Duration(click.ParamType[float]):
 
 def cluster_options(function: Function) -> Function:
     """Add -n, --kubeconfig and --context, passed to the verb as `target`."""
-    function = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")(function)
-    function = click.option(
-        "--kubeconfig",
-        metavar="PATH",
-        type=click.Path(),
-        help="Kubeconfig file; default: $KUBECONFIG, else ~/.kube/config.",
-    )(function)
+    function = _context_flags(function)
     function = click.option(
         "-n", "--namespace", metavar="NS", help="Namespace; default: the context's.", callback=_namespace
     )(function)
@@ -58,6 +52,27 @@ def cluster_options(function: Function) -> Function:
         return function(*args, target=Target(namespace, kubeconfig, context, all_namespaces), **kwargs)
 
     return wrapped
+
+
+def context_options(function: Function) -> Function:
+    """Add --kubeconfig and --context, for verbs on a whole cluster, passed to the verb as `target`."""
+    function = _context_flags(function)
+
+    @wraps(function)
+    def wrapped(*args: Any, kubeconfig: str | None, context: str | None, **kwargs: Any) -> Any:
+        return function(*args, target=Target(None, kubeconfig, context), **kwargs)
+
+    return wrapped
+
+
+def _context_flags(function: Function) -> Function:
+    function = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")(function)
+    return click.option(
+        "--kubeconfig",
+        metavar="PATH",
+        type=click.Path(),
+        help="Kubeconfig file; default: $KUBECONFIG, else ~/.kube/config.",
+    )(function)
 
 
 def all_namespaces(function: Function) -> Function:
@@ -113,7 +128,18 @@ def prices_file(function: Function) -> Function:
 
 def selector(function: Function) -> Function:
     """Add -l."""
-    return click.option("-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.")(function)
+    return click.option(
+        "-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.", callback=_selector
+    )(function)
+
+
+def _selector(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    import re
+
+    requirement = r"!?[\w./-]+|[\w./-]+\s*(=|==|!=)\s*[\w.-]*|[\w./-]+ (not)?in \([\w., -]*\)"
+    if value is not None and not re.fullmatch(rf"({requirement})(,\s*({requirement}))*", value):
+        raise click.UsageError(f"-l {value!r}: accepted: KEY=VALUE, KEY!=VALUE, KEY or !KEY, with commas between", ctx)
+    return value
 
 
 def output(*formats: str) -> Callable[[Function], Function]:

@@ -18,12 +18,7 @@ def document(objects: Sequence[Manifest], form: str, *, as_list: bool = False) -
     body: Manifest = (
         objects[0]
         if len(objects) == 1 and not as_list
-        else {
-            "apiVersion": "v1",
-            "kind": "List",
-            "metadata": {},
-            "items": list(objects),
-        }
+        else {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": list(objects)}
     )
     return json.dumps(body, indent=2) if form == "json" else to_yaml(body)
 

@@ -86,3 +86,59 @@ DELETE: dict[str, str] = {
 
 NAMED: dict[str, str] = {**CLUSTER, "--workload": "the name is an argument: `ptctl workload VERB NAME`"}
 """Flags of verbs on one job."""
+
+_ALWAYS = "every cluster has it"
+_NO_ARGUMENTS = "set it afterwards with gcloud; `ptctl cluster create` never changes what is there"
+_POOLS_PER_JOB = "leave out --tpu-type: the operator makes node pools for each job, by its `capacity`"
+_OPERATOR_LAYS_OUT = "the operator makes pools of the size that each job asks for"
+_TENSORBOARD = "TensorBoard files are in the run directory: `ptctl workload tensorboard NAME`"
+_CONTROLLERS = "the resources of Kueue's controller are its own manifest's"
+
+CLUSTER_OTHERS: dict[str, str] = {
+    "--zone": "--location PLACE, where the name alone is not enough",
+    "--project-number": "--project ID",
+    "--sandbox-kubeconfig": "`ptctl cluster credentials NAME --kubeconfig PATH`",
+    "--dependency-auto-download": "nothing is downloaded; ptctl needs neither gcloud nor kubectl",
+    "--quiet": "--yes, where a verb asks",
+    "--verbose": "-o yaml shows everything that GKE says",
+}
+"""Flags of `xpk cluster`, for the verbs that read or delete."""
+
+CLUSTER_CREATE: dict[str, str] = {
+    **{flag: hint for flag, hint in CLUSTER_OTHERS.items() if flag != "--zone"},
+    "--quiet": "it never asks, and never deletes",
+    "--force": "it never asks, and never deletes",
+    "--num-nodes": "--num-slices N with --tpu-type; posttrain has no GPU pools",
+    "--enable-workload-identity": _ALWAYS,
+    "--enable-gcsfuse-csi-driver": _ALWAYS,
+    "--enable-pd-csi-driver": _ALWAYS,
+    "--enable-autoprovisioning": _POOLS_PER_JOB,
+    "--autoprovisioning-min-chips": _POOLS_PER_JOB,
+    "--autoprovisioning-max-chips": _POOLS_PER_JOB,
+    "--host-maintenance-interval": "a reservation's own interval counts; GKE's v1 API has no such field",
+    "--cluster-cpu-machine-type": "--default-pool-cpu-machine-type TYPE",
+    "--managed-mldiagnostics": _NO_ARGUMENTS,
+    "--custom-cluster-arguments": "flags of their own, such as --network; for the rest: " + _NO_ARGUMENTS,
+    "--custom-nodepool-arguments": _NO_ARGUMENTS,
+    "--custom-tpu-nodepool-arguments": _NO_ARGUMENTS,
+    "--private-endpoint-subnetwork": "--subnetwork NAME; the control plane is reached by its DNS name",
+    "--enable-master-global-access": "the control plane is reached by its DNS name from every region",
+    "--adapt-from-ct": "`ptctl cluster adapt NAME`",
+    "--enable-legacy-lustre-port": _NO_ARGUMENTS,
+    "--create-vertex-tensorboard": _TENSORBOARD,
+    "--tensorboard-region": _TENSORBOARD,
+    "--tensorboard-name": _TENSORBOARD,
+    "--enable-mtc": "checkpoints go to the run directory; no node keeps any",
+    "--mtc-ramdisk-size": "checkpoints go to the run directory; no node keeps any",
+    "--mtc-gcs-bucket": "checkpoints go to the run directory; no node keeps any",
+    "--mtc-toleration-key": "checkpoints go to the run directory; no node keeps any",
+    "--memory-limit": _CONTROLLERS,
+    "--cpu-limit": _CONTROLLERS,
+    "--sub-slicing": _OPERATOR_LAYS_OUT,
+    "--super-slicing": _OPERATOR_LAYS_OUT,
+    "--num-cubes": _OPERATOR_LAYS_OUT,
+    "--ignore-nodepool-creation-errors": "every pool is tried, whatever becomes of the others",
+    "--cluster-state-gcs-bucket": "a cluster's state is the cluster",
+    "--ray-version": "posttrain needs no Ray",
+}
+"""Flags of `xpk cluster create` and its relatives."""

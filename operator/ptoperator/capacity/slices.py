@@ -50,9 +50,7 @@ def slice_state(
         return SliceState(status, actions=surplus, message=f"pool {pool.name} is being deleted")
     if pool.shape != wanted:
         return SliceState(
-            status,
-            actions=(*surplus, DeletePool(pool.name, uid)),
-            message=f"pool {pool.name} has a wrong shape",
+            status, actions=(*surplus, DeletePool(pool.name, uid)), message=f"pool {pool.name} has a wrong shape"
         )
     if pool.state is PoolState.RUNNING:
         return SliceState(status, is_ready=True, actions=surplus)

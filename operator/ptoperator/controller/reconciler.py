@@ -8,13 +8,15 @@ from datetime import datetime
 from ptapi.status import PostTrainJobStatus
 from ptkube import timestamps
 from ptkube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
+from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest, Resource
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
+from ptoperator.controller.freshness import kinds_to_read
 from ptoperator.kube import actions
 from ptoperator.kube.actions import Action, Create
 from ptoperator.kube.audited_client import KubeClient
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims, without_claims
+from ptoperator.observe.copies import CachedReader, Copies
 from ptoperator.observe.observer import observe, observe_progress
 from ptoperator.observe.state import Estimate, Observed
 from ptoperator.plan import Plan, plan, with_failed_write
@@ -36,6 +38,7 @@ class Reconciler:
     """Reconciles any job; holds no state of its own."""
 
     client: KubeClient
+    copies: Copies
     cache: JobCache
     settings: Settings
     now: Callable[[], datetime] = timestamps.utc_now
@@ -49,13 +52,24 @@ class Reconciler:
 
         is_news: an event of the job arrived since the last time, so observe everything.
         """
-        state = self._observe(key, is_news)
+        due = self.cache.kinds_due(key, self.now(), self.settings.resync_seconds)
+        try:
+            return self._reconcile(key, is_news=is_news or bool(due), live=due)
+        except ApiError:
+            self.cache.note_outdated(key)
+            raise
+
+    def _reconcile(self, key: Key, *, is_news: bool, live: frozenset[Resource]) -> float | None:
+        """live: the kinds that are read from the API server, not from local copies."""
+        state = self._observe(key, is_news, live)
         if state is None:
             self.cache.forget(key)
             return None
         planned = plan(state, self.settings)
-        if not is_news and _needs_fresh_state(planned):  # not on the strength of what was known some seconds ago
-            return self.reconcile(key)
+        if not is_news and _changes_more_than_numbers(planned):  # not on what was known some seconds ago
+            return self._reconcile(key, is_news=True, live=live)
+        if missing := kinds_to_read(state, planned) - live - self.cache.just_read(key, self.now()):
+            return self._reconcile(key, is_news=True, live=live | missing)
         if planned.gives_turn:
             with self.cache.admission_lock:
                 state = with_fresh_claims(self.client, self.cache, state, self.namespaces)
@@ -70,14 +84,16 @@ class Reconciler:
             self._apply_action(state, action)
         return planned.requeue_after
 
-    def _observe(self, key: Key, is_news: bool) -> Observed | None:
+    def _observe(self, key: Key, is_news: bool, live: frozenset[Resource]) -> Observed | None:
         last, now = None if is_news else self.cache.last(key), self.now()
-        if last is not None and (now - last.observed_at).total_seconds() < self.settings.resync_seconds:
-            state: Observed | None = observe_progress(self.client, last, now, self.cloud)
+        reader = CachedReader(self.client, self.copies, live)
+        if last is not None:
+            state: Observed | None = observe_progress(reader, last, now, self.cloud)
         else:
-            state = observe(self.client, self.cache, key, self.settings, now, self.cloud)
+            state = observe(reader, self.cache, key, self.settings, now, self.cloud)
         if state is None:
             return None
+        self.cache.note_read(key, live if state.jobset else live - {JOBSETS}, now)
         if state.progress is not None:
             state = replace(state, progress_since=self.cache.first_observed(key, state.progress.updated, state.now))
         return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
@@ -127,8 +143,8 @@ class Reconciler:
             logger.info("%s/%s: %s", state.job.namespace, state.job.name, status.phase)
         written = self.client.replace_status(POSTTRAINJOBS, {**state.job.manifest, "status": _document(status)})
         self.on_report(state.status, status)
-        self.cache.note_written(written)
-        return replace(state, job=self.cache.note_job(written))
+        self.cache.note_written(written, self.now())
+        return replace(state, job=self.cache.note_job(self.copies.record(POSTTRAINJOBS, written)))
 
     def _create_event(self, event: Manifest) -> None:
         try:
@@ -139,7 +155,7 @@ class Reconciler:
             logger.debug("event %s: %s", event["reason"], error)
 
 
-def _needs_fresh_state(planned: Plan) -> bool:
+def _changes_more_than_numbers(planned: Plan) -> bool:
     """Return True if the plan changes more than numbers."""
     return (
         bool(planned.actions) or planned.gives_turn or (planned.status is not None and planned.status.phase.is_terminal)

@@ -6,8 +6,8 @@ any two of them is harmless. Child objects are created and never applied again: 
 
 from dataclasses import dataclass
 
-from ptkube.errors import AlreadyExists, NotFound
-from ptkube.resources import Manifest, Resource
+from ptkube.errors import AlreadyExists, Conflict, NotFound
+from ptkube.resources import JOBSETS, Manifest, Resource
 from ptoperator.kube.audited_client import KubeClient
 
 
@@ -61,8 +61,10 @@ def apply(client: KubeClient, action: Action) -> None:
         case Create(resource, manifest):
             try:
                 client.create(resource, manifest)
-            except AlreadyExists:
-                return  # an earlier try got through; the next observation shows whose it is
+            except AlreadyExists as error:
+                if resource is JOBSETS:  # unknown so far, and perhaps another owner's
+                    raise Conflict(error.status, "Conflict", error.message) from error
+                return  # an earlier try got through
         case Patch(resource, name, namespace, body):
             try:
                 client.patch(resource, name, namespace, body)

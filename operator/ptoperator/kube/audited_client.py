@@ -13,7 +13,9 @@ from ptoperator.kube.rbac import is_allowed
 T = TypeVar("T")
 _READS = ("get", "list")
 OnCall = Callable[[str, str, str], None]
-"""Told of every call: verb, resource (with its subresource), and `ok` or the error's name."""
+"""Called after every call: verb, resource (with its subresource), and `ok` or the error's name."""
+OnObject = Callable[[Resource, Manifest], object]
+"""Called with every object that the API server answers."""
 
 
 class UnlistedCall(Exception):
@@ -67,14 +69,16 @@ class Client:
         kube: KubeClient,
         on_call: OnCall = lambda verb, resource, outcome: None,
         check: Callable[[], None] = lambda: None,
+        on_object: OnObject = lambda resource, item: None,
     ) -> None:
         self._kube = kube
         self._on_call = on_call
         self._check = check
+        self._on_object = on_object
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest:
         """Return one object. Raises NotFound."""
-        return self._call("get", r, lambda: self._kube.get(r, name, namespace))
+        return self._answer("get", r, lambda: self._kube.get(r, name, namespace))
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None, /) -> Manifest:
         """Return a subresource of one object."""
@@ -95,15 +99,18 @@ class Client:
         self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None, fields: str | None = None
     ) -> Any:
         """Return the objects that match a label and a field selector."""
-        return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels, fields=fields))
+        answer = self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels, fields=fields))
+        for item in answer.items:
+            self._on_object(r, item)
+        return answer
 
     def create(self, r: Resource, body: Manifest, /) -> Manifest:
         """Create an object. Raises AlreadyExists."""
-        return self._call("create", r, lambda: self._kube.create(r, body))
+        return self._answer("create", r, lambda: self._kube.create(r, body))
 
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest:
         """Apply a merge patch to an object."""
-        return self._call("patch", r, lambda: self._kube.patch(r, name, namespace, body))
+        return self._answer("patch", r, lambda: self._kube.patch(r, name, namespace, body))
 
     def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None:
         """Delete an object. Raises Conflict if its uid is another one."""
@@ -111,11 +118,16 @@ class Client:
 
     def replace(self, r: Resource, body: Manifest, /) -> Manifest:
         """Replace an object. Raises Conflict if it changed since it was read."""
-        return self._call("update", r, lambda: self._kube.replace(r, body))
+        return self._answer("update", r, lambda: self._kube.replace(r, body))
 
     def replace_status(self, r: Resource, body: Manifest, /) -> Manifest:
         """Replace the status of an object. Raises Conflict if the object changed since it was read."""
-        return self._call("update", r, lambda: self._kube.replace_status(r, body), "status")
+        return self._answer("update", r, lambda: self._kube.replace_status(r, body), "status")
+
+    def _answer(self, verb: str, r: Resource, send: Callable[[], Manifest], subresource: str = "") -> Manifest:
+        item = self._call(verb, r, send, subresource)
+        self._on_object(r, item)
+        return item
 
     def _call(self, verb: str, r: Resource, send: Callable[[], T], subresource: str = "") -> T:
         name = f"{r.plural}/{subresource}" if subresource else r.plural

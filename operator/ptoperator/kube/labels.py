@@ -82,6 +82,8 @@ POOL_IDLE_SINCE = "posttrain-idle-since"
 """Label of a node pool without a job: Unix time at which the last job let go of it."""
 POOL_ROLE = "posttrain-role"
 """Label of a node pool that all jobs share: what it is for."""
+MADE_BY = "posttrain-made-by"
+"""Label of a cluster and of its lasting node pools: `ptctl cluster create` made them, and the operator leaves them."""
 
 PREFLIGHT = "preflight"
 """Value of COMPONENT: a pod that compiles and does not train."""

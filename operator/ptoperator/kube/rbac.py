@@ -38,8 +38,8 @@ from ptkube.resources import (
 class Right:
     """A permission and its reason.
 
-    verbs: what our own code calls. watched: kopf lists and watches it too. admission: needed by a check of the API
-    server, called by nobody. only_with: the chart's value without which it is not granted.
+    verbs: what our own code calls. watched: kopf or an informer lists and watches it too. admission: needed by a check
+    of the API server, called by nobody. only_with: the chart's value without which it is not granted.
     """
 
     resource: Resource

@@ -8,22 +8,25 @@ threads.
 import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ptapi.conditions import ConditionType
 from ptkube.objects import label
-from ptkube.resources import Manifest
+from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
 from ptoperator.capacity.fair_queue import Claim, claim_of, first
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
 from ptoperator.job import JobObject, read_job
 from ptoperator.kube import labels
 from ptoperator.monitoring.job_gauges import JobNumbers, numbers_of
+from ptoperator.observe.copies import WATCHED
 from ptoperator.observe.state import Observed
 
 Key = tuple[str, str]
 """Namespace and name of a PostTrainJob."""
 _FAILURES_KEPT = 64
+_STILL_FRESH = timedelta(seconds=1)
+"""What was read from the API server, or written, so long ago need not be read again."""
 _MAX_NODES_INSPECTED = 8
 """At a time: of a slice that went away as a whole, some nodes speak for all."""
 
@@ -58,6 +61,9 @@ class JobCache:
     _last: dict[Key, Observed] = field(default_factory=dict)
     _signs: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
     _written: dict[Key, str] = field(default_factory=dict)
+    _read: dict[Key, dict[Resource, datetime]] = field(default_factory=dict)
+    _resynced: dict[Key, datetime] = field(default_factory=dict)
+    _outdated: set[Key] = field(default_factory=set)
     _moved: set[str] = field(default_factory=set)
     admission_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a turn in a line is given: from reading everybody's place to writing it."""
@@ -66,6 +72,8 @@ class JobCache:
         """Read a job, and record it as it is now."""
         key = _key(manifest)
         known = self._jobs.get(key)
+        if known is not None and known.job.manifest is manifest:
+            return known.job
         job = read_job(manifest, known.job if known else None)
         claim = claim_of(job)
         with self._lock:
@@ -123,6 +131,9 @@ class JobCache:
             self._last.pop(key, None)
             self._signs.pop(key, None)
             self._written.pop(key, None)
+            self._read.pop(key, None)
+            self._resynced.pop(key, None)
+            self._outdated.discard(key)
 
     def failures(self, uid: str) -> tuple[PodFailure, ...]:
         """Return the pod failures of a job."""
@@ -191,10 +202,37 @@ class JobCache:
                 known = self._signs[key] = (hint, now)
             return known[1]
 
-    def note_written(self, job: Manifest) -> None:
+    def note_written(self, job: Manifest, now: datetime) -> None:
         """Record our own write, so that its event causes no reconcile."""
         with self._lock:
             self._written[_key(job)] = str(job["metadata"].get("resourceVersion") or "")
+            self._read.setdefault(_key(job), {})[POSTTRAINJOBS] = now
+
+    def note_read(self, key: Key, kinds: frozenset[Resource], now: datetime) -> None:
+        """Record that what a job has of these kinds was read from the API server."""
+        with self._lock:
+            self._read.setdefault(key, {}).update(dict.fromkeys(kinds, now))
+
+    def just_read(self, key: Key, now: datetime) -> frozenset[Resource]:
+        """Return the kinds whose local copies are as good as what the API server would answer."""
+        with self._lock:
+            times = self._read.get(key, {})
+            return frozenset(kind for kind, time in times.items() if now - time <= _STILL_FRESH)
+
+    def note_outdated(self, key: Key) -> None:
+        """Record that a call failed, perhaps because of an old local copy, so that the next reconcile reads anew."""
+        with self._lock:
+            self._outdated.add(key)
+
+    def kinds_due(self, key: Key, now: datetime, every_s: float) -> frozenset[Resource]:
+        """Return the kinds to read from the API server whatever the plan: all after a failed call, and now and then."""
+        with self._lock:
+            is_due = (now - self._resynced.setdefault(key, now)).total_seconds() >= every_s
+            if not is_due and key not in self._outdated:
+                return frozenset()
+            self._outdated.discard(key)
+            self._resynced[key] = now
+            return frozenset(WATCHED)
 
     def is_own_write(self, job: Manifest) -> bool:
         """Return True if the job is as we last wrote it."""

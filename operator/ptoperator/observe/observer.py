@@ -1,10 +1,10 @@
 """Observe one job: the only reads of a reconcile.
 
-A full observation costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods
-start, of the nodes on which pods failed, and of preflight's Job until that is decided. While pods are missing, two
-LISTs find out why (`missing_pods`). Between two of them, while no
-event of the job arrives, only its progress (a document, or MaxText's log) is read again. The cloud is read only for a
-job that obtains node pools, waits for their nodes, or releases them; so is the ProvisioningRequest.
+The job, its JobSet and its pods come from local copies (`copies`), or are read anew where the reconciler says so. The
+API server is asked for the ConfigMap while pods start, for the nodes on which pods failed, and for preflight's Job
+until that is decided. While pods are missing, two LISTs find out why (`missing_pods`). Between two observations, while
+no event of the job arrives, only its progress (a document, or MaxText's log) is read again. The cloud is read only for
+a job that obtains node pools, waits for their nodes, or releases them; so is the ProvisioningRequest.
 """
 
 import logging
@@ -17,6 +17,7 @@ from ptapi.spec import PostTrainJob
 from ptapi.status import CapacityAttempt
 from ptkube import timestamps
 from ptkube.errors import Forbidden, NotFound
+from ptkube.objects import true_condition
 from ptkube.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -52,6 +53,9 @@ from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+_USUAL_START_S = 10.0
+"""A pod that has had its node for so long may lack its ConfigMap."""
+
 
 def observe(
     reader: KubeReader, cache: JobCache, key: Key, settings: Settings, now: datetime, cloud: CloudProvider | None = None
@@ -74,7 +78,7 @@ def observe(
         state = replace(state, jobset=_get(reader, JOBSETS, jobset_name, namespace))
     if not jobset_name or (state.status.phase.is_terminal and not _needs_cloud(state)):
         return _with_cloud(reader, state, cloud)
-    all_pods = tuple(map(_trim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    all_pods = tuple(reader.list(PODS, namespace, labels=labels.selector(name)).items)
     pods = tuple(pod for pod in all_pods if not labels.is_of_preflight(pod))
     for pod in all_pods:
         cache.note_pod(pod)
@@ -214,21 +218,16 @@ def _is_silent(state: Observed, progress: Progress | None) -> bool:
 
 
 def _is_config_map_missing(reader: KubeReader, state: Observed) -> bool:
-    """Return True if pods that are still to mount the ConfigMap would not find it."""
-    if state.jobset is None or not state.is_jobset_ours or all(map(is_started, state.current_pods or [{}])):
+    """Return True if pods that wait on their nodes would not find the ConfigMap that they mount."""
+    if not state.is_jobset_ours or not any(_is_slow_to_start(pod, state.now) for pod in state.current_pods):
         return False
     return _get(reader, CONFIGMAPS, names.config_map(state.job.name, state.job.uid), state.job.namespace) is None
 
 
-def _trim(pod: Manifest) -> Manifest:
-    """Return the parts of a pod that are used: a slice may have thousands, and the last observation is kept."""
-    meta, spec = pod["metadata"], pod.get("spec") or {}
-    kept = {key: meta[key] for key in ("name", "uid", "labels", "deletionTimestamp") if key in meta}
-    amounts = {
-        kind: [{"name": each["name"], "resources": each.get("resources")} for each in spec.get(kind) or []]
-        for kind in ("initContainers", "containers")
-    }
-    return {"metadata": kept, "spec": {"nodeName": spec.get("nodeName"), **amounts}, "status": pod.get("status") or {}}
+def _is_slow_to_start(pod: Manifest, now: datetime) -> bool:
+    scheduled = true_condition(pod, "PodScheduled") or {}
+    age = timestamps.seconds_since(scheduled.get("lastTransitionTime"), now)
+    return age is not None and age >= _USUAL_START_S and not is_started(pod)
 
 
 def _get(reader: KubeReader, resource: Resource, name: str, namespace: str) -> Manifest | None:

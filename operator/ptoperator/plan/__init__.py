@@ -21,7 +21,7 @@ from ptoperator.capacity import Decision, open_attempt, provide
 from ptoperator.capacity.attempts import mark_ready, record_pools
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube.actions import Action, Create, Delete, Patch
-from ptoperator.observe.state import USUAL_CREATION_S, Observed
+from ptoperator.observe.state import USUAL_CREATION_S, Observed, is_started
 from ptoperator.plan.capacity_steps import capacity_pending, nodes_missing, stale_jobset
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.preflight import delete_preflight, preflight_pending
@@ -206,7 +206,8 @@ def _follow_jobset(context: PlanContext) -> StepResult:
     update = running_phases.jobset_active(context.layout, state, context.settings.silent_start_seconds)
     capacity = record_pools(state.status.capacity, state.jobset_pools)
     update = replace(update, capacity=mark_ready(capacity, state.now) if context.has_nodes else capacity)
-    only_progress = not actions and update.phase is not Phase.QUEUED and not state.has_missing_pods
+    is_up = not state.has_missing_pods and all(map(is_started, state.current_pods))
+    only_progress = not actions and update.phase is not Phase.QUEUED and is_up
     return StepResult(update, tuple(actions), _requeue_after_s(context, update), only_progress)
 
 
@@ -263,8 +264,11 @@ def _report(state: Observed, layout: Layout | None, settings: Settings, step: St
         update = with_common_conditions(layout, settings, update, state)
     old, new = state.status, build(state, update, layout)
     if new.phase.is_terminal:
-        return Plan(step.actions, new, requeue_after=0.0)
-    wait = _status_delay_s(state, settings) if is_only_progress(old, new) else 0.0
+        release = release_capacity(state, settings) if update.capacity is None else None
+        capacity = release.status if release else new.capacity
+        return Plan(step.actions, new.model_copy(update={"capacity": capacity}), requeue_after=0.0)
+    can_wait = is_only_progress(old, new) and not any(running_phases.start_failures(state))
+    wait = _status_delay_s(state, settings) if can_wait else 0.0
     if wait and differs(old, new):
         return Plan(step.actions, None, min(wait, step.requeue_after or wait), step.progress_only)
     status = new if differs(old, new) else None

@@ -44,11 +44,7 @@ def foreign_env(layout: Layout) -> dict[str, str]:
     """Return the variables that only programs of others need."""
     if layout.job.spec.runtime.is_native:
         return {}
-    return {
-        RUN_DIRECTORY_ENV: run_uri(layout.job.spec.output.uri, layout.name),
-        "HOME": "/tmp",
-        "USER": "posttrain",
-    }
+    return {RUN_DIRECTORY_ENV: run_uri(layout.job.spec.output.uri, layout.name), "HOME": "/tmp", "USER": "posttrain"}
 
 
 def process_namespace(layout: Layout) -> Manifest:

@@ -1,13 +1,17 @@
 """The node pool of one slice, as `google.container.v1.NodePool` has it: pure, one per slice, all or nothing.
 
+`slice_pool` is what every pool of chips has, the operator's and those that `ptctl cluster create` makes to stay.
+
 Facts: slices of several hosts are placed by topology (v4 to v6e) or by a workload policy (tpu7x); a slice of one host
-has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired but never
-upgraded under a run. Left out: what GKE adds itself (the google.com/tpu taint, accelerator and topology labels).
+has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired, and
+upgraded when GKE does: a cluster's maintenance exclusion keeps that from runs. Left out: what GKE adds itself (the
+google.com/tpu taint, accelerator and topology labels).
 """
 
 import hashlib
 import json
 
+from ptapi.accelerators import Slice
 from ptapi.spec import CapacityOption
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
@@ -32,33 +36,39 @@ def is_flex(option: CapacityOption) -> bool:
 
 
 def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int, name: str = "") -> Manifest:
-    """Return the pool of one slice.
+    """Return the pool of one slice of a job. name: used if another job holds the pool of this slice's usual name."""
+    name = name or names.node_pool(layout.name, layout.uid, slice_index)
+    pool = slice_pool(layout.accelerator, option, zone, name)
+    pool["config"] |= {
+        "labels": {labels.POOL_TAINT: "true"},
+        "resource_labels": owner_labels(layout, option, zone, slice_index),
+        "taints": [{"key": labels.POOL_TAINT, "value": name, "effect": "NO_SCHEDULE"}, *spot_taints(option)],
+        **service_account(layout.settings),
+    }
+    return pool
+
+
+def slice_pool(accelerator: Slice, option: CapacityOption, zone: str, name: str) -> Manifest:
+    """Return the pool of one slice, without owner and labels.
 
     flexStart starts empty and grows when its pods wait: Google queues it then; queuedProvisioning, when GKE has all
-    that its ProvisioningRequest asks for. name: used if another job holds the pool of this slice's usual name.
+    that its ProvisioningRequest asks for.
     """
-    accelerator, grows = layout.accelerator, is_flex(option)
-    name = name or names.node_pool(layout.name, layout.uid, slice_index)
+    grows = is_flex(option)
     pool: Manifest = {
         "name": name,
         "initial_node_count": 0 if grows else accelerator.vms,
         "locations": [zone],
-        "config": {
-            **_shape(layout, option, zone)["config"],
-            **BASIC_CONFIG,
-            "labels": {labels.POOL_TAINT: "true"},
-            "resource_labels": owner_labels(layout, option, zone, slice_index),
-            "taints": _taints(option, name),
-            **service_account(layout.settings),
-        },
-        "management": {"auto_upgrade": False, "auto_repair": not grows},
+        "config": {"machine_type": accelerator.machine_type, **_purchase(option), **BASIC_CONFIG},
+        # GKE refuses a pool without upgrades in a cluster with a release channel
+        "management": {"auto_upgrade": True, "auto_repair": not grows},
         "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
     }
     if grows:
         pool["autoscaling"] = {"enabled": True, "total_max_node_count": accelerator.vms, "location_policy": "ANY"}
     if option.type == "queuedProvisioning":
         pool["queued_provisioning"] = {"enabled": True}
-    placement = _placement(layout)
+    placement = _placement(accelerator)
     return {**pool, "placement_policy": placement} if placement else pool
 
 
@@ -80,15 +90,16 @@ def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index:
 
 
 def shape(layout: Layout, option: CapacityOption, zone: str) -> str:
-    """Return a hash of what decides whether a pool fits, not of what a new operator might do differently."""
-    text = json.dumps(_shape(layout, option, zone), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Return `pool_shape` of a pool for a job."""
+    return pool_shape(layout.accelerator, option, zone)
 
 
-def _shape(layout: Layout, option: CapacityOption, zone: str) -> Manifest:
-    config = {"machine_type": layout.accelerator.machine_type, **_purchase(option)}
+def pool_shape(accelerator: Slice, option: CapacityOption, zone: str) -> str:
+    """Return a hash of what decides whether a pool fits, not of what a new version might do differently."""
+    config = {"machine_type": accelerator.machine_type, **_purchase(option)}
     queued = {"queued": True} if option.type == "queuedProvisioning" else {}
-    return {"config": config, "zone": zone, "vms": layout.accelerator.vms, "placement": _placement(layout), **queued}
+    fit = {"config": config, "zone": zone, "vms": accelerator.vms, "placement": _placement(accelerator), **queued}
+    return hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _purchase(option: CapacityOption) -> Manifest:
@@ -112,8 +123,7 @@ def _purchase(option: CapacityOption) -> Manifest:
     return {}
 
 
-def _placement(layout: Layout) -> Manifest:
-    accelerator = layout.accelerator
+def _placement(accelerator: Slice) -> Manifest:
     if not accelerator.multi_host:
         return {}
     if accelerator.requires_workload_policy:
@@ -121,7 +131,6 @@ def _placement(layout: Layout) -> Manifest:
     return {"type_": "COMPACT", "tpu_topology": accelerator.topology}
 
 
-def _taints(option: CapacityOption, name: str) -> list[Manifest]:
-    ours = {"key": labels.POOL_TAINT, "value": name, "effect": "NO_SCHEDULE"}
-    spot = {"key": SPOT, "value": "true", "effect": "NO_SCHEDULE"}
-    return [ours, spot] if option.type == "spot" else [ours]
+def spot_taints(option: CapacityOption) -> list[Manifest]:
+    """Return the taint of spot VMs, which GKE does not set by itself."""
+    return [{"key": SPOT, "value": "true", "effect": "NO_SCHEDULE"}] if option.type == "spot" else []

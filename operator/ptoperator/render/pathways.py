@@ -210,10 +210,7 @@ def _sidecars(layout: Layout) -> list[Manifest]:
         "name": "colocated-python-sidecar",
         "image": image,
         "restartPolicy": "Always",
-        "env": [
-            value("GRPC_SERVER_ADDRESS", f"0.0.0.0:{names.PATHWAYS_SIDECAR_PORT}"),
-            value("PYTHONUNBUFFERED", "1"),
-        ],
+        "env": [value("GRPC_SERVER_ADDRESS", f"0.0.0.0:{names.PATHWAYS_SIDECAR_PORT}"), value("PYTHONUNBUFFERED", "1")],
         "ports": _ports(names.PATHWAYS_SIDECAR_PORT),
         **({"resources": amounts} if amounts else {}),
         "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],

@@ -12,13 +12,7 @@ from ptoperator.kube import labels, names
 from ptoperator.render import overrides, resources
 from ptoperator.render.environment import preflight_env
 from ptoperator.render.layout import Layout
-from ptoperator.render.pod import (
-    SHARED_MEMORY_VOLUME,
-    pod_base,
-    trainer_container,
-    volumes,
-    with_init_containers,
-)
+from ptoperator.render.pod import SHARED_MEMORY_VOLUME, pod_base, trainer_container, volumes, with_init_containers
 
 _TRIES = 2
 _GRACE_S = 5

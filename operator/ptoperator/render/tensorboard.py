@@ -128,12 +128,7 @@ def owner(layout: Layout) -> Manifest:
 
 
 def _metadata(layout: Layout, name: str) -> Manifest:
-    return {
-        "name": name,
-        "namespace": layout.namespace,
-        "labels": _labels(name),
-        "ownerReferences": [owner(layout)],
-    }
+    return {"name": name, "namespace": layout.namespace, "labels": _labels(name), "ownerReferences": [owner(layout)]}
 
 
 def _labels(name: str) -> Manifest:

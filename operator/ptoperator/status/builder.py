@@ -92,7 +92,7 @@ def differs(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
 
 
 def is_only_progress(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
-    """Return True if only progress metrics changed; those updates are rate-limited."""
+    """Return True if only progress changed, in numbers or in Running's message; those updates are rate-limited."""
     return _without_progress(old) == _without_progress(new)
 
 
@@ -156,4 +156,8 @@ def _without_sums(status: PostTrainJobStatus) -> PostTrainJobStatus:
 
 
 def _without_progress(status: PostTrainJobStatus) -> PostTrainJobStatus:
-    return status.model_copy(update=_PROGRESS)
+    conditions = [
+        each.model_copy(update={"message": ""}) if each.type is ConditionType.RUNNING else each
+        for each in status.conditions
+    ]
+    return status.model_copy(update={**_PROGRESS, "conditions": conditions})

@@ -68,8 +68,7 @@ def _cause_of(state: Observed, attempt: int) -> FailureStatus:
     if reason in _FREE:
         return FailureStatus(failure_class=FailureClass.PREEMPTED, message="the pods were stopped externally")
     return from_run_directory(state) or FailureStatus(
-        failure_class=FailureClass.UNKNOWN,
-        message="the pods were deleted before the operator read why they failed",
+        failure_class=FailureClass.UNKNOWN, message="the pods were deleted before the operator read why they failed"
     )
 
 

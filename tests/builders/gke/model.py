@@ -22,6 +22,10 @@ QUOTA = (
 )
 
 
+IN_CHANNEL = {"release_channel": {"channel": "REGULAR"}}
+"""As GKE makes clusters unless it is told otherwise; clusters without a channel come to an end."""
+
+
 class Refusal(Exception):
     """A call is refused. code: gRPC's name."""
 
@@ -86,11 +90,32 @@ class OperationRecord:
     error: str = ""
     condition: str = ""
     is_terse: bool = False
+    cluster: str = "c"
+    is_listed: bool = True
+
+
+@dataclass
+class ClusterRecord:
+    """A cluster. manifest: as it was asked for."""
+
+    manifest: dict[str, Any]
+    state: str = RUNNING
+    message: str = ""
+    nodes: int = 0
+    endpoint: str = "203.0.113.7"
+    certificate: str = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["name"])
 
 
 @dataclass
 class GkeModel:
-    """One cluster."""
+    """One place for a cluster, which has one of the name `c` unless it is told otherwise.
+
+    cluster_fault: what becomes of the next cluster. others: clusters that somebody else made, elsewhere.
+    """
 
     clock: Callable[[], float]
     zones: tuple[str, ...] = ("us-east5-a", "us-east5-b")
@@ -98,6 +123,9 @@ class GkeModel:
     is_serial: bool = False
     fault_for: Callable[[PoolRecord], Fault | None] = lambda pool: None
     on_nodes: Callable[[PoolRecord], None] = lambda pool: None
+    cluster: ClusterRecord | None = field(default_factory=lambda: ClusterRecord({"name": "c", **IN_CHANNEL}))
+    cluster_fault: Fault | None = None
+    clusters_made: list[str] = field(default_factory=list)
     pools: dict[str, PoolRecord] = field(default_factory=dict)
     operations: list[OperationRecord] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
@@ -111,10 +139,52 @@ class GkeModel:
                 operation.is_done = True
                 operation.finish()
 
+    def create_cluster(self, manifest: dict[str, Any], pools: list[dict[str, Any]]) -> OperationRecord:
+        """pools: the node pools that come with it."""
+        self.advance()
+        if self.cluster is not None:
+            raise Refusal("ALREADY_EXISTS", f"Already exists: clusters/{manifest['name']}.")
+        fault, self.cluster_fault = self.cluster_fault or Fault(), None
+        if fault.refuse:
+            raise Refusal(*fault.refuse)
+        cluster = self.cluster = ClusterRecord(manifest, PROVISIONING)
+        self.clusters_made.append(cluster.name)
+        self.pools = {pool["name"]: PoolRecord(pool) for pool in pools}
+        seconds = self.seconds if fault.seconds is None else fault.seconds
+        operation = self._start("CREATE_CLUSTER", "", seconds, lambda: self._cluster_created(cluster, fault, operation))
+        return operation
+
+    def delete_cluster(self, name: str) -> OperationRecord:
+        self.advance()
+        cluster = self.get_cluster(name)
+        if cluster.state == STOPPING:
+            raise Refusal("FAILED_PRECONDITION", f"Cluster {name} is being deleted: incompatible operation.")
+        cluster.state = STOPPING
+
+        def gone() -> None:
+            if self.cluster is cluster:
+                self.cluster, self.pools = None, {}
+
+        return self._start("DELETE_CLUSTER", "", self.seconds / 2, gone)
+
+    def get_cluster(self, name: str) -> ClusterRecord:
+        self.advance()
+        if self.cluster is None or self.cluster.name != name:
+            raise Refusal("NOT_FOUND", f"Not found: clusters/{name}.")
+        return self.cluster
+
+    def forget_operations(self) -> None:
+        """They go on, and are no longer listed."""
+        for operation in self.operations:
+            operation.is_listed = False
+
     def create(self, manifest: dict[str, Any]) -> OperationRecord:
         self.advance()
+        if self.cluster is None or self.cluster.state == PROVISIONING:
+            raise Refusal("FAILED_PRECONDITION", "the cluster is not there yet")
         self._refuse_second_change()
         pool = PoolRecord(manifest)
+        self._refuse_without_upgrades(manifest)
         if pool.name in self.pools:
             raise Refusal("ALREADY_EXISTS", f"Already exists: nodePools/{pool.name}.")
         fault = self.fault_for(pool) or Fault()
@@ -186,8 +256,20 @@ class GkeModel:
     def _start(self, kind: str, pool: str, seconds: float, finish: Callable[[], None]) -> OperationRecord:
         name = f"operation-{next(self._numbers)}"
         operation = OperationRecord(name, kind, pool, self.clock() + seconds, finish)
+        operation.cluster = self.cluster.name if self.cluster else operation.cluster
         self.operations.append(operation)
         return operation
+
+    def _cluster_created(self, cluster: ClusterRecord, fault: Fault, operation: OperationRecord) -> None:
+        if self.cluster is not cluster or cluster.state == STOPPING:
+            return
+        if fault.leaves_nothing:
+            self.cluster, self.pools = None, {}
+        cluster.state = fault.state or (ERROR if fault.outcome else RUNNING)
+        operation.error = cluster.message = fault.outcome
+        for pool in self.pools.values() if cluster.state == RUNNING else ():
+            pool.state, pool.nodes = RUNNING, int(pool.manifest.get("initial_node_count") or 0)
+            cluster.nodes += pool.nodes
 
     def _created(self, pool: PoolRecord, fault: Fault, operation: OperationRecord) -> None:
         if self.pools.get(pool.name) is not pool or pool.state == STOPPING:
@@ -217,6 +299,11 @@ class GkeModel:
         if self.is_serial and running is not None:
             words = f"Cluster is running incompatible operation {running.name}."
             raise Refusal("FAILED_PRECONDITION", words)
+
+    def _refuse_without_upgrades(self, manifest: dict[str, Any]) -> None:
+        channel = self.cluster and (self.cluster.manifest.get("release_channel") or {}).get("channel")
+        if channel and not (manifest.get("management") or {"auto_upgrade": True})["auto_upgrade"]:
+            raise Refusal("INVALID_ARGUMENT", f"Auto_upgrade cannot be false when release_channel {channel} is set.")
 
     def _note_doubles(self, pool: PoolRecord) -> None:
         """Two pools for one slice of one job, both not on their way out."""

@@ -15,21 +15,23 @@ from typing import Any, Self
 
 import grpc
 from google.cloud import container_v1 as container
-from tests.builders.gke.model import GkeModel, OperationRecord, PoolRecord, Refusal
+from tests.builders.gke.model import ClusterRecord, GkeModel, OperationRecord, PoolRecord, Refusal
 
 SERVICE = "google.container.v1.ClusterManager"
 PROJECT, LOCATION, CLUSTER = "p", "us-east5", "c"
 _PREFIX = f"projects/{PROJECT}/locations/{LOCATION}"
-_CLUSTER_LINK = f"https://container.googleapis.com/v1/{_PREFIX}/clusters/{CLUSTER}"
+_CLUSTERS_LINK = f"https://container.googleapis.com/v1/{_PREFIX}/clusters"
 
 
 @dataclass(frozen=True)
 class Twist:
-    """refuse: (gRPC code, words). lose_answer: carried out, then UNAVAILABLE. seconds: it takes so long. retry_after_s:
-    how long the refusal asks for no further call."""
+    """refuse: (gRPC code, words). lose_answer: carried out, then UNAVAILABLE. repeat: it comes twice, and the second
+    answer is the one that is heard. seconds: it takes so long. retry_after_s: how long the refusal asks for no further
+    call."""
 
     refuse: tuple[str, str] | None = None
     lose_answer: bool = False
+    repeat: bool = False
     seconds: float = 0.0
     retry_after_s: int | None = None
 
@@ -66,6 +68,9 @@ class GkeServer:
     def _methods(self) -> dict[str, Any]:
         table: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
             "GetCluster": (container.GetClusterRequest, container.Cluster, self._get_cluster),
+            "ListClusters": (container.ListClustersRequest, container.ListClustersResponse, self._list_clusters),
+            "CreateCluster": (container.CreateClusterRequest, container.Operation, self._create_cluster),
+            "DeleteCluster": (container.DeleteClusterRequest, container.Operation, self._delete_cluster),
             "ListNodePools": (container.ListNodePoolsRequest, container.ListNodePoolsResponse, self._list_pools),
             "GetNodePool": (container.GetNodePoolRequest, container.NodePool, self._get_pool),
             "CreateNodePool": (container.CreateNodePoolRequest, container.Operation, self._create),
@@ -95,6 +100,8 @@ class GkeServer:
                 if twist.refuse:
                     raise Refusal(*twist.refuse)
                 with self._lock:
+                    if twist.repeat:
+                        handle(request)
                     answer = handle(request)
             except Refusal as refusal:
                 if twist.retry_after_s is not None:
@@ -108,9 +115,35 @@ class GkeServer:
         return serve
 
     def _get_cluster(self, request: Any) -> Any:
-        if request.name != f"{_PREFIX}/clusters/{CLUSTER}":
+        parent, _, name = request.name.partition("/clusters/")
+        if parent != _PREFIX:
             raise Refusal("NOT_FOUND", f"Not found: {request.name}.")
-        return container.Cluster(name=CLUSTER, locations=list(self.model.zones))
+        return self._cluster(self.model.get_cluster(name))
+
+    def _list_clusters(self, request: Any) -> Any:
+        self.model.advance()
+        there = [self.model.cluster] if self.model.cluster else []
+        return container.ListClustersResponse(clusters=[self._cluster(each) for each in there])
+
+    def _create_cluster(self, request: Any) -> Any:
+        if request.parent != _PREFIX:
+            raise Refusal("NOT_FOUND", f"Not found: {request.parent}.")
+        manifest: dict[str, Any] = container.Cluster.to_dict(request.cluster, use_integers_for_enums=False)
+        pools = [_manifest(pool) for pool in request.cluster.node_pools]
+        return _operation(self.model.create_cluster({**manifest, "node_pools": []}, pools))
+
+    def _delete_cluster(self, request: Any) -> Any:
+        return _operation(self.model.delete_cluster(_last(request.name)))
+
+    def _cluster(self, cluster: ClusterRecord) -> Any:
+        made = container.Cluster(cluster.manifest, ignore_unknown_fields=True)
+        made.locations = made.locations or list(self.model.zones)
+        made.location, made.status, made.status_message = LOCATION, cluster.state, cluster.message
+        made.current_node_count, made.current_master_version = cluster.nodes, "1.34.1-gke.1829001"
+        made.endpoint = cluster.endpoint
+        made.master_auth.cluster_ca_certificate = cluster.certificate
+        made.node_pools = [_pool(pool) for pool in self.model.pools.values()]
+        return made
 
     def _list_pools(self, request: Any) -> Any:
         self.model.advance()
@@ -130,7 +163,8 @@ class GkeServer:
 
     def _list_operations(self, request: Any) -> Any:
         self.model.advance()
-        return container.ListOperationsResponse(operations=[_operation(each) for each in self.model.operations])
+        listed = [_operation(each) for each in self.model.operations if each.is_listed]
+        return container.ListOperationsResponse(operations=listed)
 
     def _get_operation(self, request: Any) -> Any:
         self.model.advance()
@@ -149,6 +183,7 @@ def _manifest(pool: Any) -> dict[str, Any]:
         "locations": list(pool.locations),
         "initial_node_count": pool.initial_node_count,
         "autoscaling": {"total_max_node_count": pool.autoscaling.total_max_node_count},
+        "management": {"auto_upgrade": pool.management.auto_upgrade},
         "queued_provisioning": {"enabled": pool.queued_provisioning.enabled},
         "placement_policy": {
             "tpu_topology": pool.placement_policy.tpu_topology,
@@ -165,6 +200,7 @@ def _pool(pool: PoolRecord) -> Any:
         status_message=pool.message,
         locations=pool.manifest["locations"],
         etag=str(pool.etag),
+        initial_node_count=int(pool.manifest.get("initial_node_count") or 0),
         config={
             "resource_labels": pool.labels,
             "machine_type": pool.manifest["config"].get("machine_type", ""),
@@ -177,11 +213,12 @@ def _pool(pool: PoolRecord) -> Any:
 
 
 def _operation(operation: OperationRecord) -> Any:
+    link = f"{_CLUSTERS_LINK}/{operation.cluster}"
     message = container.Operation(
         name=operation.name,
         operation_type=operation.kind,
         status="DONE" if operation.is_done else "RUNNING",
-        target_link=f"{_CLUSTER_LINK}/nodePools/{operation.pool}" if operation.pool else _CLUSTER_LINK,
+        target_link=f"{link}/nodePools/{operation.pool}" if operation.pool else link,
         status_message=operation.error,
     )
     if operation.error and not operation.is_terse:
@@ -192,8 +229,8 @@ def _operation(operation: OperationRecord) -> Any:
 
 
 def _named(request: Any) -> str:
-    """The pool that a request is about; of a list, nothing."""
-    made = getattr(request, "node_pool", None)
+    """The pool or cluster that a request is about; of a list, nothing."""
+    made = getattr(request, "node_pool", None) or getattr(request, "cluster", None)
     return str(made.name) if made else _last(getattr(request, "name", ""))
 
 

@@ -40,3 +40,24 @@ def _schema(crd: str, version: str) -> Any:
     definition = yaml.load((CRDS / f"{crd}.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     served = next(each for each in definition["spec"]["versions"] if each["name"] == version)
     return served["schema"]["openAPIV3Schema"]
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> set[str]:
+    """Paths at which two manifests differ; a list of named things is compared by position."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = ours.keys() | theirs.keys()
+        return {
+            difference
+            for key in keys
+            for difference in differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
+        }
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return {difference for i, (one, other) in pairs for difference in differences(one, other, f"{path}[{i}]")}
+    return set() if ours == theirs else {path}
+
+
+def covers(intended: str, path: str) -> bool:
+    """Whether a difference is one of these or below it; `[*]` stands for both jobs of a pair."""
+    candidates = [intended.replace("[*]", f"[{index}]") for index in range(2)]
+    return any(path == each or path.startswith((f"{each}.", f"{each}[")) for each in candidates)

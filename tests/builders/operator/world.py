@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from ptoperator.controller.reconciler import Reconciler
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
 from ptoperator.observe.cache import JobCache, Key
+from ptoperator.observe.copies import WATCHED, Copies, empty_copy
 from ptoperator.observe.state import Estimate, Observed
 from ptoperator.settings import Settings
 
@@ -579,7 +580,8 @@ class Operator:
     cloud: CloudProvider | None = None
     cache: JobCache = field(default_factory=JobCache)
     estimate: Callable[[Observed], Estimate | None] = lambda state: None
-    heard: int = 0
+    delivered: dict[Resource, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
+    """How many of the changes each watch has delivered: one may be late while the others are not."""
     news: set[Key] = field(default_factory=set)
     timers: dict[Key, datetime] = field(default_factory=dict)
 
@@ -588,30 +590,55 @@ class Operator:
         """Return the API server."""
         return self.world.api
 
+    def __post_init__(self) -> None:
+        self._begin()
+
     def restart(self) -> None:
         """Replace the process: it remembers nothing and lists everything."""
-        self.cache, self.timers, self.heard = JobCache(), {}, len(self.api.changes)
-        self.news = {(NAMESPACE, job["metadata"]["name"]) for job in self.api.kinds("PostTrainJob")}
-        for job in self.api.kinds("PostTrainJob"):
-            self.cache.note_job(job)
-        for pod in self.api.kinds("Pod"):
-            self.cache.note_pod(pod)
+        self.cache, self.timers, self.news = JobCache(), {}, set()
+        self._begin()
+        for resource in WATCHED:
+            self.list_anew(resource)
 
-    def hear(self, count: int | None = None) -> None:
-        """Deliver the next changes in order."""
-        end = len(self.api.changes) if count is None else min(len(self.api.changes), self.heard + count)
-        for kind, item in self.api.changes[self.heard : end]:
-            self._on_change(kind, item)
-        self.heard = end
+    def list_anew(self, resource: Resource) -> None:
+        """List a kind, as a watch does that was too late to go on."""
+        listed = self.api.list(resource)
+        self.delivered[resource] = len(self.api.changes)
+        copy = self.copies.of(resource, None)
+        assert copy is not None
+        copy.replace([{"kind": resource.kind, **item} for item in listed.items], listed.resource_version)
+
+    def hear(self, count: int | None = None, resources: Sequence[Resource] = WATCHED) -> None:
+        """Deliver the next changes of these kinds, of each in order."""
+        end = len(self.api.changes)
+        for resource in resources:
+            copy = self.copies.of(resource, None)
+            assert copy is not None
+            first = self.delivered[resource]
+            for index in range(first, end if count is None else min(end, first + count)):
+                kind, item = self.api.changes[index]
+                self.delivered[resource] = index + 1
+                if item["kind"] == resource.kind:
+                    copy.take(kind, copied(item))
 
     def look(self, key: Key) -> None:
         """One reconcile. Whatever it raises, the job is looked at again."""
         is_news = key in self.news
         self.news.discard(key)
         self.timers.pop(key, None)
-        client = Client(self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)))
+        client = Client(
+            self.client or self.api,
+            lambda verb, resource, _: CALLS.add((verb, resource)),
+            on_object=self.copies.record,
+        )
         reconciler = Reconciler(
-            client, self.cache, self.settings, now=lambda: self.api.now, cloud=self.cloud, estimate=self.estimate
+            client,
+            self.copies,
+            self.cache,
+            self.settings,
+            now=lambda: self.api.now,
+            cloud=self.cloud,
+            estimate=self.estimate,
         )
         try:
             again = reconciler.reconcile(key, is_news=is_news)
@@ -632,6 +659,12 @@ class Operator:
         while self.due():
             self.look(self.due()[0])
             self.hear()
+
+    def _begin(self) -> None:
+        copies = {resource: empty_copy(resource) for resource in WATCHED}
+        self.copies = Copies({(resource, ""): copy for resource, copy in copies.items()})
+        for copy in copies.values():
+            copy.listen(self._on_change)
 
     def _on_change(self, kind: str, item: Manifest) -> None:
         if item["kind"] == "PostTrainJob":

@@ -14,7 +14,7 @@ from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 CASES: dict[str, tuple[str, bool]] = {
     "llama-3.1": ("all-linear", False),
@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, bool]] = {
     "qwen-3": ("all-linear", False),
     "qwen-3-moe": ("all-linear", False),
     "deepseek-v3": ("attention", False),
+    "phi-4": ("all-linear", True),
     "gemma-2": ("all-linear", False),
     "gemma-3": ("all-linear", False),
     "gpt-oss": ("all-linear", True),

@@ -15,7 +15,8 @@ import numpy as np
 from pttrainer.models import Model, Params, from_hf, to_hf
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.weights.hf_names import table
-from pttrainer.models.weights.load_save import load, save
+from pttrainer.models.weights.load import load
+from pttrainer.models.weights.save import save
 
 
 def load_model(directory: Path) -> tuple[Model, Params]:

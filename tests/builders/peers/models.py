@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.weights.load_save import stored_shapes
+from pttrainer.models.weights.weight import stored_shapes
 
 WINDOW = 11
 ORIGINAL = 24
@@ -43,6 +43,12 @@ CASES: dict[str, dict[str, Any]] = {
     "llama-3.2-tied": _config("llama", rope_parameters=LLAMA3 | {"rope_theta": 5e5}, tie_word_embeddings=True),
     "llama-biases-mqa": _config("llama", attention_bias=True, mlp_bias=True, num_key_value_heads=1, hidden_act="gelu"),
     "llama-linear": _config("llama", rope_scaling={"type": "linear", "factor": 2.5}, num_key_value_heads=6),
+    "llama-4": _config(
+        "llama4_text", num_hidden_layers=5, no_rope_layer_interval=3, attention_chunk_size=WINDOW, floor_scale=7,
+        attn_scale=0.3, num_local_experts=5, num_experts_per_tok=2, interleave_moe_layer_step=2,
+        intermediate_size_mlp=37, rope_theta=5e5,
+        rope_scaling=LLAMA3 | {"low_freq_factor": 1.0, "high_freq_factor": 1.0},
+    ),
     "mistral": _config("mistral", sliding_window=WINDOW, hidden_size=44),
     "mistral-full": _config("mistral", sliding_window=None, rope_theta=1e6, hidden_size=40, head_dim=14),
     "qwen-2.5": _config("qwen2", rope_theta=1e6, tie_word_embeddings=True, use_sliding_window=False, hidden_size=60),
@@ -64,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
         norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[1],
     ),
     "glm-4.5": _config(
-        "glm4_moe", first_k_dense_replace=0, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
+        "glm4_moe", first_k_dense_replace=1, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
         moe_intermediate_size=19, n_shared_experts=2, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True,
         rope_theta=1e6, n_group=4, topk_group=2,
     ),
@@ -79,6 +85,20 @@ CASES: dict[str, dict[str, Any]] = {
         qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12, n_routed_experts=6, num_experts_per_tok=2, n_group=1,
         topk_group=1, moe_intermediate_size=19, first_k_dense_replace=1, n_shared_experts=2, rope_interleave=False,
         num_nextn_predict_layers=0,
+    ),
+    "olmo-3": _config(
+        "olmo3", num_hidden_layers=4, sliding_window=WINDOW, rope_scaling=YARN, hidden_size=60, attention_bias=True
+    ),
+    "olmo-2": _config("olmo2", num_hidden_layers=2, rope_theta=5e5, hidden_size=60),
+    "smollm-3": _config("smollm3", num_hidden_layers=4, rope_theta=2e6, hidden_size=60, pad_token_id=0),
+    "phi-4": _config(
+        "phi3", num_hidden_layers=2, rope_theta=250_000.0, hidden_size=72, head_dim=12, partial_rotary_factor=0.5,
+        pad_token_id=0,
+    ),
+    "ministral-3": _config(
+        "ministral3", num_hidden_layers=2, rope_parameters=YARN | {
+            "rope_theta": 1e6, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
+        },
     ),
     "gemma-2": _config(
         "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,

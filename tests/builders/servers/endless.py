@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from pttrainer import __main__
-from pttrainer.training import async_compile, setup
+from pttrainer.training import setup, step_programs
 
 _made = setup._state
 
@@ -18,6 +18,6 @@ def _stopped(*given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    async_compile.BackgroundCompile._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
+    step_programs.BackgroundCompile._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
     setup._state = _stopped  # type: ignore[assignment]
     sys.exit(__main__.main())

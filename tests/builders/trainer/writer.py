@@ -18,7 +18,7 @@ from ptapi.load import parse_job
 from ptapi.run_directory import LEASE, Lease
 from ptapi.spec import PostTrainJob
 from pttrainer.runtime.io import storage
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import StopRequest
 from pttrainer.training.run_directory import lease

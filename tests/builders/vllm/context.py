@@ -8,8 +8,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from tests.builders.trainer import specs
 
-from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import TokenStats
@@ -17,7 +17,7 @@ from pttrainer.models import Model, Params
 from pttrainer.rollout.context import Context
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step import scoring
 
 
@@ -38,18 +38,7 @@ def mesh() -> jax.sharding.Mesh:
 
 def context(tmp_path: Path, model: Model, temperature: float = 1.0) -> tuple[Context, list[str]]:
     """A context, and the notes that are made in it."""
-    spec = PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"},
-            "algorithm": {"grpo": {}},
-            "data": {"train": {"uri": "file:///none"}},
-            "rewards": [{"builtin": "gsm8k"}],
-            "training": {"batch_size": 4, "sequence_length": 64, "steps": 8},
-            "rollout": {"max_new_tokens": 16, "temperature": temperature},
-            "accelerator": {"type": "cpu-1"},
-            "output": {"uri": "file:///none"},
-        }
-    )
+    spec = specs.tiny({"grpo": {}}, rollout={"max_new_tokens": 16, "temperature": temperature})
 
     def score(params: Params, batch: Batch, heat: float) -> TokenStats:
         with jax.set_mesh(mesh()):

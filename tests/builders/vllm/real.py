@@ -21,7 +21,7 @@ from pttrainer.checkpoint import model_export
 from pttrainer.checkpoint.model_export import ExportWriter, TokenizerFiles
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 PRESET = "small"
 START_S = 1200.0

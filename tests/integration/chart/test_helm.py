@@ -1,11 +1,13 @@
 """Jobs outlive their release: Helm installs, upgrades, rolls back and uninstalls, and the garbage collector is at work.
 
-Lines of helm that begin with `helm.typed` are those of docs/guides/install.md. Nothing runs Deployments here: the
-operator is started and stopped by hand where Helm makes and deletes its Deployment, with that Deployment's environment.
+Lines of helm that begin with `helm.typed` are those of docs/guides/install.md and upgrade.md. Nothing runs Deployments
+here: the operator is started and stopped by hand where Helm makes and deletes its Deployment, with its environment.
 """
 
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,11 @@ from tests.builders.cluster.api_access import Cluster, find
 from tests.builders.cluster.fake_jobs import Jobs
 from tests.builders.cluster.manifests import eventually
 from tests.builders.cluster.operator_process import OperatorProcess
-from tests.builders.helm_command import CHART, CRD, INSTALL_PAGE, Helm, Refused, lines_of
+from tests.builders.helm_command import CHART, CRD, Helm, Refused, typed_lines
 
 from ptapi.crd.definition import crd
 from ptkube.client import Kube
-from ptkube.resources import (
-    CONFIGMAPS,
-    CRDS,
-    DEPLOYMENTS,
-    JOBSETS,
-    NAMESPACES,
-    POSTTRAINJOBS,
-    SERVICE_ACCOUNTS,
-)
+from ptkube.resources import CONFIGMAPS, CRDS, DEPLOYMENTS, JOBSETS, NAMESPACES, POSTTRAINJOBS, SERVICE_ACCOUNTS
 from ptoperator.kube.labels import FINALIZER
 
 HOME = "posttrain-system"
@@ -108,7 +102,7 @@ def uid_of_crd(kube: Kube) -> str:
 
 def kubectl(cluster: Cluster, line: str, **values: str) -> None:
     """A line of the page, with values for its capitals."""
-    assert line in lines_of(INSTALL_PAGE)
+    assert line in typed_lines()
     done = cluster.kubectl(*(values.get(word, word) for word in shlex.split(line)[1:]))
     assert done.returncode == 0, done.stderr
 
@@ -168,6 +162,38 @@ def test_upgrade_brings_the_crd_of_its_chart_or_leaves_the_one_there_and_the_job
     helm.typed(UPGRADE, "--set", "crds.install=true")
     kube.patch(POSTTRAINJOBS, "waiting", jobs.namespace, {"metadata": {"labels": {"written": "since"}}})
     assert "invented" not in job()["spec"]
+
+
+def test_a_job_that_trains_goes_on_through_upgrade_and_rollback_and_is_read_by_the_newer_ptctl(
+    control_plane: Cluster, kube: Kube, jobs: Jobs, operator: OperatorProcess, newer: Path, tmp_path: Path
+) -> None:
+    helm = Helm(control_plane.kubeconfig)
+    helm.typed(INSTALL)
+    start(operator, kube, tmp_path)
+    jobs.create("long", ENDLESS)
+    jobs.wait_phase("long", "Running")
+    before = uids(kube, jobs, "long")
+    assert validated(control_plane, jobs, "long").startswith("-: job 'long' is valid")
+    for change in (lambda: helm.typed(UPGRADE, chart=newer), lambda: helm.typed(ROLLBACK)):
+        change()
+        assert operator.stop() == 0  # as its Deployment replaces the pod
+        step = jobs.status("long").progress.step or 0
+        start(operator, kube, tmp_path)
+        jobs.wait(lambda step=step: (jobs.status("long").progress.step or 0) > step, shown=lambda: jobs.status("long"))
+        assert uids(kube, jobs, "long") == before
+    (jobs.runs / "long" / "finish").touch()
+    jobs.wait_phase("long", "Succeeded")
+
+
+def validated(cluster: Cluster, jobs: Jobs, name: str) -> str:
+    """What `ptctl validate` says of a stored job, by the line of the page."""
+    line = "kubectl get posttrainjob NAME --namespace NAMESPACE --output yaml | ptctl validate -f -"
+    assert line in typed_lines()
+    get, check = (shlex.split(part) for part in line.split(" | "))
+    values = {"NAME": name, "NAMESPACE": jobs.namespace}
+    stored = cluster.kubectl(*(values.get(word, word) for word in get[1:])).stdout
+    command = [sys.executable, "-m", *check]
+    return subprocess.run(command, input=stored, capture_output=True, text=True, check=True).stdout
 
 
 def test_rollback_brings_the_older_crd_and_the_jobs_stay(helm: Helm, kube: Kube, jobs: Jobs, newer: Path) -> None:

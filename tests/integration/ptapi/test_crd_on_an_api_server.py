@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.builders.cluster.api_access import Answer, Cluster
+from tests.builders.cluster.api_access import Answer, Cluster, find
 from tests.builders.cluster.manifests import eventually, is_established
 from tests.unit.ptapi import test_wrong_manifests as table
 
@@ -17,6 +17,7 @@ from ptapi.crd.definition import crd
 from ptapi.crd.immutable_fields import MESSAGE, QUEUE_MESSAGE
 from ptapi.load import load_job, manifest, parse_job
 from ptapi.status import PostTrainJobStatus
+from ptkube.errors import Invalid
 from ptkube.resources import CRDS, POSTTRAINJOBS
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +71,13 @@ def test_unknown_accelerator_is_refused_with_its_neighbours(
         '"object": ', ""
     )
     assert f"nearest: {neighbours}" in message
+
+
+def test_field_that_an_older_crd_does_not_have_is_refused_and_not_left_out(api: Cluster, namespace: str) -> None:
+    document = table.patched({"metadata.namespace": namespace, "spec.invented": "by a newer ptctl"})
+    with pytest.raises(Invalid, match=r'unknown field "spec.invented"'):
+        api.kube.create(POSTTRAINJOBS, document, strict=True)
+    assert find(api.kube, POSTTRAINJOBS, "good", namespace) is None
 
 
 CHANGES = [

@@ -58,12 +58,6 @@ def test_client_dry_run_is_what_kubectl_can_apply(kubeconfig: Path, ptctl: Run, 
     assert ptctl("workload", "get", "a", "-o", "name").returncode == 0
 
 
-def test_a_job_that_exists_is_not_overwritten(ptctl: Run, job: Make) -> None:
-    created(ptctl, job("a"))
-    again = ptctl("workload", "create", "-f", "-", stdin=job("a"))
-    assert (again.returncode, "already exists" in again.stderr) == (1, True)
-
-
 def test_a_namespace_that_does_not_exist_exits_3(kubeconfig: Path, job: Make) -> None:
     words = ["workload", "create", "-f", "-", "-n", "no-such-namespace", "--kubeconfig", str(kubeconfig)]
     done = subprocess.run(
@@ -85,12 +79,6 @@ def test_suspend_and_resume_change_the_stored_job(cluster: Any, ptctl: Run, job:
     assert is_suspended()
 
 
-def test_wait_times_out_with_124(ptctl: Run, job: Make) -> None:
-    created(ptctl, job("a"))
-    done = ptctl("workload", "wait", "a", "--timeout", "1")
-    assert (done.returncode, "is not complete after 1 s" in done.stderr) == (124, True)
-
-
 def test_watch_shows_changes_until_it_is_interrupted(
     cluster: Any, job: Make, ptctl: Run, ptctl_command: Callable[..., list[str]], namespace: str
 ) -> None:
@@ -110,12 +98,6 @@ def test_watch_shows_changes_until_it_is_interrupted(
             child.kill()
 
 
-@pytest.mark.parametrize("words", [("get", "a"), ("describe", "a"), ("logs", "a"), ("wait", "a"), ("delete", "a")])
-def test_a_job_that_does_not_exist_exits_3(ptctl: Run, words: tuple[str, ...]) -> None:
-    done = ptctl("workload", *words)
-    assert (done.returncode, "does not exist" in done.stderr) == (3, True)
-
-
 def test_wrong_credentials_exit_4(kubeconfig: Path, tmp_path: Path) -> None:
     config = yaml.safe_load(kubeconfig.read_text())
     for user in config["users"]:
@@ -125,19 +107,3 @@ def test_wrong_credentials_exit_4(kubeconfig: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "ptctl", *words], text=True, capture_output=True, timeout=900)
     assert done.returncode == 4, done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_cluster_that_is_not_there_is_one_line_and_a_hint(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(
-        yaml.safe_dump(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c"}}],
-                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
-            }
-        )
-    )
-    words = ["workload", "list", "--kubeconfig", str(tmp_path / "config")]
-    done = subprocess.run([sys.executable, "-m", "ptctl", *words], text=True, capture_output=True, timeout=900)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]

@@ -1,10 +1,8 @@
 """JobSets and Jobs from creation to end, with real processes."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from tests.builders.cluster import manifests as waiting
 
 from ptkube.client import Kube
@@ -114,14 +112,6 @@ def test_a_failure_restarts_everything_within_the_budget(
     assert (tmp_path / "w-1").read_text() == "run\nrun\n"
 
 
-def test_a_failure_beyond_the_budget_fails_the_jobset(kube: Kube, namespace: str, eventually: Eventually) -> None:
-    create(kube, namespace, jobset("js", "exit 9", failurePolicy={"maxRestarts": 0}))
-    done = eventually(JOBSETS, "js", namespace, ends("Failed"))
-    failed = condition(done, "Failed")
-    assert failed["reason"] == "ReachedMaxRestarts"
-    assert failed["message"] == "jobset failed due to reaching max number of restarts (first failed job: js-w-0)"
-
-
 POLICY = {
     "rules": [
         {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -140,22 +130,6 @@ RULES = {
         {"name": "user", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
     ],
 }
-
-
-def test_a_users_error_fails_at_once_with_kubernetes_own_words(
-    kube: Kube, namespace: str, eventually: Eventually
-) -> None:
-    create(kube, namespace, jobset("js", "exit 65", job={"podFailurePolicy": POLICY}, failurePolicy=RULES))
-    done = eventually(JOBSETS, "js", namespace, ends("Failed"))
-    assert done["status"].get("restarts", 0) == 0
-    job = kube.get(JOBS, "js-w-0", namespace)
-    failed = condition(job, "Failed")
-    assert failed is not None
-    pod = pods_of(kube, namespace, "js")[0]["metadata"]["name"]
-    assert failed["reason"] == "PodFailurePolicy"
-    assert failed["message"] == (
-        f"Container main for pod {namespace}/{pod} failed with exit code 65 matching FailJob rule at index 1"
-    )
 
 
 def test_preemption_restarts_without_charging_the_budget(kube: Kube, namespace: str, eventually: Eventually) -> None:
@@ -196,26 +170,6 @@ def test_suspend_ends_the_pods_and_resume_starts_new_ones(kube: Kube, namespace:
     assert "terminalState" not in resumed["status"]
 
 
-def test_a_jobset_created_suspended_makes_no_pods(kube: Kube, namespace: str, eventually: Eventually) -> None:
-    create(kube, namespace, jobset("js", "true", suspend=True))
-    eventually(JOBSETS, "js", namespace, lambda j: condition({"status": {}, **j}, "Suspended"))
-    assert pods_of(kube, namespace, "js") == []
-    kube.patch(JOBSETS, "js", namespace, {"spec": {"suspend": False}})
-    eventually(JOBSETS, "js", namespace, ends("Completed"))
-
-
-def test_deleting_a_jobset_leaves_nothing(kube: Kube, namespace: str, eventually: Eventually) -> None:
-    create(kube, namespace, jobset("js", "sleep 100", replicas=2))
-    _first_running(kube, namespace, "js")
-    kube.delete(JOBSETS, "js", namespace)
-
-    # kube-controller-manager learns of new kinds every 30 s; ours and a settled one take a second
-    def left() -> list[str]:
-        return [i["metadata"]["name"] for r in (JOBSETS, JOBS, PODS, SERVICES) for i in kube.list(r, namespace).items]
-
-    waiting.eventually(lambda: not left(), shown=left)
-
-
 def test_foreground_deletion_waits_for_the_pods(kube: Kube, namespace: str, eventually: Eventually) -> None:
     script = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done"
     create(kube, namespace, jobset("js", script))
@@ -239,32 +193,6 @@ def test_orphaned_children_stay_without_their_owner(kube: Kube, namespace: str, 
 def test_ttl_removes_a_finished_jobset(kube: Kube, namespace: str, eventually: Eventually) -> None:
     create(kube, namespace, jobset("js", "true", ttlSecondsAfterFinished=1))
     eventually(JOBSETS, "js", namespace, lambda j: j is None)
-
-
-def test_a_jobset_of_another_manager_is_left_alone(kube: Kube, namespace: str) -> None:
-    create(kube, namespace, jobset("js", "true", managedBy="example.com/other"))
-    time.sleep(1)
-    assert kube.list(JOBS, namespace).items == []
-    assert not kube.get(JOBSETS, "js", namespace).get("status")
-
-
-@pytest.mark.parametrize("order", ["startupPolicy", "dependsOn"])
-def test_groups_start_in_order(kube: Kube, namespace: str, eventually: Eventually, tmp_path: Any, order: str) -> None:
-    body = jobset("js", f"echo a >> {tmp_path}/order; sleep 0.3")
-    first = body["spec"]["replicatedJobs"][0]
-    second = {
-        **first,
-        "name": "later",
-        "template": jobset("x", f"echo b >> {tmp_path}/order")["spec"]["replicatedJobs"][0]["template"],
-    }
-    body["spec"]["replicatedJobs"].append(second)
-    if order == "startupPolicy":
-        body["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
-    else:
-        second["dependsOn"] = [{"name": "w", "status": "Complete"}]
-    create(kube, namespace, body)
-    eventually(JOBSETS, "js", namespace, ends("Completed"))
-    assert (tmp_path / "order").read_text() == "a\nb\n"
 
 
 def test_a_plain_job_counts_completions(kube: Kube, namespace: str, eventually: Eventually) -> None:

@@ -133,16 +133,14 @@ class CloudKiller(Killer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idle_s", ["0", "4"])
 def test_an_operator_killed_at_every_write_makes_no_pool_too_many_and_leaves_none(
-    control_plane: Any, kube: Kube, jobs: Any, site: Site, tmp_path: Path, idle_s: str
+    control_plane: Any, kube: Kube, jobs: Any, site: Site, tmp_path: Path
 ) -> None:
     killer = CloudKiller()
     site.model.fault_for = out_of_stock_on_demand
     site.server.script, site.server.after = killer.before_call, killer.after_call
     with WriteProxy(control_plane.kubeconfig, tmp_path, killer.on_write) as proxy:
-        env = site.env(POSTTRAIN_POOL_IDLE_SECONDS=idle_s)
-        operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace, env=env)
+        operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace, env=site.env())
         killer.operator = operator
         tpu_job(jobs, "hunted", SECOND_CHOICE)
         operator.live_until(lambda: str(jobs.status("hunted").phase) == "Succeeded")

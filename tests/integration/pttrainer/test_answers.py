@@ -65,11 +65,7 @@ def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(ho
     assert best.value == max(line["eval/macro_f1"] for step, line in evaluations.items() if step)
 
 
-@pytest.mark.parametrize(
-    "training",
-    [{}, {"lora": {}, "quantization": {"weights": "nf4"}}],
-    ids=["full", "qlora"],
-)
+@pytest.mark.parametrize("training", [{}, {"lora": {}, "quantization": {"weights": "nf4"}}], ids=["full", "qlora"])
 def test_a_model_in_files_is_read_by_two_processes_as_by_one(home: Path, training: dict[str, Any]) -> None:
     kind = "full" if not training else "qlora"
     run(job(home, f"{kind}-one", training=training))

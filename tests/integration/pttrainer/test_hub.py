@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
@@ -90,34 +91,27 @@ def test_a_split_of_a_data_set_is_trained_on_and_its_commit_and_files_are_pinned
     assert sorted(cached) == ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"], "only what was asked for"
 
 
-WRONG: dict[str, tuple[dict[str, str], str]] = {
-    "no data set": ({"uri": "hf://datasets/org/nothing"}, "no such data set, or you have no access to it"),
-    "two configurations": (
-        {"uri": f"hf://datasets/{DATASET}", "split": "train"},
-        "several configurations: main, other",
-    ),
-    "two splits": (
-        {"uri": f"hf://datasets/{DATASET}/main"},
-        "the splits test, train; hint: name one in spec.data.train",
-    ),
-    "no such file": ({"uri": f"hf://datasets/{DATASET}/main/none.parquet"}, "no such file or directory in org/data"),
-    "no match": ({"uri": f"hf://datasets/{DATASET}/*/none-*"}, "no file matches the pattern"),
-    "no revision": ({"uri": f"hf://datasets/{DATASET}/main", "revision": "v9"}, "at v9: no such branch, tag or commit"),
-}
+WRONG: tuple[tuple[dict[str, str], str], ...] = (
+    ({"uri": "hf://datasets/org/nothing"}, "no such data set, or you have no access to it"),
+    ({"uri": f"hf://datasets/{DATASET}", "split": "train"}, "several configurations: main, other"),
+    ({"uri": f"hf://datasets/{DATASET}/main"}, "the splits test, train; hint: name one in spec.data.train"),
+    ({"uri": f"hf://datasets/{DATASET}/main/none.parquet"}, "no such file or directory in org/data"),
+    ({"uri": f"hf://datasets/{DATASET}/*/none-*"}, "no file matches the pattern"),
+    ({"uri": f"hf://datasets/{DATASET}/main", "revision": "v9"}, "at v9: no such branch, tag or commit"),
+)
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_data_that_are_not_there_are_data_errors_that_name_them(directory: Path, endpoint: str, name: str) -> None:
-    source, message = WRONG[name]
-    refused = find(directory, endpoint, **source).stderr.splitlines()[-1]
-    assert "DataError: spec.data.train.uri: " + source["uri"] in refused
-    assert message in refused
+def test_data_that_are_not_there_are_data_errors_that_name_them(directory: Path, endpoint: str) -> None:
+    answers = find(directory, endpoint, *(source for source, _ in WRONG))
+    for (source, message), refused in zip(WRONG, answers, strict=True):
+        assert refused.startswith("DataError: spec.data.train.uri: " + source["uri"])
+        assert message in refused
 
 
 def test_patterns_and_files_of_a_data_set_are_found(directory: Path, endpoint: str) -> None:
-    for path, count in (("main/train-*", 2), ("main/test-00000-of-00001.parquet", 1), ("**/*.parquet", 6)):
-        process = find(directory, endpoint, uri=f"hf://datasets/{DATASET}/{path}", revision="v1")
-        assert len(json.loads(process.stdout.splitlines()[-1])) == count, process.stderr
+    paths = {"main/train-*": 2, "main/test-00000-of-00001.parquet": 1, "**/*.parquet": 6}
+    sources = [{"uri": f"hf://datasets/{DATASET}/{path}", "revision": "v1"} for path in paths]
+    assert [len(uris) for uris in find(directory, endpoint, *sources)] == list(paths.values())
 
 
 def test_a_hub_that_cannot_be_reached_ends_a_run_so_that_it_is_started_again(directory: Path) -> None:
@@ -128,7 +122,7 @@ def test_a_hub_that_cannot_be_reached_ends_a_run_so_that_it_is_started_again(dir
 
 
 def test_a_hub_that_cannot_be_reached_is_said_to_be(directory: Path) -> None:
-    refused = find(directory, "http://127.0.0.1:9", uri=f"hf://datasets/{DATASET}").stderr.splitlines()[-1]
+    (refused,) = find(directory, "http://127.0.0.1:9", {"uri": f"hf://datasets/{DATASET}"})
     assert "cannot be fetched: " in refused
     assert "hint: is the hub reachable" in refused
 
@@ -137,13 +131,19 @@ FIND = """
 import json, sys
 from ptapi.spec import DataSource
 from pttrainer.data.sources import files
-found = files.find(DataSource.model_validate_json(sys.argv[1]), "spec.data.train", print)
-print(json.dumps([file.uri for file in found if file.path.is_file()]))
+for source in sys.argv[1:]:
+    try:
+        there = files.find(DataSource.model_validate_json(source), "spec.data.train", lambda line: None)
+        print(json.dumps([file.uri for file in there if file.path.is_file()]))
+    except Exception as error:
+        print(json.dumps(f"{type(error).__name__}: {error}"))
 """
 
 
-def find(directory: Path, endpoint: str, **source: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the client reads its environment once."""
+def find(directory: Path, endpoint: str, *sources: dict[str, str]) -> list[Any]:
+    """For each source the files of it, or why there are none; in a process: the client reads its environment once."""
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(directory / "other-cache")}
-    command = [sys.executable, "-c", FIND, json.dumps(source)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    command = [sys.executable, "-c", FIND, *map(json.dumps, sources)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]

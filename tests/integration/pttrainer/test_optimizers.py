@@ -20,14 +20,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data of all runs here."""
-    directory = tmp_path_factory.mktemp("optimizers")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    return directory
-
-
 def job(home: Path, name: str, training: dict[str, Any]) -> Path:
     held_out = {"eval": {"uri": f"file://{home}/train.jsonl", "limit": 20}}
     return runs.job(home, name, data=held_out, training={"steps": STEPS, "optimizer": {}, **training})

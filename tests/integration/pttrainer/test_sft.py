@@ -20,15 +20,6 @@ from ptapi.failures import ExitCode
 STEPS = 12
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data, and a cache of compiled steps that all runs here share."""
-    directory = tmp_path_factory.mktemp("sft")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    runs.write_rows(directory / "eval.jsonl", runs.SUMS[::9])
-    return directory
-
-
 def job(home: Path, name: str, into: Path | None = None, **changes: Any) -> Path:
     return runs.job(
         home, name, {"training": {"steps": STEPS}, "output": {"uri": f"file://{into or home / 'runs'}"}}, changes

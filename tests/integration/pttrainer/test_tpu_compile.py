@@ -5,6 +5,8 @@ Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e
 
 import importlib.util
 import os
+import re
+from functools import cache
 from typing import Any
 
 import jax
@@ -20,6 +22,7 @@ from pttrainer.batch import Batch
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.config import Experts
 from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.models.structure import Remat
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.train_step.program import Program
@@ -64,6 +67,36 @@ def test_so_does_a_mesh_that_splits_heads() -> None:
 
 def test_a_mesh_that_splits_rows_takes_the_plain_computation() -> None:
     assert KERNEL not in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, sequence=2)
+
+
+@cache
+def step_of_llama(remat: Remat) -> str:
+    return compiled(Model(LLAMA, "bfloat16", remat=remat), "v6e:2x2")
+
+
+def test_matrices_are_gathered_once_a_pass_and_the_embedding_not_at_all() -> None:
+    text = step_of_llama("full")
+    assert len(collectives(text, "all-gather", (1, 512, 256))) == 2  # `down`: forward, and once backward
+    assert len(collectives(text, "all-gather", (1, 256, 256))) == 4  # `q` and `o`
+    assert len(collectives(text, "all-gather", (1000, 256))) == 1  # the head; a look-up sends rows
+    assert len(collectives(text, "all-reduce", (1000, 256))) == 1
+
+
+@pytest.mark.parametrize(("remat", "runs"), [("full", 2), ("save-context", 1), ("save-qkv-context", 1), ("none", 1)])
+def test_attention_runs_forward_once_where_its_output_is_saved(remat: Remat, runs: int) -> None:
+    kernels = re.findall(r"%(splash_mha_fwd\S*) = .* custom-call\(", step_of_llama(remat))
+    assert len(kernels) == runs
+
+
+def test_rotations_do_not_cut_heads_in_halves() -> None:
+    halves = r"\[2,256,[24],32\]"  # of 2 rows a device, and its query and key heads
+    assert not re.search(halves, step_of_llama("full"))
+
+
+def collectives(text: str, kind: str, shape: tuple[int, ...]) -> list[str]:
+    """Return the program's collectives of this kind whose result has this shape."""
+    dims = ",".join(map(str, shape))
+    return [line for line in text.splitlines() if re.search(rf"\[{dims}\]\S* {kind}(?:-start)?\(", line)]
 
 
 @pytest.mark.parametrize(

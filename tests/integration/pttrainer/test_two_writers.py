@@ -15,13 +15,6 @@ STEPS = 100
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("two")
-    runs.write_rows(directory / "train.jsonl", runs.SUMS)
-    return directory
-
-
-@pytest.fixture(scope="module")
 def whole(home: Path) -> Path:
     """The directory of a run that nothing happened to."""
     runs.run(job(home, "whole"))

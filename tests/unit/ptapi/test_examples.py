@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ptapi.load import dump_job, load_job
+from ptapi.load import dump_job, load_job, manifest, parse_accepted
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "manifests" / "examples").glob("*.yaml"))
 
@@ -21,3 +21,9 @@ def test_there_are_examples_for_each_algorithm_and_kind_of_accelerator() -> None
     assert {job.spec.algorithm.kind for job in jobs} == {"sft", "dpo", "grpo", "distill", "ppo"}
     assert {job.spec.accelerator.type.partition("-")[0] for job in jobs} == {"cpu", "v5p", "v6e", "tpu7x"}
     assert any(job.spec.accelerator.slices > 1 for job in jobs)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_that_an_earlier_version_accepted_is_read_as_the_same_job(path: Path) -> None:
+    job = load_job(path.read_text())
+    assert parse_accepted(manifest(job)) == job

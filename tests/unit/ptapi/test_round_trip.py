@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ptapi.errors import SpecError
 from ptapi.load import dump_job, load_job, manifest, parse_job
-from ptapi.spec import PostTrainJob
+from ptapi.spec import PostTrainJob, base
 from ptapi.spec.openapi_schema import Schema, child, structural
 from ptapi.text import kubectl_yaml
 
@@ -21,9 +21,22 @@ TIED = {
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
-    "speculative", "vllm", "clipLow", "dualClip", "resources", "pod",
+    "speculative", "vllm", "clipLow", "dualClip", "resources", "pod", "kl", "finalFraction", "samples", "columns",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
+PLACES = ("gs://b/m", "gs://a-b.c_d/e f/...x/", "file:///a", "file:///.cache/x-1")
+# Patterns of many parts, which Hypothesis would draw from for minutes. No hf://, whose revisions are left out here.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    base.DATA_URI: (*PLACES, "gs://b/part-*.jsonl"),
+    base.OUTPUT_URI: PLACES,
+    base.FILE_URI: ("gs://b/t.jinja", "file:///a/t"),
+    base.CODE_URI: ("gs://b/r.py", "file:///a/b.c/r.py"),
+    base.MODEL_URI: (*PLACES, "random://tiny"),
+    base.HTTP_URL: ("https://a.b/v1", "http://[::1]:8000"),
+    base.IMAGE: ("a", "r.io:5000/a/b-c:1.2", "a@sha256:" + "0" * 64),
+    base.DNS_NAME: ("a", "a-b.c", "0"),
+    base.ABSOLUTE_PATH: ("/a", "/a/.b/c-d"),
+}
 TEXT = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co"), exclude_characters="\u2028\u2029\ufeff"), max_size=40
 )
@@ -43,9 +56,9 @@ def values(schema: Schema) -> st.SearchStrategy[Any]:
     if kind == "string":
         low, high = schema.get("minLength", 0), schema.get("maxLength", 40)
         if "pattern" in schema:
-            drawn = st.from_regex(schema["pattern"], fullmatch=True, alphabet=ASCII).map(
-                lambda text: text.replace("hf://", "gs://")
-            )
+            if schema["pattern"] in EXAMPLES:
+                return st.sampled_from(EXAMPLES[schema["pattern"]])
+            drawn = st.from_regex(schema["pattern"], fullmatch=True, alphabet=ASCII)
             return drawn.filter(lambda text: low <= len(text) <= high)
         return TEXT.filter(lambda text: len(text) >= low)
     if kind == "boolean":
@@ -60,7 +73,8 @@ def values(schema: Schema) -> st.SearchStrategy[Any]:
 def _maps(schema: Schema) -> st.SearchStrategy[Any]:
     if "properties" not in schema:
         entries = schema.get("additionalProperties")
-        return st.dictionaries(TEXT.filter(bool), values(entries), max_size=3) if entries else st.just({})
+        keys = st.sampled_from(("team", "a.b/c", "A_1"))
+        return st.dictionaries(keys, values(entries), max_size=3) if entries else st.just({})
     drawn = {name: values(below) for name, below in schema["properties"].items() if name not in TIED}
     required = set(schema.get("required", []))
     return st.fixed_dictionaries(
@@ -104,7 +118,7 @@ POD = st.sampled_from(
      {"tolerations": [{"key": "a", "operator": "Exists"}], "containerSecurityContext": {"capabilities": {}},
       "initContainers": [{"name": "fetch", "command": ["fetch"], "restartPolicy": "Always"}]}]
 )  # fmt: skip
-AMOUNTS = {"cpu": "500m", "memory": 1073741824, "ephemeral-storage": "1e3"}
+AMOUNTS = {"cpu": "500m", "memory": 1073741824, "ephemeral-storage": "1e7"}
 RESOURCES = st.sampled_from([None, {"trainer": {"requests": AMOUNTS, "limits": {"cpu": 1}}, "preflight": {}}])
 
 
@@ -136,6 +150,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     else:
         spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
+        spec["rewards"][0]["weight"] = draw(st.floats(0.5, 2))
     for name, drawn in (("environment", ENVIRONMENT), ("pod", POD), ("resources", RESOURCES)):
         spec.pop(name, None)
         value = draw(drawn)

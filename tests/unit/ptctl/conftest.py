@@ -89,7 +89,8 @@ class FakeKube:
         ]
         return ListResult(matches, "1")
 
-    def create(self, r: Resource, body: Manifest, *, dry_run: bool = False) -> Manifest:
+    def create(self, r: Resource, body: Manifest, *, dry_run: bool, strict: bool) -> Manifest:
+        assert strict, "the server would leave out what it does not know"
         self._raise()
         self.calls.append(("create", (copy.deepcopy(body), dry_run)))
         key = (r.plural, body["metadata"]["namespace"], body["metadata"]["name"])

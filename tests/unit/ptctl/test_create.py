@@ -387,7 +387,7 @@ def test_a_namespace_in_the_file_and_another_in_n_is_refused(invoke: Invoke, job
 
 
 def test_text_that_yaml_could_take_for_a_number_stays_text(invoke: Invoke, job_file: Path) -> None:
-    words = ("--set", "metadata.labels={a: '1e-6', b: 'on', c: '1:30'}", "--dry-run=client", "-o", "yaml")
+    words = ("--set", "metadata.annotations={a: '1e-6', b: 'on', c: '1:30'}", "--dry-run=client", "-o", "yaml")
     printed = invoke("workload", "create", "-f", str(job_file), *words).out
     for line in ("a: '1e-6'", "b: 'on'", "c: '1:30'"):
         assert line in printed

@@ -95,19 +95,26 @@ HEAVY = {
     "jinja2",
     "difflib",
     "subprocess",
+    "grpc",
+    "google.auth",
 }
 
 
-@pytest.mark.parametrize("args", [["--help"], ["workload", "--help"], ["local", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [["--help"], *([group, "--help"] for group in ("workload", "cluster", "local"))], ids=" ".join
+)
 def test_help_of_a_group_imports_nothing_heavy(args: list[str]) -> None:
     modules = set(json.loads(run_python(LOADED.format(args=args)).splitlines()[-1]))
     assert modules & HEAVY == set()
     assert not any(name.startswith("ptctl.commands.workload.") for name in modules)
 
 
-@pytest.mark.parametrize("verb", ["create", "list", "logs", "wait"])
+VERBS = [*(f"workload {verb}" for verb in ("create", "list", "logs", "wait")), "cluster create", "cluster delete"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_of_a_verb_imports_neither_a_cluster_client_nor_the_models(verb: str) -> None:
-    modules = set(json.loads(run_python(LOADED.format(args=["workload", verb, "--help"])).splitlines()[-1]))
+    modules = set(json.loads(run_python(LOADED.format(args=[*verb.split(), "--help"])).splitlines()[-1]))
     assert modules & HEAVY == set()
 
 

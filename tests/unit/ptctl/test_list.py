@@ -128,8 +128,9 @@ def test_nothing_found_is_no_error_and_leaves_stdout_empty(invoke: Invoke) -> No
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_name_that_does_not_exist_exits_3_and_names_the_nearest(invoke: Invoke) -> None:
-    result = invoke("workload", "get", "b-ran")
+@pytest.mark.parametrize("verb", ["get", "describe", "logs"])
+def test_a_name_that_does_not_exist_exits_3_and_names_the_nearest(invoke: Invoke, verb: str) -> None:
+    result = invoke("workload", verb, "b-ran")
     assert result.code == 3
     assert "job 'b-ran' does not exist in namespace 'default'" in result.err
     assert "did you mean b-run?" in result.err

@@ -71,7 +71,7 @@ def test_a_verb_of_another_tool_is_answered(invoke: Invoke, word: str) -> None:
         (("lst",), "did you mean `ptctl workload list`"),
         (("validat",), "did you mean `ptctl validate`"),
         (("workload", "decribe"), "did you mean `ptctl workload describe`"),
-        (("chat",), "accepted: workload, validate, "),
+        (("chat",), "accepted: workload, cluster, validate, "),
     ],
 )
 def test_an_unknown_verb_is_answered_with_one_that_is_like_it(

@@ -17,8 +17,10 @@ from pttrainer.models import Model, Params, to_hf
 from pttrainer.models.loading import value_head
 from pttrainer.models.lora import adapters
 from pttrainer.models.weights.hf_names import table
-from pttrainer.models.weights.load_save import save, save_adapters
-from pttrainer.runtime.io.storage import Directory, Place, write_error
+from pttrainer.models.weights.save import save, save_adapters
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.io.storage_errors import write_error
 from pttrainer.train_step.critic import Critic
 
 CONFIG = "config.json"
@@ -51,13 +53,7 @@ class BaseModelRef:
     commit: str | None = None
 
 
-def export(
-    target: Place,
-    model: Model,
-    params: Params,
-    tokenizer_files: TokenizerFiles,
-    writer: ExportWriter,
-) -> None:
+def export(target: Place, model: Model, params: Params, tokenizer_files: TokenizerFiles, writer: ExportWriter) -> None:
     """Write weights (adapters merged into them), tokenizer, template and config."""
     params = model.merged(params)
     names = table(model.config)
@@ -125,6 +121,7 @@ def adapter_config(model: Model, base: BaseModelRef) -> dict[str, Any]:
         "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
         "use_rslora": lora.is_rank_stabilised,
         "target_modules": adapters.modules(model.config, lora),
+        **adapters.patterns(model.config, lora),
         "lora_dropout": lora.dropout,
         **({"ensure_weight_tying": True} if lora.embeddings and model.config.tied_head else {}),
         "bias": "none",

@@ -16,7 +16,7 @@ from ptapi.run_directory import Best, BestRef
 from ptapi.spec import BestCheckpoints, Checkpoint
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.distributed import processes
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 
 class CheckpointPolicy:

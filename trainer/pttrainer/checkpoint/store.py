@@ -25,7 +25,9 @@ from pttrainer.errors import ConfigError, StorageError
 from pttrainer.models import Params
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.distributed.checksum import digest
-from pttrainer.runtime.io.storage import is_service_problem, is_storage_problem, no_fence, split, storage_reason
+from pttrainer.runtime.io.place import no_fence
+from pttrainer.runtime.io.storage import split
+from pttrainer.runtime.io.storage_errors import is_service_problem, is_storage_problem, storage_reason
 from pttrainer.train_step.state import TrainState
 
 # Orbax logs tracebacks of its threads; relevant errors are raised and reported once here.

@@ -10,6 +10,8 @@ from pttrainer.commands import note
 from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import storage
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
 
 
 def add_to(commands: Any) -> None:
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged
     )
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
-    target = storage.Directory(options.out.absolute())
+    target = Directory(options.out.absolute())
     tokenizer_files = TokenizerFiles(parts.tokenizer, parts.chat.source)
     if model.adapters is not None and not options.merge_lora:
         base = BaseModelRef(job.spec.model.uri, parts.commit)
@@ -90,7 +92,7 @@ def find(uri: str) -> tuple[str, int | None]:
     return "/".join(parts[:-1] if parts[-1] == run_directory.CHECKPOINTS else parts), None
 
 
-def _job(place: storage.Place, uri: str) -> PostTrainJob:
+def _job(place: Place, uri: str) -> PostTrainJob:
     from pttrainer.training.job_file import check_job
 
     content = place.read(run_directory.SPEC)

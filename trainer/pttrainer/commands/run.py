@@ -16,7 +16,7 @@ from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError, OutputConflict
 from pttrainer.preflight.advice import out_of_memory
 from pttrainer.runtime.distributed import processes
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.training.job_file import read_job

@@ -4,11 +4,11 @@ Null values are dropped (columnar files write every key of every message), text 
 value}` of older files becomes `{role, content}`. Images and audio are refused.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pttrainer.errors import DataError
+from pttrainer.runtime.io import json_text
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
 SPEAKERS = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
@@ -30,8 +30,9 @@ def tools(value: Any, where: str) -> Sequence[Any] | None:
         value = _parsed(value, f"{where}: column 'tools'")
     if not value:
         return None
-    if not isinstance(value, list):
-        raise DataError(f"{where}: column 'tools': is {kind(value)}; accepted: a list of functions")
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        entry = "a list with other entries" if isinstance(value, list) else kind(value)
+        raise DataError(f"{where}: column 'tools': is {entry}; accepted: a list of functions")
     return value
 
 
@@ -53,15 +54,23 @@ def _message(raw: Any, here: str) -> Mapping[str, Any]:
         raise DataError(f"{here}: accepted: {{role, content}} with text as content")
     message = {key: value for key, value in raw.items() if value is not None}
     if "role" not in message and "from" in message and "value" in message:
-        message = {"role": SPEAKERS.get(message["from"], message["from"]), "content": message["value"]}
+        message = {"role": SPEAKERS.get(str(message["from"]), message["from"]), "content": message["value"]}
     if isinstance(message.get("content"), list):
         message["content"] = _joined(message["content"], here)
     calls = message.get("role") == "assistant" and bool(message.get("tool_calls"))
     if not isinstance(message.get("content"), str) and not (calls and "content" not in message):
         raise DataError(f"{here}: accepted: {{role, content}} with text as content")
+    if calls and not _are_calls(message["tool_calls"]):
+        raise DataError(f"{here}: tool_calls; accepted: a list of {{function: {{name, arguments}}}}")
     if message.get("role") not in ROLES:
         raise DataError(f"{here}: role {message.get('role')!r}; accepted: {', '.join(ROLES)}")
     return message
+
+
+def _are_calls(value: Any) -> bool:
+    calls = value if isinstance(value, list) else [None]
+    functions = [call.get("function", call) if isinstance(call, dict) else None for call in calls]
+    return all(isinstance(function, dict) and isinstance(function.get("name"), str) for function in functions)
 
 
 def _joined(parts: list[Any], here: str) -> str:
@@ -73,6 +82,6 @@ def _joined(parts: list[Any], here: str) -> str:
 
 def _parsed(text: str, here: str) -> Any:
     try:
-        return json.loads(text)
+        return json_text.loads(text)
     except ValueError as error:
-        raise DataError(f"{here}: is text that is not valid JSON ({error}); accepted: a list") from error
+        raise DataError(f"{here}: {error}; accepted: a list, or its JSON text") from error

@@ -7,6 +7,7 @@ file, line, column and what is accepted. Tokens come later: `sft_examples`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import isfinite
 from typing import Any, TypeVar
 
 from ptapi.spec import Columns, DataSource, DataSpec
@@ -260,7 +261,7 @@ def _answers(
         raise DataError(
             f"{where}: {columns['chosen']!r} and {columns['rejected']!r} are the same; accepted: two answers"
         )
-    if raw.get(columns.get("prompt", "")) is None:
+    if "prompt" not in columns or raw.get(columns["prompt"]) is None:
         texts = isinstance(raw[columns["chosen"]], str) and isinstance(raw[columns["rejected"]], str)
         return _apart(chosen[0]["content"], rejected[0]["content"]) if texts else (chosen, rejected)
     prompt = _turns(raw, columns["prompt"], "user", where)
@@ -288,7 +289,7 @@ def _turns(raw: Mapping[str, Any], column: str, role: str, where: str) -> list[M
     """Return the messages of a column that holds text (one turn of `role`) or a conversation."""
     if isinstance(raw[column], list):
         return conversation.turns(raw[column], column, where)
-    if isinstance(raw[column], int | float) and not isinstance(raw[column], bool):
+    if isinstance(raw[column], int | float) and not isinstance(raw[column], bool) and isfinite(raw[column]):
         return [{"role": role, "content": str(raw[column])}]
     return [{"role": role, "content": _text(raw, column, where)}]
 

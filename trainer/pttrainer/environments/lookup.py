@@ -1,10 +1,10 @@
 """A table that only the tool can read: `row["table"]`, a map from keys to texts, or its JSON text."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from pttrainer.environments.tool import Tool, ToolError, schema
+from pttrainer.runtime.io import json_text
 
 COLUMN = "table"
 
@@ -14,7 +14,7 @@ def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     table = row.get(COLUMN)
     if isinstance(table, str):
         try:
-            table = json.loads(table)
+            table = json_text.loads(table)
         except ValueError:
             table = None
     if not isinstance(table, Mapping):

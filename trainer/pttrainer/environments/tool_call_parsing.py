@@ -3,7 +3,8 @@
 hermes   <tool_call>{"name": "f", "arguments": {…}}</tool_call>, any number of them      Hermes, Qwen 2.5 and 3
     llama    {"name": "f", "parameters": {…}}, the whole turn, several separated by `;`;
              <|python_tag|> may precede it                                                   Llama 3.1 and later
-    mistral  [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …]                                Mistral
+    mistral  [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …], or
+             [TOOL_CALLS]f[ARGS]{…}, any number of them                                      Mistral, Ministral 3
     harmony  <|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>     gpt-oss
     gemma    [f(a=1), g()], the whole turn, or a line each in ```tool_code; or
              {"name": "f", "parameters": {…}}, the whole turn                                 Gemma 2 and 3
@@ -71,6 +72,8 @@ def _mistral(text: str) -> list[Call]:
     _, marked, body = text.partition("[TOOL_CALLS]")
     if not marked:
         return []
+    if body.lstrip()[:1] not in ("[", "{") and "[ARGS]" in body:
+        return [_named(part) for part in body.split("[TOOL_CALLS]")]
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -103,6 +106,12 @@ def _addressed(recipient: str, body: str) -> Call:
         return _checked({"name": name, "arguments": json.loads(body)}, "arguments")
     except (ValueError, RecursionError) as error:
         return Call(name, {}, f"not valid JSON: {error}")
+
+
+def _named(part: str) -> Call:
+    """Parse a name and arguments with a mark between them, and perhaps an id."""
+    head, _, body = part.partition("[ARGS]")
+    return _addressed(f"functions.{head.partition('[CALL_ID]')[0].strip()}", body)
 
 
 _FENCE = re.compile(r"```(\w*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)

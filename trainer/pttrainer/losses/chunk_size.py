@@ -1,6 +1,6 @@
 """The number of tokens that go through the output head at once (`chunking`): arithmetic alone.
 
-Letters: B rows, T tokens, V vocabulary.
+Letters: B rows, T tokens, V vocabulary, D model.
 """
 
 CHUNK_ELEMENTS = 2**22
@@ -8,11 +8,23 @@ CHUNK_ELEMENTS = 2**22
 ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS = 2**26, 512
 """On a TPU or GPU, per device: a product of the head must serve hundreds of tokens, or reading the head takes longer
 than computing (a v6e computes 560 operations in the time of reading a byte); at most 256 MB."""
+LARGE_ELEMENTS, LARGE_TOKENS = 2**28, 2048
+"""Where a device has many tokens: every chunk reads and writes the sum of the head's gradient, so a few large ones
+are faster. At most 1 GB."""
+LARGE_WIDTHS = 2
+"""A large chunk's logits are at most so many times the numbers of the stream between layers: so they take less memory
+than a layer's backward pass does."""
 
 
-def largest_chunk(B: int, T: int, V: int, devices: int, platform: str) -> int:
-    """Return tokens per row and chunk, for split rows: a power of two, so that few lengths leave a rest."""
-    each = CHUNK_ELEMENTS if platform == "cpu" else min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V)
+def largest_chunk(B: int, T: int, V: int, devices: int, platform: str, D: int = 0) -> int:
+    """Return tokens per row and chunk, for split rows: a power of two, so that few lengths leave a rest.
+
+    D: of the model, where a chunk's gradients are computed with its logits at hand; else 0, for no large chunks.
+    """
+    each = CHUNK_ELEMENTS
+    if platform != "cpu":
+        large = min(LARGE_ELEMENTS, LARGE_TOKENS * V, LARGE_WIDTHS * D * B * T // devices)
+        each = max(min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V), large)
     size = 1
     while size * 2 <= T and size * 2 * B * V <= each * devices:
         size *= 2

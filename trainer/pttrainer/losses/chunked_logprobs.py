@@ -58,9 +58,9 @@ class Head(NamedTuple):
     chunk: int | None = None
     level: bool = False
 
-    def sized(self, shape: tuple[int, ...], V: int) -> Head:
-        """Return the head with its chunk size set."""
-        return self._replace(chunk=self.chunk or chunk_size(shape[0], shape[1], V))
+    def sized(self, shape: tuple[int, ...], V: int, D: int = 0) -> Head:
+        """Return the head with its chunk size set. D: as in `largest_chunk`."""
+        return self._replace(chunk=self.chunk or chunk_size(shape[0], shape[1], V, D))
 
     def nothing(self, shape: tuple[int, ...]) -> TokenStats:
         """Return the stats of tokens that do not count."""
@@ -101,7 +101,8 @@ def token_loss(
     loss_of: TokenLoss, head: Head, hidden_BTD: Array, head_VD: Array, batch: Batch
 ) -> tuple[Array, TokenStats]:
     """Return Σ of the batch's weighted losses, and the stats behind it, through which no gradient flows."""
-    loss, stats = _token_loss(loss_of, head.sized(batch.targets_BT.shape, head_VD.shape[0]), hidden_BTD, head_VD, batch)
+    sized = head.sized(batch.targets_BT.shape, *head_VD.shape)
+    loss, stats = _token_loss(loss_of, sized, hidden_BTD, head_VD, batch)
     return loss, lax.stop_gradient(stats)
 
 

@@ -50,10 +50,10 @@ def chunks(mask_BT: Array, size: int) -> Chunks:
     return Chunks(order_BT, jnp.argsort(order_BT, axis=1), size, pieces)
 
 
-def chunk_size(B: int, T: int, V: int) -> int:
-    """Return tokens per row and chunk on the mesh in context."""
+def chunk_size(B: int, T: int, V: int, D: int = 0) -> int:
+    """Return tokens per row and chunk on the mesh in context. D: as in `largest_chunk`."""
     pieces = sharding.pieces("sequence", T)
-    return largest_chunk(B * pieces, T // pieces, V, sharding.devices(), sharding.chip()[0])
+    return largest_chunk(B * pieces, T // pieces, V, sharding.devices(), sharding.chip()[0], D)
 
 
 def _take(x_BTX: Array, order_BT: Array) -> Array:

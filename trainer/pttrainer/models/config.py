@@ -23,6 +23,17 @@ def head_size(head_dim: int) -> int:
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """A window that does not slide: a token sees those of its own chunk of positions, up to itself."""
+
+    size: int
+
+
+Window = int | Chunk | None
+"""Which tokens a layer sees: so many, the query's own included, those of a chunk, or all."""
+
+
+@dataclass(frozen=True)
 class LinearScaling:
     """All rotary frequencies divided by `factor` (position interpolation, arXiv 2306.15595)."""
 
@@ -59,15 +70,25 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True)
+class QueryScaling:
+    """Queries far from the beginning are longer: times 1 + slope · ln(1 + ⌊(position + first) / period⌋)."""
+
+    slope: float
+    period: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary position embedding: base, and the scaling of its frequencies for longer contexts.
 
-    share: of a head's elements, the first ones, that turn.
+    share: of a head's elements, the first ones, that turn; 0 for none. query_scaling: of queries by position.
     """
 
     theta: float
     scaling: Scaling | None = None
     share: float = 1.0
+    query_scaling: QueryScaling | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +103,7 @@ class Experts:
     per expert is added to the scores for the choice alone (arXiv 2408.15664). groups, groups_used: experts are chosen
     within the best groups, by the sum of their two best scores. scale: of the chosen experts' weights.
     shared_d_ff: feed-forward size of an expert that all tokens use, 0 for none; shared_gated: a sigmoid of the token
-    scales it.
+    scales it. weighs_inputs: a token is weighed before its experts and not behind them.
     """
 
     count: int
@@ -100,6 +121,12 @@ class Experts:
     scale: float = 1.0
     shared_d_ff: int = 0
     shared_gated: bool = False
+    weighs_inputs: bool = False
+
+    @property
+    def is_linear(self) -> bool:
+        """Return True if an expert's matrices are linear layers in transformers, which adapters can be on."""
+        return not self.biased and not self.weighs_inputs
 
     def __post_init__(self) -> None:
         if self.per_token > self.count:
@@ -155,9 +182,11 @@ Segment = tuple[LayerGroup, ...]
 class ModelConfig:
     """A decoder-only transformer. Sizes in elements; `family` selects the table of weight names.
 
-    window: a local layer sees this many tokens, itself included. local_layers: which layers are local; empty for
-    none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 +
-    scale. post_norms: norms after attention and MLP too. query_scale: factor of the scores, 1/√H if None.
+    window: what a local layer sees. local_layers: which layers are local; empty for none. local_rope: rotary
+    embedding of local layers where it differs. zero_centred_norms: norms multiply by 1 + scale. pre_norms, post_norms:
+    norms before and after attention and MLP. qk_norm: a norm on each head of queries and keys, or, with
+    whole_qk_norm, on all heads as one vector; local_l2_norm: one without a scale, behind the rotation, in local
+    layers. interleaved_rope: pairs that turn are stored side by side. query_scale: factor of the scores, 1/√H if None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
     attention away from all keys. image_token_id: stands for a part of an image where the model has images.
     dense_layers: which layers have an MLP although the model has experts; empty for none. latent: attention by a
@@ -186,11 +215,15 @@ class ModelConfig:
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    whole_qk_norm: bool = False
+    local_l2_norm: bool = False
+    interleaved_rope: bool = False
     sinks: bool = False
-    window: int | None = None
+    window: Window = None
     local_layers: tuple[bool, ...] = ()
     local_rope: Rope | None = None
     zero_centred_norms: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     embedding_scale: float | None = None
     query_scale: float | None = None
@@ -215,7 +248,8 @@ class ModelConfig:
                 f"config.json layer_types: has {len(self.local_layers)} entries; accepted: num_hidden_layers of them "
                 f"({self.layers})"
             )
-        if any(self.local_layers) and self.window is None:
+        has_own_rope = self.local_rope is not None and not self.local_rope.share
+        if any(self.local_layers) and self.window is None and not has_own_rope:
             raise ConfigError(
                 "config.json sliding_window: unset; accepted: a number, because layer_types has sliding_attention"
             )
@@ -231,7 +265,7 @@ class ModelConfig:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """Return the layers in order. Layers that differ only in what they see (`is_local`) are of one kind."""
-        kinds = [(self.is_dense(layer),) for layer in range(self.layers)]
+        kinds = [(self.is_dense(layer), self.local_l2_norm and self.is_local(layer)) for layer in range(self.layers)]
         if len(set(kinds)) == 1:
             return ((LayerGroup(LAYERS, range(self.layers), self),),)
         segments: list[Segment] = []
@@ -311,7 +345,8 @@ class ModelConfig:
         if self.latent is not None:
             return self._latent_weights(self.latent) + 2 * D
         biases = (q + 2 * kv if self.qkv_bias else 0) + (D if self.o_bias else 0)
-        norms = D * (4 if self.post_norms else 2) + (2 * self.head_dim if self.qk_norm else 0)
+        of_heads = q + kv if self.whole_qk_norm else 2 * self.head_dim
+        norms = 2 * D * (self.pre_norms + self.post_norms) + (of_heads if self.qk_norm else 0)
         return D * (2 * q + 2 * kv) + biases + norms + (self.heads if self.sinks else 0)
 
     def _latent_weights(self, of: Latent) -> int:

@@ -16,6 +16,7 @@ from jax import Array
 
 from pttrainer.models import parameters
 from pttrainer.models.attention.latent import LatentAttention
+from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
 from pttrainer.models.lora.adapters import Adapters
@@ -28,17 +29,17 @@ EMBEDDING_STD = 0.02
 
 
 class DecoderLayer(nnx.Module):
-    """Attention and MLP, each after a norm and added to the stream; some families norm their outputs too."""
+    """Attention and MLP, added to the stream: each after a norm, before one, or between two, by family."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
 
         def norm() -> RMSNorm:
             return RMSNorm(parameters.norm(config), config)
 
-        self.attention_norm = norm()
+        self.attention_norm = norm() if config.pre_norms else None
         of_kind = Attention if config.latent is None else LatentAttention
         self.attention: Attention | LatentAttention = of_kind(config, rngs, adapters)
-        self.mlp_norm = norm()
+        self.mlp_norm = norm() if config.pre_norms else None
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)
         else:
@@ -49,7 +50,7 @@ class DecoderLayer(nnx.Module):
     def __call__(
         self,
         x_BTD: Array,
-        rotation: tuple[Array, Array],
+        rotation: Rotation,
         attend: Attend,
         counts_BT: Array | None = None,
         drop: Drop | None = None,
@@ -60,20 +61,20 @@ class DecoderLayer(nnx.Module):
 
         is_cached: `attend` reads a cache.
         """
-        normed_BTD = self.attention_norm(x_BTD)
+        normed_BTD = _normed(self.attention_norm, x_BTD)
         attended_BTD, attended_state = self.attention(normed_BTD, rotation, attend, drop, is_cached=is_cached)
-        if self.attention_post_norm is not None:
-            attended_BTD = self.attention_post_norm(attended_BTD)
-        x_BTD = x_BTD + attended_BTD
-        added_BTD, use = self._feed_forward(self.mlp_norm(x_BTD), counts_BT, drop)
-        if self.mlp_post_norm is not None:
-            added_BTD = self.mlp_post_norm(added_BTD)
-        return x_BTD + added_BTD, attended_state, use
+        x_BTD = x_BTD + _normed(self.attention_post_norm, attended_BTD)
+        added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, drop)
+        return x_BTD + _normed(self.mlp_post_norm, added_BTD), attended_state, use
 
     def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
         if isinstance(self.mlp, ExpertMLP):
             return self.mlp(x_BTD, counts_BT)
         return self.mlp(x_BTD, drop), None
+
+
+def _normed(norm: RMSNorm | None, x_BTD: Array) -> Array:
+    return x_BTD if norm is None else norm(x_BTD)
 
 
 class Decoder(nnx.Module):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pttrainer.models import parameters
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import Chunk, ModelConfig, Window
 from pttrainer.models.lora.adapters import MLP, SHARED, Adapters
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pttrainer.batch import Batch  # imports jax
 
-Pairs = Callable[[int | None], int]
+Pairs = Callable[[Window], int]
 """Window -> pairs of a query and a visible key in a layer."""
 
 
@@ -108,8 +108,10 @@ def _pair_numbers(config: ModelConfig) -> int:
     return config.heads * (config.head_dim + config.value_dim)
 
 
-def visible(tokens: int, window: int | None) -> int:
+def visible(tokens: int, window: Window) -> int:
     """Return Σ_t min(t, window), t from 1: the pairs that a causal mask and a window leave of an example."""
+    if isinstance(window, Chunk):
+        return tokens // window.size * visible(window.size, None) + visible(tokens % window.size, None)
     window_tokens = tokens if window is None else min(tokens, window)
     # 1 + 2 + … + window, and a whole window for each query after that.
     return window_tokens * (window_tokens + 1) // 2 + (tokens - window_tokens) * window_tokens
@@ -121,7 +123,7 @@ def tokens_of(batch: Batch) -> int:
     return int((batch.segment_ids_BT > 0).sum() + of_prompts)
 
 
-def pairs(batch: Batch, window: int | None) -> int:
+def pairs(batch: Batch, window: Window) -> int:
     """Return the pairs of a query and a visible key; a shared prompt sees itself once."""
     if batch.prompts is None:
         return visible_pairs(example_lengths(batch.segment_ids_BT), window)
@@ -131,7 +133,7 @@ def pairs(batch: Batch, window: int | None) -> int:
     return visible_pairs(whole_B, window) - visible_pairs(before_B, window) + visible_pairs(prompts_P, window)
 
 
-def visible_pairs(lengths: np.ndarray, window: int | None) -> int:
+def visible_pairs(lengths: np.ndarray, window: Window) -> int:
     """Return the pairs within examples of these lengths."""
     return sum(visible(length, window) for length in lengths.tolist())
 

@@ -96,6 +96,12 @@ def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) ->
     return out if adapter is None else out + adapter(x if read is None else read)
 
 
+def unit_rms(x: Array, eps: float) -> Array:
+    """Return x / rms(x), computed in float32."""
+    x_32 = x.astype(jnp.float32)
+    return (x_32 * jax.lax.rsqrt(jnp.mean(x_32 * x_32, axis=-1, keepdims=True) + eps)).astype(x.dtype)
+
+
 class RMSNorm(nnx.Module):
     """x / rms(x) · scale, computed in float32 (arXiv 1910.07467); zero-centred: times 1 + scale."""
 
@@ -105,8 +111,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x_BTD: Array) -> Array:
         """Return the normed activations."""
-        x = x_BTD.astype(jnp.float32)
-        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)
+        x = unit_rms(x_BTD.astype(jnp.float32), self.eps)
         scale = self.scale[...] if not self.offset else self.offset + self.scale[...].astype(jnp.float32)
         return (x * scale).astype(x_BTD.dtype)
 
@@ -133,7 +138,7 @@ class Attention(nnx.Module):
     def __call__(
         self,
         x_BTD: Array,
-        rotation: tuple[Array, Array],
+        rotation: rope.Rotation,
         attend: Attend,
         drop: Drop | None = None,
         *,
@@ -146,11 +151,22 @@ class Attention(nnx.Module):
         k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
-            q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
+            q_BTNH, k_BTKH = self._normed(q_BTNH, self.q_norm), self._normed(k_BTKH, self.k_norm)
         sinks_N = None if self.sinks is None else self.sinks[...]
-        out_BTNH, kept = attend(rope.rotate(q_BTNH, *rotation), rope.rotate(k_BTKH, *rotation), v_BTKH, sinks_N)
+        if c.interleaved_rope:
+            q_BTNH, k_BTKH = rope.apart(q_BTNH), rope.apart(k_BTKH)
+        q_BTNH, k_BTKH = rope.rotated(q_BTNH, k_BTKH, rotation)
+        if c.local_l2_norm and c.is_local(0):  # layers of both kinds are not in one stack
+            q_BTNH, k_BTKH = unit_rms(q_BTNH, c.norm_eps), unit_rms(k_BTKH, c.norm_eps)
+        out_BTNH, kept = attend(q_BTNH, k_BTKH, v_BTKH, sinks_N)
         out_BTX = out_BTNH.reshape(B, T, c.heads * c.head_dim)
         return project(out_BTX, self.o, self.o_bias, self.o_lora, drop), kept
+
+    def _normed(self, x_BTXH: Array, norm: RMSNorm) -> Array:
+        if not self.config.whole_qk_norm:
+            return norm(x_BTXH)
+        B, T, X, H = x_BTXH.shape
+        return norm(x_BTXH.reshape(B, T, X * H)).reshape(B, T, X, H)
 
 
 class GatedMLP(nnx.Module):

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from pttrainer.batch import Prompts
 from pttrainer.models import decode_backend, parameters
@@ -29,7 +30,7 @@ from pttrainer.models.attention.dot_product import (
     packed_window,
 )
 from pttrainer.models.attention.paged_kv_cache import PagedCache
-from pttrainer.models.config import ModelConfig, Rope
+from pttrainer.models.config import Chunk, ModelConfig, Rope, Window
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.lora import adapters as lora
@@ -40,7 +41,7 @@ from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.structure import ModelStructure, Params, Remat
 from pttrainer.models.weights.hf_names import is_of_layer
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import explicit_collectives, sharding
 
 
 @dataclass(frozen=True)
@@ -258,10 +259,15 @@ class Model(ModelStructure):
         never = (x_BTD[0, 0, 0] > jnp.inf).astype(jnp.int32)
         return quant.map_codes(weights, lambda codes: codes ^ never.astype(codes.dtype))
 
-    def _embed(self, decoder: Decoder, tokens_BT: Array, noisy: Callable[[Array], Array] | None = None) -> Array:
-        # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
-        table_VD = sharding.constrain(decoder.embedding[...].astype(self.compute_dtype), ("vocab", None))
-        x_BTD = table_VD[tokens_BT]
+    def _embed(
+        self,
+        decoder: Decoder,
+        tokens_BT: Array,
+        noisy: Callable[[Array], Array] | None = None,
+        *,
+        is_explicit: bool = False,
+    ) -> Array:
+        x_BTD = self._looked_up(decoder.embedding[...], tokens_BT, is_explicit=is_explicit)
         if decoder.embedding_lora is not None:
             x_BTD = x_BTD + self._embed_low(decoder.embedding_lora, tokens_BT)
         if noisy is not None:
@@ -269,6 +275,12 @@ class Model(ModelStructure):
         if self.config.embedding_scale is not None:
             x_BTD = x_BTD * jnp.asarray(self.config.embedding_scale, x_BTD.dtype)
         return sharding.constrain(x_BTD, ("batch", "sequence", None))
+
+    def _looked_up(self, table_VD: Array, tokens_BT: Array, *, is_explicit: bool) -> Array:
+        if is_explicit:
+            return explicit_collectives.look_up(table_VD, tokens_BT, self.compute_dtype)
+        # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
+        return sharding.constrain(table_VD.astype(self.compute_dtype), ("vocab", None))[tokens_BT]
 
     def _embed_low(self, adapter: LowRank, tokens_BT: Array) -> Array:
         a_VR = sharding.constrain(adapter.a[...].astype(self.compute_dtype), ("vocab", None))
@@ -294,14 +306,17 @@ class Model(ModelStructure):
         }
         if prompts is not None:
             tokens_BT = shared_prefix.joined(prompts.tokens_PT, tokens_BT)
-        x_BTD, used = self._embed(decoder, tokens_BT, noisy), []
+        is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
+        x_BTD, used = self._embed(decoder, tokens_BT, noisy, is_explicit=is_explicit), []
         for segment in self.config.segments:
             layers, weights = [], []
             for group in segment:
                 graphdef, stacked = nnx.split(getattr(decoder, group.name))
                 flags_L = jnp.array(group.config.local_layers) if len(_kinds(group.config)) > 1 else None
                 numbers_L = None if dropped is None else jnp.arange(*_slice(group.numbers))
-                layers.append(self._layer(group.config, graphdef, views, segment_ids_BT, counts_BT, dropped))
+                layers.append(
+                    self._layer(group.config, graphdef, views, segment_ids_BT, counts_BT, dropped, is_explicit)
+                )
                 weights.append((stacked, flags_L, numbers_L))
 
             def period(
@@ -325,6 +340,7 @@ class Model(ModelStructure):
         segment_ids_BT: Array,
         counts_BT: Array | None,
         dropped: Callable[[Array], Drop] | None,
+        is_explicit: bool,
     ) -> _LayerFunction:
         """Return the body of a scan over the layers of a group.
 
@@ -336,16 +352,23 @@ class Model(ModelStructure):
         def layer(x_BTD: Array, of_layer: tuple[Any, Array | None, Array | None]) -> tuple[Array, Any]:
             weights, is_local, number = of_layer
             block: DecoderLayer = nnx.merge(graphdef, weights)
+            if is_explicit:
+                explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"])
+                if config.experts is None:
+                    explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
             drop = None if dropped is None or number is None else dropped(number)
             rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
                 scoring = _scoring(config, sinks_N)
+                q, k, v = checkpoint_name((q, k, v), QKV)
                 if isinstance(mask, shared_prefix.Masks):
-                    return shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), None
+                    return checkpoint_name(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), CONTEXT), None
                 kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
-                if kernel == "plain":
-                    return attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring), None
+                has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
+                if kernel == "plain" or has_chunks:
+                    out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring)
+                    return checkpoint_name(out, CONTEXT), None
                 return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
 
             x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT, drop)
@@ -403,6 +426,7 @@ class Model(ModelStructure):
 
         def of_layer(i: int) -> Attend:
             window = self.config.window if self.config.is_local(i) else None
+            assert not isinstance(window, Chunk), "chunks are read from the dense cache (`cache_layout`)"
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, Array]:
                 scoring = _scoring(self.config, sinks_N)
@@ -418,7 +442,7 @@ class Model(ModelStructure):
         return cached_mask(positions_BT, cache.positions_BS, window), _prompt_mask(cache, positions_BT, window)
 
 
-_PackedView = tuple[tuple[Array, Array], Array | shared_prefix.Masks]
+_PackedView = tuple[rope.Rotation, Array | shared_prefix.Masks]
 """Rotation and mask of one kind of layer."""
 
 _ViewKind = tuple[bool, Rope, int]
@@ -464,7 +488,7 @@ def _views(config: ModelConfig) -> dict[_ViewKind, ModelConfig]:
     return dict(sorted(pairs, key=lambda pair: pair[0][0]))
 
 
-def _rotation(config: ModelConfig, is_local: bool, positions_BT: Array) -> tuple[Array, Array]:
+def _rotation(config: ModelConfig, is_local: bool, positions_BT: Array) -> rope.Rotation:
     _, of_kind, size = _view_kind(config, is_local)
     return rope.rotation(of_kind, size, positions_BT)
 
@@ -483,7 +507,8 @@ def _fused(
     """Attend by a kernel, whose window is part of its program: one program for each kind of layer."""
 
     def of_kind(local: bool) -> Callable[..., Array]:
-        window = config.window if local else None
+        # Rows are no longer than a chunk, so it hides nothing.
+        window = None if not local or isinstance(config.window, Chunk) else config.window
         return lambda q, k, v, segments: flash_kernels.attend(kernel, q, k, v, segments, window, scoring)
 
     if is_local is None:
@@ -508,14 +533,26 @@ def _cast(params: Params, dtype: str) -> Params:
 
 _LayerFunction = Callable[[Array, Any], tuple[Array, Any]]
 
+QKV, CONTEXT = "qkv", "context"
+"""Names of queries, keys and values as attention reads them, and of the output of attention without a kernel."""
+
+SAVED: dict[Remat, list[str]] = {
+    "save-context": [CONTEXT, flash_kernels.KERNEL_OUT],
+    "save-qkv-context": [QKV, CONTEXT, flash_kernels.KERNEL_OUT],
+}
+
 
 def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
     """Apply rematerialisation.
 
-    `full` keeps a layer's input only. `none` keeps the results of its weights' products and recomputes everything
-    else: writing and reading those arrays costs more than computing them again (36% of a step on CPU).
+    `full` keeps a layer's input only, the policies of `SAVED` the arrays of these names too. `none` keeps the results
+    of its weights' products and of attention's kernel, and recomputes everything else: writing and reading those
+    arrays costs more than computing them again (36% of a step on CPU).
     """
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "none" else None
+    policies = jax.checkpoint_policies
+    policy = None if remat == "full" else policies.save_only_these_names(*SAVED.get(remat, [flash_kernels.KERNEL_OUT]))
+    if policy is not None and remat == "none":
+        policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, policy)
     return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 
 
@@ -533,7 +570,7 @@ def _select(flag: Array, if_true: Any, if_false: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(flag, a, b), if_true, if_false)
 
 
-def _prompt_mask(cache: kv.KVCache, positions_BT: Array, window: int | None) -> Array | None:
+def _prompt_mask(cache: kv.KVCache, positions_BT: Array, window: Window) -> Array | None:
     if cache.prompt is None:
         return None
     samples = positions_BT.shape[0] // cache.prompt.positions_PS.shape[0]

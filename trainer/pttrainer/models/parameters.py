@@ -5,7 +5,7 @@ formula counts bytes with it without jax. Letters: L layers, D model, F feed-for
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pttrainer.models.config import Latent, ModelConfig
 from pttrainer.models.weights.hf_names import Path
@@ -71,8 +71,9 @@ def last_norm(c: ModelConfig) -> ParamSpec:
 
 def norms(c: ModelConfig) -> tuple[str, ...]:
     """Return the names of a layer's norms."""
+    before = ("attention_norm", "mlp_norm") if c.pre_norms else ()
     behind = ("attention_post_norm", "mlp_post_norm") if c.post_norms else ()
-    return ("attention_norm", "mlp_norm", *behind)
+    return (*before, *behind)
 
 
 def norm(c: ModelConfig) -> ParamSpec:
@@ -82,10 +83,18 @@ def norm(c: ModelConfig) -> ParamSpec:
 
 def attention_norms(c: ModelConfig) -> dict[str, ParamSpec]:
     """Return the specs of the norms inside attention."""
-    sizes: dict[str, int | None] = {"q_norm": c.head_dim, "k_norm": c.head_dim} if c.qk_norm else {}
     if c.latent is not None:
         sizes = {"q_norm": c.latent.query_rank, "kv_norm": c.latent.rank}
-    return {name: ParamSpec((c.layers, size), ("layer", None)) for name, size in sizes.items() if size is not None}
+        return {name: ParamSpec((c.layers, size), ("layer", None)) for name, size in sizes.items() if size is not None}
+    return {"q_norm": head_norm(c, "q"), "k_norm": head_norm(c, "k")} if c.qk_norm else {}
+
+
+def head_norm(c: ModelConfig, of: Literal["q", "k"]) -> ParamSpec:
+    """Return the spec of the norm of queries or keys: of each head, or of all of them as one vector."""
+    if c.whole_qk_norm:
+        heads, axis = (c.heads, "heads") if of == "q" else (c.kv_heads, "kv_heads")
+        return ParamSpec((c.layers, heads * c.head_dim), ("layer", axis))
+    return ParamSpec((c.layers, c.head_dim), ("layer", None))
 
 
 def attention(c: ModelConfig) -> dict[str, ParamSpec]:

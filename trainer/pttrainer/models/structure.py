@@ -17,7 +17,7 @@ from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.weights.hf_names import Path, is_of_layer
 
 Params = dict[str, Any]
-Remat = Literal["none", "full"]
+Remat = Literal["none", "full", "save-context", "save-qkv-context"]
 
 
 @dataclass(frozen=True)

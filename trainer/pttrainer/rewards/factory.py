@@ -16,7 +16,7 @@ from pttrainer.rewards.llm_judge.reply_cache import ReplyCache
 from pttrainer.rewards.scorers import GRACE_S, InProcessScorer, SandboxedScorer, Scorer
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.local_copy import local_copy
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 IN_PROCESS: dict[str, str] = {
     "gsm8k": "pttrainer.rewards.builtin.gsm8k",

@@ -17,7 +17,7 @@ from ptapi.spec import Reward
 from pttrainer.errors import ConfigError, UserCodeError
 from pttrainer.rewards import Sample, Verdict, factory
 from pttrainer.rewards.scorers import Scorer
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.sandbox.pool import Alive
 
 FUNCTION_HINT = "the function must return a float for every sample"

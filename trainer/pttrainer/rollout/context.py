@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pttrainer.data.tokenization.chat_template import Chat
     from pttrainer.data.tokenization.tokenizer import Tokenizer
     from pttrainer.rollout.disaggregated.weight_sync import WeightSync
-    from pttrainer.runtime.io.storage import Place
+    from pttrainer.runtime.io.place import Place
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,37 @@ class Context:
     """The services of the training loop.
 
     score(params, batch, temperature): log-probs of the batch's targets at its mask, [B, T] numpy (old, reference).
-    initial_params(): the weights the run started from, loaded again (a frozen reference model). place(tree): move
-    global host arrays onto the mesh, rows split over devices. fetch(tree): move them back to every host.
-    save_samples(step, rows): write the sample table of a step to the run directory. note(text): log a line for
-    people. alive(): signal that a wait with a limit of its own is no hang. leader: True on the one process that
-    writes. run: the run directory. transfer: to devices that only sample; None if the training devices sample.
+    initial_params(): the weights the run started from, loaded again (a frozen reference model). save_samples(step,
+    rows): write the sample table of a step to the run directory. note(text): log a line for people. alive(): signal
+    that a wait with a limit of its own is no hang. leader: True on the one process that writes. run: the run directory.
+    transfer: to devices that only sample; None if the training devices sample.
     """
 
     spec: PostTrainJobSpec
     model: Model
     mesh: Mesh
-    tokenizer: Tokenizer
     chat: Chat
     score: Callable[[Params, Batch, float], TokenStats]
     initial_params: Callable[[], Params]
-    place: Callable[[Any], Any]
-    fetch: Callable[[Any], Any]
     save_samples: Callable[[int, list[dict[str, Any]]], None]
     note: Callable[[str], None]
     alive: Callable[[], None]
     leader: bool
     run: Place
     transfer: WeightSync | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self.chat.tokenizer
+
+    def place(self, tree: Any) -> Any:
+        """Move global host arrays onto the mesh, rows split over devices."""
+        return sharding.put(self.mesh, tree)
+
+    def fetch(self, tree: Any) -> Any:
+        """Move arrays back to every host."""
+        return sharding.fetch(tree)
 
     @property
     def deliver(self) -> Callable[[Params], Params] | None:

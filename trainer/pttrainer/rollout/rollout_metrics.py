@@ -56,11 +56,7 @@ def _of_rewards(name: str, values: np.ndarray) -> dict[str, float]:
     """Return statistics; NaN, a gap in the curve, if no sample has the reward: 0 could be the best value."""
     is_missing = np.isnan(values)
     present = values[~is_missing] if not is_missing.all() else values
-    return {
-        name: float(present.mean()),
-        **_spread(name, present, ddof=1),
-        f"{name}/missing": float(is_missing.mean()),
-    }
+    return {name: float(present.mean()), **_spread(name, present, ddof=1), f"{name}/missing": float(is_missing.mean())}
 
 
 def _spread(name: str, values: np.ndarray, *, ddof: int = 0) -> dict[str, float]:

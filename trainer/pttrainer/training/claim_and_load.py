@@ -13,7 +13,7 @@ from pttrainer.models.loading.model_loader import LoadedModel, load_model
 from pttrainer.rollout.disaggregated import device_meshes, placement
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.runtime.distributed import logical_axes, processes, sharding
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.train_step.optimizer import freeze
 from pttrainer.training.run_directory import resume_check, run_files

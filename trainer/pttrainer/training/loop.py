@@ -27,7 +27,7 @@ from pttrainer.data.loss_weights import perplexity
 from pttrainer.errors import Preempted
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io import storage
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.training.profiler import Trace
@@ -71,7 +71,7 @@ class _Log:
         """Keep a dispatched step until `flush`."""
         self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
         self.fault = self.session.fault
-        self.work = self.session.meter.of_batch(batch)
+        self.work = self.session.monitors.meter.of_batch(batch)
 
     def flush(self) -> None:
         """Wait for the kept step and log it."""
@@ -82,7 +82,7 @@ class _Log:
             values[run_directory.PERPLEXITY] = perplexity(values[run_directory.NLL])
         now = time.monotonic()
         seconds, self.started, self.metrics = now - self.started, now, None
-        values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
+        values |= {**self.session.monitors.meter.facts(self.work, seconds), **self.facts}
         self.attempt.step = self.step
         self.session.log(self.step, values, seconds, self.batch, self.fault)
 
@@ -98,7 +98,7 @@ class _Log:
 def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
     total, algorithm = session.algorithm.total_steps, session.algorithm
     session.reporter.start(session.first_step, total)
-    trace = Trace(session.job.spec.training.profile, session.place, total, leader=session.leader)
+    trace = Trace(session.job.spec.training.profile, session.run.place, total, leader=session.run.leader)
     if session.first_step == 0 and session.job.spec.evaluation.at_start:
         facts = _evaluate(session, 0)
         if facts:
@@ -111,7 +111,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _stop(session, step, stop.signal or "signal on another process")
         if algorithm.needs_params:
             log.flush()
-        with session.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
+        with session.monitors.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
             batch, batch_facts = algorithm.next_batch(step, session.params)
         if trace.is_edge(step):
             log.flush()
@@ -119,13 +119,13 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         placed = session.place_batch(batch)
         compiled, compile_s = session.compiled(placed)
         log.leave_out(compile_s)
-        session.state, metrics = compiled(session.state, placed, *session.constants)
+        session.state, metrics = compiled(session.state, placed, *session.programs.constants)
         log.flush()
         done = step + 1
         log.begin(done, metrics, dict(batch_facts), batch)
         evaluated = _evaluate(session, done) if _is_due(session, done, total) else {}
         log.facts |= evaluated
-        if session.checkpoint_policy.is_due(done, total, evaluated):
+        if session.storage.policy.is_due(done, total, evaluated):
             log.flush()
             _save(session, done)
             log.restart_clock()
@@ -141,7 +141,7 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(session.model.join_params(session.frozen, session.evaluated_params)))
+    facts = dict(session.algorithm.evaluate(session.model.join_params(session.loaded.frozen, session.evaluated_params)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -149,8 +149,8 @@ def _evaluate(session: Session, done: int) -> dict[str, float]:
 
 def _save(session: Session, done: int) -> None:
     session.reporter.stage("saving")
-    session.checkpoint_policy.began()
-    session.checkpoints.save(done, session.state, session.algorithm.state(), session.record.to_json())
+    session.storage.policy.began()
+    session.storage.checkpoints.save(done, session.state, session.algorithm.state(), session.record.to_json())
     session.reporter.stage("training")
 
 
@@ -159,7 +159,7 @@ def _stop(session: Session, done: int, reason: str) -> None:
 
     Nothing is saved before the attempt's first step, nor after a step that already has its checkpoint.
     """
-    if done > session.first_step and done not in session.checkpoints.steps():
+    if done > session.first_step and done not in session.storage.checkpoints.steps():
         _save(session, done)
     session.wait_for_checkpoint()
     saved = "checkpoint saved" if done else "nothing to save yet"
@@ -172,22 +172,22 @@ def _export(session: Session) -> None:
     session.take_best()
     kind = session.job.spec.export.format
     if kind != "none":
-        target = storage.below(session.place, run_directory.EXPORT)
-        tokenizer_files = TokenizerFiles(session.tokenizer, session.chat_template)
-        writer = ExportWriter(sharding.fetch, session.leader)
+        target = storage.below(session.run.place, run_directory.EXPORT)
+        tokenizer_files = TokenizerFiles(session.loaded.parts.tokenizer, session.loaded.parts.chat.source)
+        writer = ExportWriter(sharding.fetch, session.run.leader)
         if kind == "peft":
-            base = BaseModelRef(session.job.spec.model.uri, session.commit)
+            base = BaseModelRef(session.job.spec.model.uri, session.loaded.parts.commit)
             export_adapters(target, session.model, base, session.evaluated_params, tokenizer_files, writer)
         else:
             export(
                 target,
                 session.model,
-                session.model.join_params(session.frozen, session.evaluated_params),
+                session.model.join_params(session.loaded.frozen, session.evaluated_params),
                 tokenizer_files,
                 writer,
             )
         if session.critic is not None and session.state.critic is not None:
             critic_target = storage.below(target, run_directory.CRITIC)
-            export_critic(critic_target, session.critic, session.state.critic.params, session.frozen, writer)
+            export_critic(critic_target, session.critic, session.state.critic.params, session.loaded.frozen, writer)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

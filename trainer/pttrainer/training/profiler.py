@@ -15,7 +15,7 @@ import jax
 from ptapi import run_directory
 from ptapi.spec import Profile
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 
 class Trace:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,75 +13,97 @@ from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
-from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding
-from pttrainer.runtime.io.storage import Place, storage_reason
+from pttrainer.runtime.io.storage_errors import storage_reason
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step import nonfinite
 from pttrainer.train_step.critic import Critic, with_critic_params
-from pttrainer.train_step.objective import HasCritic, HasFault, HasTeacher
+from pttrainer.train_step.objective import HasCritic, HasFault
 from pttrainer.train_step.optimizer import ema
-from pttrainer.train_step.state import Layout, TrainState
+from pttrainer.train_step.state import TrainState
 from pttrainer.training import learning_record
-from pttrainer.training.async_compile import BackgroundCompile
+from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel
 from pttrainer.training.learning_record import LearningRecord, RunFailure
 from pttrainer.training.loss_spikes import LossSpikes
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import sample_log
 from pttrainer.training.run_directory.sample_log import SampleLog
+from pttrainer.training.step_programs import StepPrograms
 from pttrainer.training.throughput import Meter
+
+
+@dataclass(frozen=True)
+class RunStorage:
+    """What a run writes into its directory. metrics: None on processes that do not write."""
+
+    checkpoints: Checkpoints
+    policy: CheckpointPolicy
+    samples: SampleLog
+    metrics: MetricsLog | None
+
+
+@dataclass(frozen=True)
+class Monitors:
+    """What watches a run: hangs, throughput, and figures that leave their range.
+
+    spikes: None for policy losses, which are about 0 and noisy; rl_health: None where nothing learns from rewards.
+    """
+
+    watchdog: Watchdog
+    meter: Meter
+    spikes: LossSpikes | None
+    rl_health: RlHealth | None
+
+    def warnings(self, step: int, values: Mapping[str, float]) -> list[str]:
+        """Return what is unusual about the metrics of a step; none is empty."""
+        spike = "" if self.spikes is None else self.spikes.report(step, values)
+        return [spike] * bool(spike) + ([] if self.rl_health is None else self.rl_health.report(values))
 
 
 @dataclass
 class Session:
     """The parts of a run.
 
-    `state` is replaced at every step, and the old one's memory is reused. `frozen`: the weights that adapters are
-    added to.
+    `state` is replaced at every step, and the old one's memory is reused. transfer: moves weights to devices that
+    only sample. record: counts the steps that could learn, and those that could not.
     """
 
-    job: PostTrainJob
-    place: Place
-    leader: bool
-    reporter: Reporter
-    model: Model
-    tokenizer: Tokenizer
-    chat_template: str | None
-    layout: Layout
+    run: ClaimedRun
+    loaded: PlacedModel
     algorithm: Algorithm
-    train_step: Any
-    checkpoints: Checkpoints
-    checkpoint_policy: CheckpointPolicy
-    watchdog: Watchdog
-    metrics: MetricsLog | None
-    meter: Meter
-    state: TrainState
-    frozen: Params | None
-    first_step: int
-    commit: str | None
-    spikes: LossSpikes | None
-    """None for policy losses, which are about 0 and noisy."""
-    rl_health: RlHealth | None
-    """Checks of reinforcement learning metrics."""
-    sample_log: SampleLog
+    programs: StepPrograms
+    storage: RunStorage
+    monitors: Monitors
     transfer: WeightSync | None
-    """Moves weights to devices that only sample."""
-    background_compile: BackgroundCompile | None
-    """The step for the expected batch."""
+    state: TrainState
+    first_step: int
     record: LearningRecord
-    """Counts the steps that could learn, and those that could not."""
-    _compiled: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def job(self) -> PostTrainJob:
+        """Return the job that is run."""
+        return self.run.job
+
+    @property
+    def reporter(self) -> Reporter:
+        """Return what tells people and the operator of the run."""
+        return self.run.reporter
+
+    @property
+    def model(self) -> Model:
+        """Return the model that is trained."""
+        return self.loaded.parts.model
 
     @property
     def params(self) -> Params:
         """Return all current weights, as `next_batch` reads them."""
-        return with_critic_params(self.model.join_params(self.frozen, self.state.params), self.state.critic)
+        return with_critic_params(self.model.join_params(self.loaded.frozen, self.state.params), self.state.critic)
 
     @property
     def critic(self) -> Critic | None:
@@ -93,31 +115,22 @@ class Session:
         """Return the trained weights to evaluate and export: their average, if the job keeps one."""
         return ema.averaged_params(self.state.optimizer, self.state.params)
 
-    @property
-    def constants(self) -> tuple[Any, ...]:
-        """Return the weights that the train step takes and no step changes."""
-        return constants(self.algorithm, self.frozen)
-
     def place_batch(self, batch: Batch) -> Batch:
         """Return the batch on the mesh."""
-        placed: Batch = sharding.put(self.layout.mesh, batch)
+        placed: Batch = sharding.put(self.programs.layout.mesh, batch)
         return placed
 
     def compiled(self, batch: Batch) -> tuple[Any, float]:
         """Return the train step for batches of this shape, and the seconds spent on compiling it now."""
-        key = (jax.tree.structure(batch), *((x.shape, str(x.dtype)) for x in jax.tree.leaves(batch)))
-        if key in self._compiled:
-            return self._compiled[key], 0.0
+        program = self.programs.of(batch)
+        if program is not None:
+            return program, 0.0
         self.reporter.stage("compiling")
         began = time.monotonic()
-        with self.meter.spending("compile"):
-            arguments = (self.state, batch, *self.constants)
-            background_compile = (
-                None if self.background_compile is None else self.background_compile.compiled(arguments)
-            )
-            self._compiled[key] = background_compile or self.train_step.lower(*arguments).compile()
+        with self.monitors.meter.spending("compile"):
+            program = self.programs.compile(self.state, batch)
         self.reporter.stage("training")
-        return self._compiled[key], time.monotonic() - began
+        return program, time.monotonic() - began
 
     @property
     def fault(self) -> Fault | None:
@@ -132,7 +145,7 @@ class Session:
         Raises ConfigError if too many steps were skipped, and the last steps' fault if too many could not learn.
         """
         fault = self.record.count(step, values, batch, batch_fault)
-        self.checkpoint_policy.good = self.record.good
+        self.storage.policy.good = self.record.good
         self._warn(step, values, fault)
         logged = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         logged |= {} if self.transfer is None else self.transfer.facts()
@@ -152,19 +165,18 @@ class Session:
     def _warn(self, step: int, values: Mapping[str, float], fault: Fault | None) -> None:
         """Log what is wrong with a step."""
         skipped = nonfinite.warning(step, values, self.job.spec.training.max_non_finite_steps)
-        spike = self.spikes.report(step, values) if self.spikes is not None else ""
-        health_warnings = self.rl_health.report(values) if self.rl_health is not None else []
-        for warning in filter(None, (skipped or self._fault_warning(step, fault), spike, *health_warnings)):
-            self.reporter.note(warning)
+        warning = skipped or self._fault_warning(step, fault)
+        for line in filter(None, (warning, *self.monitors.warnings(step, values))):
+            self.reporter.note(line)
 
     def _check_finite(self, step: int, values: Mapping[str, float], batch: Batch) -> None:
         """Raise ConfigError, and write the batch, if too many steps in a row were skipped."""
         if values[nonfinite.IN_A_ROW] < self.job.spec.training.max_non_finite_steps:
             return
         file = run_directory.batch_file(step)
-        if self.leader:
-            self.place.write(file, nonfinite.rows(batch, self.tokenizer))
-        raise nonfinite.stop(step, values, f"{self.place.uri}/{file}", self._good_checkpoint())
+        if self.run.leader:
+            self.run.place.write(file, nonfinite.rows(batch, self.loaded.parts.tokenizer))
+        raise nonfinite.stop(step, values, f"{self.run.place.uri}/{file}", self._good_checkpoint())
 
     def _fault_warning(self, step: int, fault: Fault | None) -> str:
         if fault is None:
@@ -182,39 +194,39 @@ class Session:
         self.wait_for_checkpoint()
         if not self.record.learned:
             return "none, no step learned"
-        steps = [step for step in self.checkpoints.steps() if step <= self.record.good]
-        return (
-            self.checkpoints.uri(steps[-1]) if steps else f"none, the last step that could learn was {self.record.good}"
-        )
+        checkpoints, good = self.storage.checkpoints, self.record.good
+        steps = [step for step in checkpoints.steps() if step <= good]
+        return checkpoints.uri(steps[-1]) if steps else f"none, the last step that could learn was {good}"
 
     def write_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Write the metrics of a step into the run directory."""
-        if self.metrics is not None:
-            self.metrics.write(step, values, time.time())
-            table = self.sample_log.take()
+        metrics = self.storage.metrics
+        if metrics is not None:
+            metrics.write(step, values, time.time())
+            table = self.storage.samples.take()
             if table:
-                self.metrics.write_text(step, sample_log.TAG, table)
+                metrics.write_text(step, sample_log.TAG, table)
 
     def wait_for_checkpoint(self) -> None:
         """Wait until the last checkpoint is committed."""
-        self.checkpoints.wait()
+        self.storage.checkpoints.wait()
         self._report_checkpoint()
 
     def take_best(self) -> None:
         """Replace the last weights by those of the best evaluation, if the export asks for them."""
-        best = self.checkpoint_policy.best
+        best = self.storage.policy.best
         if self.job.spec.export.checkpoint != "best" or best is None or best.step == int(self.state.step):
             return
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state.params)
-        params, _ = read_params(path_of(f"{self.place.uri}/{run_directory.CHECKPOINTS}"), best.step, like)
+        params, _ = read_params(path_of(f"{self.run.place.uri}/{run_directory.CHECKPOINTS}"), best.step, like)
         self.state = self.state._replace(params=params)
         self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
 
     def close(self) -> None:
         """Stop background work. Errors here were raised before, or concern only TensorBoard's last lines."""
-        self.watchdog.stop()
+        self.monitors.watchdog.stop()
         self.reporter.close()
-        for part in (self.metrics, self.checkpoints):
+        for part in (self.storage.metrics, self.storage.checkpoints):
             try:
                 if part is not None:
                     part.close()
@@ -222,11 +234,6 @@ class Session:
                 self.reporter.note(f"warning: {storage_reason(error)}")
 
     def _report_checkpoint(self) -> None:
-        committed = self.checkpoints.committed()
+        committed = self.storage.checkpoints.committed()
         if committed is not None:
-            self.reporter.checkpoint(committed, self.checkpoints.uri(committed), self.checkpoint_policy.best)
-
-
-def constants(algorithm: Algorithm, frozen: Params | None) -> tuple[Any, ...]:
-    """Return the weights that the train step takes and no step changes."""
-    return (frozen, algorithm.teacher_params) if isinstance(algorithm, HasTeacher) else (frozen,)
+            self.reporter.checkpoint(committed, self.storage.checkpoints.uri(committed), self.storage.policy.best)

@@ -3,7 +3,7 @@
     claim the directory → load the model, lay it out → build the algorithm (reads the data) → restore or initialise
 
 Nothing is compiled before the whole job is known to be valid; then the step is, while its first weights are made
-(`async_compile`). The result is the `Session`.
+(`step_programs`). The result is the `Session`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from ptapi import run_directory
-from ptapi.spec import DataSpec, PostTrainJob
+from ptapi.spec import DataSpec, PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
@@ -29,7 +29,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import sharding
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
@@ -38,15 +38,14 @@ from pttrainer.train_step import scoring
 from pttrainer.train_step.objective import HasCriticInit
 from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.state import Layout, TrainState
-from pttrainer.train_step.step import TrainStep, train_step
-from pttrainer.training import async_compile, learning_record, loss_spikes
-from pttrainer.training.async_compile import BackgroundCompile
+from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import run_files
 from pttrainer.training.run_directory.sample_log import SampleLog
-from pttrainer.training.session import Session, constants
+from pttrainer.training.session import Monitors, RunStorage, Session
+from pttrainer.training.step_programs import step_programs
 from pttrainer.training.throughput import Meter, peak_flops
 
 
@@ -55,7 +54,7 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
     run = claim(job, place)
     watchdog = _watchdog(run)
     loaded = load(run)
-    model, frozen = loaded.parts.model, loaded.frozen
+    model = loaded.parts.model
     data = run_files.pinned_data(place, job)
     sample_log = SampleLog(place, leader=run.leader)
     transfer = _transfer(model, loaded.meshes, run.reporter)
@@ -65,41 +64,17 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
     origin = _fork_source(run)
     if run.leader:
         _write_lineage(run, data, lineage(loaded, train_program.frozen_mask, origin))
-    checkpoint_policy = CheckpointPolicy(job.spec.checkpoint, place, leader=run.leader)
+    policy = CheckpointPolicy(job.spec.checkpoint, place, leader=run.leader)
     directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
-    checkpoints = Checkpoints(directory, checkpoint_policy, run.reporter.note, place.fence)
-    compiled_step = train_step(train_program, layout)
-    background_compile = _background_compile(compiled_step, train_program, layout, algorithm, frozen)
+    checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
+    programs = step_programs(train_program, layout, algorithm, loaded.frozen)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
-    checkpoint_policy.resumed(checkpoints.steps(), first, record.good)
-    return Session(
-        job=job,
-        place=place,
-        leader=run.leader,
-        reporter=run.reporter,
-        model=model,
-        tokenizer=loaded.parts.tokenizer,
-        chat_template=loaded.parts.chat.source,
-        layout=layout,
-        algorithm=algorithm,
-        train_step=compiled_step,
-        checkpoints=checkpoints,
-        checkpoint_policy=checkpoint_policy,
-        watchdog=watchdog,
-        metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if run.leader else None,
-        meter=Meter(model, peak_flops(job.spec.accelerator)),
-        state=state,
-        frozen=frozen,
-        first_step=first,
-        commit=loaded.parts.commit,
-        spikes=loss_spikes.of_job(job.spec),
-        rl_health=RlHealth() if job.spec.algorithm.learns_from_rewards else None,
-        sample_log=sample_log,
-        transfer=transfer,
-        background_compile=background_compile,
-        record=record,
-    )
+    policy.resumed(checkpoints.steps(), first, record.good)
+    metrics = MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if run.leader else None
+    storage = RunStorage(checkpoints, policy, sample_log, metrics)
+    monitors = _monitors(job.spec, model, watchdog)
+    return Session(run, loaded, algorithm, programs, storage, monitors, transfer, state, first, record)
 
 
 def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) -> None:
@@ -110,9 +85,16 @@ def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) 
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:
+    """Start the watchdog of this process, with heartbeats if there are others."""
     process, hang_timeout_s = jax.process_index(), run.job.spec.run_policy.hang_timeout_seconds
     heartbeats = Heartbeats(run.place, process) if jax.process_count() > 1 else None
     return Watchdog(run.reporter.beat, run.place, process, hang_timeout_s, heartbeats=heartbeats)
+
+
+def _monitors(spec: PostTrainJobSpec, model: Model, watchdog: Watchdog) -> Monitors:
+    """Return the monitors that a job's algorithm has a use for."""
+    rl_health = RlHealth() if spec.algorithm.learns_from_rewards else None
+    return Monitors(watchdog, Meter(model, peak_flops(spec.accelerator)), loss_spikes.of_job(spec), rl_health)
 
 
 def _transfer(model: Model, meshes: Meshes, reporter: Reporter) -> WeightSync | None:
@@ -141,12 +123,9 @@ def _context(
         spec=run.job.spec.model_copy(update={"data": data}),
         model=parts.model,
         mesh=mesh,
-        tokenizer=parts.tokenizer,
         chat=parts.chat,
         score=score,
         initial_params=loaded.initial_params,
-        place=partial(sharding.put, mesh),
-        fetch=sharding.fetch,
         save_samples=sample_log.save,
         note=run.reporter.note,
         alive=run.reporter.alive,
@@ -154,20 +133,6 @@ def _context(
         run=run.place,
         transfer=transfer,
     )
-
-
-def _background_compile(
-    step: TrainStep, train_program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None
-) -> BackgroundCompile | None:
-    """Start to compile the step for the expected batch; return None if none is expected or it is impossible."""
-    batch = algorithm.expected_batch() if async_compile.is_possible() else None
-    if batch is None:
-        return None
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
-    )
-    arguments = (train_program.abstract_state(layout), shapes, *constants(algorithm, frozen))
-    return BackgroundCompile(step, layout.mesh, arguments)
 
 
 def _state(
@@ -219,10 +184,7 @@ def _check_length(least: int, total: int, what: str) -> None:
 def _first_state(params: Params, train_program: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
     """Return the state before the first step, with these weights (donated) and the critic's initial weights."""
     first: Callable[..., TrainState] = jax.jit(
-        train_program.new_state,
-        out_shardings=layout.state,
-        donate_argnums=(0,),
-        donate_argnames=("critic",),
+        train_program.new_state, out_shardings=layout.state, donate_argnums=(0,), donate_argnames=("critic",)
     )
     critic = None
     if isinstance(algorithm, HasCriticInit) and layout.state.critic is not None:

@@ -46,6 +46,9 @@ RULES: tuple[Rule, ...] = (
         )
         for field in ("clipLow", "dualClip")
     ),
+    Scope("spec.algorithm.grpo").rule(
+        "kl", "unset with beta: 0, where the loss has no KL", equals("kl", "k2") | differs("beta", 0.0)
+    ),
     _DPO.rule(
         "labelSmoothing",
         "0, because only sigmoid, robust and simpo smooth labels",

@@ -1,6 +1,6 @@
 """Rules for capacity: what each type of it reads, and which types go with the accelerator and the queue."""
 
-from ptapi.validation.condition import Condition, differs, empty, equals, has, starts_with, unset
+from ptapi.validation.condition import Condition, differs, each_once, empty, equals, has, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 IS_EXISTING = Condition(
@@ -24,6 +24,8 @@ RULES: tuple[Rule, ...] = (
         "unset with type: existing, whose nodes are where they are",
         differs("type", "existing") | empty("zones"),
     ),
+    _OPTION.rule("zones", "each zone once", each_once("zones")),
+    SPEC.rule("capacity", "each option once", each_once("capacity")),
     SPEC.rule(
         "capacity",
         "existing only, because a cpu accelerator needs no TPU node pool",

@@ -1,9 +1,14 @@
-"""Rules for data: how data of the hub are named, and when rows are held out."""
+"""Rules for data: when rows are held out, and whose revisions and columns there are."""
 
-from ptapi.validation.condition import equals, has, matches, starts_with
+from ptapi.spec import DataSource
+from ptapi.validation.condition import Condition, equals, has, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
 
-HUB_DATA = "^hf://datasets/[^/]+/[^/]+"
+
+def _columns_differ(source: DataSource) -> bool:
+    names = [name for name in source.columns.model_dump().values() if name is not None]
+    return len(set(names)) == len(names)
+
 
 RULES: tuple[Rule, ...] = (
     SPEC.rule(
@@ -16,11 +21,7 @@ RULES: tuple[Rule, ...] = (
         rule
         for scope in (Scope("spec.data.train"), Scope("spec.data.eval"))
         for rule in (
-            scope.rule(
-                "uri",
-                "file:///…, gs://… or hf://datasets/organisation/name, and a path in it",
-                ~starts_with("uri", "hf://") | matches("uri", HUB_DATA),
-            ),
+            scope.rule("columns", "different columns", Condition("", _columns_differ)),
             scope.unset_unless("revision", starts_with("uri", "hf://"), "because only hf:// data have revisions"),
         )
     ),

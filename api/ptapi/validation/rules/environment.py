@@ -1,9 +1,31 @@
 """Rules for the environment: what answers the model between its turns."""
 
-from ptapi.validation.condition import filled, has
+from ptapi.spec import Environment
+from ptapi.validation.condition import Condition, equals, filled, has
 from ptapi.validation.rule import Rule, Scope
 
+_ENVIRONMENT = Scope("spec.environment")
+
+
+def _tools_differ(environment: Environment) -> bool:
+    names = [tool.builtin or (tool.python and tool.python.function) for tool in environment.tools]
+    return len(set(names)) == len(names)
+
+
 RULES: tuple[Rule, ...] = (
-    Scope("spec.environment").rule("", "exactly one of tools, python", has("python") ^ filled("tools")),
+    _ENVIRONMENT.rule("", "exactly one of tools, python", has("python") ^ filled("tools")),
     Scope("spec.environment.tools[]").exactly_one("builtin", "python"),
+    _ENVIRONMENT.rule(
+        "tools",
+        "tools with different names, by which the model calls them: a builtin's or a function's",
+        Condition("", _tools_differ),
+    ),
+    _ENVIRONMENT.rule(
+        "toolFormat",
+        "unset with python, which reads the model's text itself",
+        equals("toolFormat", "auto") | filled("tools"),
+    ),
+    _ENVIRONMENT.rule(
+        "rewardWeight", "unset with tools, which return no reward", equals("rewardWeight", 1.0) | has("python")
+    ),
 )

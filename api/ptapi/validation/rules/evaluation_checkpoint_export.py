@@ -1,9 +1,19 @@
 """Rules for evaluation, checkpoints and export: what is judged, kept and written."""
 
-from ptapi.validation.condition import Condition, differs, empty, equals, has, is_true, unset
+from ptapi.spec import PostTrainJob
+from ptapi.validation.condition import Condition, differs, each_once, empty, equals, has, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
 from ptapi.validation.rules.rollout import HOLDS_BOTH
+
+_BETTER_WHEN_LARGER = r"^eval/(reward|pass@|accuracy|exactMatch|exact_match|macroF1|macro_f1|token_accuracy)"
+
+
+def _forks_from_itself(job: PostTrainJob) -> bool:
+    own = f"{job.spec.output.uri.rstrip('/')}/{job.metadata.name}"
+    fork = job.spec.checkpoint.fork
+    return fork is not None and (fork.uri.rstrip("/") == own or fork.uri.startswith(f"{own}/"))
+
 
 RULES: tuple[Rule, ...] = (
     SPEC.less_than(
@@ -30,6 +40,24 @@ RULES: tuple[Rule, ...] = (
             )
         ),
         "answers: [accuracy, macroF1]",
+    ),
+    *(Scope("spec.evaluation").rule(field, "each one once", each_once(field)) for field in ("answers", "labels")),
+    SPEC.rule(
+        "evaluation.samples",
+        "1, or together with data.eval, whose prompts are sampled",
+        equals("evaluation.samples", 1) | has("data.eval"),
+        "data.eval: {uri: …}",
+    ),
+    Scope("spec.checkpoint.best").rule(
+        "mode",
+        "max for this metric, which is better when it is larger",
+        equals("mode", "max") | ~matches("metric", _BETTER_WHEN_LARGER),
+        "mode: max",
+    ),
+    Scope("").rule(
+        "spec.checkpoint.fork.uri",
+        "another run: this is the job's own run directory, which checkpoint.resume continues",
+        Condition("", lambda job: not _forks_from_itself(job)),
     ),
     SPEC.rule(
         "export.format",

@@ -21,6 +21,14 @@ RULES: tuple[Rule, ...] = (
         _PATHWAYS.rule(field, "unset, because pathways.enabled is not true", enabled() | empty(field))
         for field in ("serverImage", "proxyImage", "colocatedPythonImage", "serverArgs", "proxyArgs", "workerArgs")
     ),
+    *(
+        SPEC.rule(
+            f"resources.{field}",
+            "unset, because pathways.enabled is not true",
+            enabled("pathways.enabled") | unset("resources") | unset(f"resources.{field}"),
+        )
+        for field in ("pathwaysResourceManager", "pathwaysProxy", "pathwaysWorker", "colocatedPython")
+    ),
     _PATHWAYS.rule(
         "headless",
         "false, because pathways.enabled is not true",

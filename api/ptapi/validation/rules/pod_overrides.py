@@ -6,14 +6,16 @@ Python alone checks the keys of maps, whose length CEL cannot bound, and quantit
 import json
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
 from ptapi.errors import Finding
 from ptapi.quantity import parse_quantity
-from ptapi.spec import PostTrainJobSpec, Resources
+from ptapi.spec import Pod, PostTrainJobSpec, Resources
 from ptapi.spec.affinity import OnlyAffinity
+from ptapi.spec.base import LABEL_KEY
 from ptapi.spec.resources import AMOUNTS
 from ptapi.validation.condition import Condition, at, differs, equals, filled, has, is_true, matches, unset
 from ptapi.validation.parse_errors import translate
@@ -22,7 +24,7 @@ from ptapi.validation.rules.capacity import IS_EXISTING
 from ptapi.validation.rules.pods import variable_rules
 
 _NODE_POOL = "cloud.google.com/gke-nodepool"
-_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_KEY = re.compile(LABEL_KEY)
 _OURS = r"posttrain\.dev/|([a-z]+\.)?jobset\.sigs\.k8s\.io/|batch\.kubernetes\.io/"
 _PART_OF = r"kueue\.x-k8s\.io/|job-name$|controller-uid$|app\.kubernetes\.io/(name|managed-by|component)$"
 _OWN_CONTAINERS = r"^(trainer(-[0-9]+)?|preflight|pathways-.*|colocated-python-sidecar)$"
@@ -41,6 +43,10 @@ def _keys(field: str, own: str, whose: str) -> Rule:
     return _POD.rule(field, f"keys such as team or example.com/team, and not {whose}", Condition("", holds))
 
 
+def _has_keys(field: str, metadata: Any) -> bool:
+    return all(_KEY.fullmatch(key) for key in at(metadata, field))
+
+
 def _at_most_limits(scope: str, name: str) -> Rule:
     def holds(resources: Any) -> bool:
         request, limit = at(resources, f"requests.{name}"), at(resources, f"limits.{name}")
@@ -49,9 +55,21 @@ def _at_most_limits(scope: str, name: str) -> Rule:
     return Scope(scope).rule(f"requests.{name}", f"at most limits.{name}", Condition("", holds))
 
 
+def _is_usable(scope: str, side: str, name: str) -> Rule:
+    """Refuse amounts that no container starts with: `64` of memory is 64 bytes, and `64m` less than one."""
+    least, most = ("1m", "100000") if name == "cpu" else ("4Mi", "1Pi")
+
+    def holds(resources: Any) -> bool:
+        amount = at(resources, f"{side}.{name}")
+        return amount is None or parse_quantity(least) <= parse_quantity(amount) <= parse_quantity(most)
+
+    return Scope(scope).rule(f"{side}.{name}", f"from {least} to {most}", Condition("", holds))
+
+
 def _resource_rules() -> Iterable[Rule]:
     roles = (f"spec.resources.{field.alias}" for field in Resources.model_fields.values())
     for scope in (*roles, "spec.pod.initContainers[].resources"):
+        yield from (_is_usable(scope, side, name) for side in ("requests", "limits") for name in AMOUNTS)
         yield from (_at_most_limits(scope, name) for name in AMOUNTS)
 
 
@@ -60,14 +78,28 @@ def _security_rules() -> Iterable[Rule]:
         is_root = has("runAsUser") & equals("runAsUser", 0)
         accepted = "false or unset, because runAsUser is 0"
         yield Scope(path).rule("runAsNonRoot", accepted, ~is_root | ~_true("runAsNonRoot"))
+        is_local = has("type") & equals("type", "Localhost")
+        accepted = "a file on the node with type: Localhost, unset with every other type"
+        yield Scope(f"{path}.seccompProfile").rule("localhostProfile", accepted, has("localhostProfile").iff(is_local))
     for path in _CONTAINER_CONTEXTS:
+        for field in ("add", "drop"):
+            accepted = "capabilities without CAP_, such as SYS_RESOURCE"
+            yield Scope(f"{path}.capabilities").rule(field, accepted, Condition("", partial(_has_no_prefix, field)))
         may = unset("allowPrivilegeEscalation") | is_true("allowPrivilegeEscalation")
         accepted = "true or unset, because privileged is true"
         yield Scope(path).rule("allowPrivilegeEscalation", accepted, ~_true("privileged") | may)
 
 
+def _has_no_prefix(field: str, capabilities: Any) -> bool:
+    return not any(name.startswith("CAP_") for name in at(capabilities, field))
+
+
 def _true(field: str) -> Condition:
     return has(field) & is_true(field)
+
+
+def _names_differ(pod: Pod) -> bool:
+    return len({container.name for container in pod.init_containers}) == len(pod.init_containers)
 
 
 def _mounts_known_volumes(spec: Any) -> bool:
@@ -76,10 +108,14 @@ def _mounts_known_volumes(spec: Any) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    *(
+        Scope("metadata").rule(field, "keys such as team or example.com/team", Condition("", partial(_has_keys, field)))
+        for field in ("labels", "annotations")
+    ),
     *_resource_rules(),
     _keys("labels", f"{_OURS}|{_PART_OF}", "those of posttrain, JobSet, Job and Kueue, by which pods are found"),
     _keys("annotations", rf"{_OURS}|autoscaling\.x-k8s\.io/", "those of posttrain, JobSet and ProvisioningRequests"),
-    _keys("nodeSelector", r"cloud\.google\.com/gke-tpu-", "the chips', which spec.accelerator decides"),
+    _keys("nodeSelector", r"cloud\.google\.com/gke-(tpu-|accelerator)", "the chips', which spec.accelerator decides"),
     SPEC.unset_unless(
         "pod.nodeSelector",
         unset("pod") | unset("pod.nodeSelector") | IS_EXISTING,
@@ -105,6 +141,12 @@ RULES: tuple[Rule, ...] = (
         "name",
         "a name that no container of the operator has, as trainer, preflight and pathways-… do",
         ~matches("name", _OWN_CONTAINERS),
+    ),
+    SPEC.rule(
+        "pod.initContainers",
+        "containers with different names",
+        Condition("", lambda spec: spec.pod is None or _names_differ(spec.pod)),
+        secret=True,
     ),
     _INIT.rule("command", "a command, or another image: the trainer's would train", filled("command") | has("image")),
     SPEC.rule(

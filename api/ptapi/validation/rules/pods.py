@@ -1,12 +1,25 @@
 """Rules for the pods: their program, image, queue, environment variables and volumes."""
 
-from ptapi.validation.condition import Condition, compare, count_set, differs, equals, has, matches, starts_with, unset
+from ptapi.validation.condition import (
+    Condition,
+    compare,
+    count_set,
+    differs,
+    each_once,
+    equals,
+    has,
+    matches,
+    one_of,
+    starts_with,
+    unset,
+)
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.capacity import IS_EXISTING
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 OPERATOR_ENV = r"^(JAX_COORDINATOR_ADDRESS|JAX_NUM_PROCESSES|JAX_PROCESS_ID|(POSTTRAIN|MEGASCALE)_.*)$"
 JOB_DIR = "/etc/posttrain"
+_SYSTEM_NAMES = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var")
 POOLS_PER_CHECK = 8
 """Node pools that a job's pods can be bound to through Kueue: a toleration each, of which a check has eight."""
 _VOLUME = Scope("spec.volumes[]")
@@ -71,6 +84,13 @@ RULES: tuple[Rule, ...] = (
         secret=True,
     ),
     _VOLUME.exactly_one("configMap", "secret", "persistentVolumeClaim", "emptyDir"),
+    SPEC.rule("imagePullSecrets", "each name once", each_once("imagePullSecrets")),
+    _VOLUME.rule(
+        "mountPath",
+        "a path that hides no directory of the image or the system",
+        ~one_of("mountPath", *(f"/{name}" for name in _SYSTEM_NAMES)),
+        "/mnt/…",
+    ),
     _VOLUME.rule(
         "mountPath",
         f"a path outside {JOB_DIR}, where the operator mounts the job",

@@ -1,10 +1,12 @@
 """Rules for rewards: one source each, fields that only one of them reads, and different names."""
 
 import re
+from functools import partial
 
-from ptapi.spec import Reward
-from ptapi.validation.condition import Condition, compare, equals, has, is_true, unset
+from ptapi.spec import PostTrainJobSpec, Reward
+from ptapi.validation.condition import Condition, compare, equals, has, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
+from ptapi.validation.rules.algorithm import USES_NO_REWARDS
 
 # A reward's label: when it is this, and what it is.
 _LABELS = (
@@ -30,7 +32,13 @@ def _is_pattern(reward: Reward) -> bool:
     return True
 
 
+def _falls_before_it_begins(spec: PostTrainJobSpec, reward: Reward) -> bool:
+    return reward.max_tokens is None and (reward.buffer_tokens or 0) > spec.rollout.max_new_tokens
+
+
 _REWARD = Scope("spec.rewards[]")
+_JUDGE = Scope("spec.rewards[].judge")
+_FALLS_WITHIN = unset("maxTokens") | compare("bufferTokens", "<=", "maxTokens")
 
 RULES: tuple[Rule, ...] = (
     _REWARD.exactly_one("builtin", "python", "judge"),
@@ -41,8 +49,31 @@ RULES: tuple[Rule, ...] = (
         )
         for field in ("maxTokens", "bufferTokens")
     ),
-    _REWARD.rule("name", "a name, because a judge has none of its own", has("name") | unset("judge")),
-    Scope("spec.rewards[].judge").rule("highest", "above lowest", compare("highest", ">", "lowest")),
+    _REWARD.rule("bufferTokens", "at most maxTokens", unset("bufferTokens") | _FALLS_WITHIN),
+    SPEC.rule(
+        "rewards",
+        "for length, bufferTokens of at most rollout.maxNewTokens, which maxTokens is unless it is set",
+        Condition("", lambda spec: not any(map(partial(_falls_before_it_begins, spec), spec.rewards))),
+    ),
+    SPEC.rule(
+        "rewards",
+        "a weight other than 0 in one of them, because grpo and ppo learn from their sum",
+        Condition("", lambda spec: not spec.rewards or any(reward.weight for reward in spec.rewards))
+        | USES_NO_REWARDS
+        | (has("environment") & has("environment.python")),
+    ),
+    _REWARD.rule(
+        "name",
+        "a name, because a judge has none of its own",
+        has("name") | unset("judge") | has("builtin") | has("python"),
+    ),
+    _JUDGE.rule("highest", "above lowest", compare("highest", ">", "lowest")),
+    _JUDGE.rule(
+        "prompt",
+        "text with {completion}, which stands for what is judged",
+        Condition("", lambda judge: judge.prompt is None or "{completion}" in judge.prompt),
+    ),
+    _JUDGE.rule("url", "the endpoint's base: /chat/completions is added", ~matches("url", "/chat/completions/?$")),
     _REWARD.unset_unless(
         "pattern", has("builtin") & equals("builtin", "format"), "because only the builtin format has a pattern"
     ),

@@ -1,6 +1,6 @@
 """Rules for rollout: lengths, speculation, what vLLM needs, where and how far ahead of training samples are drawn."""
 
-from ptapi.validation.condition import Condition, compare, equals, has, is_multiple, unset
+from ptapi.validation.condition import Condition, compare, each_once, equals, has, is_multiple, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
 
@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     _ROLLOUT.rule(
         "minNewTokens", "at most maxNewTokens", unset("minNewTokens") | compare("minNewTokens", "<=", "maxNewTokens")
     ),
+    _ROLLOUT.rule("stop", "each text once", each_once("stop")),
     Scope("spec.rollout.speculative").exactly_one("ngram", "draft", hint="speculative: {ngram: {}}"),
     _ROLLOUT.unset_unless(
         "speculative", equals("engine", "native"), "because only the native engine is told how to speculate"
@@ -80,6 +81,7 @@ RULES: tuple[Rule, ...] = (
         unset("endpoint") | has("weightsDirectory"),
         "weightsDirectory: /shared/weights, on a volume of both pods",
     ),
+    _VLLM.rule("endpoint", "the server's root, without /v1", unset("endpoint") | ~matches("endpoint", "/v1/?$")),
     *(_VLLM.unset_unless(field, has("endpoint"), "or together with endpoint") for field in ("model", "apiKeyEnv")),
     _VLLM.rule(
         "memoryShare",

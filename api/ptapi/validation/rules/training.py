@@ -1,12 +1,17 @@
 """Rules for training: the run, its rows and batches, what each optimizer reads, and what goes with adapters."""
 
-from ptapi.validation.condition import Condition, differs, empty, has, is_multiple, unset
+from ptapi.validation.condition import Condition, differs, each_once, empty, equals, has, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 _TRAINING = Scope("spec.training")
 
 RULES: tuple[Rule, ...] = (
     _TRAINING.rule("epochs", "unset, because steps is set; one of steps, epochs", unset("steps") | unset("epochs")),
+    Scope("spec.training.schedule").rule(
+        "finalFraction",
+        "unset with kind: constant, which does not decay",
+        differs("kind", "constant") | equals("finalFraction", 0.1),
+    ),
     _TRAINING.rule(
         "profile",
         "start + steps - 1 of at most steps, the length of the run",
@@ -75,6 +80,7 @@ RULES: tuple[Rule, ...] = (
         "adamw, adafactor or lion with lora: muon is made for the model's own matrices",
         unset("lora") | differs("optimizer.name", "muon"),
     ),
+    _TRAINING.rule("freeze", "each pattern once", each_once("freeze")),
     _TRAINING.rule("freeze", "unset with lora, which trains adapters alone", unset("lora") | empty("freeze")),
     SPEC.unset_unless(
         "training.quantization",

@@ -4,14 +4,9 @@ import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup
 
-COMMANDS = {
-    "check": Lazy("ptctl.commands.data.check:check", "Show a job's data as the model will see it."),
-}
+COMMANDS = {"check": Lazy("ptctl.commands.data.check:check", "Show a job's data as the model will see it.")}
 
-MOVED = {
-    "validate": "`ptctl data check -f job.yaml`",
-    "show": "`ptctl data check -f job.yaml`",
-}
+MOVED = {"validate": "`ptctl data check -f job.yaml`", "show": "`ptctl data check -f job.yaml`"}
 
 _EXAMPLES = """
 ptctl data check -f job.yaml

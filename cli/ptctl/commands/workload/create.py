@@ -140,7 +140,7 @@ def _submit(app: App, target: Target, job: Manifest, form: str | None, *, dry: b
     name, namespace = job["metadata"]["name"], job["metadata"].get("namespace") or kube.namespace
     body = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
     try:
-        created = kube.create(POSTTRAINJOBS, body, dry_run=dry)
+        created = kube.create(POSTTRAINJOBS, body, dry_run=dry, strict=True)
     except AlreadyExists as error:
         raise CliError(
             f"job {name!r} already exists in namespace {namespace!r}",

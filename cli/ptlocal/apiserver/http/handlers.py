@@ -151,11 +151,7 @@ def _body(obj: Manifest) -> bytes:
 
 
 def _answer(
-    request: web.Request,
-    kind: Kind,
-    obj: Manifest,
-    code: int,
-    warnings: list[str] | None = None,
+    request: web.Request, kind: Kind, obj: Manifest, code: int, warnings: list[str] | None = None
 ) -> web.Response:
     form = representations.choose(
         request.headers.get("Accept", ""), kind, request.query.get("includeObject", "Metadata")

@@ -52,11 +52,7 @@ async def watch(cluster: Cluster, request: web.Request, target: Target, form: Fo
 
 
 def _first(
-    cluster: Cluster,
-    target: Target,
-    selector: selectors.Selector,
-    since: int,
-    sends_initial: bool,
+    cluster: Cluster, target: Target, selector: selectors.Selector, since: int, sends_initial: bool
 ) -> Iterator[WatchEvent]:
     """Return the first events; raise before anything is sent, so that errors have their status code."""
     store, kind = cluster.store, target.kind
@@ -131,17 +127,16 @@ async def _live(
 
 async def _next(subscription: watchers.Subscription, wait_s: float) -> tuple[list[WatchEvent], str]:
     """Return the available events after at most `wait_s`, and why the subscription ended ("" while it is active)."""
-    try:
-        first = await asyncio.wait_for(subscription.queue.get(), wait_s)
+    queue, events = subscription.queue, list[WatchEvent]()
+    try:  # `wait_for` without time left takes nothing, and a bookmark that is due leaves none
+        item = await asyncio.wait_for(queue.get(), wait_s) if queue.empty() else queue.get_nowait()
     except TimeoutError:
         return [], ""
-    events: list[WatchEvent] = []
-    item: WatchEvent | None = first
     while item is not None:
         events.append(item)
-        if subscription.queue.empty():
+        if queue.empty():
             return events, ""
-        item = subscription.queue.get_nowait()
+        item = queue.get_nowait()
     return events, subscription.end_reason or "ended"
 
 

@@ -109,19 +109,14 @@ def _job(job: Manifest) -> list[Any]:
 
 def _job_state(job: Manifest) -> str:
     true = {c.get("type") for c in (job.get("status") or {}).get("conditions") or [] if c.get("status") == "True"}
-    for name, shown in (("Complete", "Complete"), ("Failed", "Failed")):
-        if name in true:
-            return shown
     if job["metadata"].get("deletionTimestamp"):
-        return "Terminating"
-    for name, shown in (
-        ("Suspended", "Suspended"),
-        ("FailureTarget", "FailureTarget"),
-        ("SuccessCriteriaMet", "SuccessCriteriaMet"),
-    ):
-        if name in true:
-            return shown
-    return "Running"
+        true.add("Terminating")
+    order = ("Complete", "Failed", "Terminating", "Suspended", "FailureTarget", "SuccessCriteriaMet")
+    return next((name for name in order if name in true), "Running")
+
+
+def _size(obj: Manifest, *fields: str) -> int:
+    return sum(len(obj.get(field) or ()) for field in fields)
 
 
 def _join(values: Any) -> str:
@@ -185,26 +180,6 @@ def _node(node: Manifest) -> list[Any]:
     ]
 
 
-def _secret(secret: Manifest) -> list[Any]:
-    return [secret.get("type"), len(secret.get("data") or {}), _age_of(secret)]
-
-
-def _configmap(configmap: Manifest) -> list[Any]:
-    return [len(configmap.get("data") or {}) + len(configmap.get("binaryData") or {}), _age_of(configmap)]
-
-
-def _namespace(namespace: Manifest) -> list[Any]:
-    return [(namespace.get("status") or {}).get("phase"), _age_of(namespace)]
-
-
-def _crd(crd: Manifest) -> list[Any]:
-    return [crd["metadata"].get("creationTimestamp")]
-
-
-def _lease(lease: Manifest) -> list[Any]:
-    return [(lease.get("spec") or {}).get("holderIdentity") or "", _age_of(lease)]
-
-
 def _claim(claim: Manifest) -> list[Any]:
     spec, status = claim.get("spec") or {}, claim.get("status") or {}
     return [
@@ -226,19 +201,6 @@ def _deployment(deployment: Manifest) -> list[Any]:
         status.get("availableReplicas", 0),
         _age_of(deployment),
     ]
-
-
-def _priority_class(priority: Manifest) -> list[Any]:
-    return [
-        priority.get("value"),
-        bool(priority.get("globalDefault")),
-        _age_of(priority),
-        priority.get("preemptionPolicy"),
-    ]
-
-
-def _service_account(account: Manifest) -> list[Any]:
-    return [len(account.get("secrets") or []), _age_of(account)]
 
 
 def _endpoints(endpoints: Manifest) -> list[Any]:
@@ -265,32 +227,34 @@ _PRINTERS: dict[str, tuple[tuple[Column, ...], Cells]] = {
     ),
     "/nodes": (
         _columns(
-            "Status",
-            "Roles",
-            "Age",
-            "Version",
-            "*Internal-IP",
-            "*External-IP",
-            "*OS-Image",
-            "*Kernel-Version",
-            "*Container-Runtime",
+            *("Status", "Roles", "Age", "Version"),
+            *("*Internal-IP", "*External-IP", "*OS-Image", "*Kernel-Version", "*Container-Runtime"),
         ),
         _node,
     ),
-    "/secrets": (_columns("Type", "Data:integer", "Age"), _secret),
-    "/configmaps": (_columns("Data:integer", "Age"), _configmap),
-    "/namespaces": (_columns("Status", "Age"), _namespace),
-    "/serviceaccounts": (_columns("Secrets:integer", "Age"), _service_account),
+    "/secrets": (
+        _columns("Type", "Data:integer", "Age"),
+        lambda obj: [obj.get("type"), _size(obj, "data"), _age_of(obj)],
+    ),
+    "/configmaps": (_columns("Data:integer", "Age"), lambda obj: [_size(obj, "data", "binaryData"), _age_of(obj)]),
+    "/namespaces": (_columns("Status", "Age"), lambda obj: [(obj.get("status") or {}).get("phase"), _age_of(obj)]),
+    "/serviceaccounts": (_columns("Secrets:integer", "Age"), lambda obj: [_size(obj, "secrets"), _age_of(obj)]),
     "/endpoints": (_columns("Endpoints", "Age"), _endpoints),
     "/persistentvolumeclaims": (
         _columns("Status", "Volume", "Capacity", "Access Modes", "StorageClass", "Age", "*VolumeMode"),
         _claim,
     ),
     "apps/deployments": (_columns("Ready", "Up-to-date:integer", "Available:integer", "Age"), _deployment),
-    "coordination.k8s.io/leases": (_columns("Holder", "Age"), _lease),
+    "coordination.k8s.io/leases": (
+        _columns("Holder", "Age"),
+        lambda obj: [(obj.get("spec") or {}).get("holderIdentity") or "", _age_of(obj)],
+    ),
     "scheduling.k8s.io/priorityclasses": (
         _columns("Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"),
-        _priority_class,
+        lambda obj: [obj.get("value"), bool(obj.get("globalDefault")), _age_of(obj), obj.get("preemptionPolicy")],
     ),
-    "apiextensions.k8s.io/customresourcedefinitions": (_columns("Created At"), _crd),
+    "apiextensions.k8s.io/customresourcedefinitions": (
+        _columns("Created At"),
+        lambda obj: [obj["metadata"].get("creationTimestamp")],
+    ),
 }

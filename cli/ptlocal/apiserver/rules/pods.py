@@ -4,13 +4,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from ptlocal.apiserver.errors import (
-    FieldError,
-    forbidden_field,
-    invalid_value,
-    not_supported,
-    required,
-)
+from ptlocal.apiserver.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from ptlocal.apiserver.rules.base import Manifest, Rules
 
 _MAY_CHANGE = (

@@ -176,14 +176,7 @@ def _number(value: float) -> str:
 
 
 def _list_errors(value: list[Any], schema: Schema, path: str) -> list[FieldError]:
-    field_errors = []
-    most, least = schema.get("maxItems"), schema.get("minItems")
-    if most is not None and len(value) > most:
-        field_errors.append(
-            FieldError(path, "FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items")
-        )
-    if least is not None and len(value) < least:
-        field_errors.append(invalid_value(path, len(value), f"{path} in body should have at least {least} items"))
+    field_errors = _size_errors(len(value), path, schema.get("maxItems"), schema.get("minItems"), "items")
     keys = schema.get("x-kubernetes-list-map-keys") if schema.get("x-kubernetes-list-type") == "map" else None
     if "x-kubernetes-patch-strategy" in schema:  # a built-in kind: its rules say which duplicates are wrong
         return field_errors
@@ -209,18 +202,19 @@ def _duplicates(value: list[Any], keys: list[str] | None, path: str) -> list[Fie
 
 
 def _map_errors(value: dict[str, Any], schema: Schema, path: str) -> list[FieldError]:
-    field_errors = []
     most, least = schema.get("maxProperties"), schema.get("minProperties")
-    if most is not None and len(value) > most:
-        field_errors.append(
-            FieldError(path, "FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items")
-        )
-    if least is not None and len(value) < least:
-        field_errors.append(invalid_value(path, len(value), f"{path} in body should have at least {least} properties"))
-    for key in schema.get("required") or []:
-        if key not in value:
-            field_errors.append(required(f"{path}.{key}" if path else key))
-    return field_errors
+    missing = [key for key in schema.get("required") or [] if key not in value]
+    return _size_errors(len(value), path, most, least, "properties") + [
+        required(f"{path}.{key}" if path else key) for key in missing
+    ]
+
+
+def _size_errors(size: int, path: str, most: int | None, least: int | None, parts: str) -> list[FieldError]:
+    if most is not None and size > most:
+        return [FieldError(path, "FieldValueTooMany", f"Too many: {size}: must have at most {most} items")]
+    if least is not None and size < least:
+        return [invalid_value(path, size, f"{path} in body should have at least {least} {parts}")]
+    return []
 
 
 def _junctors(value: Any, schema: Schema, path: str) -> list[FieldError]:

@@ -22,12 +22,7 @@ _BEFORE = "before-first-apply"
 
 
 def apply(
-    writer: Writer,
-    kind: Kind,
-    namespace: str,
-    name: str,
-    sent: Any,
-    options: WriteOptions,
+    writer: Writer, kind: Kind, namespace: str, name: str, sent: Any, options: WriteOptions
 ) -> tuple[Manifest, bool]:
     """Apply a configuration; return the stored object, and True if it is new."""
     _decode(sent, kind, name, namespace)
@@ -68,7 +63,7 @@ def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
         first = fields.split(",")[0].strip('"')
         raise bad_request(
             f"failed to create typed patch object ({sent['metadata'].get('namespace', '')}/{name}; "
-            f"{kind.group}/{kind.version}, Kind={kind.kind}): .{first}: field not declared in schema",
+            f"{kind.group}/{kind.version}, Kind={kind.kind}): .{first}: field not declared in schema"
         ) from None
     if sent["metadata"].setdefault("name", name) != name:
         raise bad_request(

@@ -13,14 +13,7 @@ from ptkube.backoff import pause_s
 from ptkube.events import seconds_since
 from ptkube.objects import is_deleting, pod_phase
 from ptkube.resources import Manifest
-from ptlocal.controllers.job.job_pods import (
-    finished_at,
-    index_of,
-    is_active,
-    is_ready,
-    is_terminal,
-    is_tracked,
-)
+from ptlocal.controllers.job.job_pods import finished_at, index_of, is_active, is_ready, is_terminal, is_tracked
 from ptlocal.controllers.job.status_counts import PodCounts, number
 
 _BACKOFF_S = 10.0

@@ -59,7 +59,7 @@ class Reservations:
 
     def _ask(self, name: str, zone: str, before: Reservation | None) -> Reservation | None:
         """Fetch a reservation. before: its last value, which stays valid while the API does not answer."""
-        project, path = _split(name, self._settings.gke_project)
+        project, path = split(name, self._settings.gke_project)
         until = self._refused.get(project)
         if until is not None and self._seconds() < until:
             return None
@@ -76,10 +76,10 @@ class Reservations:
             logger.debug("reservation %s in %s: HTTP %s", name, zone, answer.status_code)
             return None if answer.status_code == 404 else before
         try:
-            counts = _counts(answer.json())
+            numbers = counts(answer.json())
         except ValueError:
             return before
-        return Reservation(name, zone, *counts) if counts else None
+        return Reservation(name, zone, *numbers) if numbers else None
 
     def _refuse(self, project: str, code: int) -> None:
         """Warn once per project, and skip it for a while."""
@@ -111,8 +111,8 @@ def connect(endpoint: str) -> Session:
     return session
 
 
-def _split(name: str, project: str) -> tuple[str, str]:
-    """Return the project, and the path from `reservations/` on."""
+def split(name: str, project: str) -> tuple[str, str]:
+    """Split a reservation's name or path: return its project, and the path from `reservations/` on."""
     parts = name.strip("/").split("/")
     if parts[0] == "projects" and len(parts) > 2:
         project, parts = parts[1], parts[2:]
@@ -123,7 +123,7 @@ def _split(name: str, project: str) -> tuple[str, str]:
     return quote(project, safe=":"), "/".join(quote(part, safe="") for part in parts)
 
 
-def _counts(reservation: Manifest) -> tuple[int, int] | None:
+def counts(reservation: Manifest) -> tuple[int, int] | None:
     """Return all VMs and the used ones: of a block or sub-block, of instances, or of hosts of a TPU family."""
     reservation = reservation.get("resource") or reservation
     for holder, total, used in (

@@ -181,40 +181,21 @@ def test_backoff_limit_exceeded_deletes_the_rest_and_then_fails() -> None:
 @pytest.mark.parametrize(
     ("rule", "failed", "message", "counted"),
     [
-        (
-            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [64, 65]}},
-            pod(0, "Failed", code=65),
-            "Container main for pod ns/j-0-x failed with exit code 65 matching FailJob rule at index 0",
-            1,
-        ),
-        (
-            {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]},
-            pod(0, "Failed", code=75, disrupted=True),
-            "Pod ns/j-0-x has condition DisruptionTarget matching FailJob rule at index 0",
-            1,
-        ),
+        ({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [64, 65]}}, pod(0, "Failed", code=65),
+         "Container main for pod ns/j-0-x failed with exit code 65 matching FailJob rule at index 0", 1),
+        ({"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]},
+         pod(0, "Failed", code=75, disrupted=True),
+         "Pod ns/j-0-x has condition DisruptionTarget matching FailJob rule at index 0", 1),
         ({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [65]}}, pod(0, "Failed", code=1), None, 1),
-        (
-            {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [65]}},
-            pod(0, "Failed", code=1),
-            "Container main for pod ns/j-0-x failed with exit code 1 matching FailJob rule at index 0",
-            1,
-        ),
-        (
-            {"action": "FailJob", "onExitCodes": {"containerName": "other", "operator": "In", "values": [1]}},
-            pod(0, "Failed", code=1),
-            None,
-            1,
-        ),
-        (
-            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-            pod(0, "Failed", code=75, disrupted=True),
-            None,
-            0,
-        ),
+        ({"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [65]}}, pod(0, "Failed", code=1),
+         "Container main for pod ns/j-0-x failed with exit code 1 matching FailJob rule at index 0", 1),
+        ({"action": "FailJob", "onExitCodes": {"containerName": "other", "operator": "In", "values": [1]}},
+         pod(0, "Failed", code=1), None, 1),
+        ({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+         pod(0, "Failed", code=75, disrupted=True), None, 0),
         ({"action": "Count", "onExitCodes": {"operator": "In", "values": [1]}}, pod(0, "Failed", code=1), None, 1),
     ],
-)
+)  # fmt: skip
 def test_pod_failure_policy_speaks_kubernetes_words(
     rule: Manifest, failed: Manifest, message: str | None, counted: int
 ) -> None:

@@ -210,41 +210,17 @@ FATAL = {
         ({"maxRestarts": 1}, {}, {}, "restart", 1, 1),
         ({"maxRestarts": 1}, {"restarts": 1, "restartsCountTowardsMax": 1}, {"attempt": 1}, "ReachedMaxRestarts", 1, 1),
         ({"maxRestarts": 0, "rules": [FREE, FATAL]}, {}, {**POD_POLICY, "message": DISRUPTED}, "restart", 1, 0),
-        (
-            {"maxRestarts": 5, "rules": [FREE, FATAL]},
-            {},
-            {**POD_POLICY, "message": EXITED},
-            "FailJobSetFailurePolicyAction",
-            0,
-            0,
-        ),
+        ({"maxRestarts": 5, "rules": [FREE, FATAL]}, {}, {**POD_POLICY, "message": EXITED},
+         "FailJobSetFailurePolicyAction", 0, 0),
         ({"maxRestarts": 5, "rules": [FREE, FATAL]}, {}, {"message": "other"}, "restart", 1, 1),
-        (
-            {"maxRestarts": 5, "rules": [{**FATAL, "targetReplicatedJobs": ["x"]}]},
-            {},
-            {**POD_POLICY, "message": EXITED},
-            "restart",
-            1,
-            1,
-        ),
-        (
-            {"maxRestarts": 5, "rules": [{**FATAL, "onJobFailureMessagePatterns": ["("]}]},
-            {},
-            {**POD_POLICY, "message": EXITED},
-            "restart",
-            1,
-            1,
-        ),
-        (
-            {"maxRestarts": 5, "rules": [{"name": "r", "action": "RestartJob"}]},
-            {},
-            {},
-            "UnsupportedFailurePolicyAction",
-            0,
-            0,
-        ),
+        ({"maxRestarts": 5, "rules": [{**FATAL, "targetReplicatedJobs": ["x"]}]}, {}, {**POD_POLICY, "message": EXITED},
+         "restart", 1, 1),
+        ({"maxRestarts": 5, "rules": [{**FATAL, "onJobFailureMessagePatterns": ["("]}]}, {},
+         {**POD_POLICY, "message": EXITED}, "restart", 1, 1),
+        ({"maxRestarts": 5, "rules": [{"name": "r", "action": "RestartJob"}]}, {}, {}, "UnsupportedFailurePolicyAction",
+         0, 0),
     ],
-)
+)  # fmt: skip
 def test_failure_policy(
     policy: Manifest | None, status: Manifest, failure: Manifest, outcome: str, restarts: int, charged: int
 ) -> None:

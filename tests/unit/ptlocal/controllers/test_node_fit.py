@@ -48,33 +48,17 @@ AFFINITY = {
         (pod(cpu="1500m"), [node()], [pod(on="local", cpu="1")], "0/1 nodes are available: 1 Insufficient cpu."),
         (pod(resources=TPU), [node()], [], "0/1 nodes are available: 1 Insufficient google.com/tpu."),
         (pod(), [node()], [pod(on="local")] * 3, "0/1 nodes are available: 1 Too many pods."),
-        (
-            pod(nodeSelector={"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"}),
-            [node()],
-            [],
-            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
-        ),
-        (
-            pod(affinity=AFFINITY),
-            [node()],
-            [],
-            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
-        ),
-        (
-            pod(),
-            [node(taints=[{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}])],
-            [],
-            "0/1 nodes are available: 1 node(s) had untolerated taint {google.com/tpu: present}.",
-        ),
+        (pod(nodeSelector={"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"}), [node()], [],
+         "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."),
+        (pod(affinity=AFFINITY), [node()], [],
+         "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."),
+        (pod(), [node(taints=[{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}])], [],
+         "0/1 nodes are available: 1 node(s) had untolerated taint {google.com/tpu: present}."),
         (pod(), [node(unschedulable=True)], [], "0/1 nodes are available: 1 node(s) were unschedulable."),
-        (
-            pod(cpu="3"),
-            [node("a"), node("b", unschedulable=True), node("c")],
-            [],
-            "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu.",
-        ),
+        (pod(cpu="3"), [node("a"), node("b", unschedulable=True), node("c")], [],
+         "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."),
     ],
-)
+)  # fmt: skip
 def test_why_a_pod_waits(wanted: Manifest, nodes: list[Manifest], placed: list[Manifest], message: str) -> None:
     assert choose_node(wanted, nodes, placed) == (None, message)
 

@@ -30,26 +30,14 @@ def thing(
         (thing("a"), {"a": "leaving"}, [], Verdict(delete="Background")),
         (thing("a"), {"a": "leaving"}, [thing("me", uid="x")], Verdict(delete="Foreground")),
         (thing(leaving=True), {}, [], Verdict()),
-        (
-            thing(leaving=True, finalizers=["foregroundDeletion"]),
-            {},
-            [thing("me", uid="x")],
-            Verdict(delete_dependents=True),
-        ),
-        (
-            thing(leaving=True, finalizers=["foregroundDeletion"]),
-            {},
-            [thing("me", uid="x", blocks=False)],
-            Verdict(drop_finalizer="foregroundDeletion"),
-        ),
+        (thing(leaving=True, finalizers=["foregroundDeletion"]), {}, [thing("me", uid="x")],
+         Verdict(delete_dependents=True)),
+        (thing(leaving=True, finalizers=["foregroundDeletion"]), {}, [thing("me", uid="x", blocks=False)],
+         Verdict(drop_finalizer="foregroundDeletion")),
         (thing(leaving=True, finalizers=["foregroundDeletion"]), {}, [], Verdict(drop_finalizer="foregroundDeletion")),
-        (
-            thing(leaving=True, finalizers=["orphan"]),
-            {},
-            [thing("me", uid="x")],
-            Verdict(drop_finalizer="orphan", orphan_dependents=True),
-        ),
+        (thing(leaving=True, finalizers=["orphan"]), {}, [thing("me", uid="x")],
+         Verdict(drop_finalizer="orphan", orphan_dependents=True)),
     ],
-)
+)  # fmt: skip
 def test_verdict(item: Manifest, owners: dict[str, OwnerState], dependents: list[Manifest], expected: Verdict) -> None:
     assert judge(item, owners, dependents) == expected

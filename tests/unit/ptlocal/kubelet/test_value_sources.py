@@ -155,21 +155,15 @@ def test_claims_outlive_pods_and_empty_dirs_are_the_pods_own(tmp_path: Path) -> 
     ("volume", "message"),
     [
         ({"name": "v", "configMap": {"name": "gone"}}, 'SetUp failed for volume "v": configmap "gone" not found'),
-        (
-            {"name": "v", "configMap": {"name": "cm", "items": [{"key": "q", "path": "q"}]}},
-            "non-existent configmap key: q",
-        ),
-        (
-            {"name": "v", "configMap": {"name": "cm", "items": [{"key": "a", "path": "../../x"}]}},
-            "leads out of the volume",
-        ),
-        (
-            {"name": "v", "hostPath": {"path": "/no/such", "type": "Directory"}},
-            "hostPath type check failed: /no/such is not a directory",
-        ),
+        ({"name": "v", "configMap": {"name": "cm", "items": [{"key": "q", "path": "q"}]}},
+         "non-existent configmap key: q"),
+        ({"name": "v", "configMap": {"name": "cm", "items": [{"key": "a", "path": "../../x"}]}},
+         "leads out of the volume"),
+        ({"name": "v", "hostPath": {"path": "/no/such", "type": "Directory"}},
+         "hostPath type check failed: /no/such is not a directory"),
         ({"name": "v", "nfs": {"server": "x"}}, "volume kind nfs does not exist in the embedded cluster"),
     ],
-)
+)  # fmt: skip
 def test_a_volume_that_cannot_be_set_up_says_why(tmp_path: Path, volume: Manifest, message: str) -> None:
     with pytest.raises(NotReady, match=message) as caught:
         local(tmp_path, volume)

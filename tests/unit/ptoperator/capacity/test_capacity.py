@@ -300,7 +300,7 @@ def test_nodes_that_are_there_get_their_time_before_chips_are_bought(site: Site)
     assert jobset(site) is not None
     assert site.model.made == []
     site.run_until(lambda: site.model.pools)
-    assert site.outcomes()[0] == "existing: NOT_READY after 1m5s, trying spot in us-east5-a"
+    assert site.outcomes()[0] == "existing: NOT_READY after 1m, trying spot in us-east5-a"
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
     made = jobset(site)
     assert "affinity" in made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
@@ -355,7 +355,7 @@ def test_flex_start_waits_for_its_nodes_with_its_pods(site: Site) -> None:
     site.provision(capacity=[{"type": "flexStart", "zones": ["us-east5-a"], "waitSeconds": 600}, {"type": "spot"}])
     assert site.status().capacity.attempts[0].ready is None
     site.run_until(lambda: len(site.status().capacity.attempts) == 2)
-    assert site.outcomes()[0] == "flexStart in us-east5-a: NOT_READY in us-east5-a after 10m5s, trying spot"
+    assert site.outcomes()[0] == "flexStart in us-east5-a: NOT_READY in us-east5-a after 10m, trying spot"
     site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
     assert all(pool.manifest["config"]["spot"] for pool in site.model.pools.values())
 

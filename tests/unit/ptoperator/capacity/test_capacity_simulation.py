@@ -125,14 +125,6 @@ class CloudLife(Life):
             option["waitSeconds"] = self.rng.choice((120, 600))
         return option
 
-    def _look(self) -> None:
-        keys = self.operator.due() or ([(NAMESPACE, NAME)] if self.rng.random() < 0.1 else [])
-        for key in keys[:1]:
-            try:
-                self.operator.look(key)
-            except Crash:
-                self._restart()
-
     def _restart(self) -> None:
         self.operator.restart()
         self.operator.cloud = self._new_gke()
@@ -172,12 +164,7 @@ class CloudLife(Life):
     def _refuse(self, request: Manifest) -> None:
         self.queue.say(request, self.rng.choice(("Failed", "BookingExpired")), "Told", "for no reason")
 
-    def _pod(self) -> Manifest | None:
-        live = [pod for pod in self.world.unfinished if "deletionTimestamp" not in pod["metadata"] and self._fits(pod)]
-        return self.rng.choice(live) if live else None
-
     def _fits(self, pod: Manifest) -> bool:
-        """Whether there are nodes that the pod may run on."""
         if pod["spec"].get("nodeName"):
             return True
         if not pod["spec"].get("affinity"):

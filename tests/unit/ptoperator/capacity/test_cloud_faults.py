@@ -21,7 +21,7 @@ EXISTS_NOT = "is currently unavailable in the us-east5-a zone. Consider trying y
 
 
 class Storm:
-    """One call fails a number of times, then works. delay_s: RetryInfo. seen: when it was called."""
+    """One call fails a number of times, then works. delay_s: RetryInfo. calls: when it was called."""
 
     def __init__(self, site: Site, call: str, error: type[Exception], words: str, times: int, delay_s: int = 0) -> None:
         self.left, self.calls = times, list[float]()

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from tests.builders.operator.world import NAMESPACE, copied, job_manifest
+from tests.builders.operator.world import NAMESPACE, job_manifest
 from tests.unit.ptoperator.capacity.test_capacity_simulation import CloudLife, pools_of
-from tests.unit.ptoperator.controller.test_simulation import Crash, Faults, live_all
+from tests.unit.ptoperator.controller.test_simulation import Faults, live_all
 
-from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
+from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.fair_queue import Claim, claim_of
 from ptoperator.capacity.gke.client import Gke
@@ -37,23 +37,6 @@ ENDS = ("Succeeded", "Failed", "Suspended")
 KINDS = ("reservation", "existing", "spot", "mixed")
 
 
-class ManyFaults(Faults):
-    """Old reads of several jobs."""
-
-    def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
-        fresh = self.api.get(r, name, namespace)
-        ref = f"{r.kind} {name}"
-        since, known = self.old.get(ref, (0, None))
-        if known is not None and self._strikes() and not self._is_heard(r, name, since):
-            return copied(known)
-        self.old[ref] = (len(self.api.changes), copied(fresh))
-        return fresh
-
-    def _is_heard(self, r: Resource, name: str, since: int) -> bool:
-        news = self.api.changes[since : self.heard()]
-        return any((item["kind"], item["metadata"]["name"]) == (r.kind, name) for _, item in news)
-
-
 @dataclass
 class CompetingLife(CloudLife):
     """Up to four jobs. kind: what they want."""
@@ -65,8 +48,7 @@ class CompetingLife(CloudLife):
         super().__post_init__()
         self.kind = KINDS[self.seed // 4 % len(KINDS)]
         self._add_nodes()
-        self.faults = ManyFaults(self.world.api, self.rng)
-        self.faults.heard = lambda: self.operator.heard
+        self.faults = Faults(self.world.api, self.rng)
         self.operator.client = self.faults
         high = {"metadata": {"name": "high", "namespace": NAMESPACE, "uid": "high"}, "value": 100}
         self.world.api.put(PRIORITY_CLASSES, high)
@@ -104,18 +86,21 @@ class CompetingLife(CloudLife):
 
     def _create_one(self, name: str) -> None:
         capacity = self._capacity()
-        spec: Manifest = {
+        spec = self._spec(capacity)
+        if self.rng.random() < 0.2:
+            spec["priorityClassName"] = "high"
+        if self.rng.random() < 0.3:
+            capacity[0]["waitSeconds"] = 600
+        self.world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
+
+    def _spec(self, capacity: list[Manifest]) -> Manifest:
+        return {
             "runPolicy": {"maxRestarts": self.rng.choice((0, 3)), "suspend": self.rng.random() < 0.1},
             "accelerator": {"type": "v6e-8", "slices": self.rng.choice((1, 1, 2, 3))},
             "capacity": capacity,
             "preflight": "Skip",
             "training": {"steps": 10, "batchSize": 48},
         }
-        if self.rng.random() < 0.2:
-            spec["priorityClassName"] = "high"
-        if self.rng.random() < 0.3:
-            capacity[0]["waitSeconds"] = 600
-        self.world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
 
     def _capacity(self) -> list[Manifest]:
         reservation: Manifest = {"type": "reservation", "reservation": "r1", "zones": ["us-east5-a"]}
@@ -138,15 +123,10 @@ class CompetingLife(CloudLife):
         jobs = [job["metadata"]["name"] for job in self.world.api.kinds("PostTrainJob")]
         return self.rng.choice(jobs) if jobs else None
 
-    def _look(self) -> None:
+    def _keys(self) -> list[tuple[str, str]]:
         due = self.operator.due()
         name = self._any()
-        keys = [self.rng.choice(due)] if due else [(NAMESPACE, name)] if name and self.rng.random() < 0.1 else []
-        for key in keys:
-            try:
-                self.operator.look(key)
-            except Crash:
-                self._restart()
+        return [self.rng.choice(due)] if due else [(NAMESPACE, name)] if name and self.rng.random() < 0.1 else []
 
     def _progress(self) -> None:
         """Nothing is heard of steps."""

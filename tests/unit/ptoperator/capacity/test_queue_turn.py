@@ -142,10 +142,10 @@ def test_an_operator_that_knows_nothing_yet_gives_no_turn_twice(site: Site) -> N
     site.create("one", RESERVED)
     site.run(10)
     site.create("two", RESERVED)
-    site.operator.cache = JobCache()
     for _ in range(10):
-        site.operator.look((NAMESPACE, "two"))
+        site.operator.hear()
         site.operator.cache = JobCache()
+        site.operator.look((NAMESPACE, "two"))
         site.world.tick(11)
     assert site.status("one").capacity.attempts[0].granted is not None
     assert site.status("two").capacity.attempts[0].granted is None

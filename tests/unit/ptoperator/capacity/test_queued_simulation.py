@@ -51,15 +51,7 @@ class QueuedLife(CompetingLife):
 
     def _create_one(self, name: str) -> None:
         capacity = [self._option(kind) for kind in self.rng.sample(("existing", "spot", "onDemand", "flexStart"), 2)]
-        spec: Manifest = {
-            "runPolicy": {"maxRestarts": self.rng.choice((0, 3)), "suspend": self.rng.random() < 0.1},
-            "accelerator": {"type": "v6e-8", "slices": self.rng.choice((1, 1, 2, 3))},
-            "capacity": capacity,
-            "preflight": "Skip",
-            "training": {"steps": 10, "batchSize": 48},
-            "output": {"uri": f"gs://b/{name}"},
-            "queue": QUEUE,
-        }
+        spec = {**self._spec(capacity), "output": {"uri": f"gs://b/{name}"}, "queue": QUEUE}
         self.world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
 
     def _everybody(self) -> None:

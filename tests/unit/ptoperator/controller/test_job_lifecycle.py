@@ -19,12 +19,13 @@ from tests.builders.operator.job_steps import (
     status,
     termination,
 )
-from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
+from tests.builders.operator.world import NAMESPACE, Operator, World, copied, job_manifest
 
 from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS
 from ptoperator.kube import labels
+from ptoperator.observe.copies import WATCHED
 
 REFUSAL = Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
 
@@ -149,13 +150,6 @@ def test_unknown_errors_restart_until_the_budget_is_used_up(operator: Operator, 
     assert status(world).restarts == {"Unknown": 2}
 
 
-def test_host_memory_is_recognised_by_the_kernels_kill(operator: Operator, world: World) -> None:
-    bring_up(operator, runPolicy={"maxRestarts": 0})
-    world.exit(world.pods[0], 137, reason="OOMKilled")
-    settle(operator)
-    assert condition(world, "Failed")[1] == "OutOfMemoryHost"
-
-
 def test_the_first_explained_failure_is_the_cause(operator: Operator, world: World) -> None:
     bring_up(operator, accelerator={"type": "cpu-1", "slices": 2})
     first, second = world.unfinished
@@ -193,23 +187,6 @@ def test_suspended_job_creates_no_pods(operator: Operator, world: World) -> None
     assert world.api.find(JOBSETS, NAME) is None
     change(operator, suspend=False)
     assert len(world.pods) == 1
-
-
-def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: World) -> None:
-    begin(operator, queue="team")
-    assert phase(world) == "Queued"
-    assert condition(world, "QuotaReserved")[:2] == ("False", "WaitingForQuota")
-    assert world.pods == []
-    world.admit()
-    start(operator)
-    assert phase(world) == "Running"
-    assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
-    jobset = world.api.find(JOBSETS, NAME)
-    jobset["spec"]["suspend"] = True
-    world.api.put(JOBSETS, jobset)
-    settle(operator)
-    assert phase(world) == "Queued"
-    assert condition(world, "QuotaReserved")[:2] == ("False", "Evicted")
 
 
 def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(operator: Operator, world: World) -> None:
@@ -340,7 +317,9 @@ def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, 
     begin(operator)
     (name,) = [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")]
     world.api.remove(("ConfigMap", NAMESPACE, name))
-    world.tick(600)
+    world.schedule(world.pods[0])
+    operator.work()
+    world.tick(11)
     operator.work()
     assert [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")] == [name]
 
@@ -385,7 +364,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
     world.api.create(POSTTRAINJOBS, other)
     world.tick(1)
     operator.cache.note_job(world.api.kinds("PostTrainJob")[0])
-    operator.heard = len(world.api.changes)
+    operator.delivered = dict.fromkeys(WATCHED, len(world.api.changes))
     create(world)
     operator.work()
     assert phase(world) == "Failed"
@@ -402,6 +381,8 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator,
     status_, reason, message = condition(world, "CapacityReady")
     assert (status_, reason) == ("False", "CreateFailed")
     assert "too long" in message
+    assert ("Normal", "Created") not in events(world)
+    assert status(world).job_set == ""
     writes = world.api.writes
     world.tick(60)
     operator.work()
@@ -491,14 +472,6 @@ def test_a_finished_job_whose_pods_cannot_be_stopped_says_why_until_they_are(ope
     assert status(world).completion_time == ended
 
 
-def test_a_jobset_that_was_refused_is_not_called_created(operator: Operator, world: World) -> None:
-    create(world)
-    fail_writes(world, "create", JOBSETS, REFUSAL)
-    operator.work()
-    assert ("Normal", "Created") not in events(world)
-    assert status(world).job_set == ""
-
-
 def test_a_trainer_whose_progress_cannot_be_read_is_called_running_after_a_while(
     operator: Operator, world: World
 ) -> None:
@@ -561,3 +534,29 @@ def test_a_deleted_job_leaves_nothing(operator: Operator, world: World) -> None:
     assert {ref[0] for ref in world.api.objects} == {"Event"}
     assert operator.cache.numbers() == []
     assert world.api.find(PODS, NAME) is None
+
+
+def test_a_job_that_an_earlier_operator_let_begin_goes_on_though_this_one_would_refuse_it(
+    operator: Operator, world: World
+) -> None:
+    bring_up(operator)
+    stored = copied(world.api.find(POSTTRAINJOBS, NAME))
+    stored["spec"] |= {
+        "image": "Registry/Trainer",
+        "imagePullSecrets": ["a", "a"],
+        "invented": {"by": "an earlier one"},
+    }
+    world.api.put(POSTTRAINJOBS, stored)  # as it was stored: its generation is the one that began
+    operator.restart()
+    operator.work()
+    assert phase(world) == "Running"
+    world.tick(11)
+    world.progress(10, "done")
+    end(operator, 0)
+    assert phase(world) == "Succeeded"
+
+
+def test_a_job_that_did_not_begin_is_refused(operator: Operator, world: World) -> None:
+    create(world, imagePullSecrets=["a", "a"])
+    operator.work()
+    assert (phase(world), condition(world, "Validated")[0]) == ("Failed", "False")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.builders.operator.world import NAMESPACE, Api, Operator, World, copied, job_manifest
+from tests.builders.operator.world import NAMESPACE, Api, Operator, World, job_manifest
 
 from ptapi.failures import EXIT_CLASSES, FATAL_EXIT_CODES, REACTIONS
 from ptapi.status import PostTrainJobStatus
@@ -21,6 +21,7 @@ from ptkube.errors import ApiError, Conflict, Unreachable
 from ptkube.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.observe import run_directory
+from ptoperator.observe.copies import WATCHED
 
 NAME = "llama"
 KEY = (NAMESPACE, NAME)
@@ -40,16 +41,9 @@ class Faults:
     api: Api
     rng: random.Random
     rate: float = 0.0
-    heard: Callable[[], int] = lambda: 0
-    old: dict[str, tuple[int, Manifest]] = field(default_factory=dict)
 
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
-        fresh = self.api.get(r, name, namespace)
-        since, known = self.old.get(r.kind, (0, None))
-        if known is not None and self._strikes() and self._is_unheard(r, known, since):
-            return copied(known)
-        self.old[r.kind] = (len(self.api.changes), copied(fresh))
-        return fresh
+        return self.api.get(r, name, namespace)
 
     def list(
         self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
@@ -76,11 +70,6 @@ class Faults:
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         return self._write(lambda: self.api.replace_status(r, body))
-
-    def _is_unheard(self, r: Resource, known: Manifest, since: int) -> bool:
-        """An old read is possible only while nothing newer of that object was heard."""
-        news = self.api.changes[since : self.heard()]
-        return not any(item["kind"] == r.kind for _, item in news) and known["metadata"]["name"] == NAME
 
     def _write(self, call: Callable[[], Any]) -> Any:
         if not self._strikes():
@@ -115,7 +104,6 @@ class Life:
         self.rng = random.Random(self.seed)
         self.faults = Faults(self.world.api, self.rng)
         self.operator = Operator(self.world, client=self.faults)
-        self.faults.heard = lambda: self.operator.heard
 
     def last_words(self) -> list[str]:
         """What helps to see why it went wrong."""
@@ -135,8 +123,9 @@ class Life:
     def _moves(self) -> list[tuple[Callable[[], None], int]]:
         return [
             (self._look, 30),
-            (lambda: self.operator.hear(self.rng.randint(0, 3)), 12),
+            (self._hear, 20),
             (self.operator.hear, 4),
+            (self._list_anew, 1),
             (self.operator.restart, 1),
             (self.world.run_jobsets, 15),
             (self.world.run_jobs, 6),
@@ -169,16 +158,33 @@ class Life:
         self.world.api.create(POSTTRAINJOBS, job_manifest(NAME, **spec))
 
     def _look(self) -> None:
-        keys = self.operator.due() or ([KEY] if self.rng.random() < 0.1 else [])
-        for key in keys[:1]:
+        for key in self._keys():
             try:
                 self.operator.look(key)
             except Crash:
-                self.operator.restart()
+                self._restart()
+
+    def _keys(self) -> list[tuple[str, str]]:
+        return (self.operator.due() or ([KEY] if self.rng.random() < 0.1 else []))[:1]
+
+    def _restart(self) -> None:
+        self.operator.restart()
+
+    def _hear(self) -> None:
+        """One watch is told more; the others may lag behind it by any number of changes."""
+        self.operator.hear(self.rng.randint(0, 6), [self.rng.choice(WATCHED)])
+
+    def _list_anew(self) -> None:
+        """A watch was too late to go on (410 Gone), and is told of no deletion."""
+        self.operator.list_anew(self.rng.choice(WATCHED))
 
     def _pod(self) -> Manifest | None:
-        live = [pod for pod in self.world.unfinished if "deletionTimestamp" not in pod["metadata"]]
+        live = [pod for pod in self.world.unfinished if "deletionTimestamp" not in pod["metadata"] and self._fits(pod)]
         return self.rng.choice(live) if live else None
+
+    def _fits(self, pod: Manifest) -> bool:
+        """Whether there are nodes that the pod may run on."""
+        return True
 
     def _start(self) -> None:
         pod = self._pod()

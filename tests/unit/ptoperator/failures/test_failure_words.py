@@ -38,31 +38,18 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
         FailureClass.OUT_OF_MEMORY_HBM,
         "2147483648 bytes",
     ),
-    "a chip that is gone": (
-        1,
-        "RuntimeError: Unable to initialize backend 'tpu': UNAVAILABLE: No ba16c7433 device found.",
-        FailureClass.HOST_ERROR,
-        "No ba16c7433 device",
-    ),
-    "faulthandler's thread": (
-        1,
-        'Timeout (0:10:00)!\nThread 0x00007f11 (most recent call first):\n  File "x.py", line 3 in wait',
-        FailureClass.HANG,
-        "GIL",
-    ),
-    "the middle of a dump of all stacks": (
-        1,
-        '  File "x.py", line 3 in wait\nThread 0x00007f11aa [tokenizer] (most recent call first):\n  File "y.py"',
-        FailureClass.HANG,
-        "stacks",
-    ),
+    "a chip that is gone": (1,
+     "RuntimeError: Unable to initialize backend 'tpu': UNAVAILABLE: No ba16c7433 device found.",
+     FailureClass.HOST_ERROR, "No ba16c7433 device"),
+    "faulthandler's thread": (1,
+     'Timeout (0:10:00)!\nThread 0x00007f11 (most recent call first):\n  File "x.py", line 3 in wait',
+     FailureClass.HANG, "GIL"),
+    "the middle of a dump of all stacks": (1,
+     '  File "x.py", line 3 in wait\nThread 0x00007f11aa [tokenizer] (most recent call first):\n  File "y.py"',
+     FailureClass.HANG, "stacks"),
     "Python's own memory": (1, "Traceback\nMemoryError", FailureClass.OUT_OF_MEMORY_HOST, "MemoryError"),
-    "C++'s memory": (
-        134,
-        "terminate called after throwing an instance of 'std::bad_alloc'",
-        FailureClass.OUT_OF_MEMORY_HOST,
-        "bad_alloc",
-    ),
+    "C++'s memory": (134, "terminate called after throwing an instance of 'std::bad_alloc'",
+     FailureClass.OUT_OF_MEMORY_HOST, "bad_alloc"),
     "a full disk": (1, "OSError: [Errno 28] No space left on device: '/runs/x'", FailureClass.STORAGE, "No space"),
     "a peer that went away explains nothing": (
         1,
@@ -72,7 +59,7 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
         "task:3",
     ),
     "an error of nobody's": (1, "step 3\nValueError: boom\n", FailureClass.UNKNOWN, "ValueError: boom"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOGS)

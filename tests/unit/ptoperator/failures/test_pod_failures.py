@@ -41,57 +41,36 @@ def termination(**document: Any) -> str:
 
 EVICTED = "The node was low on resource: memory. Threshold quantity: 100Mi"
 CASES: dict[str, tuple[Manifest, FailureClass, str]] = {
-    "the trainer's own words": (
-        pod(65, termination(exitCode=65, failureClass="DataError", message="row 3")),
-        FailureClass.DATA_ERROR,
-        "row 3",
-    ),
+    "the trainer's own words": (pod(65, termination(exitCode=65, failureClass="DataError", message="row 3")),
+     FailureClass.DATA_ERROR, "row 3"),
     "the trainer's class wins over its code": (
         pod(1, termination(exitCode=1, failureClass="Hang", message="no step for 10m")),
         FailureClass.HANG,
         "no step for 10m",
     ),
-    "a class nobody knows": (
-        pod(65, termination(exitCode=65, failureClass="Gremlins", message="x")),
-        FailureClass.DATA_ERROR,
-        "x",
-    ),
+    "a class nobody knows": (pod(65, termination(exitCode=65, failureClass="Gremlins", message="x")),
+     FailureClass.DATA_ERROR, "x"),
     "a message that is not ours": (pod(1, "Traceback\nValueError: boom"), FailureClass.UNKNOWN, "ValueError: boom"),
     "a kill by the kernel": (pod(137, reason="OOMKilled"), FailureClass.OUT_OF_MEMORY_HOST, "OOMKilled"),
     "a kill by somebody": (pod(137), FailureClass.UNKNOWN, "killed by signal 9"),
-    "preempted by a more important pod": (
-        pod(137, disruption=("PreemptionByScheduler", "preempting to accommodate")),
-        FailureClass.PREEMPTED,
-        "accommodate",
-    ),
+    "preempted by a more important pod": (pod(137, disruption=("PreemptionByScheduler", "preempting to accommodate")),
+     FailureClass.PREEMPTED, "accommodate"),
     "a drained node": (pod(75, disruption=("EvictionByEvictionAPI", "evicted")), FailureClass.MAINTENANCE, "evicted"),
-    "a node that does not answer": (
-        pod(1, disruption=("DeletionByTaintManager", "node.kubernetes.io/unreachable")),
-        FailureClass.HOST_ERROR,
-        "unreachable",
-    ),
-    "a node that is gone": (
-        pod(disruption=("DeletionByPodGC", "node not found")),
-        FailureClass.HOST_ERROR,
-        "node not found",
-    ),
+    "a node that does not answer": (pod(1, disruption=("DeletionByTaintManager", "node.kubernetes.io/unreachable")),
+     FailureClass.HOST_ERROR, "unreachable"),
+    "a node that is gone": (pod(disruption=("DeletionByPodGC", "node not found")), FailureClass.HOST_ERROR,
+     "node not found"),
     "a spot node that is shut down": (
         pod(143, disruption=("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.")),
         FailureClass.PREEMPTED,
         "node shutdown",
     ),
-    "a node without memory": (
-        pod(137, disruption=("TerminationByKubelet", EVICTED)),
-        FailureClass.OUT_OF_MEMORY_HOST,
-        "low on resource",
-    ),
-    "a disrupted pod with a fatal code": (
-        pod(74, disruption=("EvictionByEvictionAPI", "evicted")),
-        FailureClass.MAINTENANCE,
-        "evicted",
-    ),
+    "a node without memory": (pod(137, disruption=("TerminationByKubelet", EVICTED)), FailureClass.OUT_OF_MEMORY_HOST,
+     "low on resource"),
+    "a disrupted pod with a fatal code": (pod(74, disruption=("EvictionByEvictionAPI", "evicted")),
+     FailureClass.MAINTENANCE, "evicted"),
     "a pod that never had a container": (refused_by_the_node(), FailureClass.HOST_ERROR, "UnexpectedAdmissionError"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

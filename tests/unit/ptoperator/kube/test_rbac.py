@@ -4,7 +4,7 @@ import pytest
 from tests.builders.kueue import objects as made_by_kueue
 from tests.builders.operator import world as operator_world
 from tests.builders.operator.cloud_site import Site
-from tests.builders.operator.job_steps import NAME, bring_up, change, settle, start
+from tests.builders.operator.job_steps import NAME, begin, change, settle, start
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 from tests.builders.scripts import load_script
 
@@ -86,9 +86,14 @@ def _named(name: str) -> Manifest:
 
 
 def _eventful_life(operator: Operator) -> None:
-    """A hang, a broken machine, a suspension, node pools wanted, the end, and its TTL."""
+    """A pod that starts slowly, a hang, a broken machine, a suspension, node pools wanted, the end, and its TTL."""
     world = operator.world
-    bring_up(operator, runPolicy={"maxRestarts": 1, "hangTimeoutSeconds": 100, "ttlSecondsAfterFinished": 5})
+    begin(operator, runPolicy={"maxRestarts": 1, "hangTimeoutSeconds": 100, "ttlSecondsAfterFinished": 5})
+    world.schedule(world.pods[0])
+    operator.work()
+    world.tick(11)
+    operator.work()
+    start(operator)
     world.tick(300)
     operator.work()
     for pod in world.unfinished:

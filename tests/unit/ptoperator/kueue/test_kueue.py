@@ -97,6 +97,8 @@ def test_a_waiting_admission_check_is_named(operator: Operator, world: World) ->
 
 def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator: Operator, world: World) -> None:
     queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
+    assert condition(world, "QuotaReserved")[:2] == ("False", "WaitingForQuota")
+    assert world.pods == []
     world.admit()
     start(operator)
     assert phase(world) == "Running"

@@ -51,14 +51,11 @@ def started(operator: Operator, world: World) -> Operator:
     [
         (QUOTA, "FailedCreate", "Quota"),
         (WEBHOOK, "FailedCreate", "ServiceLost"),
-        (
-            'pods "llama-slice-0-0-" is forbidden: violates PodSecurity "restricted:latest"',
-            "FailedCreate",
-            "ConfigError",
-        ),
+        ('pods "llama-slice-0-0-" is forbidden: violates PodSecurity "restricted:latest"', "FailedCreate",
+         "ConfigError"),
         ('jobs.batch "llama-slice-0" is forbidden: exceeded quota: team', "JobCreationFailed", "Quota"),
     ],
-)
+)  # fmt: skip
 def test_the_cause_is_told_at_once_and_ends_the_job_after_the_time_of_a_failing_start(
     started: Operator, world: World, message: str, reason: str, kind: str
 ) -> None:

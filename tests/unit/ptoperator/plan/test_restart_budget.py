@@ -125,6 +125,7 @@ def test_the_hosts_memory_is_tried_once_more(operator: Operator, world: World) -
         if world.unfinished:
             start(operator)
     assert phase(world) == "Failed"
+    assert condition(world, "Failed")[1] == "OutOfMemoryHost"
     assert "already retried 1 time(s)" in condition(world, "Failed")[2]
 
 

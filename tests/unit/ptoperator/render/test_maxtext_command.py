@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.builders.operator.manifest_checks import covers, differences
 from tests.builders.xpk import TUTORIAL_ENV, pathways_jobset, tutorial_words
 from tests.unit.ptoperator.render.test_render import CASES, SETTINGS, env_of, job, pod_spec
 
 from ptapi.errors import SpecError
 from ptapi.validation.rules.maxtext import RENDERED
 from ptkube.resources import Manifest
-from ptoperator.kube import labels
 from ptoperator.render import jobset, layout_of
 from ptoperator.render.maxtext_command import RL_MODULE, SFT_MODULE
 
@@ -103,20 +103,6 @@ def keyed(value: Any) -> Any:
         None,
     )
     return {str(each[key]): keyed(each) for each in value} if key else [keyed(each) for each in value]
-
-
-def differences(ours: Any, theirs: Any, path: str = "") -> set[str]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = ours.keys() | theirs.keys()
-        return {
-            difference for key in keys
-            for difference in differences(ours.get(key), theirs.get(key), f"{path}.{key}".removeprefix("."))
-        }  # fmt: skip
-    return set() if ours == theirs else {path}
-
-
-def covers(intended: str, path: str) -> bool:
-    return path == intended or path.startswith(f"{intended}.")
 
 
 def xpks_and_ours() -> set[str]:
@@ -239,9 +225,3 @@ def test_fields_that_count_as_said_change_the_words(name: str) -> None:
         node[last] = value
         (container,) = pod_spec(jobset(layout_of(job(other), SETTINGS)))["containers"]
         assert dict(word.partition("=")[::2] for word in container["args"]) != before, path
-
-
-def test_priority_stands_on_every_pod_of_the_tutorials_job() -> None:
-    for each in made(TUTORIAL)["spec"]["replicatedJobs"]:
-        assert each["template"]["spec"]["template"]["spec"]["priorityClassName"] == "high"
-        assert each["template"]["spec"]["template"]["metadata"]["labels"][labels.JOB] == TUTORIAL

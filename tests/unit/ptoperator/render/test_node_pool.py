@@ -105,7 +105,7 @@ def test_pools_are_what_the_api_takes(option: str) -> None:
     assert list(back.node_pool.config.reservation_affinity.values) == {
         "reservation": ["r1"], "reservation-block": [BLOCK]
     }.get(option, [])  # fmt: skip
-    assert back.node_pool.management.auto_upgrade is False
+    assert back.node_pool.management.auto_upgrade is True  # in a release channel GKE takes no other
     assert back.node_pool.max_pods_constraint.max_pods_per_node == 15
 
 

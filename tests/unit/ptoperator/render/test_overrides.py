@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.ptoperator.render.test_render import CASES, job, on
+from tests.unit.ptoperator.render.test_render import on
 
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
@@ -284,8 +284,3 @@ def test_a_default_that_no_job_could_have_is_refused_when_the_operator_starts(
         Settings.from_env({variable: text})
     assert str(caught.value).startswith(f"{variable}: ")
     assert words in str(caught.value)
-
-
-def test_the_example_of_overrides_is_one_of_the_golden_jobs() -> None:
-    layout = layout_of(job(CASES["sft-v6e-pod"]), Settings())
-    assert template_of(jobset(layout)["spec"]["replicatedJobs"][0]["template"])["spec"]["hostNetwork"] is True

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.builders.operator.manifest_checks import covers, differences
 from tests.builders.operator.world import job_manifest
 from tests.unit.ptoperator.render.test_render import SETTINGS, env_of, job, made_for, on
 
@@ -65,26 +66,6 @@ def googles(accelerator: str, slices: int) -> Manifest:
         .to_dict()
     )
     return built
-
-
-def differences(ours: Any, theirs: Any, path: str = "") -> set[str]:
-    """Paths at which two manifests differ; a list of named things is compared by position."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = ours.keys() | theirs.keys()
-        return {
-            difference
-            for key in keys
-            for difference in differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
-        }
-    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return {difference for i, (one, other) in pairs for difference in differences(one, other, f"{path}[{i}]")}
-    return set() if ours == theirs else {path}
-
-
-def covers(intended: str, path: str) -> bool:
-    candidates = [intended.replace("[*]", f"[{index}]") for index in range(2)]
-    return any(path == each or path.startswith((f"{each}.", f"{each}[")) for each in candidates)
 
 
 @pytest.mark.parametrize(("accelerator", "slices"), SLICES)

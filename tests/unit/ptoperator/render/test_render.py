@@ -185,19 +185,6 @@ def test_tokens_are_references_and_never_values() -> None:
     assert env_of(manifests[1])["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "token"}}
 
 
-def test_pods_satisfy_pod_security_restricted() -> None:
-    for accelerator in ("cpu-1", "v6e-16", "tpu7x-8"):
-        pod = pod_spec(made_for(accelerator))
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod["automountServiceAccountToken"] is False
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-        for container in pod["containers"]:
-            context = container["securityContext"]
-            assert context == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-        assert all(not {"hostPath"} & set(volume) for volume in pod["volumes"])
-
-
 def test_the_config_map_holds_the_whole_job_and_its_uid() -> None:
     made = config_map(layout_of(job(CASES["sft-cpu"]), SETTINGS))
     document = yaml.safe_load(made["data"]["job.yaml"])

@@ -79,17 +79,17 @@ def test_a_constant_added_to_all_rewards_changes_no_advantage(rewards_PG: np.nda
 
 def test_of_several_rewards_each_counts_by_its_weight_and_not_by_its_scale() -> None:
     small, large = np.array([[0.0, 1.0, 2.0]]), np.array([[10.0, 10.0, 40.0]])
-    found = advantages.combined([small, large], [1.0, 2.0])
+    combined = advantages.combined([small, large], [1.0, 2.0])
     by_hand = np.array([[-1.0, 0.0, 1.0]]) / 1.0001 + 2 * np.array([[-10.0, -10.0, 20.0]]) / (np.sqrt(300.0) + 1e-4)
-    np.testing.assert_allclose(found, by_hand, rtol=1e-12)
-    np.testing.assert_allclose(advantages.combined([small, 1000 * large], [1.0, 2.0]), found, rtol=1e-4)
+    np.testing.assert_allclose(combined, by_hand, rtol=1e-12)
+    np.testing.assert_allclose(advantages.combined([small, 1000 * large], [1.0, 2.0]), combined, rtol=1e-4)
 
 
 def test_a_sample_that_lacks_one_reward_is_left_out_of_the_others_z_scores() -> None:
     nan = float("nan")
-    found = advantages.combined([np.array([[0.0, 1.0, 9.0]]), np.array([[3.0, 3.0, nan]])], [1.0, 1.0])
+    combined = advantages.combined([np.array([[0.0, 1.0, 9.0]]), np.array([[3.0, 3.0, nan]])], [1.0, 1.0])
     without = advantages.combined([np.array([[0.0, 1.0]]), np.array([[3.0, 3.0]])], [1.0, 1.0])
-    np.testing.assert_array_equal(found, [[*without[0], nan]])
+    np.testing.assert_array_equal(combined, [[*without[0], nan]])
 
 
 def test_groups_without_spread_are_counted_right_and_wrong_apart() -> None:

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 import optax
 import pytest
+from tests.builders.trainer import specs
 from tests.builders.trainer.steps import compiled
 
-from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
+from ptapi.spec import Optimizer, Schedule
 from pttrainer.algorithms import distill, sft, teachers
 from pttrainer.algorithms.distill import Distill
 from pttrainer.batch import Batch
@@ -48,11 +49,11 @@ class FakeSampler:
     """Answers with as many tokens as the question's number asks for; remembers the numbers."""
 
     def __init__(self) -> None:
-        self.asked: list[list[int]] = []
+        self.calls: list[list[int]] = []
 
     def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Rollout:
         assert samples == 1
-        self.asked.append(list(numbers))
+        self.calls.append(list(numbers))
         completions = [[7] * (number % 3 + 1) + [EOS] for number in numbers]
         sampled = [Sample(t, np.zeros(len(t), np.float32), True, "", {}, 0.0) for t in completions]
         return Rollout(draw.step, [Group(q, [s]) for q, s in zip(questions, sampled, strict=True)])
@@ -61,16 +62,14 @@ class FakeSampler:
 def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
     rows = [{"prompt": f"{i}?", "completion": "y" * (i % 4 + 1)} for i in range(9)]
     (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    whole = PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"}, "algorithm": {"distill": {"teacher": {"uri": "random://tiny"}, **spec}},
-            "data": {"train": {"uri": f"file://{directory}/rows.jsonl"}}, "rollout": {"max_new_tokens": 8},
-            "training": {"batch_size": 4, "sequence_length": 32, "steps": 8},
-            "accelerator": {"type": "cpu-1"}, "output": {"uri": "file:///none"},
-        }
-    )  # fmt: skip
-    used = {"model": MODEL, "tokenizer": byte_tokenizer(), "chat": CHAT, "mesh": mesh, "leader": True}
-    unused = ("score", "initial_params", "place", "fetch", "alive", "run")
+    whole = specs.tiny(
+        {"distill": {"teacher": {"uri": "random://tiny"}, **spec}},
+        data={"train": {"uri": f"file://{directory}/rows.jsonl"}},
+        training={"sequence_length": 32},
+        rollout={"max_new_tokens": 8},
+    )
+    used = {"model": MODEL, "chat": CHAT, "mesh": mesh, "leader": True}
+    unused = ("score", "initial_params", "alive", "run")
     quiet = {"note": lambda text: None, "save_samples": lambda step, rows: None}
     return Context(spec=whole, **cast(Any, used | quiet | dict.fromkeys(unused)))
 
@@ -86,9 +85,9 @@ def algorithm(directory: Path, **spec: Any) -> tuple[Distill, FakeSampler]:
 def test_the_student_answers_the_next_prompts_of_a_shuffled_endless_row(tmp_path: Path) -> None:
     made, sampler = algorithm(tmp_path)
     batches = [made.next_batch(number, cast(Any, None))[0] for number in range(3)]
-    assert sampler.asked == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    seen = [int(row[1]) for batch in batches for row in batch.tokens_BT]
-    assert sorted(seen[:5]) == sorted(seen[5:10]) == [10, 11, 12, 13, 14]
+    assert sampler.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    answers = [int(row[1]) for batch in batches for row in batch.tokens_BT]
+    assert sorted(answers[:5]) == sorted(answers[5:10]) == [10, 11, 12, 13, 14]
 
 
 def test_exactly_the_students_tokens_are_learned_its_end_included_as_one_mean(tmp_path: Path) -> None:
@@ -106,9 +105,9 @@ def test_a_share_of_the_steps_is_the_students_and_the_same_ones_every_time(tmp_p
         made, sampler = algorithm(tmp_path, student_share=0.5)
         was = []
         for number in range(40):
-            before = len(sampler.asked)
+            before = len(sampler.calls)
             made.next_batch(number, cast(Any, None))
-            was.append(len(sampler.asked) > before)
+            was.append(len(sampler.calls) > before)
         runs.append(was)
     assert runs[0] == runs[1]
     assert 10 < sum(runs[0]) < 30
@@ -121,9 +120,9 @@ def test_a_resumed_run_draws_what_the_first_would_have_drawn(tmp_path: Path) -> 
     other, second = algorithm(tmp_path, student_share=0.5)
     other.restore(json.loads(json.dumps(one.state())))
     for number in range(5, 12):
-        wanted, found = (made.next_batch(number, cast(Any, None))[0] for made in (one, other))
-        jax.tree.map(np.testing.assert_array_equal, found, wanted)
-    assert second.asked == first.asked[-len(second.asked) :]
+        wanted, batch = (made.next_batch(number, cast(Any, None))[0] for made in (one, other))
+        jax.tree.map(np.testing.assert_array_equal, batch, wanted)
+    assert second.calls == first.calls[-len(second.calls) :]
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,32 +161,32 @@ def test_a_step_is_the_same_whatever_micro_batches_devices_order_and_padding(tmp
 
 # A student that teaches itself
 
-ASKED = [
+SELF_TAUGHT = [
     Question(CHAT.prompt_ids([message]), message["content"], {"answer": f"{i}" * (i + 1)}, messages=[message])
     for i, message in enumerate({"role": "user", "content": f"q{i}"} for i in range(4))
 ]
 TEMPLATE = "{prompt} (it is {answer})"
 
 
-def with_rows(asked: list[Question]) -> Batch:
+def with_rows(questions: list[Question]) -> Batch:
     """Four rollouts, the teacher told something else in each."""
-    found = FakeSampler().sample(None, asked, range(4), 1, None, Draw(0, 0)).groups
-    laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
+    sampled = FakeSampler().sample(None, questions, range(4), 1, None, Draw(0, 0)).groups
+    laid = groups.lay_out(sampled, np.zeros((4, 1)), 258, 64)
     batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT))
-    return teachers.with_teacher_rows(batch, found, 258)
+    return teachers.with_teacher_rows(batch, sampled, 258)
 
 
 def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_the_last_message() -> None:
-    told = privileged_context.messages(TEMPLATE, ASKED[1])
-    assert told == [{"role": "user", "content": "q1 (it is 11)"}]
+    messages = privileged_context.messages(TEMPLATE, SELF_TAUGHT[1])
+    assert messages == [{"role": "user", "content": "q1 (it is 11)"}]
     nested = Question([1], "t", {"answer": "{prompt}"}, messages=[{"role": "user", "content": "{answer}?"}])
     assert privileged_context.messages(TEMPLATE, nested)[0]["content"] == "{answer}? (it is {prompt})"
     with pytest.raises(DataError, match=r"\{hint\}: no such column in the row of 'q0'; accepted: answer, prompt"):
-        privileged_context.messages("{prompt} {hint}", ASKED[0])
+        privileged_context.messages("{prompt} {hint}", SELF_TAUGHT[0])
 
 
 def test_the_teacher_s_row_holds_the_same_completion_after_its_own_prompt() -> None:
-    questions = privileged_context.with_teacher_prompts(TEMPLATE, ASKED, CHAT)
+    questions = privileged_context.with_teacher_prompts(TEMPLATE, SELF_TAUGHT, CHAT)
     teacher_prompts, batch = [list(question.teacher_tokens) for question in questions], with_rows(questions)
     for row in range(4):
         is_trained = batch.mask_BT[row] > 0
@@ -209,7 +208,7 @@ def sharp() -> Any:
 @cache
 def predictions() -> Any:
     """Of a batch: what student and teacher predict at every token, by their logits."""
-    batch = with_rows(privileged_context.with_teacher_prompts(TEMPLATE, ASKED, CHAT))
+    batch = with_rows(privileged_context.with_teacher_prompts(TEMPLATE, SELF_TAUGHT, CHAT))
 
     @jax.jit
     def logps(params: Any, *rows: Any) -> Any:
@@ -224,7 +223,7 @@ def predictions() -> Any:
 def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_hand(beta: float) -> None:
     batch, student, teacher = predictions()
     compare = jax.jit(partial(distill._compare, Teacher(MODEL, beta, self_weights="initial"), MODEL))
-    found = compare(sharp(), sharp(), batch).divergence_BT
+    divergence_BT = compare(sharp(), sharp(), batch).divergence_BT
     for b, t in zip(*np.nonzero(batch.mask_BT), strict=True):
         q, p = student[b, t], teacher[b, batch.teacher_slots_BT[b, t]]
         if beta in (0.0, 1.0):
@@ -234,11 +233,11 @@ def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_han
             mixed = np.log(beta * np.exp(p) + (1 - beta) * np.exp(q))
             wanted = beta * np.sum(np.exp(p) * (p - mixed)) + (1 - beta) * np.sum(np.exp(q) * (q - mixed))
         assert wanted > 1e-4
-        np.testing.assert_allclose(found[b, t], wanted, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(divergence_BT[b, t], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() -> None:
-    batch = with_rows([replace(question, teacher_tokens=question.tokens) for question in ASKED])
+    batch = with_rows([replace(question, teacher_tokens=question.tokens) for question in SELF_TAUGHT])
 
     def loss(of: Any) -> Any:
         hidden = MODEL.forward(of, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)

@@ -9,9 +9,10 @@ from typing import Any, cast
 import jax
 import numpy as np
 import pytest
+from tests.builders.trainer import specs
 from tests.builders.trainer.steps import compiled
 
-from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
+from ptapi.spec import Optimizer, Schedule
 from pttrainer.algorithms.dpo import Dpo, build
 from pttrainer.batch import Batch
 from pttrainer.data.tokenization.chat_template import Chat
@@ -32,10 +33,10 @@ class Scores:
     """Weights that are a number x say −x to every token; counts the rows that it is asked about."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.row_counts: list[int] = []
 
     def __call__(self, params: Any, batch: Batch, temperature: float) -> TokenStats:
-        self.asked.append(int((batch.mask_BT.sum(axis=1) > 0).sum()))
+        self.row_counts.append(int((batch.mask_BT.sum(axis=1) > 0).sum()))
         logps_BT = -float(params) * np.asarray(batch.mask_BT)
         return TokenStats(logps_BT, 0.0 * logps_BT)
 
@@ -44,15 +45,10 @@ def algorithm(directory: Path, dpo: dict[str, Any], rows: int = 8, **training: A
     lines = [{"prompt": f"{i}?", "chosen": "y" * (i + 1), "rejected": "n" * (2 + i % 3)} for i in range(rows)]
     (directory / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = {"uri": f"file://{directory}/rows.jsonl"}
-    spec = PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"}, "algorithm": {"dpo": dpo}, "data": {"train": source, "eval": source},
-            "training": {"batch_size": 8, "sequence_length": 64, "steps": 4, **training},
-            "accelerator": {"type": "cpu-1"}, "output": {"uri": "file:///none"},
-        }
-    )  # fmt: skip
+    training = {"batch_size": 8, "steps": 4, **training}
+    spec = specs.tiny({"dpo": dpo}, data={"train": source, "eval": source}, training=training)
     scores = Scores()
-    unused = ("model", "tokenizer", "initial_params", "place", "fetch", "save_samples", "alive", "run")
+    unused = ("model", "initial_params", "save_samples", "alive", "run")
     used = {"mesh": sharding.make_mesh((1,), jax.devices()[:1]), "chat": CHAT, "score": scores, "leader": True}
     context = Context(spec=spec, note=lambda text: None, **cast(Any, used | dict.fromkeys(unused)))
     return build(context), scores
@@ -64,7 +60,7 @@ def test_the_reference_is_asked_once_about_pairs_that_the_run_will_see_and_no_ot
     few.next_batch(0, cast(Any, 1.0))
     assert not few.needs_params
     few.next_batch(1, cast(Any, 2.0))
-    assert sum(scores.asked) == 2 * 8 + 2 * 40  # rows of two steps, and all held-out rows
+    assert sum(scores.row_counts) == 2 * 8 + 2 * 40  # rows of two steps, and all held-out rows
 
 
 @pytest.mark.parametrize("loss", ["simpo", "orpo"])
@@ -72,7 +68,7 @@ def test_losses_without_a_reference_never_ask_one(tmp_path: Path, loss: str) -> 
     free, scores = algorithm(tmp_path, {"loss": loss})
     assert not free.needs_params
     assert free.next_batch(0, cast(Any, 1.0))[0].ref_sums_B1 is None
-    assert scores.asked == []
+    assert scores.row_counts == []
 
 
 def test_a_batch_carries_what_the_first_weights_said(tmp_path: Path) -> None:
@@ -97,9 +93,9 @@ def test_a_resumed_run_has_the_references_of_the_first_weights(tmp_path: Path) -
     before.next_batch(0, cast(Any, 0.5))
     after, scores = algorithm(tmp_path, {})
     after.restore(json.loads(json.dumps(before.state())))
-    wanted, found = (dpo.next_batch(1, cast(Any, 7.0))[0] for dpo in (before, after))
-    jax.tree.map(np.testing.assert_array_equal, found, wanted)
-    assert scores.asked == []
+    wanted, batch = (dpo.next_batch(1, cast(Any, 7.0))[0] for dpo in (before, after))
+    jax.tree.map(np.testing.assert_array_equal, batch, wanted)
+    assert scores.row_counts == []
 
 
 def test_held_out_figures_by_hand_whatever_the_batches(tmp_path: Path) -> None:
@@ -108,12 +104,12 @@ def test_held_out_figures_by_hand_whatever_the_batches(tmp_path: Path) -> None:
     dpo.evaluate(cast(Any, 1.0))
     chosen, rejected = np.arange(8) + 2.0, 3.0 + np.arange(8) % 3
     h = rejected - chosen
-    found = dpo.evaluate(cast(Any, 2.0))
-    assert found["eval/loss"] == pytest.approx(np.mean(np.log1p(np.exp(-0.3 * h))), rel=1e-6)
-    assert found["eval/rewards/accuracies"] == np.mean(h > 0)
-    assert found["eval/rewards/margins"] == pytest.approx(0.3 * h.mean(), rel=1e-6)
-    assert found["eval/logps/chosen"] == pytest.approx(-2 * chosen.mean(), rel=1e-6)
-    assert found["eval/kl"] == pytest.approx(math.e - 2, rel=1e-5)
+    metrics = dpo.evaluate(cast(Any, 2.0))
+    assert metrics["eval/loss"] == pytest.approx(np.mean(np.log1p(np.exp(-0.3 * h))), rel=1e-6)
+    assert metrics["eval/rewards/accuracies"] == np.mean(h > 0)
+    assert metrics["eval/rewards/margins"] == pytest.approx(0.3 * h.mean(), rel=1e-6)
+    assert metrics["eval/logps/chosen"] == pytest.approx(-2 * chosen.mean(), rel=1e-6)
+    assert metrics["eval/kl"] == pytest.approx(math.e - 2, rel=1e-5)
 
 
 @lru_cache
@@ -161,8 +157,8 @@ def test_the_loss_of_a_step_is_the_mean_over_pairs_of_the_formula(first_step: tu
     params = jax.jit(MODEL.init)(jax.random.key(0))
     hidden_BTD = jax.jit(MODEL.forward)(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     logps_BTV = np.asarray(jax.nn.log_softmax(hidden_BTD @ MODEL.head(params).T))
-    said_BT = np.take_along_axis(logps_BTV, batch.targets_BT[..., None], axis=2)[..., 0] * batch.mask_BT
-    chosen, rejected = (said_BT.sum(axis=1) - batch.ref_sums_B1[:, 0]).reshape(2, 4)
+    token_logps_BT = np.take_along_axis(logps_BTV, batch.targets_BT[..., None], axis=2)[..., 0] * batch.mask_BT
+    chosen, rejected = (token_logps_BT.sum(axis=1) - batch.ref_sums_B1[:, 0]).reshape(2, 4)
     assert metrics["loss"] == pytest.approx(np.mean(np.log1p(np.exp(-0.1 * (chosen - rejected)))), rel=1e-5)
     assert metrics["rewards/chosen"] == pytest.approx(0.1 * chosen.mean(), rel=1e-5)
-    assert metrics["logps/rejected"] == pytest.approx(said_BT[4:].sum(axis=1).mean(), rel=1e-5)
+    assert metrics["logps/rejected"] == pytest.approx(token_logps_BT[4:].sum(axis=1).mean(), rel=1e-5)

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from tests.builders.trainer import specs
 
 from ptapi import run_directory
 from ptapi.spec import Evaluation as EvaluationSpec
-from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Rollout as RolloutSpec
 from ptapi.spec.algorithm import DynamicSampling, Overlong
 from ptapi.spec.algorithm import Grpo as GrpoSpec
@@ -46,7 +46,7 @@ class FakeSampler:
 
     reward: Any
     length: Any = lambda call, p, g: 2
-    asked: list[list[int]] = field(default_factory=list)
+    calls: list[list[int]] = field(default_factory=list)
 
     def sample(
         self,
@@ -57,8 +57,8 @@ class FakeSampler:
         sampling: Sampling,
         draw: Any,
     ) -> Rollout:
-        call = len(self.asked)
-        self.asked.append(list(numbers))
+        call = len(self.calls)
+        self.calls.append(list(numbers))
         made = [
             Group(
                 q,
@@ -75,18 +75,7 @@ class FakeContext:
     deliver: Any = None
 
     def __init__(self, grpo: GrpoSpec, rewards: Any = ({"builtin": "gsm8k"},), **training: Any) -> None:
-        self.spec = PostTrainJobSpec.model_validate(
-            {
-                "model": {"uri": "random://tiny"},
-                "algorithm": {"grpo": grpo},
-                "data": {"train": {"uri": "file:///none"}},
-                "rewards": rewards,
-                "training": {"batch_size": 4, "sequence_length": 64, "steps": 8, **training},
-                "rollout": {"max_new_tokens": 8},
-                "accelerator": {"type": "cpu-1"},
-                "output": {"uri": "file:///none"},
-            }
-        )
+        self.spec = specs.tiny({"grpo": grpo}, rewards=rewards, training=training)
         self.tokenizer = byte_tokenizer()
         self.scored: list[Any] = []
         self.notes: list[str] = []
@@ -151,7 +140,7 @@ def test_a_step_draws_the_next_prompts_and_weighs_all_sequences_alike() -> None:
     grpo, context = make(GrpoSpec(group_size=2), sampler)
     batch, facts = grpo.next_batch(0, {})
     grpo.next_batch(1, {})
-    assert sampler.asked == [[0, 1], [2, 3]]
+    assert sampler.calls == [[0, 1], [2, 3]]
     np.testing.assert_allclose(batch.weight_BT.sum(axis=1), 0.25)
     assert facts["reward"] == 0.5
     assert facts["completion_length"] == 3.0
@@ -228,9 +217,9 @@ def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first
     assert {"seconds/generate", "sampled_tokens_per_second"} <= set(facts) - set(again)
     assert context.scored == ["before"]
     np.testing.assert_array_equal(first.old_logps_BT, -0.5 * first.mask_BT)
-    assert len(sampler.asked) == 1
+    assert len(sampler.calls) == 1
     grpo.next_batch(2, "after")
-    assert len(sampler.asked) == 2
+    assert len(sampler.calls) == 2
 
 
 def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
@@ -251,7 +240,7 @@ def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
             assert after.dtype == before.dtype
             np.testing.assert_array_equal(after, before)
     resumed.next_batch(2, {})
-    assert sampler.asked == [[2, 3]]
+    assert sampler.calls == [[2, 3]]
 
 
 def test_a_checkpoint_of_before_batches_were_drawn_ahead_goes_on() -> None:
@@ -264,7 +253,7 @@ def test_a_checkpoint_of_before_batches_were_drawn_ahead_goes_on() -> None:
     resumed.restore(state)
     np.testing.assert_array_equal(resumed.next_batch(1, {})[0].weight_BT, batch.weight_BT)
     resumed.next_batch(2, {})
-    assert sampler.asked == [[2, 3]]
+    assert sampler.calls == [[2, 3]]
 
 
 def test_saved_arrays_keep_every_bit() -> None:
@@ -295,7 +284,7 @@ def test_dynamic_sampling_replaces_groups_without_spread_and_gives_up_in_the_end
     _, facts = grpo.next_batch(0, {})
     assert facts["groups/replaced"] == 1.0
     assert facts["groups/all_right"] == 0.5
-    assert sampler.asked == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert sampler.calls == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert grpo.state()["drawn"] == 8
     assert {row["prompt"] for row in context.saved[1]} >= {QUESTIONS[Order(6, 0)[3]].text}
 
@@ -305,7 +294,7 @@ def test_dynamic_sampling_ends_with_a_draw_that_has_no_reward_and_its_fault_surv
     sampler = FakeSampler(lambda call, p, g: float("nan"))
     grpo, _ = make(GrpoSpec(group_size=2, dynamic_sampling=DynamicSampling(max_tries=40)), sampler)
     grpo.next_batch(0, {})
-    assert len(sampler.asked) == 1
+    assert len(sampler.calls) == 1
     fault = grpo.fault
     assert fault.message == "reward own: 4 of 4 samples have no reward"
     resumed, _ = make(GrpoSpec(group_size=2), sampler)
@@ -317,7 +306,7 @@ def test_a_step_that_goes_on_drawing_in_vain_says_so_at_every_doubling() -> None
     sampler = FakeSampler(lambda call, p, g: 1.0)
     grpo, context = make(GrpoSpec(group_size=2, dynamic_sampling=DynamicSampling(max_tries=40)), sampler)
     grpo.next_batch(0, {})
-    assert len(sampler.asked) == 41
+    assert len(sampler.calls) == 41
     assert [note.split(",")[0] for note in context.notes] == [
         f"step 1: {tries} tries of dynamic sampling" for tries in (8, 16, 32)
     ]
@@ -336,8 +325,8 @@ def test_z_scored_rewards_are_compared_and_the_plain_sum_is_shown() -> None:
     """Of two rewards that disagree, the one that is a thousand times the other decides a sum and no z-scores."""
 
     class TwoRewards(FakeSampler):
-        def sample(self, *asked: Any) -> Rollout:
-            scored = super().sample(*asked)
+        def sample(self, *arguments: Any) -> Rollout:
+            scored = super().sample(*arguments)
             parts = [{"right": float(g % 2), "short": 1000.0 * (g == 0)} for g in range(3)]
             of_parts = zip(scored.groups[0].samples, parts, strict=True)
             made = [one._replace(rewards=p, reward=sum(p.values())) for one, p in of_parts]
@@ -388,7 +377,7 @@ def test_evaluation_counts_every_row_once_although_its_last_batch_is_filled_up()
         cast(Sampler, sampler), QUESTIONS, Sampling(8, 64, greedy=True), EvaluationSpec(batch_size=4)
     )
     facts = evaluation.run({})
-    assert [len(asked) for asked in sampler.asked] == [4, 4]
+    assert [len(numbers) for numbers in sampler.calls] == [4, 4]
     assert facts["eval/reward"] == pytest.approx(4 / 6)
     assert facts["eval/completion_length"] == 2.0
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.builders.peers.ppo_losses import ours
+from tests.builders.trainer import specs
 from tests.builders.trainer.steps import single
 
 from ptapi import run_directory
@@ -38,7 +39,7 @@ from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step.critic import Critic, CriticLearner, with_critic_params
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
@@ -54,18 +55,7 @@ computed = cache(ours)
 
 
 def spec(algorithm: PpoSpec, **training: Any) -> PostTrainJobSpec:
-    return PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"},
-            "algorithm": {"ppo": algorithm},
-            "data": {"train": {"uri": "file:///none"}},
-            "rewards": [{"builtin": "gsm8k"}],
-            "training": {"batch_size": 4, "sequence_length": 64, "steps": 8, **training},
-            "rollout": {"max_new_tokens": 8},
-            "accelerator": {"type": "cpu-1"},
-            "output": {"uri": "file:///none"},
-        }
-    )
+    return specs.tiny({"ppo": algorithm}, training=training)
 
 
 def sample(tokens: list[int], reward: float, ended: bool = True) -> Sample:
@@ -103,8 +93,8 @@ def test_the_value_loss_is_bounded_towards_the_return_and_pulls_back_from_the_ot
     value: float, loss: float, slope: float, is_clipped: float
 ) -> None:
     of = lambda v: value_loss.clipped(v, jnp.float32(0.5), jnp.float32(1.0), 0.2)[0]  # noqa: E731
-    found, gradient = jax.value_and_grad(of)(jnp.float32(value))
-    np.testing.assert_allclose((found, gradient), (loss, slope), rtol=1e-5, atol=1e-7)
+    computed_loss, gradient = jax.value_and_grad(of)(jnp.float32(value))
+    np.testing.assert_allclose((computed_loss, gradient), (loss, slope), rtol=1e-5, atol=1e-7)
     assert value_loss.clipped(jnp.float32(value), jnp.float32(0.5), jnp.float32(1.0), 0.2)[1] == is_clipped
     ends = [float(of(jnp.float32(value + h))) for h in (-1e-3, 1e-3)]
     np.testing.assert_allclose((ends[1] - ends[0]) / 2e-3, slope, atol=1e-3)
@@ -368,8 +358,8 @@ def after(*of_program: Any, silent: bool = False) -> Any:
         before = jax.device_get(state)
         metrics = []
         for _ in range(2):
-            state, found = train(state, put(mesh, batch))
-            metrics.append({name: float(value) for name, value in found.items()})
+            state, measured = train(state, put(mesh, batch))
+            metrics.append({name: float(value) for name, value in measured.items()})
     return before, jax.device_get(state), metrics
 
 
@@ -413,10 +403,10 @@ def test_the_head_s_gradient_is_the_analytic_one() -> None:
         return jnp.sum(objective.value_loss(values_BT, batch)[0] * batch.weight_BT)
 
     value = {"weight": jnp.array([0.1, -0.2, 0.3, 0.0]), "bias": jnp.float32(0.05)}
-    found = jax.grad(loss)(value)
+    gradient = jax.grad(loss)(value)
     error = 0.3 * batch.weight_BT * (hidden @ np.array([0.1, -0.2, 0.3, 0.0]) + 0.05 - batch.returns_BT)
-    np.testing.assert_allclose(found["bias"], error.sum(), rtol=1e-4)
-    np.testing.assert_allclose(found["weight"], np.einsum("btd,bt->d", hidden, error), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient["bias"], error.sum(), rtol=1e-4)
+    np.testing.assert_allclose(gradient["weight"], np.einsum("btd,bt->d", hidden, error), rtol=1e-4, atol=1e-6)
 
 
 def test_a_head_trains_the_policy_s_layers_too_and_a_critic_model_leaves_them_alone() -> None:
@@ -455,7 +445,7 @@ def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_i
     critic, numbers, frozen = adapted()
     assert critic.abstract()["model"] == critic.model.trained(critic.model.abstract())
     batch = ragged()
-    found = jax.jit(critic.values)(numbers, None, batch, frozen)
+    values = jax.jit(critic.values)(numbers, None, batch, frozen)
     export_critic(Directory(tmp_path), critic, numbers, frozen, ExportWriter(jax.device_get))
     whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shardings = jax.tree.map(lambda x: whole, OF_ITS_OWN.abstract())
@@ -464,9 +454,9 @@ def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_i
         "value": value_head.load_or_zeros(tmp_path, critic.width, shardings["value"], "field"),
         "model": load_params(source, cast(Model, OF_ITS_OWN.model), shardings["model"]),
     }
-    np.testing.assert_allclose(found, jax.jit(OF_ITS_OWN.values)(read, None, batch), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(values, jax.jit(OF_ITS_OWN.values)(read, None, batch), rtol=1e-4, atol=1e-4)
     plain = {name: part for name, part in frozen.items() if name != "head"}
-    assert np.abs(found - jax.jit(OF_ITS_OWN.values)({**read, "model": plain}, None, batch)).max() > 0.1
+    assert np.abs(values - jax.jit(OF_ITS_OWN.values)({**read, "model": plain}, None, batch)).max() > 0.1
 
 
 # Its weights on disk
@@ -478,9 +468,9 @@ def test_a_value_head_that_was_written_begins_the_next_run_to_the_bit(tmp_path: 
     whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     where = {"weight": whole, "bias": whole}
     directory = value_head.directory(f"file://{tmp_path}", "field", print)
-    found = value_head.load_or_zeros(directory, 6, where, "field")
-    np.testing.assert_array_equal(found["weight"], weight)
-    assert float(found["bias"]) == 0.5
+    loaded = value_head.load_or_zeros(directory, 6, where, "field")
+    np.testing.assert_array_equal(loaded["weight"], weight)
+    assert float(loaded["bias"]) == 0.5
     assert not np.any(value_head.load_or_zeros(None, 6, where, "field")["weight"])
     with pytest.raises(ConfigError, match=r"field: .*holds .*accepted: value_head.weight \[1, 7\]"):
         value_head.load_or_zeros(directory, 7, where, "field")

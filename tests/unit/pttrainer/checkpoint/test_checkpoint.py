@@ -44,9 +44,9 @@ def saved(path: Path, *steps: int, keep: int = 5) -> None:
 def restored(path: Path) -> tuple[Any, list[str]]:
     notes: list[str] = []
     checkpoints = Checkpoints(path, 5, notes.append)
-    found = checkpoints.restore(like())
+    checkpoint = checkpoints.restore(like())
     checkpoints.close()
-    return found, notes
+    return checkpoint, notes
 
 
 def data_files(path: Path, step: int) -> list[Path]:
@@ -57,10 +57,10 @@ def data_files(path: Path, step: int) -> list[Path]:
 
 def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
     saved(tmp_path, 3, 7)
-    found, notes = restored(tmp_path)
-    assert (found.step, found.algorithm, notes) == (7, {"cursor": 7}, [])
-    jax.tree.map(np.testing.assert_array_equal, found.state, state(7))
-    assert isinstance(found.state, TrainState)
+    checkpoint, notes = restored(tmp_path)
+    assert (checkpoint.step, checkpoint.algorithm, notes) == (7, {"cursor": 7}, [])
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.state, state(7))
+    assert isinstance(checkpoint.state, TrainState)
 
 
 def test_a_run_that_is_stopped_right_after_a_checkpoint_does_not_save_it_again(tmp_path: Path) -> None:
@@ -68,9 +68,8 @@ def test_a_run_that_is_stopped_right_after_a_checkpoint_does_not_save_it_again(t
     session = SimpleNamespace(
         first_step=0,
         state=state(4),
-        checkpoints=checkpoints,
+        storage=SimpleNamespace(checkpoints=checkpoints, policy=SimpleNamespace(began=lambda: None)),
         algorithm=SimpleNamespace(state=lambda: {"cursor": 4}),
-        checkpoint_policy=SimpleNamespace(began=lambda: None),
         reporter=SimpleNamespace(stage=lambda name: None),
         wait_for_checkpoint=checkpoints.wait,
         record=LearningRecord(),
@@ -117,9 +116,9 @@ def flip_a_bit(path: Path) -> None:
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path: Path, damage: Any) -> None:
     saved(tmp_path, 3, 7)
     damage(tmp_path)
-    found, notes = restored(tmp_path)
-    assert found.step == 3
-    jax.tree.map(np.testing.assert_array_equal, found.state, state(3))
+    checkpoint, notes = restored(tmp_path)
+    assert checkpoint.step == 3
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.state, state(3))
     assert len(notes) == 1
     assert notes[0].startswith("warning: checkpoint of step 7 is damaged and skipped: ")
 
@@ -127,16 +126,16 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path: Path, d
 def test_a_run_whose_checkpoints_are_all_damaged_starts_again(tmp_path: Path) -> None:
     saved(tmp_path, 7)
     remove_files(tmp_path)
-    found, notes = restored(tmp_path)
-    assert found is None
+    checkpoint, notes = restored(tmp_path)
+    assert checkpoint is None
     assert len(notes) == 1
 
 
 def test_a_checkpoint_that_was_never_committed_does_not_count(tmp_path: Path) -> None:
     saved(tmp_path, 3, 7)
     (tmp_path / "7").rename(tmp_path / "7.orbax-checkpoint-tmp")
-    found, notes = restored(tmp_path)
-    assert (found.step, notes) == (3, [])
+    checkpoint, notes = restored(tmp_path)
+    assert (checkpoint.step, notes) == (3, [])
     assert not (tmp_path / "7.orbax-checkpoint-tmp").exists()
 
 
@@ -173,10 +172,10 @@ def test_a_checkpoint_is_restored_onto_another_mesh(tmp_path: Path) -> None:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=split if x.shape == (64, 256) else whole)
 
     checkpoints = Checkpoints(tmp_path, 5, print)
-    found = checkpoints.restore(jax.tree.map(place, state(0)))
+    checkpoint = checkpoints.restore(jax.tree.map(place, state(0)))
     checkpoints.close()
-    assert found.state.params["w"].sharding == split
-    jax.tree.map(np.testing.assert_array_equal, found.state, state(3))
+    assert checkpoint.state.params["w"].sharding == split
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.state, state(3))
 
 
 def files_of(path: Path, step: int) -> list[str]:
@@ -203,11 +202,11 @@ def test_damage_to_any_file_is_either_noticed_or_without_effect(tmp_path: Path, 
     for name in files_of(tmp_path / "good", 7):
         shutil.copytree(tmp_path / "good", tmp_path / "copy")
         damage(tmp_path / "copy" / "7" / name)
-        found, notes = restored(tmp_path / "copy")
-        assert found.step in (3, 7), name
-        assert found.algorithm == {"cursor": found.step}, name
-        jax.tree.map(np.testing.assert_array_equal, found.state, state(found.step))
-        if found.step == 3:
+        checkpoint, notes = restored(tmp_path / "copy")
+        assert checkpoint.step in (3, 7), name
+        assert checkpoint.algorithm == {"cursor": checkpoint.step}, name
+        jax.tree.map(np.testing.assert_array_equal, checkpoint.state, state(checkpoint.step))
+        if checkpoint.step == 3:
             skipped.append(name)
             assert len(notes) == 1, (name, notes)
         shutil.rmtree(tmp_path / "copy")

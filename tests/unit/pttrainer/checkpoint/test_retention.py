@@ -15,7 +15,7 @@ from pttrainer.checkpoint import fork
 from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step.state import TrainState
 
 BEST = {"everySteps": 100, "keep": 1, "best": {"keep": 2}}

@@ -103,11 +103,11 @@ def test_a_terminal_gets_colour_on_every_line_and_no_control_characters(tmp_path
     from pttrainer.commands.data import text
 
     pieces = [data_check.Piece("ask\x1b[2J", False), data_check.Piece("one\ntwo", True)]
-    found = data_check.Report("train", "file:///a", ["file:///a"], "text", {}, 1, [3], 0, 0, 0, 2, [], [
+    report = data_check.Report("train", "file:///a", ["file:///a"], "text", {}, 1, [3], 0, 0, 0, 2, [], [
         data_check.Shown("file:///a line 1", pieces)
     ])  # fmt: skip
-    assert text(found, 64, colour=True).endswith("ask\\x1b[2J\x1b[32mone\x1b[0m\n    \x1b[32mtwo\x1b[0m")
-    assert text(found, 64, colour=False).endswith("ask\\x1b[2J[[one]]\n    [[two]]")
+    assert text(report, 64, colour=True).endswith("ask\\x1b[2J\x1b[32mone\x1b[0m\n    \x1b[32mtwo\x1b[0m")
+    assert text(report, 64, colour=False).endswith("ask\\x1b[2J[[one]]\n    [[two]]")
 
 
 def test_statistics_are_of_rows_that_exist() -> None:

@@ -28,6 +28,6 @@ def test_the_process_stays_itself_and_gets_the_tunable_unless_it_is_set(given: s
     environment.update({} if given is None else {"GLIBC_TUNABLES": given})
     command = [sys.executable, "-W", "error", "-c", PROGRAM, "run", "a job.yaml"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        said = process.communicate()[0]
+        output = process.communicate()[0]
     assert process.returncode == 0
-    assert said == f"{process.pid} {then} run a job.yaml\n"
+    assert output == f"{process.pid} {then} run a job.yaml\n"

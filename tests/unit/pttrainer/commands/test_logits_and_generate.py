@@ -1,6 +1,7 @@
 """A port is checked by a model's logits and by the tokens that it writes; ids that stand for images are refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_a_row_ends_with_an_end_token_of_the_model(tmp_path: Path, capsys: pytes
     (directory / "config.json").write_text(json.dumps(LLAMA | {"eos_token_id": [row[end]]}))
     assert run("generate", directory, ROWS[:1], "--max-new", "6") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == [row[: end + 1]]
+
+
+def test_the_commands_of_the_guide_to_a_new_model_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", CASES["smollm-3"] | {"num_hidden_layers": 1})
+    guide = (Path(__file__).resolve().parents[4] / "docs/guides/add-a-model.md").read_text()
+    (tmp_path / "ids.json").write_text(re.findall(r"^echo '(.*)' > ids\.json$", guide, re.MULTILINE)[0])
+    commands = re.findall(r"^python -m pttrainer (.*)$", guide, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["logits", "generate"]
+    for command in commands:
+        here = command.replace("/tmp/posttrain/checkpoint", str(directory))
+        assert main([str(tmp_path / word) if "." in word and ":" not in word else word for word in here.split()]) == 0
+    assert np.load(tmp_path / "logits.npy").shape == (2, 4, 107)
+    assert [len(row) for row in json.loads(capsys.readouterr().out)] == [8, 8]
 
 
 @pytest.mark.parametrize(

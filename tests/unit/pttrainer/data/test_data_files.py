@@ -221,11 +221,8 @@ def test_a_saved_dataset_with_splits_is_read_by_split(tmp_path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[str, bytes, str]] = {
-    "truncated gzip": (
-        "a.jsonl.gz",
-        gzip.compress(as_lines(ROWS))[:-12],
-        r"decompressed as \.gz.*is the file complete",
-    ),
+    "truncated gzip": ("a.jsonl.gz", gzip.compress(as_lines(ROWS))[:-12],
+     r"decompressed as \.gz.*is the file complete"),
     "no gzip at all": ("a.jsonl.gz", as_lines(ROWS), r"decompressed as \.gz"),
     "truncated bz2": ("a.jsonl.bz2", bz2.compress(as_lines(ROWS))[:-12], r"decompressed as \.bz2"),
     "truncated xz": ("a.csv.xz", lzma.compress(as_lines(ROWS))[:-12], r"decompressed as \.xz"),
@@ -243,7 +240,7 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "header only": ("a.csv", b"text\n", "is empty"),
     "empty list": ("a.json", b"[]", "is empty"),
     "unknown suffix": ("a.xlsx", b"PK", r"format not recognised from its name; accepted: \.jsonl"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)

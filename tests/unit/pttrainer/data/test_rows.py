@@ -33,6 +33,7 @@ TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "
         ({"instruction": "1+1?", "output": "2"}, "prompt-completion"),
         ({"question": "1+1?", "answer": "2"}, "prompt-answer"),
         ({"prompt": "1+1?", "chosen": "2", "rejected": "3"}, "preference"),
+        ({"": "a cell without a name", "chosen": "2", "rejected": "3"}, "preference"),
         ({"text": "1+1=2"}, "text"),
         ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "prompt-completion"),
     ],
@@ -80,35 +81,23 @@ BAD: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "only blank lines": (["", "  "], {}, "is empty"),
     "invalid JSON": ([{"text": "a"}, {"text": "b"}, '{"text": '], {}, "rows.jsonl line 3: is not valid JSON"),
     "not an object": (['["a"]'], {}, "line 1: is a list; accepted: a JSON object"),
-    "unknown columns": (
-        [{"foo": 1, "bar": 2}],
-        {},
-        "format not recognised from the columns foo, bar; accepted: messages",
-    ),
+    "unknown columns": ([{"foo": 1, "bar": 2}], {},
+     "format not recognised from the columns foo, bar; accepted: messages"),
     "no columns": ([{}], {}, r"from the columns \(none\)"),
     "a later row lacks a column": ([{"text": "a"}, {"txt": "b"}], {}, "line 2: no column 'text'; it has: txt"),
-    "named column that is not there": (
-        [{"prompt": "a", "completion": "b"}],
-        {"columns": Columns(prompt="ask")},
-        r"no column 'ask' \(data.columns.prompt\); it has: prompt, completion",
-    ),
-    "named format that does not fit": (
-        [{"prompt": "a"}],
-        {"format": "prompt-completion"},
-        r"format prompt-completion needs the column completion \(usually completion or response or output\)",
-    ),
+    "named column that is not there": ([{"prompt": "a", "completion": "b"}], {"columns": Columns(prompt="ask")},
+     r"no column 'ask' \(data.columns.prompt\); it has: prompt, completion"),
+    "named format that does not fit": ([{"prompt": "a"}], {"format": "prompt-completion"},
+     r"format prompt-completion needs the column completion \(usually completion or response or output\)"),
     "text that is a number": ([{"text": 3}], {}, "column 'text': is a number; accepted: a string"),
     "text that is null": ([{"text": None}], {}, "column 'text': is null; accepted: a string"),
     "messages that are text": ([{"messages": "hi"}], {}, "column 'messages': is a string; accepted: a list"),
     "no messages": ([{"messages": []}], {}, "is an empty list; accepted: a list of {role, content}"),
     "message without content": ([{"messages": [{"role": "user"}]}], {}, "message 0: accepted: {role, content}"),
-    "unknown role": (
-        [{"messages": [{"role": "human", "content": "hi"}]}],
-        {},
-        "role 'human'; accepted: system, user, assistant, tool",
-    ),
+    "unknown role": ([{"messages": [{"role": "human", "content": "hi"}]}], {},
+     "role 'human'; accepted: system, user, assistant, tool"),
     "prompt that is null": ([{"prompt": None, "completion": "b"}], {}, "column 'prompt': is null; accepted: a string"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -129,5 +118,5 @@ def test_files_that_cannot_be_read_name_the_field(tmp_path: Path, path: str, mes
 
 def test_bytes_that_are_not_utf8_name_the_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
-    with pytest.raises(DataError, match="line 2: is not valid JSON"):
+    with pytest.raises(DataError, match="line 2: is not UTF-8"):
         load(DataSource(uri=f"file://{tmp_path}/rows.jsonl"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pttrainer.data.tokenization import tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 BYTES = tokenizer.byte_tokenizer()
 

@@ -47,28 +47,23 @@ def hermes(name: str, /, **arguments: Any) -> str:
         ("gemma", "[f(a=1)]", [ADD]),
         ("gemma", "[f(a=1), g()]", [ADD, Call("g", {})]),
         ("gemma", "```tool_code\nf(a=1)\n```", [ADD]),
-        (
-            "gemma",
-            "I look it up.\n```tool_code\nprint(f(a=1))\nx = g(b=[1, 'c'])\n```",
-            [ADD, Call("g", {"b": [1, "c"]})],
-        ),
+        ("gemma", "I look it up.\n```tool_code\nprint(f(a=1))\nx = g(b=[1, 'c'])\n```",
+         [ADD, Call("g", {"b": [1, "c"]})]),
         ("gemma", '{"name": "f", "parameters": {"a": 1}}', [ADD]),
         ("gemma", '```json\n{"name": "f", "parameters": {"a": 1}}\n```', [ADD]),
         ("gemma", '[{"name": "f", "parameters": {"a": 1}}, {"name": "g"}]', [ADD, Call("g", {})]),
         ("gemma", "The answer is [4], as f(a=1) says.", []),
         ("gemma", "```python\nf(a=1)\n```", []),
         ("llama", '{"name": "f", "parameters": {"a": 1}}', [ADD]),
-        (
-            "llama",
-            '<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {"a": 1}}',
-            [ADD] * 2,
-        ),
+        ("llama", '<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {"a": 1}}',
+         [ADD] * 2),
         ("llama", 'The answer is {"a": 1}', []),
         ("llama", '{"total": 3}', []),
         ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "123456789"}]', [ADD]),
+        ("mistral", '[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"a": 1}[TOOL_CALLS]f[ARGS]{"a": 1}', [ADD, ADD]),
         ("mistral", "No call.", []),
     ],
-)
+)  # fmt: skip
 def test_calls_are_read_as_the_model_s_family_writes_them(form: str, text: str, calls: list[Call]) -> None:
     assert parse_calls(form, text) == calls
 
@@ -84,6 +79,8 @@ def test_calls_are_read_as_the_model_s_family_writes_them(form: str, text: str, 
         ("llama", '{"name": "f", "parameters": '),
         ("llama", "<|python_tag|>f.call(1)"),
         ("mistral", "[TOOL_CALLS] f"),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{"),
+        ("mistral", "[TOOL_CALLS][ARGS]{}"),
         ("harmony", '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": '),
         ("harmony", "<|channel|>commentary to=functions.f <|constrain|>json"),
         ("harmony", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>[1]<|call|>"),

@@ -26,8 +26,8 @@ def kl(p: np.ndarray, q: np.ndarray) -> float:
 def test_values_by_hand(beta: float) -> None:
     mixture = beta * P + (1 - beta) * Q
     wanted = {0.0: kl(P, Q), 1.0: kl(Q, P)}.get(beta, beta * kl(P, mixture) + (1 - beta) * kl(Q, mixture))
-    found = divergence.jensen_shannon(jnp.log(P), jnp.log(Q), beta)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    values = divergence.jensen_shannon(jnp.log(P), jnp.log(Q), beta)
+    np.testing.assert_allclose(values, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("beta", BETAS)
@@ -157,7 +157,7 @@ def test_what_the_data_say_of_the_teacher_is_worth_what_the_teacher_says() -> No
 
         return jax.jit(jax.value_and_grad(loss))(hidden)
 
-    found, wanted = compared(OfflineTeacher(0.5, chunk=4), {}), compared(Teacher(TINY, 0.5, top_k=7, chunk=4), TEACHER)
+    result, wanted = compared(OfflineTeacher(0.5, chunk=4), {}), compared(Teacher(TINY, 0.5, top_k=7, chunk=4), TEACHER)
     assert wanted[0] > 0.1
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
-    np.testing.assert_allclose(found[1], wanted[1], atol=1e-6)
+    np.testing.assert_allclose(result[0], wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(result[1], wanted[1], atol=1e-6)

@@ -231,8 +231,8 @@ def test_a_clip_is_counted_where_it_takes_effect() -> None:
     def counted(name: str, dual: float | None = None) -> list[list[float]]:
         variant = policy_gradient.VARIANTS[name]
         clip = variant.clip._replace(dual=dual)
-        found = policy_metrics.of_ratio(ratio, advantages, clip, cuts_weight=variant.cuts_weight)
-        means = (found[f"clip_fraction/{side}"] for side in ("low", "high"))
+        metrics = policy_metrics.of_ratio(ratio, advantages, clip, cuts_weight=variant.cuts_weight)
+        means = (metrics[f"clip_fraction/{side}"] for side in ("low", "high"))
         return [np.asarray(mean[0], float)[0].tolist() for mean in means]
 
     assert counted("grpo") == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0]]

@@ -1,7 +1,6 @@
 """The chunked head: values against whole logits, gradients, and what never exists."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from jax import Array
 
+from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.losses.chunking import chunk_size
 
@@ -143,24 +143,18 @@ def test_chunks_shrink_with_batch_and_vocabulary() -> None:
     assert chunk_size(1, 5, 10) == 4
 
 
-def test_logits_of_the_whole_batch_never_exist() -> None:
-    """Shapes of DESIGN's largest case, compiled and not run: temporaries stay under 15% of whole logits."""
-    rows, tokens, vocabulary, width = 8, 1024, 151_936, 896
-    shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-
-    def loss(hidden: Array, head: Array, targets: Array, mask: Array) -> Array:
-        return jnp.sum(token_stats(hidden, head, targets, mask).logps_BT)
-
-    compiled = (
-        jax.jit(jax.grad(loss, (0, 1)))
-        .lower(
-            shape((rows, tokens, width)),
-            shape((vocabulary, width)),
-            jax.ShapeDtypeStruct((rows, tokens), jnp.int32),
-            shape((rows, tokens)),
-        )
-        .compile()
-    )
-    whole_logits = rows * tokens * vocabulary * 4
-    head_gradient = vocabulary * width * 4  # has to exist: it is the result
-    assert compiled.memory_analysis().temp_size_in_bytes - head_gradient < 0.15 * whole_logits
+@pytest.mark.parametrize(
+    ("rows", "length", "words", "devices", "tokens"),
+    [
+        (48, 8192, 128_256, 16, 1536),  # 24,576 tokens a device
+        (32, 4096, 128_256, 8, 1024),
+        (16, 4096, 128_256, 16, 512),  # few tokens: larger chunks would be the most that the step holds
+        (128, 8192, 262_144, 16, 1024),  # at most 1 GB
+    ],
+)
+def test_a_tpus_chunk_grows_with_the_tokens_of_a_device(
+    rows: int, length: int, words: int, devices: int, tokens: int
+) -> None:
+    assert rows * largest_chunk(rows, length, words, devices, "tpu", 4096) // devices == tokens
+    assert rows * largest_chunk(rows, length, words, devices, "tpu") // devices <= 512  # losses of whole rows
+    assert rows * largest_chunk(rows, length, words, devices, "cpu", 4096) * words <= 2**22 * devices

@@ -40,11 +40,11 @@ def log_odds(logp: float) -> float:
 def by_hand(name: str, coefficients: Coefficients) -> list[float]:
     """The formulas of the papers, written out for the two pairs: h is 1.5 and −2.5."""
     beta, share, margin = coefficients
-    found = []
+    losses = []
     for h, ratios, means in ((1.5, (1 / 3, -0.5 / 2), (-1.0, -2.5)), (-2.5, (-0.5 / 4, 2 / 5), (-2.0, -0.8))):
         right, wrong = -math.log(sigmoid(beta * h)), -math.log(sigmoid(-beta * h))
         lead = beta * (means[0] - means[1]) - margin
-        found.append(
+        losses.append(
             {
                 "sigmoid": (1 - share) * right + share * wrong,
                 "robust": ((1 - share) * right - share * wrong) / (1 - 2 * share),
@@ -54,15 +54,15 @@ def by_hand(name: str, coefficients: Coefficients) -> list[float]:
                 "orpo": -means[0] - beta * math.log(sigmoid(log_odds(means[0]) - log_odds(means[1]))),
             }[name]
         )
-    return found
+    return losses
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("coefficients", [Coefficients(0.1), Coefficients(0.5, 0.0, 0.7), Coefficients(2.0, 0.2, 1.0)])
 def test_losses_by_hand(name: str, coefficients: Coefficients) -> None:
     with jax.enable_x64(True):
-        found = of(name, *LOGPS, coefficients, no_refs(name))
-    np.testing.assert_allclose(found, by_hand(name, coefficients), rtol=1e-12)
+        losses = of(name, *LOGPS, coefficients, no_refs(name))
+    np.testing.assert_allclose(losses, by_hand(name, coefficients), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)

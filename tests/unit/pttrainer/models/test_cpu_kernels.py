@@ -70,10 +70,10 @@ def test_processors_with_other_vectors_make_the_same_bits() -> None:
 def test_what_is_not_a_number_stays_where_it_is() -> None:
     x, w = numbers(0, 9, 40), numbers(1, 40, 64)
     x[3, 7], w[5, 33] = np.inf, np.nan
-    found = np.isfinite(multiplied(x, w, AVX512))
+    finite = np.isfinite(multiplied(x, w, AVX512))
     wanted = np.ones((9, 64), bool)
     wanted[3], wanted[:, 33] = False, False
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(finite, wanted)
 
 
 def test_the_tile_is_that_of_the_processor() -> None:
@@ -104,19 +104,19 @@ class Cached(NamedTuple):
         G = len(self.q) // len(self.prompt[0])
         shared = [np.repeat(x, G, axis=0) for x in self.prompt[:2]]
         k, v = np.concatenate([shared[0], self.own[0]], 3), np.concatenate([shared[1], self.own[1]], 2)
-        seen = np.concatenate([self.prompt[2], self.own[2]], 1)[:, None, None]
-        scores = np.where(seen, np.einsum("bkrh,bkhs->bkrs", self.q.astype(np.float64), k), softmax.MASKED_SCORE)
+        visible = np.concatenate([self.prompt[2], self.own[2]], 1)[:, None, None]
+        scores = np.where(visible, np.einsum("bkrh,bkhs->bkrs", self.q.astype(np.float64), k), softmax.MASKED_SCORE)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         return np.einsum("bkrs,bksh->bkrh", weights / weights.sum(-1, keepdims=True), v)
 
 
 def cached(B: int, P: int, K: int, R: int, H: int, S: int, X: int) -> Cached:
     """The first row sees nothing."""
-    seen, shared_seen = np.random.default_rng(0).random((B, S)) < 0.6, np.random.default_rng(1).random((B, X)) < 0.6
-    seen[0], shared_seen[0] = False, False
-    own = numbers(2, B, K, H, S), numbers(3, B, K, S, H), seen
+    mask, prompt_mask = np.random.default_rng(0).random((B, S)) < 0.6, np.random.default_rng(1).random((B, X)) < 0.6
+    mask[0], prompt_mask[0] = False, False
+    own = numbers(2, B, K, H, S), numbers(3, B, K, S, H), mask
     return Cached(
-        numbers(4, B, K, R, H) * np.float32(H**-0.5), own, (numbers(5, P, K, H, X), numbers(6, P, K, X, H), shared_seen)
+        numbers(4, B, K, R, H) * np.float32(H**-0.5), own, (numbers(5, P, K, H, X), numbers(6, P, K, X, H), prompt_mask)
     )
 
 
@@ -151,9 +151,9 @@ def test_a_row_that_is_not_a_number_does_not_harm_others() -> None:
     of = cached(4, 4, 1, 2, 32, 64, 32)
     broken = of._replace(q=of.q.copy())
     broken.q[2] = np.nan
-    found, before = broken.attended(AVX512), of.attended(AVX512)
-    assert np.isnan(found[2]).all()
-    np.testing.assert_array_equal(np.delete(found, 2, 0), np.delete(before, 2, 0))
+    after, before = broken.attended(AVX512), of.attended(AVX512)
+    assert np.isnan(after[2]).all()
+    np.testing.assert_array_equal(np.delete(after, 2, 0), np.delete(before, 2, 0))
 
 
 # How XLA calls: a handler in C's words, so that the seam is tested with threads that fail, or come late.
@@ -175,26 +175,15 @@ class Buffer(Extended):
 
 
 class Version(Extended):
-    _fields_ = (
-        ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
-    )
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int))
 
 
 class Functions(Extended):
-    _fields_ = (
-        ("api_version", Version),
-        ("internal_api", ctypes.c_void_p),
-        ("functions", ctypes.c_void_p * 18),
-    )
+    _fields_ = (("api_version", Version), ("internal_api", ctypes.c_void_p), ("functions", ctypes.c_void_p * 18))
 
 
 class Values(Extended):
-    _fields_ = (
-        ("size", ctypes.c_int64),
-        ("types", ctypes.c_void_p),
-        ("values", ctypes.POINTER(ctypes.c_void_p)),
-    )
+    _fields_ = (("size", ctypes.c_int64), ("types", ctypes.c_void_p), ("values", ctypes.POINTER(ctypes.c_void_p)))
 
 
 class Frame(Extended):
@@ -210,18 +199,11 @@ class Frame(Extended):
 
 
 class Schedule(Extended):
-    _fields_ = (
-        ("ctx", ctypes.c_void_p),
-        ("task", ctypes.c_void_p),
-        ("data", ctypes.c_void_p),
-    )
+    _fields_ = (("ctx", ctypes.c_void_p), ("task", ctypes.c_void_p), ("data", ctypes.c_void_p))
 
 
 class Count(Extended):
-    _fields_ = (
-        ("ctx", ctypes.c_void_p),
-        ("num_threads", ctypes.POINTER(ctypes.c_int64)),
-    )
+    _fields_ = (("ctx", ctypes.c_void_p), ("num_threads", ctypes.POINTER(ctypes.c_int64)))
 
 
 class Destroy(Extended):
@@ -247,20 +229,20 @@ class Pool:
 
         @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Schedule))
         def schedule(arguments: Any) -> int | None:
-            asked = arguments.contents
-            assert (asked.struct_size, asked.ctx) == (ctypes.sizeof(Schedule), CONTEXT)
+            call = arguments.contents
+            assert (call.struct_size, call.ctx) == (ctypes.sizeof(Schedule), CONTEXT)
             if len(self.tasks) == self.takes:
                 return ERROR
-            self.tasks.append((CALLED(asked.task), asked.data))
+            self.tasks.append((CALLED(call.task), call.data))
             return None
 
         @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Count))
         def count(arguments: Any) -> int | None:
-            asked = arguments.contents
-            assert (asked.struct_size, asked.ctx) == (ctypes.sizeof(Count), CONTEXT)
+            call = arguments.contents
+            assert (call.struct_size, call.ctx) == (ctypes.sizeof(Count), CONTEXT)
             if self.threads is None:
                 return ERROR
-            asked.num_threads[0] = self.threads
+            call.num_threads[0] = self.threads
             return None
 
         @ctypes.CFUNCTYPE(None, ctypes.POINTER(Destroy))

@@ -5,7 +5,7 @@ import pytest
 
 from pttrainer.batch import Batch
 from pttrainer.models import ModelConfig, flops
-from pttrainer.models.config import Experts
+from pttrainer.models.config import Chunk, Experts
 from pttrainer.models.lora.adapters import Adapters
 
 SIZES = {"vocab_size": 11, "d_model": 4, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 6, "d_ff": 5}
@@ -33,6 +33,7 @@ def test_packed_examples_do_not_see_each_other() -> None:
 @pytest.mark.parametrize(("length", "window"), [(5, 2), (5, 5), (5, 9), (1, 1), (100, 7)])
 def test_a_window_limits_what_is_seen(length: int, window: int) -> None:
     assert flops.visible_pairs(np.array([length]), window) == sum(min(t + 1, window) for t in range(length))
+    assert flops.visible_pairs(np.array([length]), Chunk(window)) == sum(t % window + 1 for t in range(length))
 
 
 def test_only_local_layers_have_the_window() -> None:
@@ -68,8 +69,8 @@ def test_an_expert_that_all_tokens_use_counts_once_with_its_gate() -> None:
 
 def test_of_adapters_on_experts_the_chosen_count_and_the_routers() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    found = flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
-    assert found == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
+    weights = flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
+    assert weights == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
 
 
 def test_padding_costs_nothing() -> None:

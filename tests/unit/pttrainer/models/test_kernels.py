@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from pttrainer.models.attention import flash_kernels
+from pttrainer.models.attention import flash_kernels, rope, splash_blocks
 from pttrainer.models.attention.dot_product import Scoring, attend_packed, packed_mask, packed_window, query_block
 from pttrainer.models.attention.flash_kernels import Kernel, Problem
+from pttrainer.models.config import Rope
 from pttrainer.runtime.distributed import logical_axes
 
 TOLERANCE = 2e-5
@@ -87,6 +88,50 @@ def test_splash_equals_the_plain_computation(
         np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window", "softcap", "sinks"),
+    [(4, 2, 64, None, None, False), (4, 2, 16, 33, 7.0, True)],
+)
+def test_so_does_its_fused_backward_pass(
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    softcap: float | None,
+    sinks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two blocks a row, so that the kernel's partial gradients of queries are added up."""
+    only = {(kernel, 128, 128): (1, 1) for kernel in ("forward", "fused")}
+    monkeypatch.setitem(splash_blocks.GENERATIONS, "cpu", "this")
+    monkeypatch.setitem(splash_blocks.CYCLES, ("this", 128), only)
+    splash_blocks.tiles_for.cache_clear()
+    inputs = _inputs(np.array(LEFT_PADDED, np.int32), heads, kv_heads, head_dim, sinks)
+    fused = _values_and_gradients(_splash, inputs, window, softcap)
+    assert splash_blocks.tiles_for("cpu", head_dim, 256, window) == ((128, 128), (128, 128), None)
+    splash_blocks.tiles_for.cache_clear()
+    plain = _values_and_gradients(_plain, inputs, window, softcap)
+    for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("device", "head_dim", "length", "window", "tiles"),
+    [
+        ("TPU v6 lite", 128, 8192, None, ((1024, 512), (1024, 1024), None)),
+        ("TPU v5", 128, 4096, None, ((512, 512), (1024, 1024), None)),
+        ("TPU v5", 128, 4096, 512, ((512, 512), (512, 512), (512, 512))),  # a window makes small tiles cheaper
+        ("TPU v5 lite", 64, 384, None, ((128, 128), (128, 128), None)),  # 128 alone divides the row
+        ("TPU v6 lite", 128, 65536, None, ((1024, 512), (1024, 1024), (1024, 512))),  # too many partial gradients
+        ("TPU v4", 128, 2048, None, ((512, 512), (512, 512), (512, 512))),  # not measured
+    ],
+)
+def test_splash_takes_the_cheapest_tiles_of_the_table(
+    device: str, head_dim: int, length: int, window: int | None, tiles: splash_blocks.Tiles
+) -> None:
+    assert splash_blocks.tiles_for(device, head_dim, length, window) == tiles
+
+
 @pytest.mark.parametrize(("shape", "kv_heads"), [((2, 2, 2, 1), 2), ((1, 2, 4, 1), 2), ((2, 1, 4, 1), 4)])
 def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], kv_heads: int) -> None:
     segments = np.array([PACKED[0], PACKED[1], LEFT_PADDED[0], LEFT_PADDED[1]], np.int32)
@@ -99,6 +144,18 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
         fused = _values_and_gradients(_splash, inputs, 20, None)
     for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rotating_by_a_product_gives_the_same_bits(dtype: str) -> None:
+    x, pull = (jax.random.normal(jax.random.key(i), (2, 7, 3, 16)).astype(dtype) for i in (0, 1))
+    cos, sin = rope.rotation(Rope(10_000.0), 16, jnp.arange(14).reshape(2, 7))
+    np.testing.assert_array_equal(rope.rotate_by_product(x, cos, sin), rope.rotate(x, cos, sin))
+    ours, halves = (
+        jax.vjp(lambda x, rotate=rotate: rotate(x, cos, sin), x)[1](pull)[0]
+        for rotate in (rope.rotate_by_product, rope.rotate)
+    )
+    np.testing.assert_array_equal(ours, halves)
 
 
 def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

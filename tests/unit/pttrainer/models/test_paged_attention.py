@@ -98,38 +98,38 @@ def test_the_kernel_equals_the_plain_computation(
 ) -> None:
     """A token of each of two samples that share a prompt; before it, the rows have said 0, 5, 9 … tokens."""
     _interpretable(monkeypatch, heads // kv_heads)
-    said_B = np.array([0, 5, 9, 7, 15, 1])
-    inputs = _inputs(heads, kv_heads, head_dim, said_B)
+    written_B = np.array([0, 5, 9, 7, 15, 1])
+    inputs = _inputs(heads, kv_heads, head_dim, written_B)
     scoring = Scoring(head_dim**-0.5, softcap)
     with pltpu.force_tpu_interpret_mode():
-        paged = jax.jit(partial(_paged, said_B, window, scoring))(*inputs)
-    np.testing.assert_allclose(paged, jax.jit(partial(_plain, said_B, window, scoring))(*inputs), atol=2e-6)
+        paged = jax.jit(partial(_paged, written_B, window, scoring))(*inputs)
+    np.testing.assert_allclose(paged, jax.jit(partial(_plain, written_B, window, scoring))(*inputs), atol=2e-6)
 
 
-def _paged(said_B: Any, window: int | None, scoring: Scoring, prompts: Any, q: Any, own: Any, now_B1: Any) -> Any:
+def _paged(written_B: Any, window: int | None, scoring: Scoring, prompts: Any, q: Any, own: Any, now_B1: Any) -> Any:
     """The rows' tokens are written to pages before the new one, which `attend` writes itself."""
     cached = paged_kv_cache.share(prompts, 2, 16)
     table_BJ = paged_kv_cache.table(cached)
     k_BTKH, v_BTKH = own.k_BKHS.transpose(0, 3, 1, 2), own.v_BKSH.transpose(0, 2, 1, 3)
-    written = paged_kv_cache.write(cached.layers[0][0], k_BTKH, v_BTKH, table_BJ, _said(said_B))
-    new = (jnp.take_along_axis(x, said_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH))
+    written = paged_kv_cache.write(cached.layers[0][0], k_BTKH, v_BTKH, table_BJ, _positions(written_B))
+    new = (jnp.take_along_axis(x, written_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH))
     return paged_kernel.attend((q, *new), written[None], table_BJ, now_B1, window, scoring)[0]
 
 
-def _plain(said_B: Any, window: int | None, scoring: Scoring, prompts: Any, q: Any, own: Any, now_B1: Any) -> Any:
-    own_mask = cached_mask(now_B1, _said(said_B + 1), window)
+def _plain(written_B: Any, window: int | None, scoring: Scoring, prompts: Any, q: Any, own: Any, now_B1: Any) -> Any:
+    own_mask = cached_mask(now_B1, _positions(written_B + 1), window)
     prompt_mask = cached_mask(now_B1, jnp.repeat(prompts.positions_BS, 2, axis=0), window)
     return attend_shared(q, own, own_mask, prompts.layers[0], prompt_mask, scoring)
 
 
-def _said(count_B: np.ndarray) -> jax.Array:
+def _positions(count_B: np.ndarray) -> jax.Array:
     """Positions of so many tokens of each row, in 16 slots."""
     slots_BS = np.repeat(LENGTHS, 2)[:, None] + np.arange(16)
     return jnp.asarray(np.where(np.arange(16) < count_B[:, None], slots_BS, kv.EMPTY))
 
 
 def _inputs(
-    heads: int, kv_heads: int, head_dim: int, said_B: np.ndarray
+    heads: int, kv_heads: int, head_dim: int, written_B: np.ndarray
 ) -> tuple[kv.KVCache, jax.Array, kv.LayerKV, jax.Array]:
     random = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(random.standard_normal(shape), jnp.float32)  # noqa: E731
@@ -138,7 +138,7 @@ def _inputs(
     layer = kv.to_slots(*(draw(3, 20, kv_heads, head_dim) for _ in range(2)))
     prompts = kv.KVCache((layer,), positions_PS, jnp.int32(20))
     own = kv.to_slots(*(draw(6, 16, kv_heads, head_dim) for _ in range(2)))
-    return prompts, draw(6, 1, heads, head_dim), own, jnp.asarray(np.repeat(LENGTHS, 2) + said_B)[:, None]
+    return prompts, draw(6, 1, heads, head_dim), own, jnp.asarray(np.repeat(LENGTHS, 2) + written_B)[:, None]
 
 
 def _interpretable(monkeypatch: pytest.MonkeyPatch, queries: int) -> None:
@@ -196,8 +196,9 @@ def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
 ) -> None:
     """Two samples of a prompt stand on one of three devices and share its pages, or on either of two."""
     monkeypatch.setattr(paged_kernel, "_kernel", _gathered)
-    said_B, kept_B, scoring = np.array([0, 5, 9, 7, 15, 1]), np.array([5, 0, 3, 2, 4, 1])[: 2 * devices], Scoring(0.25)
-    prompts, q, own, now_B1 = _inputs(4, 2, 16, said_B)
+    written_B, kept_B = np.array([0, 5, 9, 7, 15, 1]), np.array([5, 0, 3, 2, 4, 1])[: 2 * devices]
+    scoring = Scoring(0.25)
+    prompts, q, own, now_B1 = _inputs(4, 2, 16, written_B)
     k_BTKH, v_BTKH = own.k_BKHS.transpose(0, 3, 1, 2), own.v_BKSH.transpose(0, 2, 1, 3)
 
     def attend(cached: paged_kv_cache.PagedCache, *inputs: Any) -> tuple[Any, paged_kv_cache.PagedCache]:
@@ -210,9 +211,9 @@ def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
     @jax.jit
     def all_and_some() -> tuple[Any, Any]:
         _, cached = attend(
-            paged_kv_cache.share(prompts, 2, 16), jnp.repeat(q, 16, axis=1), k_BTKH, v_BTKH, _said(said_B)
+            paged_kv_cache.share(prompts, 2, 16), jnp.repeat(q, 16, axis=1), k_BTKH, v_BTKH, _positions(written_B)
         )
-        new = (q, *(jnp.take_along_axis(x, said_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH)), now_B1)
+        new = (q, *(jnp.take_along_axis(x, written_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH)), now_B1)
         cached = paged_kv_cache.grow(cached, 32)
         fewer = paged_kv_cache.select_rows(cached, jnp.asarray(kept_B))
         assert paged_kv_cache.capacity(cached) == paged_kv_cache.capacity(fewer) == 32
@@ -220,7 +221,7 @@ def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
 
     with jax.set_mesh(sharding.make_mesh((devices,), jax.devices()[:devices])):
         every, some = all_and_some()
-    plain = np.asarray(jax.jit(partial(_plain, said_B, None, scoring))(prompts, q, own, now_B1))
+    plain = np.asarray(jax.jit(partial(_plain, written_B, None, scoring))(prompts, q, own, now_B1))
     np.testing.assert_allclose(every, plain, atol=2e-6)
     np.testing.assert_allclose(some, plain[kept_B], atol=2e-6)
 

@@ -20,7 +20,7 @@ from pttrainer.models.loading.peft_adapters import differences, open_initial_ada
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.weights.safetensors_file import read_header, write_header
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, adapters.ATTENTION + adapters.MLP))
 THEIRS = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_rslora": False, "bias": "none",
@@ -60,10 +60,10 @@ def test_an_export_is_read_back_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_adapters_in_half_precision_become_float32(tmp_path: Path) -> None:
-    rewritten(exported(tmp_path), lambda found: {name: x.astype(ml_dtypes.bfloat16) for name, x in found.items()})
-    found = opened(tmp_path)
-    jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, rtol=2**-8), found, trained())
-    assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype(np.float32)}
+    rewritten(exported(tmp_path), lambda tensors: {name: x.astype(ml_dtypes.bfloat16) for name, x in tensors.items()})
+    tensors = opened(tmp_path)
+    jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, rtol=2**-8), tensors, trained())
+    assert {x.dtype for x in jax.tree.leaves(tensors)} == {np.dtype(np.float32)}
 
 
 def test_what_fits_has_no_differences_also_by_whole_names() -> None:
@@ -102,9 +102,9 @@ def test_what_peft_would_compute_otherwise_is_refused(field: str, value: Any) ->
 def test_missing_extra_and_misshapen_tensors_are_one_error(tmp_path: Path) -> None:
     start = "base_model.model.model.layers.1."
 
-    def change(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        missing = {name: x for name, x in found.items() if name != f"{start}mlp.up_proj.lora_A.weight"}
-        small = found[f"{start}self_attn.q_proj.lora_B.weight"][:-1]
+    def change(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        missing = {name: x for name, x in tensors.items() if name != f"{start}mlp.up_proj.lora_A.weight"}
+        small = tensors[f"{start}self_attn.q_proj.lora_B.weight"][:-1]
         return {**missing, f"{start}self_attn.q_proj.lora_B.weight": small, f"{start}mlp.router.lora_A.weight": small}
 
     rewritten(exported(tmp_path), change)

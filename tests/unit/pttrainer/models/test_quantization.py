@@ -28,13 +28,13 @@ from pttrainer.models.loading import model_loader
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.quantization.quantize import Format, QuantizationErrors
-from pttrainer.models.weights import load_save
+from pttrainer.models.weights import load as weights_loading
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.decode_loop import Decoding, jitted
 from pttrainer.rollout.native.prefill import PaddedPrompts
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step
@@ -143,8 +143,8 @@ def load(
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     errors, whole = QuantizationErrors(), model.unquantised.abstract()
     assert model.quantization is not None
-    quantizing = load_save.Quantizing(model.quantization, errors)
-    return load_save.load(model.config, directory, whole, where, "", quantizing), errors
+    quantizing = weights_loading.Quantizing(model.quantization, errors)
+    return weights_loading.load(model.config, directory, whole, where, "", quantizing), errors
 
 
 def whole(model: Model, params: Params) -> Params:
@@ -185,12 +185,16 @@ def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, 
         assert 0.0 < error < (0.11 if kind == "nf4" else 0.012)
     tokens, *short = examples(raw)
     (got_TV,) = forward(model, read, [plain(tokens, LENGTH)])
-    (wanted_TV,) = forward(base, stands_for, [plain(tokens, LENGTH)])
+    (likeliest,) = greedy(model, read, short[:1], 24)
+    rows = [plain(tokens, LENGTH), plain(np.concatenate([short[0], likeliest]), LENGTH)]
+    wanted_TV, continued_TV = forward(base, stands_for, rows)
     np.testing.assert_allclose(got_TV, wanted_TV, atol=1e-4)
-    np.testing.assert_array_equal(greedy(model, read, short[:1], 24), greedy(base, stands_for, short[:1], 24))
+    np.testing.assert_array_equal(likeliest, continued_TV[len(short[0]) - 1 :][:24].argmax(-1))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("deepseek-v3", "nf4"), ("gpt-oss", "int8")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama-3.1", "nf4"), ("deepseek-v3", "nf4"), ("phi-4", "nf4"), ("gpt-oss", "int8")]
+)
 def test_eight_devices_read_the_parts_that_one_does(name: str, kind: Format, tmp_path: Path) -> None:
     model = dataclasses.replace(load_model(write_checkpoint(tmp_path, CASES[name]))[0], quantization=kind)
     alone, _ = load(tmp_path, model)
@@ -210,7 +214,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
     plain_model, _ = load_model(tmp_path)
     model, most = dataclasses.replace(plain_model, quantization="nf4"), 0
     del plain_model, _
-    read, before = load_save._read, sum(x.nbytes for x in jax.live_arrays())
+    read, before = weights_loading.read_weight, sum(x.nbytes for x in jax.live_arrays())
 
     def watched(checkpoint: Any, weight: Any) -> Any:
         nonlocal most
@@ -218,7 +222,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
         most = max(most, sum(x.nbytes for x in jax.live_arrays()) - before)
         return tensor
 
-    monkeypatch.setattr(load_save, "_read", watched)
+    monkeypatch.setattr(weights_loading, "read_weight", watched)
     params, _ = load(tmp_path, model)
     parts = sum(x.nbytes for x in jax.tree.leaves(params))
     tensors = sum(x.size * 4 for x in jax.tree.leaves(model.unquantised.abstract()))
@@ -248,9 +252,9 @@ def test_a_train_step_never_holds_more_than_the_parts_and_a_layer(remat: Any) ->
 
     base = memory(None)
     for kind, share in (("nf4", 4.2 / 32), ("int8", 8.2 / 32)):
-        found = memory(kind)  # type: ignore[arg-type]
-        assert found.argument_size_in_bytes < base.argument_size_in_bytes - (1 - share) * WHOLE_BYTES
-        assert found.temp_size_in_bytes < base.temp_size_in_bytes + WHOLE_BYTES / 8
+        analysis = memory(kind)  # type: ignore[arg-type]
+        assert analysis.argument_size_in_bytes < base.argument_size_in_bytes - (1 - share) * WHOLE_BYTES
+        assert analysis.temp_size_in_bytes < base.temp_size_in_bytes + WHOLE_BYTES / 8
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -291,8 +295,7 @@ def trained(kind: Format, shape: tuple[int, int, int, int], micro: int | None = 
     return losses, jax.device_get(state.params)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize(("shape", "micro"), [((1, 8, 1, 1), None), ((2, 2, 2, 1), 4), ((2, 2, 1, 2), None)])
+@pytest.mark.parametrize(("kind", "shape", "micro"), [("nf4", (2, 2, 2, 1), 4), ("int8", (2, 2, 1, 2), None)])
 def test_eight_devices_train_on_quantised_weights_as_one_does(
     kind: Format, shape: tuple[int, int, int, int], micro: int | None
 ) -> None:
@@ -303,8 +306,7 @@ def test_eight_devices_train_on_quantised_weights_as_one_does(
     jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), params, wanted)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["llama-3.1", "qwen-3-moe"])
+@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "int8")])
 def test_the_merged_export_is_the_numbers_and_the_adapters_in_float32(name: str, kind: Format, tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", CASES[name])
     plain_model, _ = load_model(base)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.builders.peers.models import CASES
+from tests.builders.trainer import specs
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from pttrainer.algorithms import grpo, prompt_sharing
@@ -44,13 +45,13 @@ def model(family: str) -> Model:
 def batch(vocabulary: int, shared: int | None) -> Batch:
     """Groups with advantages, old log-probs and a reference that differ from token to token, not with the layout."""
     random = np.random.default_rng(0)
-    found = []
+    sampled = []
     for prompt, longest in LENGTHS:
         question = Question([int(x) for x in random.integers(0, vocabulary, prompt)], "", {})
         lengths = [max(longest - sample, 1) for sample in range(SAMPLES)]
-        found.append(Group(question, [sample_of(random.integers(0, vocabulary, n)) for n in lengths]))
+        sampled.append(Group(question, [sample_of(random.integers(0, vocabulary, n)) for n in lengths]))
     advantages = random.normal(size=(PROMPTS, SAMPLES))
-    laid = groups.lay_out(found, advantages, pad_id=0, length=64, shared=shared)
+    laid = groups.lay_out(sampled, advantages, pad_id=0, length=64, shared=shared)
     noise = random.normal(size=int(laid.mask_BT.sum())).astype(np.float32)
     reference = np.zeros_like(laid.mask_BT)
     reference[laid.mask_BT > 0] = laid.sampler_logps_BT[laid.mask_BT > 0] + 0.1 * noise
@@ -63,17 +64,11 @@ def sample_of(tokens: np.ndarray) -> Sample:
 
 
 def spec(**changes: Any) -> PostTrainJobSpec:
-    made: dict[str, Any] = {
-        "model": {"uri": "random://tiny"},
-        "algorithm": {"grpo": {"loss": "gspo-token", "groupSize": SAMPLES, "beta": 0.04}},
-        "data": {"train": {"uri": "file:///none"}},
-        "rewards": [{"builtin": "gsm8k"}],
-        "training": {"steps": 1, "batchSize": PROMPTS * SAMPLES, **changes.pop("training", {})},
-        "rollout": {"maxNewTokens": 16, **changes.pop("rollout", {})},
-        "accelerator": {"type": "cpu-1"},
-        "output": {"uri": "file:///none"},
-    }
-    return PostTrainJobSpec.model_validate(made | changes)
+    grpo = {"loss": "gspo-token", "groupSize": SAMPLES, "beta": 0.04}
+    sizes = {"steps": 1, "batch_size": PROMPTS * SAMPLES, "sequence_length": 1024}
+    training = sizes | changes.pop("training", {})
+    rollout = {"maxNewTokens": 16, **changes.pop("rollout", {})}
+    return specs.tiny(**{"algorithm": {"grpo": grpo}, "training": training, "rollout": rollout, **changes})
 
 
 @lru_cache

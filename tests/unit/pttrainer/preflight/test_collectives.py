@@ -32,10 +32,10 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 
 def test_a_loop_counts_its_turns_and_a_conditional_its_costliest_branch() -> None:
-    found = collectives(PROGRAM, devices_per_slice=4)
+    traffic = collectives(PROGRAM, devices_per_slice=4)
     gathered = 1024 * 512 * 2 * 3 // 4
     summed = 2 * 4000 * 3 // 4
-    assert found == [
+    assert traffic == [
         Traffic("all-gather", 32, 32 * gathered),
         Traffic("all-reduce", 33, 32 * summed + 4096),  # and the one over pairs; alone or tiny ones are not traffic
     ]

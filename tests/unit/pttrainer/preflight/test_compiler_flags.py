@@ -7,6 +7,7 @@ from ptapi.accelerators import compiler_flags
 from pttrainer.runtime.distributed.processes import prepare_environment
 
 SUMS = "--xla_tpu_enable_sparse_core_collective_offload_all_reduce"
+GATHERS = "--xla_tpu_enable_async_collective_fusion_fuse_all_gather"
 WINDOWS = "xla_jf_spmd_threshold_for_windowed_einsum_mib"
 
 
@@ -26,13 +27,19 @@ def test_sums_stay_off_the_sparse_cores_where_libtpu_cannot_compile_them(type: s
 
 @pytest.mark.parametrize("type", ["v5p-16", "v6e-16"])
 def test_windowed_einsums_are_off_where_they_cost_time(type: str) -> None:
-    assert init_args(type) == [f"--{WINDOWS}=1000000"]
+    assert f"--{WINDOWS}=1000000" in init_args(type)
+
+
+@pytest.mark.parametrize(("type", "is_hidden"), [("v5p-16", True), ("v6e-16", True), ("v5e-16", False)])
+def test_gathers_run_inside_products_where_that_was_measured(type: str, is_hidden: bool) -> None:
+    assert (f"{GATHERS}=true" in init_args(type)) is is_hidden
 
 
 def test_a_jobs_flags_override_ours_and_its_environment_overrides_both() -> None:
     own = [f"--{WINDOWS}=0", "--xla_tpu_scoped_vmem_limit_kib=98304"]
-    assert init_args("v6e-16", xla_flags=own) == own
-    assert init_args("v6e-16", f"--{WINDOWS}=7", xla_flags=own) == [own[1], f"--{WINDOWS}=7"]
+    ours = [word for word in init_args("v6e-16") if WINDOWS not in word]
+    assert init_args("v6e-16", xla_flags=own) == [own[0], *ours, own[1]]
+    assert init_args("v6e-16", f"--{WINDOWS}=7", xla_flags=own) == [*ours, own[1], f"--{WINDOWS}=7"]
 
 
 def test_every_flag_says_why_it_is_there_and_where_it_comes_from() -> None:

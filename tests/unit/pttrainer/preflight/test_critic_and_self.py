@@ -76,9 +76,9 @@ def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(
     training = {"batchSize": 2, "sequenceLength": 32, "ema": {}, "lora": {"rank": 4}}
     of = shapes_of(spec("tiny", "cpu-1", algorithm="distill", options=options, **training))
     assert total(of.arguments.teacher) == copies * total(of.arguments.params)
-    found = [Group(replace(QUESTION, teacher_tokens=QUESTION.tokens), [ANSWER])] * 2
-    laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
-    assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher_rows(laid, found, 0))
+    sampled = [Group(replace(QUESTION, teacher_tokens=QUESTION.tokens), [ANSWER])] * 2
+    laid = groups.lay_out(sampled, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
+    assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher_rows(laid, sampled, 0))
 
 
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:

@@ -24,12 +24,12 @@ Answers = Mapping[tuple[str, str], float | str]
 """By program and level: the peak as a share of the chip, negative where it is refused; or why there is no answer."""
 
 
-def told(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> list[tuple[str, str]]:
+def compiles(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> list[tuple[str, str]]:
     """What the compiler is asked for."""
-    asked: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
     def compile_in_child(of: JobShapes, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
-        asked.append((name, level))
+        calls.append((name, level))
         share = answers[name, level]
         if isinstance(share, str):
             return share
@@ -37,7 +37,7 @@ def told(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> list[tuple[str, s
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize(
@@ -56,23 +56,23 @@ def test_the_compile_that_training_uses_decides_whatever_the_formula_says(
     monkeypatch: pytest.MonkeyPatch, fast: float, full: float | None, fits: bool, computed: float
 ) -> None:
     answers = {(TRAIN_STEP, "fast"): fast} | ({} if full is None else {(TRAIN_STEP, "full"): full})
-    asked, memory = told(monkeypatch, answers), formula.memory
+    calls, memory = compiles(monkeypatch, answers), formula.memory
 
     def other(of: JobShapes) -> formula.Memory:
-        found = memory(of)
-        peak = int(computed * found.available)
+        exact = memory(of)
+        peak = int(computed * exact.available)
         return formula.Memory(
-            found.program.__class__(TRAIN_STEP, "formula", computed <= 1, peak, 0, 0, 0), [], [], peak, found.available
+            exact.program.__class__(TRAIN_STEP, "formula", computed <= 1, peak, 0, 0, 0), [], [], peak, exact.available
         )
 
     monkeypatch.setattr(formula, "memory", other)
     monkeypatch.setattr("pttrainer.preflight.advice.changes.options", lambda *of: [])
     monkeypatch.setattr("pttrainer.preflight.advice.changes.smallest", lambda *of: [])
-    said = judge(job(**ONE))
-    assert said.fits is fits
-    assert said.stage == ("fast" if full is None else "full")
-    assert asked == list(answers)
-    assert outcome(said) == ("Fits" if fits else "DoesNotFit")
+    verdict = judge(job(**ONE))
+    assert verdict.fits is fits
+    assert verdict.stage == ("fast" if full is None else "full")
+    assert calls == list(answers)
+    assert outcome(verdict) == ("Fits" if fits else "DoesNotFit")
 
 
 def referred() -> PostTrainJob:
@@ -89,15 +89,15 @@ def test_what_lies_beside_the_step_counts_where_it_is_asked_whether_the_fast_com
     beside = resident.total(buffers) / tpu_topology.usable_bytes(of.slice)
     assert 0.03 < beside < 0.05
     scored = {(SCORING, "fast"): 0.1}
-    room = told(monkeypatch, {(TRAIN_STEP, "fast"): 0.75, **scored})
+    room = compiles(monkeypatch, {(TRAIN_STEP, "fast"): 0.75, **scored})
     assert judge(referred()).fits
     assert room == [(TRAIN_STEP, "fast"), (SCORING, "fast")]
     # Alone it has room, with the reference it has not, and what full optimisation takes is not there any more.
-    told(monkeypatch, {(TRAIN_STEP, "fast"): 0.79, (TRAIN_STEP, "full"): 0.97, **scored})
-    said = judge(referred())
-    assert (said.fits, said.stage, said.peak_during) == (False, "full", TRAIN_STEP)
-    assert all(one.fits for one in said.programs)
-    told(monkeypatch, {(TRAIN_STEP, "fast"): 0.79, (TRAIN_STEP, "full"): 1 - beside - 0.001, **scored})
+    compiles(monkeypatch, {(TRAIN_STEP, "fast"): 0.79, (TRAIN_STEP, "full"): 0.97, **scored})
+    verdict = judge(referred())
+    assert (verdict.fits, verdict.stage, verdict.peak_during) == (False, "full", TRAIN_STEP)
+    assert all(one.fits for one in verdict.programs)
+    compiles(monkeypatch, {(TRAIN_STEP, "fast"): 0.79, (TRAIN_STEP, "full"): 1 - beside - 0.001, **scored})
     assert judge(referred()).fits
 
 
@@ -107,21 +107,21 @@ def test_a_scoring_pass_that_may_or_may_not_fit_is_compiled_as_it_will_run(monke
     beside = resident.total(resident.during(resident.resident_buffers(of), "train")) + held
     share = 1 - beside / tpu_topology.usable_bytes(of.slice)
     answers = {(TRAIN_STEP, "fast"): 0.5, (SCORING, "fast"): share + 0.02, (SCORING, "full"): share - 0.001}
-    asked = told(monkeypatch, answers)
+    calls = compiles(monkeypatch, answers)
     assert judge(referred()).fits
-    assert asked == list(answers)
-    told(monkeypatch, {**answers, (SCORING, "full"): share + 0.001})
-    said = judge(referred())
-    assert (said.fits, said.peak_during) == (False, SCORING)
+    assert calls == list(answers)
+    compiles(monkeypatch, {**answers, (SCORING, "full"): share + 0.001})
+    verdict = judge(referred())
+    assert (verdict.fits, verdict.peak_during) == (False, SCORING)
 
 
 def test_without_the_compile_that_could_tell_a_job_is_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     late = "the TPU compiler was stopped after 9 s"
-    told(monkeypatch, {(TRAIN_STEP, "fast"): -1.05, (TRAIN_STEP, "full"): late})
-    said = judge(job(**ONE))
-    assert (said.fits, said.stage, outcome(said)) == (False, "fast", "Undecided")
-    assert said.notes == [f"train step, full compile: {late}"]
-    told(monkeypatch, {(TRAIN_STEP, "fast"): late})
+    compiles(monkeypatch, {(TRAIN_STEP, "fast"): -1.05, (TRAIN_STEP, "full"): late})
+    verdict = judge(job(**ONE))
+    assert (verdict.fits, verdict.stage, outcome(verdict)) == (False, "fast", "Undecided")
+    assert verdict.notes == [f"train step, full compile: {late}"]
+    compiles(monkeypatch, {(TRAIN_STEP, "fast"): late})
     roomy = judge(job(**ONE))
     assert (roomy.stage, outcome(roomy)) == ("formula", "Fits")
     assert roomy.notes == [f"train step, fast compile: {late}; the formula answers instead"]
@@ -129,57 +129,55 @@ def test_without_the_compile_that_could_tell_a_job_is_not_failed(monkeypatch: py
 
 def test_the_formula_alone_says_where_it_cannot_tell() -> None:
     words = "within the formula's error of what a chip has: only the compiler can tell"
-    for least, most, is_said in ((0.5, 0.9, False), (0.9, 1.0, True), (1.0, 1.15, True), (1.15, 1.5, False)):
-        assert (words in judge(near(least, most), "formula").notes) is is_said
+    for least, most, is_noted in ((0.5, 0.9, False), (0.9, 1.0, True), (1.0, 1.15, True), (1.15, 1.5, False)):
+        assert (words in judge(near(least, most), "formula").notes) is is_noted
 
 
 def test_a_job_that_fits_by_a_hair_needs_no_change_although_the_formula_refuses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = near(1.0, HIGH)
-    told(monkeypatch, {(TRAIN_STEP, "fast"): -1.01, (TRAIN_STEP, "full"): 0.999})
-    found = fit(asked)
-    assert (found.change.settings, found.refused, found.confirmed_by) == ({}, [], "full compile")
-    assert found.change.peak == int(0.999 * found.change.available)
+    refused = near(1.0, HIGH)
+    compiles(monkeypatch, {(TRAIN_STEP, "fast"): -1.01, (TRAIN_STEP, "full"): 0.999})
+    answer = fit(refused)
+    assert (answer.change.settings, answer.refused, answer.confirmed_by) == ({}, [], "full compile")
+    assert answer.change.peak == int(0.999 * answer.change.available)
 
 
 def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the_formula_accepts_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = near(LOW, 1.0)
-    seen = {"count": 0}
+    accepted = near(LOW, 1.0)
 
     def compile_in_child(of: JobShapes, name: str, level: str, limit_s: float | None = None) -> result.Answer:
-        seen["count"] += 1
         # The compiler needs a tenth more than the formula says.
         peak = int(1.1 * formula.memory(of).peak)
         return {name: Compiled(peak <= tpu_topology.usable_bytes(of.slice), 1.0, peak=peak)}
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
-    found = fit(asked)
-    assert [each.settings for each in found.refused] == [{}]
-    assert list(found.change.settings) == ["training.microBatchSize"]
-    assert found.change.peak <= found.change.available
+    answer = fit(accepted)
+    assert [each.settings for each in answer.refused] == [{}]
+    assert list(answer.change.settings) == ["training.microBatchSize"]
+    assert answer.change.peak <= answer.change.available
 
 
 def test_what_a_refused_job_is_told_to_change_fits_by_the_formula_as_the_compiler_corrected_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = near(LOW, 1.0)
-    of = shapes_of(asked.spec)
-    told(monkeypatch, {(TRAIN_STEP, "fast"): -1.02, (TRAIN_STEP, "full"): -1.01})
-    said = judge(asked)
-    factor = 1.01 * said.available / formula.memory(of).peak
-    assert said.factor == pytest.approx(factor)
+    accepted = near(LOW, 1.0)
+    of = shapes_of(accepted.spec)
+    compiles(monkeypatch, {(TRAIN_STEP, "fast"): -1.02, (TRAIN_STEP, "full"): -1.01})
+    verdict = judge(accepted)
+    factor = 1.01 * verdict.available / formula.memory(of).peak
+    assert verdict.factor == pytest.approx(factor)
     assert factor > 1.01
-    assert all(option.fits is (option.peak <= option.available) for option in said.options)
-    change = next(option for option in said.options if option.fits)
+    assert all(option.fits is (option.peak <= option.available) for option in verdict.options)
+    change = next(option for option in verdict.options if option.fits)
     computed = formula.memory(shapes_of(changed(of.spec, change.settings))).peak
     assert change.peak == pytest.approx(factor * computed)
     # By the formula alone it would have been this very slice.
-    assert of.slice.describe() not in [option.change for option in said.smallest]
-    assert f"by the formula times {factor:.3f}, as the compiler said of the job" in text(said)
+    assert of.slice.describe() not in [option.change for option in verdict.smallest]
+    assert f"by the formula times {factor:.3f}, as the compiler said of the job" in text(verdict)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +192,10 @@ def test_what_a_refused_job_is_told_to_change_fits_by_the_formula_as_the_compile
 def test_the_sentence_tells_apart_what_a_hair_divides(
     monkeypatch: pytest.MonkeyPatch, share: float, words: str
 ) -> None:
-    told(monkeypatch, {(TRAIN_STEP, "fast"): 1.0, (TRAIN_STEP, "full"): share})
-    said = judge(job(**ONE))
-    assert said.line().startswith(words)
-    assert summarize(said).line.startswith(words.partition(": ")[2])
+    compiles(monkeypatch, {(TRAIN_STEP, "fast"): 1.0, (TRAIN_STEP, "full"): share})
+    verdict = judge(job(**ONE))
+    assert verdict.line().startswith(words)
+    assert summarize(verdict).line.startswith(words.partition(": ")[2])
 
 
 LOW, HIGH = 0.93, 1.07
@@ -206,8 +204,8 @@ LOW, HIGH = 0.93, 1.07
 def near(least: float, most: float) -> PostTrainJob:
     """A job whose peak by the formula is that share of a chip."""
     for rows in range(8, 512, 8):
-        asked = job(**{**ONE, "batchSize": rows})
-        memory = formula.memory(shapes_of(asked.spec))
+        candidate = job(**{**ONE, "batchSize": rows})
+        memory = formula.memory(shapes_of(candidate.spec))
         if least < memory.peak / memory.available < most:
-            return asked
+            return candidate
     raise AssertionError("no such job")

@@ -17,16 +17,16 @@ CASES = [case for case in benchmark.CASES if case.name in MEASURED]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_formula_is_within_a_tenth_of_the_compiler(case: Any) -> None:
-    found = formula.memory(benchmark.subject_of(case)).program
-    assert found.peak / 2**30 == pytest.approx(MEASURED[case.name]["peak"], rel=0.10)
+    program = formula.memory(benchmark.subject_of(case)).program
+    assert program.peak / 2**30 == pytest.approx(MEASURED[case.name]["peak"], rel=0.10)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_arguments_are_exact(case: Any) -> None:
     """Tiles that small arrays do not fill included."""
-    found = formula.memory(benchmark.subject_of(case)).program
+    program = formula.memory(benchmark.subject_of(case)).program
     if MEASURED[case.name]["fits"]:
-        assert found.arguments / 2**30 == pytest.approx(MEASURED[case.name]["arguments"], rel=0.002)
+        assert program.arguments / 2**30 == pytest.approx(MEASURED[case.name]["arguments"], rel=0.002)
 
 
 def test_the_table_of_the_docs_is_that_of_the_formula() -> None:
@@ -52,8 +52,8 @@ def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_
 
 def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -> None:
     def peak(**fields: Any) -> int:
-        asked = {"accelerator": "v5p-16", "batchSize": 64, "sequenceLength": 4096} | fields
-        return formula.memory(shapes_of(spec("llama3.1-8b", **asked))).peak
+        wanted = {"accelerator": "v5p-16", "batchSize": 64, "sequenceLength": 4096} | fields
+        return formula.memory(shapes_of(spec("llama3.1-8b", **wanted))).peak
 
     assert peak(microBatchSize=8) < peak(microBatchSize=32) < peak()
     assert peak(accelerator="v5p-32") < peak()
@@ -67,11 +67,24 @@ def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() ->
         parts = formula.memory(shapes_of(spec("qwen3-4b", "v4-8", **fields))).parts
         return next(part.bytes for part in parts if part.name == "activations kept for the backward pass")
 
-    stream, products = 2560, 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
+    stream = 2560 + 4096  # and attention's output
+    products = 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
     assert kept() == 2 * 36 * 1024 * (stream + products)
     assert kept(lora={"rank": 16}) == 2 * 36 * 1024 * (stream + 2 * products + 7 * 16)
     of_attention = 4096 + 2 * 1024 + 2560 + 4 * 16
     assert kept(lora={"rank": 16, "targets": "attention"}) == 2 * 36 * 1024 * (stream + products + of_attention)
+
+
+def test_each_policy_keeps_what_its_name_says() -> None:
+    def kept(remat: str) -> int:
+        of = shapes_of(spec("qwen3-4b", "v4-8", batchSize=4, sequenceLength=1024, remat=remat))
+        parts = formula.memory(of).parts
+        sizes = (part.bytes for part in parts if part.name == "activations kept for the backward pass")
+        return next(sizes) // (2 * 36 * 1024)
+
+    assert kept("full") == 2560
+    assert kept("save-context") == 2560 + 4096
+    assert kept("save-qkv-context") == 2560 + 4096 + (4096 + 2 * 1024)
 
 
 def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:
@@ -100,9 +113,9 @@ def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_bot
 
     def beside(**more: Any) -> int:
         of = shapes_of(spec("qwen3-4b", "v4-16", sequenceLength=1024, **fields, **more))
-        found = formula.memory(of)
+        computed = formula.memory(of)
         kept = 2 * 36 * 4096 * 2560
-        return found.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936
+        return computed.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936
 
     teacher = 2 * 4096 * (4096 + 151_936)  # hidden states of 4,096 tokens, and its head
     assert beside() == teacher + 18 * 151_936 * 2560

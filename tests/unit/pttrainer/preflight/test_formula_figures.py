@@ -21,5 +21,5 @@ def test_the_formulas_figures_are_those_of_before(name: str) -> None:
 
 def test_every_figure_that_is_kept_belongs_to_a_job() -> None:
     if os.environ.get("UPDATE_GOLDEN"):
-        KEPT.write_text(json.dumps({name: found() for name, found in FIGURES.items()}, indent=1) + "\n")
+        KEPT.write_text(json.dumps({name: figure() for name, figure in FIGURES.items()}, indent=1) + "\n")
     assert list(json.loads(KEPT.read_text())) == list(FIGURES)

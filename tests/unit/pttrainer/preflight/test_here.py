@@ -18,25 +18,25 @@ from pttrainer.preflight.shapes import device_bytes, local_devices
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.preflight.shapes.passes import TRAIN_STEP
 
-ASKED = job("tiny", "v6e-8", batchSize=8, sequenceLength=64)
+JOB = job("tiny", "v6e-8", batchSize=8, sequenceLength=64)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> result.Answer:
     """The step, compiled in this process for its eight devices."""
-    return compile.compiled(shapes_of(ASKED.spec, slice_=local_devices.detect()), TRAIN_STEP, "full")
+    return compile.compiled(shapes_of(JOB.spec, slice_=local_devices.detect()), TRAIN_STEP, "full")
 
 
 def of_a_device(monkeypatch: pytest.MonkeyPatch, compiled: result.Answer, memory: int) -> Any:
     monkeypatch.setattr(compiler_process, "compile_in_child", lambda of, name, level, limit_s: compiled)
-    return judge(ASKED, here=replace(local_devices.detect(), memory=memory))
+    return judge(JOB, here=replace(local_devices.detect(), memory=memory))
 
 
 def test_what_is_visible_is_judged_by_its_own_compiler_and_memory(
     monkeypatch: pytest.MonkeyPatch, compiled: result.Answer
 ) -> None:
     one = compiled[TRAIN_STEP]
-    of = shapes_of(ASKED.spec, slice_=local_devices.detect())
+    of = shapes_of(JOB.spec, slice_=local_devices.detect())
     assert (of.devices, one.fits) == (len(jax.devices()), True)
     assert one.arguments == pytest.approx(device_bytes.total(of.arguments.all), rel=0.01)
     assert one.peak >= one.arguments + one.temporaries  # what is returned lies where the state lay
@@ -58,7 +58,7 @@ def test_where_nothing_may_be_compiled_the_formula_answers_for_what_is_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(dump_job(ASKED))
+    file.write_text(dump_job(JOB))
     assert main(["preflight", str(file), "--here", "--quick"]) == 0
-    of = shapes_of(ASKED.spec, slice_=local_devices.detect())
+    of = shapes_of(JOB.spec, slice_=local_devices.detect())
     assert f"{formula.memory(of).peak / 2**30:.2f}" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from ptapi.failures import ExitCode
 from pttrainer.commands.run import run_job
 from pttrainer.preflight.advice import out_of_memory
 from pttrainer.preflight.advice.out_of_memory import GIB
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.termination import Attempt
 from pttrainer.training import loop
 
@@ -69,23 +69,23 @@ Peak buffers:
 
 
 def test_a_compile_that_does_not_fit_names_its_largest_buffers_and_counts_equal_ones() -> None:
-    found = out_of_memory.read(COMPILE)
-    assert (found.needs, found.has) == (int(63.80 * GIB), int(30.75 * GIB))
-    assert found.largest == (
+    failure = out_of_memory.read(COMPILE)
+    assert (failure.needs, failure.has) == (int(63.80 * GIB), int(30.75 * GIB))
+    assert failure.largest == (
         "2 x 4 GiB bf16[32,8,4096,14336] (layers/mlp/dot_general)",
         "6 GiB f32[8,4096,49152] (head/dot_general)",
     )
 
 
 def test_a_buffer_that_finds_no_room_says_what_was_free() -> None:
-    found = out_of_memory.read(RUNTIME)
-    assert (found.requested, found.free, found.largest) == (int(3.95 * GIB), int(1.92 * GIB), ())
+    failure = out_of_memory.read(RUNTIME)
+    assert (failure.requested, failure.free, failure.largest) == (int(3.95 * GIB), int(1.92 * GIB), ())
 
 
 def test_gpus_name_arguments_and_buffers() -> None:
-    found = out_of_memory.read(GPU)
-    assert found.requested == 4770354232
-    assert found.largest == ("1.5 GiB f32[4096,98304] (an argument)", "0.5 GiB f32[4096,32768] (concatenate)")
+    failure = out_of_memory.read(GPU)
+    assert failure.requested == 4770354232
+    assert failure.largest == ("1.5 GiB f32[4096,98304] (an argument)", "0.5 GiB f32[4096,32768] (concatenate)")
 
 
 def job(directory: Path, accelerator: str, **training: object) -> Path:
@@ -116,7 +116,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(loop, "train", train)
 
 
-def said(directory: Path) -> run_directory.Termination:
+def termination(directory: Path) -> run_directory.Termination:
     return run_directory.Termination.model_validate_json(
         (directory / "runs" / "big" / run_directory.TERMINATION).read_text()
     )
@@ -127,12 +127,12 @@ def test_the_last_words_name_a_change_and_the_cheapest_chips_with_which_it_fits(
 ) -> None:
     fail_with(monkeypatch, COMPILE.replace("63.80G", "33.00G"))
     assert run_job(job(tmp_path, "v6e-4")) == ExitCode.OUT_OF_MEMORY_HBM
-    found = said(tmp_path)
-    assert (found.exit_code, found.failure_class) == (ExitCode.OUT_OF_MEMORY_HBM, "OutOfMemoryHBM")
-    assert found.message.startswith("the chip's memory ran out: the program needs 33 of 30.75 GiB; largest: 2 x 4 GiB")
-    assert "; by the formula it fits with training.microBatchSize=" in found.message
-    assert found.message.endswith("chips), the cheapest that holds it")
-    assert len(found.message) < 600
+    end = termination(tmp_path)
+    assert (end.exit_code, end.failure_class) == (ExitCode.OUT_OF_MEMORY_HBM, "OutOfMemoryHBM")
+    assert end.message.startswith("the chip's memory ran out: the program needs 33 of 30.75 GiB; largest: 2 x 4 GiB")
+    assert "; by the formula it fits with training.microBatchSize=" in end.message
+    assert end.message.endswith("chips), the cheapest that holds it")
+    assert len(end.message) < 600
 
 
 def test_what_the_formula_does_not_know_hides_nothing(
@@ -140,7 +140,7 @@ def test_what_the_formula_does_not_know_hides_nothing(
 ) -> None:
     fail_with(monkeypatch, RUNTIME)
     assert run_job(job(tmp_path, "cpu-1")) == ExitCode.OUT_OF_MEMORY_HBM
-    message = said(tmp_path).message
+    message = termination(tmp_path).message
     assert message.startswith(
         "the chip's memory ran out: 3.95 GiB were asked for, 1.92 GiB were free; RESOURCE_EXHAUSTED"
     )

@@ -90,16 +90,16 @@ def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_device_holds_of_a_jobs_arguments_what_shardings_say(name: str) -> None:
     of = shapes_of(JOBS[name].spec)
-    made, found = inputs(of, abstract_mesh(of.shape)), of.arguments
+    made, computed = inputs(of, abstract_mesh(of.shape)), of.arguments
     critic = made.state.critic
-    assert found.params == of_device(made.state.params)
-    assert found.optimizer == of_device(made.state.optimizer)
-    assert found.critic == of_device({} if critic is None else critic.params)
-    assert found.of_critic == of_device({} if critic is None else critic.optimizer)
-    assert found.frozen == of_device(made.frozen)
-    assert found.teacher == of_device(made.teacher)
-    assert sorted(found.batch) == sorted(of_device(made.batch))
-    assert device_bytes.total(found.all) == bytes_per_device(made)
+    assert computed.params == of_device(made.state.params)
+    assert computed.optimizer == of_device(made.state.optimizer)
+    assert computed.critic == of_device({} if critic is None else critic.params)
+    assert computed.of_critic == of_device({} if critic is None else critic.optimizer)
+    assert computed.frozen == of_device(made.frozen)
+    assert computed.teacher == of_device(made.teacher)
+    assert sorted(computed.batch) == sorted(of_device(made.batch))
+    assert device_bytes.total(computed.all) == bytes_per_device(made)
 
 
 def bytes_per_device(tree: Any) -> int:

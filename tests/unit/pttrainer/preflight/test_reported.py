@@ -40,25 +40,25 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def written(folder: Path, **fields: Any) -> Path:
     """A job file whose runs go below this folder."""
-    asked = job(**fields)
-    spec = asked.spec.model_copy(update={"output": asked.spec.output.model_copy(update={"uri": f"file://{folder}"})})
+    wanted = job(**fields)
+    spec = wanted.spec.model_copy(update={"output": wanted.spec.output.model_copy(update={"uri": f"file://{folder}"})})
     file = folder / "job.yaml"
-    file.write_text(dump_job(asked.model_copy(update={"spec": spec})))
+    file.write_text(dump_job(wanted.model_copy(update={"spec": spec})))
     return file
 
 
-def said(log: Path) -> PreflightStatus:
-    found = Termination.model_validate_json(log.read_text()).preflight
-    assert found is not None
-    return found
+def reported(log: Path) -> PreflightStatus:
+    status = Termination.model_validate_json(log.read_text()).preflight
+    assert status is not None
+    return status
 
 
 def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str, **others: Compiled) -> list[tuple[str, str]]:
     """A compiler that is there and answers this; of a rollout, its three programs. What it was asked for."""
-    asked: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
     def compile_in_child(of: Any, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
-        asked.append((name, level))
+        calls.append((name, level))
         if isinstance(answer, str):
             return answer
         names = (WEIGHTS, PREFILL, DECODE) if name == ROLLOUT else (name,)
@@ -66,47 +66,47 @@ def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str, **others: 
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
-    return asked
+    return calls
 
 
 def test_the_verdict_goes_into_message_and_run_directory_per_chip(tmp_path: Path, log: Path) -> None:
     assert report(written(tmp_path, **SMALL), "formula", None) == 0
-    found = said(log)
-    assert (found.outcome, found.stage, found.remembered) == ("Fits", "formula", False)
+    status = reported(log)
+    assert (status.outcome, status.stage, status.remembered) == ("Fits", "formula", False)
     document = json.loads((tmp_path / "asked" / "preflight.json").read_text())
-    assert document["peak"] / GIB == pytest.approx(found.peak_gib, rel=1e-3)
-    assert PreflightStatus.model_validate(document["brief"]) == found
-    assert found.line.startswith(f"peak {found.peak_gib:.1f} of 15.8 GiB per chip on v5litepod-4 (4 chips)")
+    assert document["peak"] / GIB == pytest.approx(status.peak_gib, rel=1e-3)
+    assert PreflightStatus.model_validate(document["brief"]) == status
+    assert status.line.startswith(f"peak {status.peak_gib:.1f} of 15.8 GiB per chip on v5litepod-4 (4 chips)")
 
 
 def test_what_does_not_fit_ends_as_out_of_memory_with_three_changes(tmp_path: Path, log: Path) -> None:
     assert report(written(tmp_path, **{**SMALL, "model": "llama3.1-8b"}), "formula", None) == 70
-    found = said(log)
-    assert found.outcome == "DoesNotFit"
-    assert 0 < len(found.changes) <= 3
-    assert all(change.peak_gib <= change.available_gib for change in found.changes)
-    assert found.smallest
+    status = reported(log)
+    assert status.outcome == "DoesNotFit"
+    assert 0 < len(status.changes) <= 3
+    assert all(change.peak_gib <= change.available_gib for change in status.changes)
+    assert status.smallest
 
 
 def test_a_job_of_the_same_shapes_compiles_nothing_again(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
+    calls = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
-    first = said(log)
+    first = reported(log)
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
-    assert asked == [("train step", "fast")]
-    again = said(log)
+    assert calls == [("train step", "fast")]
+    again = reported(log)
     assert again == first.model_copy(update={"remembered": True})
     assert report(written(tmp_path, **{**SMALL, "batchSize": 16}), "auto", None) == 0
-    assert len(asked) == 2
-    assert said(log).key != first.key
+    assert len(calls) == 2
+    assert reported(log).key != first.key
 
 
 def test_a_formulas_verdict_is_not_remembered(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiles(monkeypatch, "the TPU compiler ended abruptly")
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
-    assert (said(log).stage, said(log).notes) == (
+    assert (reported(log).stage, reported(log).notes) == (
         "formula",
         ["train step, fast compile: the TPU compiler ended abruptly; the formula answers instead"],
     )
@@ -126,7 +126,7 @@ def test_a_compile_that_is_killed_leaves_the_formulas_verdict(
     monkeypatch.setattr(compiler_process, "compile_in_child", killed)
     with pytest.raises(Killed):
         report(written(tmp_path, **SMALL), "auto", None)
-    assert (said(log).outcome, said(log).stage) == ("Fits", "formula")
+    assert (reported(log).outcome, reported(log).stage) == ("Fits", "formula")
 
 
 def test_a_compiler_has_its_time_and_no_more() -> None:
@@ -139,16 +139,16 @@ def test_a_compiler_has_its_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(compiler_process, "LOOK_S", 0.01)
     monkeypatch.setattr(tpu_topology, "prepare_environment", partial(time.sleep, 60))
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
-    found = judge(job(**SMALL), "fast")
-    assert (found.stage, found.fits) == ("formula", True)
+    judged = judge(job(**SMALL), "fast")
+    assert (judged.stage, judged.fits) == ("formula", True)
     why = "the TPU compiler was stopped when it held more than 0.0 GB of this machine's memory"
-    assert found.notes == [f"train step, fast compile: {why}; the formula answers instead"]
+    assert judged.notes == [f"train step, fast compile: {why}; the formula answers instead"]
 
 
 def test_a_verdict_that_a_stopped_compiler_left_open_is_not_remembered(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = compiles(monkeypatch, Compiled(False, 1.0, peak=16 * GIB))  # 15.75 are there
+    calls = compiles(monkeypatch, Compiled(False, 1.0, peak=16 * GIB))  # 15.75 are there
     answers = compiler_process.compile_in_child
 
     def stopped(of: Any, name: str, level: Any, limit_s: float | None = None) -> result.Answer | str:
@@ -156,9 +156,9 @@ def test_a_verdict_that_a_stopped_compiler_left_open_is_not_remembered(
 
     monkeypatch.setattr(compiler_process, "compile_in_child", stopped)
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
-    assert said(log).outcome == "Undecided"
+    assert reported(log).outcome == "Undecided"
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_what_preflight_cannot_say_is_no_fault_of_the_job(
     tmp_path: Path, log: Path, fields: dict[str, Any], words: str
 ) -> None:
     assert report(written(tmp_path, **{**SMALL, **fields}), "formula", None) == 0
-    assert said(log).outcome == "Undecided"
-    assert words in said(log).line
+    assert reported(log).outcome == "Undecided"
+    assert words in reported(log).line
 
 
 def test_a_job_that_is_wrong_in_itself_says_so(tmp_path: Path, log: Path) -> None:
@@ -215,9 +215,9 @@ def verdict(**changes: Any) -> Verdict:
     ],
 )
 def test_all_but_the_full_compile_must_be_sure_to_say_no(stage: Stage, share: float, expected: str) -> None:
-    said = verdict()
-    programs = [dataclasses.replace(one, stage=stage) for one in said.programs]
-    peak = int(share * said.available)
+    accepted = verdict()
+    programs = [dataclasses.replace(one, stage=stage) for one in accepted.programs]
+    peak = int(share * accepted.available)
     assert outcome(verdict(fits=False, stage=stage, programs=programs, peak=peak)) == expected
 
 
@@ -263,7 +263,7 @@ def test_the_oldest_verdicts_go_when_they_are_many(tmp_path: Path, monkeypatch: 
 
 
 def test_reference_and_old_policy_are_scored_in_a_program_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
+    calls = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
     plain = {**SMALL, "algorithm": "grpo"}
     judge(job(**plain, options={"beta": 0.0}))
     judge(job(**plain, options={"beta": 0.1}))
@@ -271,29 +271,29 @@ def test_reference_and_old_policy_are_scored_in_a_program_of_their_own(monkeypat
     judge(job(**{**SMALL, "algorithm": "dpo"}))
     judge(job(**{**SMALL, "algorithm": "dpo"}, options={"loss": "simpo"}))
     step, score, rollout = ("train step", "fast"), ("scoring pass", "fast"), ("rollout", "fast")
-    assert asked == [step, rollout, step, score, rollout, step, score, rollout, step, score, step]
+    assert calls == [step, rollout, step, score, rollout, step, score, rollout, step, score, step]
 
 
 def test_while_one_scores_the_optimizer_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = job(**SMALL, algorithm="grpo", options={"updatesPerBatch": 2})
+    scored = job(**SMALL, algorithm="grpo", options={"updatesPerBatch": 2})
     small = Compiled(True, 1.0, peak=GIB)
     compiles(monkeypatch, Compiled(True, 1.0, peak=9 * GIB), weights=small, prefill=small, decode=small)
-    found = judge(asked)
-    assert found.peak_during == "scoring pass"
-    assert found.peak == 9 * GIB + total(shapes_of(asked.spec).arguments.optimizer) + 8 + 4
+    judged = judge(scored)
+    assert judged.peak_during == "scoring pass"
+    assert judged.peak == 9 * GIB + total(shapes_of(scored.spec).arguments.optimizer) + 8 + 4
 
 
 def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = Compiled(True, 1.0, peak=5 * GIB, arguments=2 * GIB, output=3 * GIB)
     prefill = Compiled(True, 1.0, peak=6 * GIB, arguments=3 * GIB, output=GIB)
     decode = Compiled(True, 1.0, peak=7 * GIB, arguments=6 * GIB, output=2 * GIB)
-    asked = job(**SMALL, algorithm="grpo", options={"beta": 0.1, "groupSize": 4}, rollout={"slots": 4})
+    sampled = job(**SMALL, algorithm="grpo", options={"beta": 0.1, "groupSize": 4}, rollout={"slots": 4})
     compiles(monkeypatch, Compiled(True, 1.0, peak=GIB), weights=weights, prefill=prefill, decode=decode)
-    found, of = judge(asked), shapes_of(asked.spec)
+    judged, of = judge(sampled), shapes_of(sampled.spec)
     state, reference = total([*of.arguments.state, *of.arguments.frozen]), total(of.arguments.params)
     # The second pool of prompts is computed while rows wait: what decoding holds, without weights and pool.
-    assert found.peak_during == "rollout/prefill"
-    assert found.peak == 6 * GIB + (6 - 3 - 1) * GIB + state + reference
+    assert judged.peak_during == "rollout/prefill"
+    assert judged.peak == 6 * GIB + (6 - 3 - 1) * GIB + state + reference
     whole = job(**SMALL, algorithm="grpo", options={"beta": 0.1, "groupSize": 4})
     assert judge(whole).peak_during == "rollout/decode"
     assert judge(whole).peak == 7 * GIB + state + reference
@@ -301,14 +301,14 @@ def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_rollout_that_fits_by_a_hair_is_compiled_at_full_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = job(**SMALL, algorithm="grpo")
-    held = total(shapes_of(asked.spec).arguments.state)
+    sampled = job(**SMALL, algorithm="grpo")
+    held = total(shapes_of(sampled.spec).arguments.state)
     has = int(15.75 * GIB)
     for share, levels in ((0.9, ["fast"]), (0.99, ["fast", "full"]), (1.01, ["fast", "full"]), (1.1, ["fast"])):
         small, decode = Compiled(True, 1.0, peak=GIB), Compiled(True, 1.0, peak=int(share * has) - held)
-        seen = compiles(monkeypatch, small, decode=decode)
-        assert judge(asked).fits == (share < 1)
-        assert [level for name, level in seen if name == ROLLOUT] == levels
+        calls = compiles(monkeypatch, small, decode=decode)
+        assert judge(sampled).fits == (share < 1)
+        assert [level for name, level in calls if name == ROLLOUT] == levels
 
 
 def test_what_a_deep_model_takes_follows_from_two_shallow_ones() -> None:

@@ -23,19 +23,19 @@ from pttrainer.runtime.distributed import sharding
 EIGHT: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 3072}
 
 
-def asked(**fields: Any) -> JobShapes:
+def sampled_job(**fields: Any) -> JobShapes:
     return shapes_of(spec("llama3.1-8b", "v5p-16", **{**EIGHT, "rollout": {"maxNewTokens": 1024}, **fields}))
 
 
 def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> None:
     """On one device of this machine; with fewer rows than completions, decoding takes the next prompts too."""
     fields = {"options": {"groupSize": 2}, "batchSize": 4, "sequenceLength": 32, "rollout": {"maxNewTokens": 16}}
-    seen: dict[int | None, list[str]] = {}
+    order: dict[int | None, list[str]] = {}
     for slots in (None, 2):
         rollout = {**fields["rollout"], **({} if slots is None else {"slots": slots})}  # type: ignore[dict-item]
         of = shapes_of(spec("tiny", "v6e-1", algorithm="grpo", **{**fields, "rollout": rollout}))
         mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
-        seen[slots] = []
+        order[slots] = []
         with jax.set_mesh(mesh):
             programs, made = rollout_programs.lowered(of, mesh), None
             while True:
@@ -43,17 +43,17 @@ def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> No
                     one = programs.send(made)
                 except StopIteration:
                     break
-                seen[slots].append(one.name)
+                order[slots].append(one.name)
                 # The last one is not compiled: that costs most, and nothing comes after it.
-                made = None if seen[slots].count(DECODE) == 2 else one.program.compile()
+                made = None if order[slots].count(DECODE) == 2 else one.program.compile()
     parts = [WEIGHTS] * (1 + 2)  # a layer, the embedding, the norm: the head is the embedding
-    assert seen[None] == seen[2] == [*parts, PREFILL, DECODE, DECODE]
+    assert order[None] == order[2] == [*parts, PREFILL, DECODE, DECODE]
 
 
 def test_rows_that_do_not_fit_at_once_are_refilled() -> None:
     whole, few = (
-        rollout_shapes.plan_of(asked()),
-        rollout_shapes.plan_of(asked(rollout={"maxNewTokens": 1024, "slots": 20})),
+        rollout_shapes.plan_of(sampled_job()),
+        rollout_shapes.plan_of(sampled_job(rollout={"maxNewTokens": 1024, "slots": 20})),
     )
     assert (whole.rows, whole.pool, whole.is_refilled, whole.tokens) == (64, 8, False, 1024)
     # 16, because 20 do not divide over 8 devices; the pool has as many prompts as rows need.
@@ -87,29 +87,29 @@ def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts()
 
 
 def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:
-    found = generation(asked(), {})
-    token = found.programs[DECODE]
+    costs = generation(sampled_job(), {})
+    token = costs.programs[DECODE]
     weights = 2 * 8_030_261_248
     # 8 rows a device; of the cache on average 128 to 1,024 slots, doubled when full; of its one prompt 2,048.
     slots = (128 * 128 + 128 * 256 + 256 * 512 + 512 * 1024) / 1024
     cache = 32 * 8 * 128 * 2 * 2 * (8 * slots + 2048)
     assert token.hbm_bytes == pytest.approx(weights + cache, rel=1e-4)
     assert (token.bound, token.seconds) == ("memory", pytest.approx(token.hbm_bytes / 2765e9))
-    assert found.tokens_per_second == pytest.approx(64 / token.seconds)
-    assert found.decode_seconds == pytest.approx(1024 * token.seconds)
+    assert costs.tokens_per_second == pytest.approx(64 / token.seconds)
+    assert costs.decode_seconds == pytest.approx(1024 * token.seconds)
 
 
 def test_sampling_is_part_of_a_steps_time_as_often_as_it_happens() -> None:
-    each, half = estimate(asked(), None), estimate(asked(options={"updatesPerBatch": 2}), None)
+    each, half = estimate(sampled_job(), None), estimate(sampled_job(options={"updatesPerBatch": 2}), None)
     assert half.generation is not None
     assert each.seconds == pytest.approx(each.update_seconds + each.generation.seconds)
     assert half.generation.seconds == pytest.approx(each.generation.seconds / 2)
-    assert estimate(asked(algorithm="sft"), None).generation is None
+    assert estimate(sampled_job(algorithm="sft"), None).generation is None
 
 
 def test_what_a_token_sends_may_be_what_it_costs() -> None:
-    found = generation(asked(), {DECODE: [Traffic("all-gather", 1, int(6e10))]})
-    assert found.programs[DECODE].bound == "network"
+    costs = generation(sampled_job(), {DECODE: [Traffic("all-gather", 1, int(6e10))]})
+    assert costs.programs[DECODE].bound == "network"
 
 
 def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:

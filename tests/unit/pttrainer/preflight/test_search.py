@@ -18,68 +18,68 @@ GIB = 2**30
 LARGE: dict[str, Any] = {"model": "llama3.1-8b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 4096}
 
 
-def peak(asked: Any, settings: dict[str, Any]) -> int:
-    return formula.memory(changes.changed_shapes(asked, shapes_of(asked.spec).config, settings)).peak
+def peak(base: Any, settings: dict[str, Any]) -> int:
+    return formula.memory(changes.changed_shapes(base, shapes_of(base.spec).config, settings)).peak
 
 
 def test_a_job_that_fits_needs_no_change() -> None:
-    found = fit(job("llama3.2-1b", "v6e-8", batchSize=8, sequenceLength=2048), compile_first=False)
-    assert (found.change.settings, found.tried) == ({}, 1)
+    answer = fit(job("llama3.2-1b", "v6e-8", batchSize=8, sequenceLength=2048), compile_first=False)
+    assert (answer.change.settings, answer.tried) == ({}, 1)
 
 
 def test_what_is_found_fits_when_it_is_made_and_is_no_larger_a_change_than_needed() -> None:
-    asked = job("llama3.2-3b", "v5e-8", batchSize=256, sequenceLength=4096)
-    found = fit(asked, compile_first=False).change
-    assert list(found.settings) == ["training.microBatchSize"]
-    assert found.peak == peak(asked, found.settings) <= found.available
-    larger = {"training.microBatchSize": 2 * found.settings["training.microBatchSize"]}
-    assert peak(asked, larger) > found.available
+    base = job("llama3.2-3b", "v5e-8", batchSize=256, sequenceLength=4096)
+    change = fit(base, compile_first=False).change
+    assert list(change.settings) == ["training.microBatchSize"]
+    assert change.peak == peak(base, change.settings) <= change.available
+    larger = {"training.microBatchSize": 2 * change.settings["training.microBatchSize"]}
+    assert peak(base, larger) > change.available
 
 
 @pytest.mark.parametrize(
     ("keep", "changed"), [((), "training.lora"), (("method",), "accelerator"), (("method", "chips", "length"), None)]
 )
 def test_what_is_to_be_kept_is_kept(keep: Any, changed: str | None) -> None:
-    found = fit(job(**LARGE), frozenset(keep), compile_first=False).change
-    assert changed is None if found is None else changed in found.settings
-    assert (found is None) == (changed is None)
+    change = fit(job(**LARGE), frozenset(keep), compile_first=False).change
+    assert changed is None if change is None else changed in change.settings
+    assert (change is None) == (changed is None)
 
 
 def test_groups_of_reinforcement_learning_stay_together() -> None:
     options = {"groupSize": 16}
-    asked = job("llama3.2-3b", "v5e-8", algorithm="grpo", options=options, batchSize=256, sequenceLength=4096)
-    asked = asked.model_copy(update={"spec": changes.changed(asked.spec, {"rewards": [{"builtin": "gsm8k"}]})})
-    found = fit(asked, frozenset(("method", "chips", "length")), compile_first=False).change
-    assert found.settings["training.microBatchSize"] % 16 == 0
+    base = job("llama3.2-3b", "v5e-8", algorithm="grpo", options=options, batchSize=256, sequenceLength=4096)
+    base = base.model_copy(update={"spec": changes.changed(base.spec, {"rewards": [{"builtin": "gsm8k"}]})})
+    change = fit(base, frozenset(("method", "chips", "length")), compile_first=False).change
+    assert change.settings["training.microBatchSize"] % 16 == 0
 
 
 def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def compile_in_child(of: Any, name: str, level: str, limit_s: float | None = None) -> dict[str, Compiled]:
         training = of.spec.training
-        asked.append((training.lora is not None, name, level))
+        calls.append((training.lora is not None, name, level))
         share = 0.5 if training.quantization is not None else 1.2
         return {name: Compiled(share < 1, 1.0, peak=int(share * tpu_topology.usable_bytes(of.slice)))}
 
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
-    found = fit(job(**LARGE))
-    as_it_is, *others = [each.settings for each in found.refused]
+    answer = fit(job(**LARGE))
+    as_it_is, *others = [each.settings for each in answer.refused]
     assert as_it_is == {}
     assert {next(iter(settings)) for settings in others} == {"training.lora"}
-    assert "training.quantization" in found.change.settings
-    assert (found.confirmed_by, found.change.peak) == ("fast compile", found.change.available // 2)
-    assert asked == [(False, "train step", "fast"), *[(True, "train step", "fast")] * (len(others) + 1)]
+    assert "training.quantization" in answer.change.settings
+    assert (answer.confirmed_by, answer.change.peak) == ("fast compile", answer.change.available // 2)
+    assert calls == [(False, "train step", "fast"), *[(True, "train step", "fast")] * (len(others) + 1)]
 
 
 def test_a_cell_is_what_the_formula_says_of_that_job() -> None:
-    asked = job(**LARGE, steps=10)
-    small, large, uneven = matrix(asked, ["v5e-16"], [16, 32, 17])
+    base = job(**LARGE, steps=10)
+    small, large, uneven = matrix(base, ["v5e-16"], [16, 32, 17])
     assert (
         small.peak_gib
         == peak(
-            asked,
+            base,
             {
                 "accelerator": {"type": "v5e-16"},
                 "training.batchSize": 16,

@@ -31,11 +31,11 @@ def test_the_page_has_every_model_with_every_method_and_the_committed_verdicts()
 
 @pytest.mark.parametrize("file", sorted(sizing.VERDICTS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_a_committed_verdict_is_of_the_job_beside_it(file: Path) -> None:
-    said = json.loads(file.with_suffix(".json").read_text())
+    verdict = json.loads(file.with_suffix(".json").read_text())
     of = shapes_of(load_job(file.read_text()).spec)
-    computed = next(one for one in said["programs"] if one["stage"] == "formula")
+    computed = next(one for one in verdict["programs"] if one["stage"] == "formula")
     assert memory(of).program.arguments == computed["arguments"]
-    assert said["chips"] == of.slice.total_chips == 64
-    for one in said["programs"][1:]:
+    assert verdict["chips"] == of.slice.total_chips == 64
+    for one in verdict["programs"][1:]:
         if one["name"] == "train step":
             assert computed["peak"] == pytest.approx(one["peak"], rel=0.10)

@@ -85,13 +85,13 @@ def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() 
     split = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 8}, **fields))
     small = shapes_of(spec("llama3.1-8b", "v5p-128", algorithm="grpo", **fields))
     for of, weights, parts in ((whole, 70_553_706_496, 4), (split, 70_553_706_496, 8), (small, 8_030_261_248, 1)):
-        found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
-        assert found["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
+        buffers = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
+        assert buffers["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
     # 4 rows for each of 16 x 4 devices: 80 layers · 8 heads / 4 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens
     # each; the 8 prompts of their groups do not divide over 16, so each device holds all.
-    found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(whole)}
-    assert found["cache of keys and values"] == 4 * 80 * 2 * 128 * 2 * 2 * 2048
-    assert found["cache of prompts"] == 2 * found["cache of keys and values"]
+    buffers = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(whole)}
+    assert buffers["cache of keys and values"] == 4 * 80 * 2 * 128 * 2 * 2 * 2048
+    assert buffers["cache of prompts"] == 2 * buffers["cache of keys and values"]
     assert formula.memory(whole).fits
 
 
@@ -111,22 +111,22 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
     apart = {"maxNewTokens": 2048, "placement": "disaggregated"}
 
     def stale(bound: int) -> JobShapes:
-        asked = spec("llama3.1-8b", "v6e-8", algorithm="grpo", **fields, rollout=apart | {"maxStaleness": bound})
-        return shapes_of(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
+        apart_spec = spec("llama3.1-8b", "v6e-8", algorithm="grpo", **fields, rollout=apart | {"maxStaleness": bound})
+        return shapes_of(apart_spec.model_copy(update={"pathways": Pathways(enabled=True)}))
 
     one, two = stale(1), stale(2)
     assert one.shape == two.shape == (1, 4, 1, 1, 1)
     assert (one.sampler, two.sampler) == ((4, 1, 1, 1, 1), (2, 1, 2, 1, 1))  # 16 GB, or twice that, in half of 32 GiB
     for of, tensor in ((one, 1), (two, 2)):
-        found = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
-        assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
+        buffers = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
+        assert buffers["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
         embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
-        assert found["weights in transfer"] == embedding / 4 + embedding / tensor
+        assert buffers["weights in transfer"] == embedding / 4 + embedding / tensor
         # 64 rows on 4 copies, or on 2 of two halves: 32 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, 2,048
         # tokens each; and of the 8 prompts, which their samples share.
-        assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048
-        assert found["cache of prompts"] == 2 * 32 * 8 * 128 * 2 * 2 * 2048
-        assert resident.total(resident.rollout_buffers(of, resident.resident_buffers(of))) == sum(found.values())
+        assert buffers["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048
+        assert buffers["cache of prompts"] == 2 * 32 * 8 * 128 * 2 * 2 * 2048
+        assert resident.total(resident.rollout_buffers(of, resident.resident_buffers(of))) == sum(buffers.values())
 
 
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
@@ -152,23 +152,23 @@ def test_what_does_not_fit_gets_changes_that_do_when_they_are_made() -> None:
 
 def test_the_smallest_slice_of_each_generation_holds_the_job_and_the_next_smaller_does_not() -> None:
     of = shapes_of(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
-    found = {option.change.split("-")[0]: option for option in changes.smallest(of)}
-    assert found["v5litepod"].chips == 16
-    assert found["v5p"].chips == 4
-    assert all(option.fits for option in found.values())
+    options = {option.change.split("-")[0]: option for option in changes.smallest(of)}
+    assert options["v5litepod"].chips == 16
+    assert options["v5p"].chips == 4
+    assert all(option.fits for option in options.values())
 
 
 def test_the_cheapest_slice_is_that_of_the_users_prices() -> None:
-    asked = job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096)
+    base = job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096)
     chips_needed = {"v5e": 16, "v5p": 4, "v6e": 8}
     for prices, first in (({"v5e": 1.0, "v5p": 4.1, "v6e": 3.0}, "v5litepod-16"), ({"v6e": 0.5, "v5p": 9.0}, "v6e-8")):
-        said = judge(asked, "formula", prices=prices)
-        costs = [option.hourly for option in said.smallest]
-        assert said.smallest[0].change.startswith(f"{first} ")
+        priced = judge(base, "formula", prices=prices)
+        costs = [option.hourly for option in priced.smallest]
+        assert priced.smallest[0].change.startswith(f"{first} ")
         known = [cost for cost in costs if cost is not None]
         assert known == sorted(prices[name] * chips_needed[name] for name in prices)
         assert costs[len(known) :] == [None] * (len(costs) - len(known))
-        assert f"{known[0]:,.2f} an hour" in table.text(said)
+        assert f"{known[0]:,.2f} an hour" in table.text(priced)
 
 
 def test_the_compilers_refusal_is_read() -> None:
@@ -210,20 +210,20 @@ def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_w
         return versions[name]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    asked = job("llama3.2-1b", "v5e-4", batchSize=8)
-    absent = judge(asked)
+    small = job("llama3.2-1b", "v5e-4", batchSize=8)
+    absent = judge(small)
     assert (absent.stage, absent.fits) == ("formula", True)
     assert "libtpu, the TPU compiler, is not installed" in absent.notes[0]
     versions["libtpu"] = "0.0.51"
-    assert "libtpu 0.0.51 does not match jax 0.10.2; accepted: libtpu 0.0.42.x" in judge(asked).notes[0]
+    assert "libtpu 0.0.51 does not match jax 0.10.2; accepted: libtpu 0.0.42.x" in judge(small).notes[0]
 
 
 def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(tpu_topology, "prepare_environment", partial(os._exit, 1))
-    said = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
-    assert (said.stage, said.collectives) == ("formula", None)
-    assert "ended abruptly" in said.notes[0]
+    answer = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
+    assert (answer.stage, answer.collectives) == ("formula", None)
+    assert "ended abruptly" in answer.notes[0]
 
 
 def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
@@ -243,9 +243,9 @@ def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
 def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
     assert judge(job("llama3.2-1b", "v6e-8", algorithm="dpo", batchSize=16), "formula").fits
     offline = {"algorithm": "distill", "batchSize": 2, "sequenceLength": 32, "options": {"mode": "offline"}}
-    said = judge(job("tiny", "v6e-1", **offline), "formula")
-    assert said.fits
-    assert "the data hold 64 of the teacher's tokens for each of the student's" in said.assumptions
+    answer = judge(job("tiny", "v6e-1", **offline), "formula")
+    assert answer.fits
+    assert "the data hold 64 of the teacher's tokens for each of the student's" in answer.assumptions
     of = shapes_of(spec("tiny", "v6e-1", **offline))
     mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
     with jax.set_mesh(mesh):
@@ -285,18 +285,18 @@ def test_exit_codes_and_documents(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert written["fits"]
     assert written["programs"][0]["stage"] == "formula"
     assert main(["preflight", str(too_large), "--quick", "-o", "json"]) == 70
-    said = json.loads(capsys.readouterr().out)
-    assert not said["fits"]
-    assert said["devicesPerChip"] == 1
-    assert said["smallest"][0]["fits"]
+    document = json.loads(capsys.readouterr().out)
+    assert not document["fits"]
+    assert document["devicesPerChip"] == 1
+    assert document["smallest"][0]["fits"]
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(fits.read_text().replace("v6e-8", "v6e-9"))
     assert main(["preflight", str(wrong), "--quick"]) == 64
 
 
 def test_the_rows_of_each_phase_add_up_to_its_peak_and_the_highest_is_the_verdict() -> None:
-    said = judge(job("llama3.1-70b", "tpu7x-128", algorithm="grpo", batchSize=256, sequenceLength=4096), "formula")
-    rows = [line.split() for line in table.text(said).splitlines() if " = " in line]
+    answer = judge(job("llama3.1-70b", "tpu7x-128", algorithm="grpo", batchSize=256, sequenceLength=4096), "formula")
+    rows = [line.split() for line in table.text(answer).splitlines() if " = " in line]
     peaks = {row[0]: float(row[row.index("=") - 1]) for row in rows}
     for row in rows:
         parts = " ".join(row[row.index("=") + 1 :]).split(" + ")
@@ -304,15 +304,17 @@ def test_the_rows_of_each_phase_add_up_to_its_peak_and_the_highest_is_the_verdic
             peaks[row[0]], abs=0.005 * len(parts)
         )
     assert list(peaks) == ["train", "rollout"]
-    assert f"peak {max(peaks.values()):.1f} of 189.5 GiB per chip" in said.line()
+    assert f"peak {max(peaks.values()):.1f} of 189.5 GiB per chip" in answer.line()
 
 
 def test_the_table_shows_what_is_largest_and_what_to_change() -> None:
-    said = table.text(judge(job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096), "formula"))
-    assert "does not fit: peak" in said.splitlines()[0]
-    assert "optimizer state 7.48" in said
+    lines = table.text(judge(job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096), "formula"))
+    assert "does not fit: peak" in lines.splitlines()[0]
+    assert "optimizer state 7.48" in lines
     # 32·4096·14336·4/8: three matrices, each with two moments
-    assert "largest arrays: layers.mlp.down 0.88; layers.mlp.gate 0.88; layers.mlp.up 0.88; optimizer.mu.layers" in said
-    assert "activations kept for the backward pass (inputs of 32 layers, [4096, 4096] each) 1.00" in said
-    assert "smallest slices that hold it, fewest FLOP/s first:\n" in said
-    assert "training.steps is unset" in said
+    assert (
+        "largest arrays: layers.mlp.down 0.88; layers.mlp.gate 0.88; layers.mlp.up 0.88; optimizer.mu.layers" in lines
+    )
+    assert "activations kept for the backward pass (inputs of 32 layers, [4096, 4096] each) 1.00" in lines
+    assert "smallest slices that hold it, fewest FLOP/s first:\n" in lines
+    assert "training.steps is unset" in lines

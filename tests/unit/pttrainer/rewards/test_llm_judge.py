@@ -19,7 +19,7 @@ from pttrainer.errors import ConfigError, UserCodeError
 from pttrainer.rewards import Sample
 from pttrainer.rewards.llm_judge import endpoint
 from pttrainer.rewards.runner import Runner
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Kind
 

@@ -10,11 +10,11 @@ ALL = ["exactMatch", "accuracy", "macroF1"]
 def test_a_case_worked_by_hand() -> None:
     gold = ["spam", "spam", "ham", "ham", "news", "news"]
     answers = ["Spam", "ham", "it is ham.", "ham", "spam or news", " NEWS\n"]
-    found = answer_metrics.measure(ALL, answers, gold, [])
-    assert found["exact_match"] == pytest.approx(3 / 6)  # Spam, ham, NEWS
-    assert found["accuracy"] == pytest.approx(4 / 6)  # and "it is ham."
+    metrics = answer_metrics.measure(ALL, answers, gold, [])
+    assert metrics["exact_match"] == pytest.approx(3 / 6)  # Spam, ham, NEWS
+    assert metrics["accuracy"] == pytest.approx(4 / 6)  # and "it is ham."
     # spam: tp 1, fp 0, fn 1; ham: tp 2, fp 1, fn 0; news: tp 1, fp 0, fn 1
-    assert found["macro_f1"] == pytest.approx((2 / 3 + 4 / 5 + 2 / 3) / 3)
+    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 4 / 5 + 2 / 3) / 3)
 
 
 def test_only_what_is_asked_for_is_there() -> None:
@@ -29,9 +29,9 @@ def test_a_label_of_the_job_that_never_occurs_counts_as_zero() -> None:
 
 
 def test_a_model_that_always_says_the_largest_class_has_the_f1_of_it_alone() -> None:
-    found = answer_metrics.measure(ALL, ["a"] * 4, ["a", "a", "a", "b"], [])
-    assert found["accuracy"] == pytest.approx(0.75)
-    assert found["macro_f1"] == pytest.approx((2 * 3 / (2 * 3 + 1) + 0) / 2)
+    metrics = answer_metrics.measure(ALL, ["a"] * 4, ["a", "a", "a", "b"], [])
+    assert metrics["accuracy"] == pytest.approx(0.75)
+    assert metrics["macro_f1"] == pytest.approx((2 * 3 / (2 * 3 + 1) + 0) / 2)
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,13 @@ class Script:
 
     lines: Sequence[Sequence[str | None]]
     """Of each turn, for each row; None: a text that never ends."""
-    asked: list[tuple[list[Prompt], int, Draw]] = field(default_factory=list)
+    calls: list[tuple[list[Prompt], int, Draw]] = field(default_factory=list)
 
     def generate(
         self, params: Any, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
-        lines = list(self.lines[len(self.asked)])
-        self.asked.append((list(prompts), samples, draw))
+        lines = list(self.lines[len(self.calls)])
+        self.calls.append((list(prompts), samples, draw))
         lines += [lines[-1]] * (len(prompts) * samples - len(lines))
         rows = [TOKENIZER.encode("…" if line is None else line) + ([] if line is None else [END]) for line in lines]
         lengths = np.array([len(row) for row in rows], np.int32)
@@ -72,45 +72,45 @@ def call(key: str) -> str:
     return f'<tool_call>{{"name": "lookup", "arguments": {{"key": "{key}"}}}}</tool_call>'
 
 
-ASKED = question("what is a?", answer="7", table={"a": "7"})
+QUESTION = question("what is a?", answer="7", table={"a": "7"})
 
 
 def test_what_was_said_is_trained_and_what_was_observed_is_not() -> None:
     script = Script([[call("a"), "9"], ["7"]])
-    scored = sampler(script).sample({}, [ASKED], [5], 2, SAMPLING, Draw(0, 3))
-    found, guessed = scored.groups[0].samples
-    assert (found.reward, guessed.reward) == (1.0, 0.0)
-    assert found.text == "7"
-    assert found.episode is not None
+    scored = sampler(script).sample({}, [QUESTION], [5], 2, SAMPLING, Draw(0, 3))
+    looked_up, guessed = scored.groups[0].samples
+    assert (looked_up.reward, guessed.reward) == (1.0, 0.0)
+    assert looked_up.text == "7"
+    assert looked_up.episode is not None
     observed = TOKENIZER.encode("<|tool|>7<|end|><|assistant|>")
     call_tokens = [*TOKENIZER.encode(call("a")), END]
-    assert found.tokens == [*call_tokens, *observed, *TOKENIZER.encode("7"), END]
-    assert list(found.episode.sampled) == [True] * len(call_tokens) + [False] * len(observed) + [True] * 2
+    assert looked_up.tokens == [*call_tokens, *observed, *TOKENIZER.encode("7"), END]
+    assert list(looked_up.episode.sampled) == [True] * len(call_tokens) + [False] * len(observed) + [True] * 2
     batch = groups.lay_out(scored.groups, np.array([[1.0, -1.0]]), pad_id=258, length=400)
     trained = batch.targets_BT[0][batch.mask_BT[0] > 0].tolist()
     assert trained == [*call_tokens, *TOKENIZER.encode("7"), END]
-    assert found.length == len(trained)
+    assert looked_up.length == len(trained)
     assert (batch.sampler_logps_BT[0][batch.mask_BT[0] == 0] == 0).all()
     assert (batch.advantages_BT[0][batch.mask_BT[0] == 0] == 0).all()
-    np.testing.assert_array_equal(found.logps[: len(call_tokens)], -np.arange(1, len(call_tokens) + 1))
-    np.testing.assert_array_equal(found.logps[-2:], [-1.0, -2.0])
+    np.testing.assert_array_equal(looked_up.logps[: len(call_tokens)], -np.arange(1, len(call_tokens) + 1))
+    np.testing.assert_array_equal(looked_up.logps[-2:], [-1.0, -2.0])
 
 
 def test_every_prompt_begins_with_the_tokens_of_the_turns_before() -> None:
     script = Script([[call("é"), call("a")], [call("a"), "7"], ["é"]])
-    scored = sampler(script).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    scored = sampler(script).sample({}, [QUESTION], [0], 2, SAMPLING, Draw(0, 0))
     row = scored.groups[0].samples[0]
-    whole = [*ASKED.tokens, *row.tokens]
-    first, second, third = (asked[0][0].tokens for asked in script.asked)
+    whole = [*QUESTION.tokens, *row.tokens]
+    first, second, third = (turn[0][0].tokens for turn in script.calls)
     assert whole[: len(third)] == list(third)
     assert list(third)[: len(second)] == list(second)
-    assert list(second)[: len(first)] == list(first) == ASKED.tokens
+    assert list(second)[: len(first)] == list(first) == QUESTION.tokens
 
 
 def test_the_first_turn_samples_as_a_rollout_of_one_turn_and_the_others_have_keys_of_their_own() -> None:
     script = Script([[call("a")] * 4, ["7"] * 4])
-    sampler(script).sample({}, [ASKED, ASKED], [5, 6], 2, SAMPLING, Draw(1, 3))
-    (first, samples, draw), (second, one, other) = script.asked
+    sampler(script).sample({}, [QUESTION, QUESTION], [5, 6], 2, SAMPLING, Draw(1, 3))
+    (first, samples, draw), (second, one, other) = script.calls
     assert ([prompt.number for prompt in first], samples, draw) == ([5, 6], 2, Draw(1, 3))
     assert ([prompt.number for prompt in second], one) == ([10, 11, 12, 13], 1)
     assert other.step == 3
@@ -119,16 +119,16 @@ def test_the_first_turn_samples_as_a_rollout_of_one_turn_and_the_others_have_key
 
 def test_open_episodes_are_filled_up_to_a_power_of_two() -> None:
     script = Script([[call("a")] * 3 + ["7"] * 2, ["7"] * 3])
-    sampler(script).sample({}, [ASKED] * 5, list(range(5)), 1, SAMPLING, Draw(0, 0))
-    assert len(script.asked[1][0]) == 4
+    sampler(script).sample({}, [QUESTION] * 5, list(range(5)), 1, SAMPLING, Draw(0, 0))
+    assert len(script.calls[1][0]) == 4
 
 
 def test_an_episode_that_runs_out_of_turns_or_room_is_judged_as_it_stands() -> None:
-    scored = sampler(Script([[call("a"), None]]), max_turns=1).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    scored = sampler(Script([[call("a"), None]]), max_turns=1).sample({}, [QUESTION], [0], 2, SAMPLING, Draw(0, 0))
     assert [sample.ended for sample in scored.groups[0].samples] == [False, False]
     assert [sample.reward for sample in scored.groups[0].samples] == [0.0, 0.0]
-    narrow = Sampling(max_new_tokens=200, max_length=len(ASKED.tokens) + len(call("a")) + 4)
-    scored = sampler(Script([[call("a")]])).sample({}, [ASKED], [0], 1, narrow, Draw(0, 0))
+    narrow = Sampling(max_new_tokens=200, max_length=len(QUESTION.tokens) + len(call("a")) + 4)
+    scored = sampler(Script([[call("a")]])).sample({}, [QUESTION], [0], 1, narrow, Draw(0, 0))
     (cut,) = scored.groups[0].samples
     assert not cut.ended
     assert all(cut.episode.sampled)
@@ -136,7 +136,7 @@ def test_an_episode_that_runs_out_of_turns_or_room_is_judged_as_it_stands() -> N
 
 def test_facts_of_episodes_count_calls_and_failures() -> None:
     script = Script([[call("a"), call("b"), "9", "7"], ["7", "?"]])
-    scored = sampler(script).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
+    scored = sampler(script).sample({}, [QUESTION], [0], 4, SAMPLING, Draw(0, 0))
     facts = completion_facts(scored.groups)
     assert (facts["tools/calls"], facts["tools/used"], facts["tools/failed"]) == (0.5, 0.5, 0.5)
     assert (facts["episodes/turns"], facts["episodes/failed"]) == (1.5, 0.0)
@@ -185,7 +185,7 @@ def test_the_environment_s_rewards_are_summed_and_weighted_beside_the_others() -
 def test_an_episode_keeps_its_number_when_others_have_ended() -> None:
     world = UserEnvironment()
     script = Script([["end", "go", None, "go"], ["go", "end"], ["end"]])
-    scored = sampler(script, world).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
+    scored = sampler(script, world).sample({}, [QUESTION], [0], 4, SAMPLING, Draw(0, 0))
     assert world.stepped == [[0, 1, 3], [1, 3], [1]]
     assert [sample.rewards["environment"] for sample in scored.groups[0].samples] == [0.5, 1.5, 0.0, 1.0]
 
@@ -202,13 +202,13 @@ def test_an_episode_that_fails_or_takes_too_long_has_no_reward() -> None:
 
 def test_an_environment_in_which_every_episode_fails_from_the_start_ends_the_run() -> None:
     with pytest.raises(UserCodeError, match="2 of 2 episodes failed; the first: broken"):
-        sampler(Script([["break"] * 2]), UserEnvironment()).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+        sampler(Script([["break"] * 2]), UserEnvironment()).sample({}, [QUESTION], [0], 2, SAMPLING, Draw(0, 0))
 
 
 def test_an_opening_is_said_after_the_row_s_prompt() -> None:
     script = Script([["end", "end"]])
-    sampler(script, UserEnvironment("look")).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
-    (prompts, samples, _) = script.asked[0]
+    sampler(script, UserEnvironment("look")).sample({}, [QUESTION], [0], 2, SAMPLING, Draw(0, 0))
+    (prompts, samples, _) = script.calls[0]
     assert samples == 1
     text = TOKENIZER.decode(prompts[0].tokens, skip_special=False)
     assert text == "<|bos|><|user|>what is a?<|end|><|user|>look<|end|><|assistant|>"
@@ -239,7 +239,7 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
     with pytest.raises(
         UserCodeError, match="1 of 1 episodes failed; the first: the opening is too long: no tokens are left for a turn"
     ):
-        sampler(Script([["end"]]), UserEnvironment("y" * 10**7)).sample({}, [ASKED], [0], 1, SAMPLING, Draw(0, 0))
+        sampler(Script([["end"]]), UserEnvironment("y" * 10**7)).sample({}, [QUESTION], [0], 1, SAMPLING, Draw(0, 0))
     assert max(encoded) < 1000
 
 
@@ -259,12 +259,12 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
     ],
 )
 def test_templates_of_families_write_a_tool_s_answer_after_the_turn_s_end(family: str, written: str) -> None:
-    found = chat(FAMILIES[family])
+    family_chat = chat(FAMILIES[family])
     message = {"role": "tool", "name": "f", "content": "4", "tool_call_id": "call00001"}
-    ids = found.between([message], has_end=True)
-    assert found.tokenizer.decode(ids, skip_special=False) == written
-    assert found.between([message], has_end=False)[0] in found.tokenizer.eos_ids
-    assert found.between([message], has_end=False)[1:] == ids
+    ids = family_chat.between([message], has_end=True)
+    assert family_chat.tokenizer.decode(ids, skip_special=False) == written
+    assert family_chat.between([message], has_end=False)[0] in family_chat.tokenizer.eos_ids
+    assert family_chat.between([message], has_end=False)[1:] == ids
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -274,8 +274,8 @@ def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: 
     lines = [call("a"), call("é"), call("\\ud800"), "<tool_call>{", "<|end|> 7", "7", None]
     script = Script([[lines[i] for i in rng.integers(len(lines), size=4)] for _ in range(6)])
     room = Sampling(max_new_tokens=200, max_length=int(rng.integers(120, 400)))
-    asked = question("what is a?", answer="7", table={"a": "<|assistant|>7", "é": "é" * 50, "\ud800": "\ud800"})
-    scored = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
+    odd = question("what is a?", answer="7", table={"a": "<|assistant|>7", "é": "é" * 50, "\ud800": "\ud800"})
+    scored = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [odd], [0], 4, room, Draw(0, 0))
     batch = groups.lay_out(scored.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
     for g, sample in enumerate(scored.groups[0].samples):
         texts = [turn["content"] for turn in sample.episode.transcript if turn["role"] == "assistant"]
@@ -286,7 +286,7 @@ def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: 
         whole = [*sample.episode.prompt, *sample.tokens]
         assert batch.tokens_BT[g][: len(whole) - 1].tolist() == whole[:-1]
         assert len(whole) <= room.max_length + 200
-    for (prompts, *_), (later, *_) in zip(script.asked[1:], script.asked[2:], strict=False):
+    for (prompts, *_), (later, *_) in zip(script.calls[1:], script.calls[2:], strict=False):
         beginnings = [list(prompt.tokens) for prompt in prompts]
         assert all(any(list(p.tokens)[: len(b)] == b for b in beginnings) for p in later)
 

@@ -65,6 +65,6 @@ def test_chips_that_cannot_hold_the_weights_split_matrices_to_sample_and_sample_
 )
 def test_tensor_takes_of_fsdp_what_the_samplers_weights_need(memory: int | None, shape: tuple[int, ...]) -> None:
     model = Model(dataclasses.replace(from_hf(CASES["qwen-3"]), heads=64, kv_heads=8))
-    asked = None if memory is None else memory * 2**30
-    assert buckets.sampler_shape(model, 131 * 2**30, (1, 64, 1, 1, 1), asked) == shape
-    assert buckets.sampler_shape(model, 131 * 2**30, (1, 3, 1, 1, 1), asked) == (1, 3, 1, 1, 1)
+    limit = None if memory is None else memory * 2**30
+    assert buckets.sampler_shape(model, 131 * 2**30, (1, 64, 1, 1, 1), limit) == shape
+    assert buckets.sampler_shape(model, 131 * 2**30, (1, 3, 1, 1, 1), limit) == (1, 3, 1, 1, 1)

@@ -74,19 +74,19 @@ def plain(sampling: Sampling = SAMPLING) -> Completions:
     return generate(sampling=sampling)
 
 
-def assert_same(found: Completions, wanted: Completions) -> None:
+def assert_same(completions: Completions, wanted: Completions) -> None:
     rows = range(len(wanted.lengths_N))
-    assert [found.tokens(row) for row in rows] == [wanted.tokens(row) for row in rows]
-    np.testing.assert_array_equal(found.ended_N, wanted.ended_N)
-    np.testing.assert_allclose(found.logps_NT, wanted.logps_NT, atol=1e-5)
+    assert [completions.tokens(row) for row in rows] == [wanted.tokens(row) for row in rows]
+    np.testing.assert_array_equal(completions.ended_N, wanted.ended_N)
+    np.testing.assert_allclose(completions.logps_NT, wanted.logps_NT, atol=1e-5)
 
 
 # What is guessed, and what of it holds
 
 
 @partial(jax.jit, static_argnums=0)
-def proposed(longest: int, tokens_BL: jax.Array, asked: ProposalRequest) -> tuple[jax.Array, jax.Array]:
-    return Ngram(4, longest).propose(lambda *_: pytest.fail("needs no draw"), None, tokens_BL, asked)
+def proposed(longest: int, tokens_BL: jax.Array, request: ProposalRequest) -> tuple[jax.Array, jax.Array]:
+    return Ngram(4, longest).propose(lambda *_: pytest.fail("needs no draw"), None, tokens_BL, request)
 
 
 def proposals(text: list[int], longest: int = 3) -> list[int]:
@@ -94,8 +94,8 @@ def proposals(text: list[int], longest: int = 3) -> list[int]:
     remembered = np.full((1, 20), 99)
     remembered[0, : len(text) - 1] = text[:-1]
     newest, start, count = (np.array([x]) for x in (text[-1], 1, len(text) - 1))
-    asked = ProposalRequest(newest, start, count, np.array([0]), np.array([True]))  # type: ignore[arg-type]
-    guesses_BK, written = proposed(longest, jnp.asarray(remembered), asked)
+    request = ProposalRequest(newest, start, count, np.array([0]), np.array([True]))  # type: ignore[arg-type]
+    guesses_BK, written = proposed(longest, jnp.asarray(remembered), request)
     guesses: list[int] = guesses_BK[0].tolist()
     assert written[0, : len(text) + 4].tolist() == [*text, *guesses]
     return guesses
@@ -119,10 +119,10 @@ def test_proposals_hold_up_to_the_first_that_differs_or_ends_the_row() -> None:
     choices = jnp.array([[5, 6, 7]] * 5)
     guesses = jnp.array([[5, 6, 7], [5, 0, 7], [0, 6, 7], [5, 6, 7], [5, 6, 7]])
     is_last = jnp.array([[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]], bool)
-    found = verify(guesses, choices, is_last, jnp.array([True, True, True, True, False]))
-    assert found.is_accepted_BK.astype(int).tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0], [0, 0, 0]]
-    assert found.counts_B.tolist() == [3, 1, 0, 2, 0]
-    assert found.is_ended_B.tolist() == [False, False, False, True, False]
+    verified = verify(guesses, choices, is_last, jnp.array([True, True, True, True, False]))
+    assert verified.is_accepted_BK.astype(int).tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0], [0, 0, 0]]
+    assert verified.counts_B.tolist() == [3, 1, 0, 2, 0]
+    assert verified.is_ended_B.tolist() == [False, False, False, True, False]
 
 
 # The samples
@@ -134,27 +134,27 @@ def test_with_any_number_of_slots_samples_are_those_of_sampling_token_by_token(
 ) -> None:
     """Rows that end inside a run, at the limit and in between; that are taken over, grow (4) and get fewer (32)."""
     monkeypatch.setattr("pttrainer.rollout.native.buckets.FIRST_SLOTS", first_slots)
-    found = generate(NGRAM, rows=rows, devices=devices)
-    assert_same(found, plain())
+    completions = generate(NGRAM, rows=rows, devices=devices)
+    assert_same(completions, plain())
     assert {1, 24} < set(plain().lengths_N.tolist())
-    assert found.facts["speculation/accepted"] > 20
+    assert completions.facts["speculation/accepted"] > 20
 
 
 def test_a_drafts_guesses_change_no_sample_and_the_models_own_are_always_right() -> None:
-    found = generate(draft(), rows=4)
-    assert_same(found, plain())
-    assert 0.1 < found.facts["speculation/accepted"] / found.facts["speculation/proposed"] < 0.9
+    completions = generate(draft(), rows=4)
+    assert_same(completions, plain())
+    assert 0.1 < completions.facts["speculation/accepted"] / completions.facts["speculation/proposed"] < 0.9
     model, params = model_and_params()
     itself = dataclasses.replace(draft(), weights=jax.jit(model.for_decoding)(params))
-    found = generate(itself, rows=4)
-    assert_same(found, plain())
-    assert found.facts["speculation/passes"] == np.ceil(plain().lengths_N / 4).sum()
+    completions = generate(itself, rows=4)
+    assert_same(completions, plain())
+    assert completions.facts["speculation/passes"] == np.ceil(plain().lengths_N / 4).sum()
 
 
 def test_a_stop_string_ends_a_completion_inside_a_run_of_guesses() -> None:
     sampling = dataclasses.replace(SAMPLING, stop=("\ufffd\ufffd", "two"))  # two bytes that are no text
-    found, wanted = generate(NGRAM, sampling, rows=32), plain(sampling)
-    assert_same(found, wanted)
+    completions, wanted = generate(NGRAM, sampling, rows=32), plain(sampling)
+    assert_same(completions, wanted)
     assert (wanted.lengths_N < plain().lengths_N).sum() > 3
 
 
@@ -171,11 +171,11 @@ def test_greedy_completions_of_adapters_sliding_windows_and_a_least_length_are_t
         engine = NativeEngine(model, tokenizer, speculation=speculation)
         return engine.generate(params, prompts, 1, Sampling(40, 64, greedy=True, min_new_tokens=21), DRAW)
 
-    found = sampled(Speculation(Ngram(3, 2)))
-    assert_same(found, sampled(None))
-    assert found.lengths_N.min() >= 21
-    assert found.ended_N.any()
-    assert found.facts["speculation/accepted"] > 10
+    completions = sampled(Speculation(Ngram(3, 2)))
+    assert_same(completions, sampled(None))
+    assert completions.lengths_N.min() >= 21
+    assert completions.ended_N.any()
+    assert completions.facts["speculation/accepted"] > 10
 
 
 SMALL = Model(dataclasses.replace(preset("tiny"), vocab_size=6, d_model=16, layers=1, heads=2, kv_heads=1, d_ff=16))
@@ -203,16 +203,16 @@ def exact() -> dict[tuple[int, ...], float]:
         hidden = SMALL.forward(params, tokens_BT, positions_BT, jnp.ones_like(tokens_BT))
         return jax.nn.softmax(SMALL.logits(params, hidden)[:, 4:] / 1.3, axis=-1)
 
-    found: dict[tuple[int, ...], float] = {}
+    shares: dict[tuple[int, ...], float] = {}
     for tokens_T, probs_TV in zip(tokens_BT.tolist(), np.asarray(probabilities(small_params(0)), float), strict=True):
         a, b = tokens_T[5:]
         p1, p2 = probs_TV[0, a], probs_TV[1, b]
         if SMALL_END in (a, b):
-            found |= {(a,): p1} if a == SMALL_END else {(a, b): p1 * p2}
+            shares |= {(a,): p1} if a == SMALL_END else {(a, b): p1 * p2}
         else:
-            found |= {(a, b, c): p1 * p2 * probs_TV[2, c] for c in range(V)}
-    assert sum(found.values()) == pytest.approx(1.0)
-    return found
+            shares |= {(a, b, c): p1 * p2 * probs_TV[2, c] for c in range(V)}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    return shares
 
 
 @pytest.mark.parametrize("guess", ["ngram", "draft"])
@@ -278,10 +278,10 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
 
 def test_preflight_counts_a_drafts_weights_and_cache() -> None:
     fields: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 4096}
-    asked = {"maxNewTokens": 2044}
+    base = {"maxNewTokens": 2044}
 
     def buffers(rollout: dict[str, Any]) -> dict[str, int]:
-        of = shapes_of(spec("llama3.1-8b", "v6e-16", rollout=asked | rollout, **fields))
+        of = shapes_of(spec("llama3.1-8b", "v6e-16", rollout=base | rollout, **fields))
         return {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
 
     alone = buffers({})

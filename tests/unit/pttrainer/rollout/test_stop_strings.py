@@ -37,9 +37,9 @@ def recorded(rows: list[list[int]], stop: tuple[str, ...], cuts: list[int]) -> C
     st.lists(st.integers(1, 20), max_size=30),
 )
 def test_a_completion_ends_at_the_first_stop_string_however_often_it_was_looked_at(
-    said: list[str], stop: list[str], cuts: list[int]
+    answers: list[str], stop: list[str], cuts: list[int]
 ) -> None:
-    rows = [[*TOKENIZER.encode(text), END] for text in said]
+    rows = [[*TOKENIZER.encode(text), END] for text in answers]
     done = recorded(rows, tuple(stop), cuts).completions()
     for row, tokens in enumerate(rows):
         prefixes = (tokens[:n] for n in range(1, len(tokens) + 1))
@@ -48,7 +48,7 @@ def test_a_completion_ends_at_the_first_stop_string_however_often_it_was_looked_
         assert done.ended_N[row]
         np.testing.assert_array_equal(done.logps_NT[row, : len(wanted)], -1.0 - np.arange(len(wanted)))
         text = completion_text(TOKENIZER, wanted, stop)
-        assert text == said[row] if wanted == tokens else text.endswith(tuple(stop))
+        assert text == answers[row] if wanted == tokens else text.endswith(tuple(stop))
         assert sum(text.count(s) for s in stop) <= len(stop)
 
 

@@ -88,13 +88,13 @@ def native(model: Model, params: Params, sampling: Sampling = SAMPLING) -> Compl
     return native_engine(model).generate(params, PROMPTS, 2, sampling, DRAW)
 
 
-def assert_equal(found: Any, wanted: Any) -> None:
-    np.testing.assert_array_equal(found.lengths_N, wanted.lengths_N)
-    np.testing.assert_array_equal(found.ended_N, wanted.ended_N)
+def assert_equal(completions: Any, wanted: Any) -> None:
+    np.testing.assert_array_equal(completions.lengths_N, wanted.lengths_N)
+    np.testing.assert_array_equal(completions.ended_N, wanted.ended_N)
     for row in range(len(wanted.lengths_N)):
-        assert found.tokens(row) == wanted.tokens(row)
+        assert completions.tokens(row) == wanted.tokens(row)
         count = wanted.lengths_N[row]
-        np.testing.assert_allclose(found.logps_NT[row, :count], wanted.logps_NT[row, :count], atol=1e-5)
+        np.testing.assert_allclose(completions.logps_NT[row, :count], wanted.logps_NT[row, :count], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def assert_equal(found: Any, wanted: Any) -> None:
 )
 def test_a_rollout_through_the_server_is_the_native_one(fake: FakeServer, tmp_path: Path, sampling: Sampling) -> None:
     model, params = base()
-    found = engine(fake, tmp_path).generate(params, PROMPTS, 2, sampling, DRAW)
-    assert_equal(found, native(model, params, sampling))
-    assert found.facts["seconds/sync"] > 0
+    completions = engine(fake, tmp_path).generate(params, PROMPTS, 2, sampling, DRAW)
+    assert_equal(completions, native(model, params, sampling))
+    assert completions.facts["seconds/sync"] > 0
 
 
 def test_new_weights_arrive_and_change_the_answers(fake: FakeServer, tmp_path: Path) -> None:

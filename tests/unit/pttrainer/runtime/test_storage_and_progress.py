@@ -18,7 +18,7 @@ from ptapi.spec import PostTrainJob
 from ptapi.text.terminal import PROGRESS_LINE
 from pttrainer.errors import ConfigError, DataError, Preempted, StorageError
 from pttrainer.runtime.io import storage
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.reporting import progress as progress_module
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
@@ -226,8 +226,8 @@ def test_the_log_repeats_the_document_at_each_stage_and_then_seldom(
     reporter.start(0, 4)
     for step in range(1, 5):
         reporter.finished_step(step, {"loss": 0.5}, seconds=2.0)
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith(PROGRESS_LINE)]
-    documents = [run_directory.Progress.model_validate_json(line.partition(": ")[2]) for line in said]
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith(PROGRESS_LINE)]
+    documents = [run_directory.Progress.model_validate_json(line.partition(": ")[2]) for line in printed]
     assert [(each.stage, each.step) for each in documents] == [("training", 0), ("training", 4)]
     assert documents[-1] == progress(place)
 

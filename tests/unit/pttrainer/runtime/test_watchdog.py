@@ -15,7 +15,7 @@ from tests.builders.cluster.manifests import eventually
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.reporting import watchdog
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.progress import Beat
@@ -67,7 +67,7 @@ from pathlib import Path
 from pttrainer.runtime.reporting import watchdog
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.progress import Beat
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 watchdog.LOCKED_S, watchdog.REARM_S = 3.0, 0.1
 dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
@@ -89,7 +89,7 @@ import ctypes, sys, time
 from pathlib import Path
 from pttrainer.runtime.reporting import stack_dumper, watchdog
 from pttrainer.runtime.reporting.progress import Beat
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 stack_dumper.StackDumper.__init__.__defaults__ = (1.0,)
 watchdog.REARM_S, watchdog.STACK_DUMPER_AFTER_S = 0.1, 0.0

@@ -34,9 +34,9 @@ def test_the_average_of_bfloat16_weights_is_kept_in_float32_and_read_in_bfloat16
     state = rule.init(params)
     for _ in range(4):
         _, state = rule.update({"w": jnp.full((2,), -2.0, jnp.bfloat16)}, state, params)
-    found = np.asarray(state.ema["w"])
-    assert found.dtype == np.float32
-    assert 257.9 < found[0] < 258.0  # bfloat16 has no number between 256 and 258
+    average = np.asarray(state.ema["w"])
+    assert average.dtype == np.float32
+    assert 257.9 < average[0] < 258.0  # bfloat16 has no number between 256 and 258
     assert ema.averaged_params(state, params)["w"].dtype == jnp.bfloat16
 
 

@@ -20,11 +20,11 @@ UNTIED = from_hf(CASES["qwen-3"])
 
 def frozen(tree: Any) -> dict[str, Any]:
     """What is held, by path; layers as lists."""
-    found = {}
+    masks = {}
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         if isinstance(x, np.ndarray) or x:
-            found[".".join(key.key for key in path)] = x.tolist() if isinstance(x, np.ndarray) else True
-    return found
+            masks[".".join(key.key for key in path)] = x.tolist() if isinstance(x, np.ndarray) else True
+    return masks
 
 
 def test_words_name_parts_of_the_model() -> None:
@@ -47,8 +47,8 @@ def test_layers_are_held_by_number_and_all_of_them_whole() -> None:
 
 
 def test_patterns_are_globs_over_hugging_faces_names() -> None:
-    found = frozen(freeze.frozen_mask(["model.layers.[02].self_attn.*_proj.weight"], UNTIED))
-    assert found == {f"layers.attention.{name}": [True, False, True] for name in "qkvo"}
+    masks = frozen(freeze.frozen_mask(["model.layers.[02].self_attn.*_proj.weight"], UNTIED))
+    assert masks == {f"layers.attention.{name}": [True, False, True] for name in "qkvo"}
     experts = frozen(freeze.frozen_mask(["*.experts.*"], from_hf(CASES["qwen-3-moe"])))
     assert experts == {f"layers.mlp.{name}": True for name in ("gate", "up", "down")}
 
@@ -58,15 +58,12 @@ def test_patterns_are_globs_over_hugging_faces_names() -> None:
     [
         (["model.layer.0.*"], TINY, "freeze: model.layer.0.*: matches no weight; accepted: embeddings, head, norms, "),
         (["model.layer.0.*"], TINY, "model.layers.0.mlp.up_proj.weight"),
-        (
-            ["embeddings", "layers.2-9"],
-            TINY,
-            "layers.2-9: matches no weight; accepted: embeddings, head, norms, layers.0",
-        ),
+        (["embeddings", "layers.2-9"], TINY,
+         "layers.2-9: matches no weight; accepted: embeddings, head, norms, layers.0"),
         (["head"], TINY, "matches no weight (the head is the embedding here)"),
         (["embeddings", "*"], TINY, "[embeddings, *]: freezes every weight"),
     ],
-)
+)  # fmt: skip
 def test_a_pattern_that_means_nothing_is_refused_with_the_names_there_are(
     patterns: list[str], config: Any, words: str
 ) -> None:

@@ -39,10 +39,10 @@ def mask(matrix: str = "q", rows: slice = slice(None), **of: Any) -> np.ndarray:
 
 
 def test_what_is_kept_is_scaled_so_that_the_mean_stays() -> None:
-    found = mask(rate=0.25)
-    assert set(np.unique(found)) == {np.float32(0.0), np.float32(1 / 0.75)}
-    assert found.mean() == pytest.approx(1.0, abs=0.02)
-    assert found.mean(axis=(1, 2)) == pytest.approx(1.0, abs=0.06)  # in every row
+    factors = mask(rate=0.25)
+    assert set(np.unique(factors)) == {np.float32(0.0), np.float32(1 / 0.75)}
+    assert factors.mean() == pytest.approx(1.0, abs=0.02)
+    assert factors.mean(axis=(1, 2)) == pytest.approx(1.0, abs=0.06)  # in every row
 
 
 def test_a_row_has_the_same_mask_alone_as_among_others() -> None:

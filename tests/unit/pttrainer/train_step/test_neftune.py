@@ -22,10 +22,10 @@ def noise(step: int = 3, alpha: float = 5.0, seed: int = 0, rows: slice = slice(
 
 
 def test_noise_is_uniform_up_to_alpha_over_the_root_of_length_times_width() -> None:
-    found = noise()
+    drawn = noise()
     for row, tokens, length in ((0, slice(0, 12), 12), (0, slice(12, 15), 3), (1, slice(0, 4), 4)):
         limit = 5.0 / np.sqrt(length * D)
-        of = found[row, tokens] / limit
+        of = drawn[row, tokens] / limit
         assert 0.97 < np.abs(of).max() <= 1.0
         assert np.abs(of).mean() == pytest.approx(0.5, abs=0.06)
         assert of.mean() == pytest.approx(0.0, abs=0.12)
@@ -47,7 +47,7 @@ def test_micro_batches_and_devices_draw_what_one_batch_draws_and_it_is_not_nothi
     parts = build.steps(Training(neftune_alpha=30.0, micro_batch_size=4), (2, 2, 1, 1))
     batch = build.batch()
     for _ in range(2):
-        wanted, found, without = whole(batch), parts(batch), quiet(batch)
-        assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+        wanted, split, without = whole(batch), parts(batch), quiet(batch)
+        assert split["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
         assert abs(without["loss"] - wanted["loss"]) > 1e-4
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), parts.host().params, whole.host().params)

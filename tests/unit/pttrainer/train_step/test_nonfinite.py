@@ -54,9 +54,9 @@ def test_the_learning_rate_that_is_logged_after_a_skipped_step_is_the_one_that_a
 
 def test_good_steps_start_the_count_in_a_row_again() -> None:
     run = build.steps(Training())
-    found = [run(batch) for batch in (broken(), broken(), build.batch(), broken())]
-    assert [line["skipped_steps"] for line in found] == [1, 2, 2, 3]
-    assert [line[nonfinite.IN_A_ROW] for line in found] == [1, 2, 0, 1]
+    lines = [run(batch) for batch in (broken(), broken(), build.batch(), broken())]
+    assert [line["skipped_steps"] for line in lines] == [1, 2, 2, 3]
+    assert [line[nonfinite.IN_A_ROW] for line in lines] == [1, 2, 0, 1]
 
 
 def test_eight_devices_skip_alike() -> None:

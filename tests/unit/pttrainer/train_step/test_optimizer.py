@@ -20,9 +20,9 @@ def test_warm_up_is_linear_and_the_first_step_already_moves() -> None:
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 @pytest.mark.parametrize("total", [2, 10, 1000])
 def test_the_decay_ends_at_the_last_step_of_the_run(kind: str, total: int) -> None:
-    found = rates(total, kind=kind, warmup_fraction=0.03, final_fraction=0.1)
-    assert found[-1] == pytest.approx(0.1)
-    assert max(found) == pytest.approx(1.0)
+    factors = rates(total, kind=kind, warmup_fraction=0.03, final_fraction=0.1)
+    assert factors[-1] == pytest.approx(0.1)
+    assert max(factors) == pytest.approx(1.0)
 
 
 def test_linear_decay_is_linear() -> None:

@@ -16,7 +16,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.batching import to_batch
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, from_hf
-from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.distributed import explicit_collectives, logical_axes, sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
@@ -101,6 +101,13 @@ def test_a_mesh_gives_the_curve_of_one_device(family: str, shape: tuple[int, ...
     np.testing.assert_allclose(trained(family, shape)[0], alone, rtol=TOLERANCE)
 
 
+def test_so_do_collectives_that_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_collectives, "PLATFORMS", ("cpu",))  # where TPUs alone take them
+    losses, _, executable = trained.__wrapped__("qwen-3", (2, 4))
+    np.testing.assert_allclose(losses, trained("qwen-3", ONE)[0], rtol=TOLERANCE)
+    assert "all-to-all" in executable.as_text()
+
+
 def bytes_on_a_device(tree: Any) -> int:
     return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
 
@@ -131,8 +138,8 @@ def test_sequence_gathers_keys_and_values_and_no_other_activation() -> None:
 
 def gathered(compiled: Any) -> list[tuple[int, ...]]:
     """Shapes of what the compiled step's all-gathers make."""
-    found = re.findall(r"= \(?[a-z0-9]+\[([\d,]+)\][^=]*? all-gather(?:-start)?\(", compiled.as_text())
-    return [tuple(map(int, shape.split(","))) for shape in found]
+    shapes = re.findall(r"= \(?[a-z0-9]+\[([\d,]+)\][^=]*? all-gather(?:-start)?\(", compiled.as_text())
+    return [tuple(map(int, shape.split(","))) for shape in shapes]
 
 
 def test_an_expert_axis_needs_experts_that_it_divides() -> None:

@@ -130,8 +130,8 @@ BY_MUON = ("q", "up")
 @pytest.mark.parametrize("name", ["adamw", "lion", "adafactor", "muon"])
 def test_three_steps_are_those_of_the_paper_on_every_matrix_by_itself(name: str, decay: float) -> None:
     weights, gradients = tree(0), [tree(seed) for seed in (1, 2, 3)]
-    found = moved(Optimizer(name=name, weight_decay=decay), gradients, weights)  # type: ignore[arg-type]
-    for path, got in jax.tree_util.tree_leaves_with_path(found):
+    after = moved(Optimizer(name=name, weight_decay=decay), gradients, weights)  # type: ignore[arg-type]
+    for path, got in jax.tree_util.tree_leaves_with_path(after):
         leaf = path[-1].key
         of = [_at(g, path) for g in gradients]
         rule = {"adamw": adamw, "lion": lion, "adafactor": adafactor, "muon": muon}[name]
@@ -149,9 +149,9 @@ def _at(tree: Any, path: Any) -> np.ndarray:
 
 def test_numbers_of_the_spec_take_the_place_of_the_rules_own() -> None:
     weights, gradients = tree(0), [tree(1), tree(2)]
-    found = moved(Optimizer(name="lion", beta1=0.0, beta2=0.0), gradients, weights)
+    after = moved(Optimizer(name="lion", beta1=0.0, beta2=0.0), gradients, weights)
     wanted = weights["embedding"] - RATE * sum(np.sign(g["embedding"]) for g in gradients)
-    np.testing.assert_allclose(found["embedding"], wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after["embedding"], wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "usual"), [("adamw", 2e-5), ("adafactor", 2e-5), ("muon", 2e-5), ("lion", 2e-6)])
@@ -185,14 +185,14 @@ def test_state_is_split_as_its_weights_and_rows_and_columns_keep_the_axes_they_h
     (momentum,) = [at for path, at in muon_.items() if ".mu" in path and "['down']" in path]
     assert momentum == ((6, 1024, 384), (None, "tensor", WIDTH))
     factored = layout_of("adafactor", model, (1, 4, 2, 1))
-    found = {kind: {path.rsplit("['", 1)[1]: at for path, at in factored.items() if f".{kind}[" in path}
+    layouts = {kind: {path.rsplit("['", 1)[1]: at for path, at in factored.items() if f".{kind}[" in path}
              for kind in ("v_row", "v_col")}  # fmt: skip
-    assert found["v_row"]["up']"] == ((6, 384), (None, WIDTH))
-    assert found["v_col"]["up']"] == ((6, 1024), (None, "tensor"))
-    assert found["v_row"]["down']"] == ((6, 384), (None, WIDTH))  # rows are those of the smaller side
-    assert found["v_col"]["down']"] == ((6, 1024), (None, "tensor"))
-    assert found["v_row"]["embedding']"] == ((384,), (WIDTH,))
-    assert found["v_row"]["scale']"][1] == ()
+    assert layouts["v_row"]["up']"] == ((6, 384), (None, WIDTH))
+    assert layouts["v_col"]["up']"] == ((6, 1024), (None, "tensor"))
+    assert layouts["v_row"]["down']"] == ((6, 384), (None, WIDTH))  # rows are those of the smaller side
+    assert layouts["v_col"]["down']"] == ((6, 1024), (None, "tensor"))
+    assert layouts["v_row"]["embedding']"] == ((384,), (WIDTH,))
+    assert layouts["v_row"]["scale']"][1] == ()
 
 
 @pytest.mark.parametrize("case", ["gpt-oss", "deepseek-v3", "gemma-3", "llama-biases-mqa"])

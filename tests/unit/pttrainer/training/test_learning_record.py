@@ -39,7 +39,7 @@ def counted(record: LearningRecord, what: Sequence[Any]) -> LearningRecord:
     return record
 
 
-def told(record: LearningRecord, least: float = 0.5, now: Sequence[int] = NOW) -> learning_record.RunFailure | None:
+def verdict(record: LearningRecord, least: float = 0.5, now: Sequence[int] = NOW) -> learning_record.RunFailure | None:
     return learning_record.verdict(record, least, now)
 
 
@@ -62,7 +62,7 @@ def told(record: LearningRecord, least: float = 0.5, now: Sequence[int] = NOW) -
 def test_a_run_is_well_if_enough_of_its_steps_could_learn_and_one_did(
     steps: list[Any], least: float, is_well: bool
 ) -> None:
-    assert (told(counted(LearningRecord(FIRST), steps), least) is None) == is_well
+    assert (verdict(counted(LearningRecord(FIRST), steps), least) is None) == is_well
 
 
 def test_rewards_that_are_all_equal_are_nobodys_fault_and_so_is_a_run_of_nothing_else() -> None:
@@ -71,11 +71,11 @@ def test_rewards_that_are_all_equal_are_nobodys_fault_and_so_is_a_run_of_nothing
         values = {"loss": 0.0, "grad_norm": 0.0, nonfinite.IN_A_ROW: 0.0}
         assert record.count(step, values, batch(advantages=[0.0, 0.0]), None) is None
     assert (record.level, record.learned, record.failed) == (3, 0, 0)
-    assert told(record, 1.0, FIRST) is None
+    assert verdict(record, 1.0, FIRST) is None
 
 
 def test_weights_that_no_step_changed_fail_a_run_whose_steps_had_gradients() -> None:
-    ending = told(counted(LearningRecord(FIRST), [0.1, 0.1]), now=FIRST)
+    ending = verdict(counted(LearningRecord(FIRST), [0.1, 0.1]), now=FIRST)
     assert ending.kind == Kind.UNCHANGED
     assert "no weight changed: 2 of 2 steps had a gradient" in ending.message
 
@@ -86,7 +86,7 @@ def test_a_batch_without_a_token_to_train_on_is_a_fault_of_the_data() -> None:
 
 
 def test_the_most_common_fault_gives_class_and_words() -> None:
-    ending = told(counted(LearningRecord(FIRST), [0.1, KILLED, AWAY, KILLED, np.nan]))
+    ending = verdict(counted(LearningRecord(FIRST), [0.1, KILLED, AWAY, KILLED, np.nan]))
     error = ending.error("file:///runs/a/checkpoints/1")
     assert error.exit_code == ExitCode.USER_CODE
     assert str(error).startswith(

@@ -21,7 +21,7 @@ from ptapi.failures import ExitCode
 from ptapi.run_directory import LEASE, Lease
 from pttrainer.errors import ConfigError, OutputConflict, StorageError
 from pttrainer.runtime.io import storage
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place, no_fence
 from pttrainer.training.run_directory import lease, lease_holder
 from pttrainer.training.run_directory.lease import LeaseWriter
 
@@ -209,9 +209,9 @@ def of_here(place: Place, **changes: object) -> LeaseWriter:
     mine = lease_holder.lease_of_this_process(job()).model_copy(update={"limit_seconds": 600.0, **changes})
     generation = place.write_if(LEASE, mine.model_dump_json().encode(), place.read_versioned(LEASE).generation)
     assert generation is not None
-    found = LeaseWriter(place, mine, generation, lease._Moment.now(), end=lambda code: None)
-    place.fence = found.check
-    return found
+    holder = LeaseWriter(place, mine, generation, lease._Moment.now(), end=lambda code: None)
+    place.fence = holder.check
+    return holder
 
 
 def late(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
@@ -300,7 +300,7 @@ def test_processes_that_do_not_lead_write_while_their_leader_holds_the_lease(pla
     check()
     mine.release()
     check()
-    place.fence = storage.no_fence
+    place.fence = no_fence
     place.write(LEASE, json.dumps({"token": "other", "holder": "pod run-0 (namespace team)"}).encode())
     with pytest.raises(OutputConflict, match="pod run-0"):
         check()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.trainer import specs
 
-from ptapi.spec import PostTrainJobSpec
 from pttrainer.training.loss_spikes import LEAST, SILENCE, LossSpikes, of_job
 
 CURVES = Path(__file__).parent / "curves"
@@ -62,18 +62,7 @@ def test_a_run_that_is_far_too_fast_is_told_so() -> None:
 def test_losses_of_data_are_watched_and_those_of_own_samples_are_not(
     algorithm: dict[str, Any], is_watched: bool
 ) -> None:
-    spec = PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"},
-            "algorithm": algorithm,
-            "data": {"train": {"uri": "file:///none"}},
-            "rewards": [{"builtin": "gsm8k"}] if {"grpo", "ppo"} & set(algorithm) else [],
-            "training": {"batchSize": 8, "sequenceLength": 1024},
-            "accelerator": {"type": "cpu-1"},
-            "output": {"uri": "file:///none"},
-        }
-    )
-    assert (of_job(spec) is not None) is is_watched
+    assert (of_job(specs.tiny(algorithm)) is not None) is is_watched
 
 
 def test_a_pair_that_is_hard_after_a_hinge_has_become_0_is_no_spike() -> None:
@@ -93,8 +82,8 @@ def test_the_line_says_which_step_how_far_and_under_which_circumstances() -> Non
 
 
 def test_lines_are_rare_however_long_it_lasts() -> None:
-    found = reports([2.0, 2.2] * 40 + [9.0, 9.5] * 15)
-    assert list(found) == [81, 81 + SILENCE]
+    reported = reports([2.0, 2.2] * 40 + [9.0, 9.5] * 15)
+    assert list(reported) == [81, 81 + SILENCE]
 
 
 def test_nothing_is_said_before_enough_steps_are_known_nor_of_losses_that_are_not_finite() -> None:

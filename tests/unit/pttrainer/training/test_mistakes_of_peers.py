@@ -25,7 +25,7 @@ def test_the_mistake_has_its_test(number: int) -> None:
 
 
 def test_no_mistake_of_the_list_is_left_out_and_each_has_a_test_of_its_own() -> None:
-    numbers = [int(found) for found in re.findall(r"^(\d+)\. ", LISTED, re.MULTILINE)]
+    numbers = [int(digits) for digits in re.findall(r"^(\d+)\. ", LISTED, re.MULTILINE)]
     assert numbers == list(TABLE) == list(range(1, 21))
     first = [tests[0] for tests in TABLE.values()]
     assert len(set(first)) == len(first)

@@ -10,7 +10,7 @@ import pytest
 from pttrainer.rollout.evaluation.evaluator import pass_at
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.rollout_metrics import reward_facts
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.training.rl_health import FIRST, RANGES, Range, RlHealth
 from pttrainer.training.run_directory.sample_log import SHOWN, SampleLog, markdown
 
@@ -20,9 +20,9 @@ DOCS = Path(__file__).parents[4] / "docs/reference/metrics.md"
 def test_a_figure_outside_its_range_is_said_once_and_only_when_it_stays_there() -> None:
     watch = RlHealth()
     one = next(one for one in RANGES if one.metric == "truncated")
-    seen = [0.9] * (one.steps - 1) + [0.1] + [0.9] * (one.steps + 3)
-    lines = [watch.report({"truncated": value, FIRST: 1.0}) for value in seen]
-    assert [len(found) for found in lines] == [0] * (2 * one.steps - 1) + [1, 0, 0, 0]
+    values = [0.9] * (one.steps - 1) + [0.1] + [0.9] * (one.steps + 3)
+    lines = [watch.report({"truncated": value, FIRST: 1.0}) for value in values]
+    assert [len(reported) for reported in lines] == [0] * (2 * one.steps - 1) + [1, 0, 0, 0]
     (line,) = lines[2 * one.steps - 1]
     assert line.startswith("watch: truncated is 0.9 for 5 steps (healthy: at most 0.3): completions are cut")
     assert "; hint: raise rollout.maxNewTokens" in line
@@ -41,9 +41,9 @@ def test_every_figure_is_warned_about_beyond_either_end_of_its_range(one: Range)
         if one.low <= value <= one.high:
             continue
         watch, first = RlHealth(), {} if one.at == "later" else {FIRST: 1.0}
-        found = [watch.report({one.metric: value, "other": 9e9, **first}) for _ in range(one.steps)]
-        assert found[:-1] == [[]] * (one.steps - 1)
-        assert found[-1] == [
+        reported = [watch.report({one.metric: value, "other": 9e9, **first}) for _ in range(one.steps)]
+        assert reported[:-1] == [[]] * (one.steps - 1)
+        assert reported[-1] == [
             f"watch: {one.metric} is {value:.4g} for {one.steps} steps (healthy: {one.bounds}): {one.means}; "
             f"hint: {one.attempt}"
         ]
@@ -54,8 +54,8 @@ def test_of_several_updates_of_a_rollout_each_figure_counts_where_it_is_news() -
     watch, warnings = RlHealth(), []
     for rollout in range(1, 6):
         of_samples = {"groups/all_wrong": 1.0, "clip_fraction": 0.0, FIRST: 1.0}
-        found = [*watch.report(of_samples), *watch.report({"groups/all_wrong": 1.0, "clip_fraction": 0.7})]
-        warnings += [(rollout, line.split()[1]) for line in found]
+        reported = [*watch.report(of_samples), *watch.report({"groups/all_wrong": 1.0, "clip_fraction": 0.7})]
+        warnings += [(rollout, line.split()[1]) for line in reported]
     assert warnings == [(5, "groups/all_wrong"), (5, "clip_fraction")]
 
 
@@ -67,14 +67,14 @@ def test_the_reference_page_knows_every_range(one: Range) -> None:
 
 def test_one_of_k_samples_passes_as_often_as_among_all_choices_of_k() -> None:
     samples, passed = 6, [0, 2, 6]
-    found = pass_at(passed, samples)
-    assert list(found) == ["pass@1", "pass@2", "pass@4", "pass@6"]
+    rates = pass_at(passed, samples)
+    assert list(rates) == ["pass@1", "pass@2", "pass@4", "pass@6"]
     for k in (1, 2, 4, 6):
         shares = []
         for right in passed:
             choices = list(itertools.combinations(range(samples), k))
             shares.append(sum(any(i < right for i in choice) for choice in choices) / len(choices))
-        assert found[f"pass@{k}"] == pytest.approx(np.mean(shares))
+        assert rates[f"pass@{k}"] == pytest.approx(np.mean(shares))
 
 
 def sample(**rewards: float) -> Sample:

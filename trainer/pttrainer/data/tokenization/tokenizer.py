@@ -18,7 +18,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io import json_text
+from pttrainer.runtime.io.place import Place
 
 BYTE_SPECIALS = ("<|bos|>", "<|end|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|reserved|>")
 """Ids 256 to 263 of the byte-level tokenizer."""
@@ -123,7 +124,7 @@ def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
     engine = _engine(files["tokenizer.json"], directory.uri)
     settings = _json(files, "tokenizer_config.json", directory.uri)
     generation = _json(files, "generation_config.json", directory.uri)
-    eos = [_special(engine, settings.get("eos_token")), *_as_list(generation.get("eos_token_id")), *model_eos_ids]
+    eos = [_special(engine, settings.get("eos_token")), *_end_ids(generation, directory.uri), *model_eos_ids]
     eos_ids = tuple(dict.fromkeys(token for token in eos if token is not None))
     if not eos_ids:
         raise ConfigError(
@@ -135,7 +136,7 @@ def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
         bos_id=_special(engine, settings.get("bos_token")),
         eos_ids=eos_ids,
         pad_id=eos_ids[0] if pad_id is None else pad_id,
-        template=_template(files, settings),
+        template=_template(files, settings, directory.uri),
         files=files,
     )
 
@@ -149,24 +150,24 @@ def _engine(content: bytes, uri: str) -> Engine:
 
 def _json(files: dict[str, bytes], name: str, uri: str) -> dict[str, Any]:
     try:
-        value = json.loads(files.get(name, b"{}"))
+        value = json_text.loads(files.get(name, b"{}"))
     except ValueError as error:
-        raise ConfigError(f"spec.model: {uri}/{name}: is not valid JSON: {error}") from error
+        raise ConfigError(f"spec.model: {uri}/{name}: {error}; accepted: a JSON object") from error
     if not isinstance(value, dict):
         raise ConfigError(f"spec.model: {uri}/{name}: is a {type(value).__name__}; accepted: a JSON object")
     return value
 
 
-def _template(files: dict[str, bytes], settings: dict[str, Any]) -> str | None:
+def _template(files: dict[str, bytes], settings: dict[str, Any], uri: str) -> str | None:
     """Return the chat template. Newer checkpoints keep it in a file of its own; a list holds several, by name."""
     if "chat_template.jinja" in files:
-        return files["chat_template.jinja"].decode()
-    if "chat_template.json" in files:
-        return str(json.loads(files["chat_template.json"])["chat_template"])
-    template = settings.get("chat_template")
+        return files["chat_template.jinja"].decode(errors="replace")
+    template = (_json(files, "chat_template.json", uri) or settings).get("chat_template")
     if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        return named.get("default")
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if not isinstance(template, str | None):
+        raise ConfigError(f"spec.model: {uri}: chat_template: is {type(template).__name__}; accepted: text, or a list")
     return template
 
 
@@ -176,8 +177,14 @@ def _special(engine: Engine, token: Any) -> int | None:
     return None if text is None else engine.token_to_id(str(text))
 
 
-def _as_list(value: Any) -> list[int]:
-    return [] if value is None else list(value) if isinstance(value, list) else [value]
+def _end_ids(generation: dict[str, Any], uri: str) -> list[int]:
+    value = generation.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if any(type(token) is not int for token in ids):
+        raise ConfigError(
+            f"spec.model: {uri}/generation_config.json eos_token_id: {value!r}; accepted: a token id, or a list of them"
+        )
+    return ids
 
 
 def _byte_characters() -> dict[int, str]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.models.attention.kv_cache import LayerKV
+from pttrainer.models.config import Chunk, Window
 from pttrainer.runtime.distributed import sharding
 
 MASKED_SCORE = -1e30
@@ -37,17 +38,24 @@ def packed_mask(segment_ids_BT: Array) -> Array:
     return causal & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
 
 
-def packed_window(mask_BTT: Array, positions_BT: Array, window: int) -> Array:
-    """Return the mask of a local layer: the last `window` tokens, including the query's own."""
-    return mask_BTT & (positions_BT[:, :, None] - positions_BT[:, None, :] < window)
+def packed_window(mask_BTT: Array, positions_BT: Array, window: int | Chunk) -> Array:
+    """Return the mask of a local layer."""
+    return mask_BTT & _in_window(positions_BT, positions_BT, window)
 
 
-def cached_mask(positions_BT: Array, slots_BS: Array, window: int | None = None) -> Array:
+def _in_window(queries_BT: Array, keys_BS: Array, window: int | Chunk) -> Array:
+    """Return [B, T, S], true where a key's position is not before the query's window, or chunk."""
+    if isinstance(window, Chunk):
+        return queries_BT[:, :, None] // window.size == keys_BS[:, None, :] // window.size
+    return queries_BT[:, :, None] - keys_BS[:, None, :] < window
+
+
+def cached_mask(positions_BT: Array, slots_BS: Array, window: Window = None) -> Array:
     """Return [B, T, S], true where the slot is filled, its position is not after the query's, and in its window."""
     visible = (slots_BS[:, None, :] >= 0) & (slots_BS[:, None, :] <= positions_BT[:, :, None])
     if window is None:
         return visible
-    return visible & (positions_BT[:, :, None] - slots_BS[:, None, :] < window)
+    return visible & _in_window(positions_BT, slots_BS, window)
 
 
 def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:

@@ -18,17 +18,16 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
+from pttrainer.models.attention import splash_blocks
 from pttrainer.models.attention.dot_product import Scoring
+from pttrainer.models.attention.splash_blocks import LANES
 from pttrainer.models.config import ModelConfig
 from pttrainer.runtime.distributed import sharding
 
 Kernel = Literal["plain", "splash", "cudnn"]
 
-LANES = 128
-"""Splash works on tiles of this many tokens; rows are padded to a multiple with tokens of no example."""
-
-BLOCKS = (512, 256, LANES)
-"""Tokens of a tile, the largest that divides a row: fewer, larger tiles keep the matrix unit busy."""
+KERNEL_OUT = "attention kernel"
+"""The name of splash's result, and of what its backward pass reads besides its inputs, for rematerialisation."""
 
 CUDNN_HEAD = 128
 CUDNN_HEAD_HOPPER = 256
@@ -185,17 +184,18 @@ def _splash(
     """Attend with splash, which supports grouped queries, segments, windows, soft caps, sinks and any head size."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    T, N = q_BTNH.shape[1:3]
+    T, N, H = q_BTNH.shape[1:]
     padded = -(-T // LANES) * LANES
     shape = (padded, padded)
     # Tokens of an example stand side by side, so a window of positions is one of slots.
     mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
     kernel = splash.make_splash_mha(
         splash.MultiHeadMask([mask] * N),
-        block_sizes=_blocks(padded),
+        block_sizes=_block_sizes(splash_blocks.tiles_for(sharding.chip()[1], H, padded, window)),
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=scoring.softcap,
+        residual_checkpoint_name=KERNEL_OUT,
         interpret=interpret,
     )
     sinks_N = None if scoring.sinks_N is None else scoring.sinks_N.astype(jnp.float32)
@@ -210,11 +210,17 @@ def _splash(
     return jnp.swapaxes(out_BNTH, 1, 2)[:, :T].astype(q_BTNH.dtype)
 
 
-def _blocks(length: int) -> Any:
+def _block_sizes(tiles: splash_blocks.Tiles) -> Any:
+    """Return splash's own form of the tiles."""
     from jax.experimental.pallas.ops.tpu.splash_attention import BlockSizes
 
-    size = next(block for block in BLOCKS if length % block == 0)
-    return BlockSizes(size, size, size, size, size, size, size, size)
+    ahead, back, queries = tiles
+    return BlockSizes(
+        *(ahead.tokens, ahead.tokens, ahead.compute, back.tokens, back.tokens, back.compute),
+        block_q_dq=None if queries is None else queries.tokens,
+        block_kv_dq=None if queries is None else queries.tokens,
+        use_fused_bwd_kernel=queries is None,
+    )
 
 
 def _filled_up(x_BTX: Array, length: int) -> Array:

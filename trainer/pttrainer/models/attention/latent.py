@@ -47,7 +47,7 @@ class LatentAttention(nnx.Module):
     def __call__(
         self,
         x_BTD: Array,
-        rotation: tuple[Array, Array],
+        rotation: rope.Rotation,
         attend: Attend,
         drop: Drop | None = None,
         *,
@@ -100,12 +100,12 @@ class LatentAttention(nnx.Module):
     def _product(self, name: str, x_BTX: Array, drop: Drop | None) -> Array:
         return project(x_BTX, getattr(self, name), None, getattr(self, f"{name}_lora"), drop)
 
-    def _rotated(self, x_BTNR: Array, rotation: tuple[Array, Array]) -> Array:
+    def _rotated(self, x_BTNR: Array, rotation: rope.Rotation) -> Array:
         """Rotate; pairs that are stored side by side go to the halves first, in queries as in keys."""
         if self.latent.interleaved:
             pairs = x_BTNR.reshape(*x_BTNR.shape[:-1], -1, 2)
             x_BTNR = jnp.swapaxes(pairs, -1, -2).reshape(x_BTNR.shape)
-        return rope.rotate(x_BTNR, *rotation)
+        return rope.rotate(x_BTNR, *rotation[:2])
 
 
 def _parts(adapter: LowRank, N: int, dtype: Any) -> tuple[Array, Array]:

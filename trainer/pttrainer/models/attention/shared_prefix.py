@@ -23,6 +23,7 @@ from pttrainer.models.attention.dot_product import (
     packed_window,
 )
 from pttrainer.models.attention.kv_cache import EMPTY, to_slots
+from pttrainer.models.config import Window
 
 
 class Masks(NamedTuple):
@@ -45,7 +46,7 @@ def taken(joined_PXD: Array, prompts: Prompts, rows: int) -> Array:
     return joined_PXD[:, S:].reshape(rows, -1, D)
 
 
-def masks(prompts: Prompts, positions_NT: Array, segment_ids_NT: Array, window: int | None) -> Masks:
+def masks(prompts: Prompts, positions_NT: Array, segment_ids_NT: Array, window: Window) -> Masks:
     """Return the masks of one kind of layer."""
     own_NTT, prompt_PSS = packed_mask(segment_ids_NT), packed_mask(prompts.segment_ids_PT)
     if window is not None:

@@ -1,38 +1,38 @@
-"""Model families: one file each, which reads and writes its `config.json`.
+"""Model families: one file each, which reads and writes its `config.json`; several of one maker share a folder.
 
-To add one: a file, a line in `READERS`, its names in `weights.hf_names` if they differ, and a case in the tests.
+To add one: a file, a line in `FAMILIES`, its names in `weights.hf_names` if they differ, and a case in the tests
+(docs/guides/add-a-model.md).
 """
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig, Raw
-from pttrainer.models.families import (
-    deepseek_v3,
-    gemma2,
-    gemma3,
-    glm4_moe,
-    gpt_oss,
-    llama,
-    mistral,
-    qwen2,
-    qwen3,
-    qwen3_moe,
-)
+from pttrainer.models.families import gpt_oss, phi3, smollm3, unsupported
 from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.deepseek import deepseek_v3, glm4_moe
+from pttrainer.models.families.gemma import gemma2, gemma3
+from pttrainer.models.families.llama import llama, llama4
+from pttrainer.models.families.mistral import ministral3, mistral
+from pttrainer.models.families.olmo import olmo2, olmo3
+from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_moe
 from pttrainer.models.weights.hf_directory import BLOCK
 
 FAMILIES: dict[str, ModuleType] = {
     module.FAMILY: module
-    for module in (llama, mistral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, deepseek_v3)
-}
+    for module in (
+        llama, llama4, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, olmo2, olmo3,
+        phi3, smollm3, deepseek_v3,
+    )
+}  # fmt: skip
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     **{name: module.read for name, module in FAMILIES.items()},
     "gemma3": gemma3.read_with_images,
     "kimi_k2": deepseek_v3.read,
+    "llama4": llama4.read_with_images,
+    "mistral3": ministral3.read_with_images,
 }
 """By `model_type`."""
 
@@ -40,10 +40,8 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
 def from_hf(raw: Raw) -> ModelConfig:
     """Return the config of a Hugging Face `config.json`; raise ConfigError on what the decoder does not support."""
     model_type = raw.get("model_type", "")
-    if model_type not in READERS:
-        raise ConfigError(
-            f"config.json model_type: {model_type!r}: not supported; accepted: {', '.join(sorted(READERS))}"
-        )
+    if not isinstance(model_type, str) or model_type not in READERS:
+        raise unsupported.refuse(raw, READERS)
     fields = Fields(raw)
     config = READERS[model_type](fields)
     _read_storage(fields.inside("quantization_config"))

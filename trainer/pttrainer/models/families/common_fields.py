@@ -6,10 +6,11 @@ from typing import Any
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.families import rope_fields
 from pttrainer.models.families.config_reader import REQUIRED, Fields
+from pttrainer.models.families.rope_fields import GLOBAL, LOCAL
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 """Hugging Face's name to ours."""
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
+MOST_LAYERS = 10_000
 
 _WRITTEN = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu"}
 
@@ -26,6 +27,7 @@ def read(
     bos: tuple[int, ...] = (),
     eos: tuple[int, ...] = (),
     pad: tuple[int, ...] = (),
+    norm_eps: float = 1e-6,
 ) -> dict[str, Any]:
     """Return arguments of ModelConfig; named parameters are the family's defaults.
 
@@ -38,12 +40,12 @@ def read(
     return {
         "vocab_size": fields.integer("vocab_size", vocab_size),
         "d_model": d_model,
-        "layers": fields.integer("num_hidden_layers"),
+        "layers": fields.integer("num_hidden_layers", most=MOST_LAYERS),
         "heads": N,
         "kv_heads": fields.nullable("num_key_value_heads", fields.integer, kv_heads or N) or N,
         "head_dim": fields.integer("head_dim", head_dim or d_model // N),
         "d_ff": fields.integer("intermediate_size"),
-        "norm_eps": fields.number("rms_norm_eps", 1e-6),
+        "norm_eps": fields.number("rms_norm_eps", norm_eps),
         "tied_head": fields.flag("tie_word_embeddings", tied),
         "max_positions": fields.integer("max_position_embeddings", max_positions),
         "bos_id": bos_ids[0] if bos_ids else None,
@@ -85,13 +87,13 @@ def write(config: ModelConfig, architecture: str, model_type: str) -> dict[str, 
     }
 
 
-def read_plain(fields: Fields, **defaults: Any) -> dict[str, Any]:
+def read_plain(fields: Fields, *, theta: float = 10_000.0, **defaults: Any) -> dict[str, Any]:
     """Return what `read` does, one rotary embedding, the activation and biases, in the keys of most families."""
     common = read(fields, **defaults)
     bias = fields.flag("attention_bias", False)
     return {
         **common,
-        "rope": rope_fields.read(fields, 10_000.0, common["max_positions"]),
+        "rope": rope_fields.read(fields, theta, common["max_positions"]),
         "activation": activation(fields, "hidden_act", "silu"),
         "qkv_bias": bias,
         "o_bias": bias,
@@ -114,8 +116,8 @@ def local_layers(fields: Fields, layers: int, is_local: Callable[[int], bool]) -
     if listed is None:
         flags = tuple(is_local(layer) for layer in range(layers))
     else:
-        if not isinstance(listed, list) or not set(listed) <= {LOCAL, GLOBAL}:
-            fields.refuse("layer_types", f"a list of {GLOBAL}, {LOCAL}")
+        if not isinstance(listed, list) or len(listed) != layers or any(kind not in (LOCAL, GLOBAL) for kind in listed):
+            fields.refuse("layer_types", f"a list of {layers} of {GLOBAL}, {LOCAL}")
         flags = tuple(kind == LOCAL for kind in listed)
     return flags if any(flags) else ()
 

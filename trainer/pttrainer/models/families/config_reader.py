@@ -32,6 +32,9 @@ WITHOUT_EFFECT = frozenset({
 """Keys that do not change what the model computes."""
 
 REQUIRED: Any = object()
+LONGEST_SHOWN = 200
+LARGEST = 1e38
+"""What float32 holds."""
 
 
 class Fields:
@@ -54,11 +57,11 @@ class Fields:
             raise ConfigError(f"{self._path} {key}: missing; hint: is this the config.json of a language model?")
         return default
 
-    def integer(self, key: str, default: Any = REQUIRED) -> int:
+    def integer(self, key: str, default: Any = REQUIRED, most: int = 2**31 - 1) -> int:
         """Return a positive whole number."""
         value = self.value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.refuse(key, "a whole number of at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            self.refuse(key, f"a whole number from 1 to {most}")
         return value
 
     def count(self, key: str, default: int) -> int:
@@ -71,7 +74,7 @@ class Fields:
     def number(self, key: str, default: Any = REQUIRED) -> float:
         """Return a number."""
         value = self.value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
             self.refuse(key, "a number")
         return float(value)
 
@@ -126,7 +129,9 @@ class Fields:
 
     def refuse(self, key: str, accepted: str) -> NoReturn:
         """Raise for the value under this key."""
-        raise ConfigError(f"{self._path} {key}: {self._raw.get(key)!r}: not supported; accepted: {accepted}")
+        raise ConfigError(
+            f"{self._path} {key}: {repr(self._raw.get(key))[:LONGEST_SHOWN]}: not supported; accepted: {accepted}"
+        )
 
     def refuse_rest(self) -> None:
         """Raise for every unread key that may have an effect. Off (null, false, 0, empty) has none."""

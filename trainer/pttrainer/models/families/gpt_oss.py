@@ -5,7 +5,7 @@ from typing import Any
 from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.families import common_fields, rope_fields
 from pttrainer.models.families.config_reader import Fields
-from pttrainer.models.families.qwen3_moe import read_balance, write_balance
+from pttrainer.models.families.qwen.qwen3_moe import read_balance, write_balance
 
 FAMILY = "gpt_oss"
 ARCHITECTURE = "GptOssForCausalLM"
@@ -19,8 +19,9 @@ YARN = {
 
 def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
-    common = common_fields.read(fields, vocab_size=201_088, head_dim=64, kv_heads=8, max_positions=131_072)
-    common["norm_eps"] = fields.number("rms_norm_eps", 1e-5)
+    common = common_fields.read(
+        fields, vocab_size=201_088, head_dim=64, kv_heads=8, max_positions=131_072, norm_eps=1e-5
+    )
     bias = fields.flag("attention_bias", True)
     # The gate has its own formula, whatever this says.
     fields.choice("hidden_act", ("silu",), "silu")

@@ -1,8 +1,8 @@
 """The published shapes of open models, from their `config.json`, for preflight and benchmarks.
 
 No weights and no download: `random://llama3.1-70b` has the shape only. They use the same readers as a downloaded file
-(`families`), so windows, norms and rotary scalings are the real model's. Gemma 3 is its text part. Left out: end
-tokens, because random models use bytes.
+(`families`), so windows, norms and rotary scalings are the real model's. Gemma 3 and Llama 4 are their text parts. Left
+out: end tokens, because random models use bytes.
 """
 
 from functools import cache
@@ -71,10 +71,52 @@ def _gemma3(sizes: dict[str, Any], query_scalar: int) -> Raw:
     }
 
 
+def _olmo3(sizes: dict[str, Any]) -> Raw:
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
+    return {
+        "model_type": "olmo3",
+        **sizes,
+        "vocab_size": 100_278,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": yarn,
+        "max_position_embeddings": 65_536,
+    }
+
+
+def _ministral3(sizes: dict[str, Any], *, tied: bool) -> Raw:
+    return {"model_type": "ministral3", **sizes, "tie_word_embeddings": tied}
+
+
+def _glm4_moe(sizes: dict[str, Any], dense: int, **more: Any) -> Raw:
+    return {
+        "model_type": "glm4_moe",
+        **sizes,
+        "attention_bias": True,
+        "rope_theta": 1_000_000.0,
+        "first_k_dense_replace": dense,
+        **more,
+    }
+
+
 _QWEN3_EXPERTS = {"model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 _MISTRAL = {
     "model_type": "mistral", **_sizes(4096, 14_336, 32, 32, 8, 128), "vocab_size": 32_768, "rope_theta": 1_000_000.0,
     "max_position_embeddings": 32_768, "sliding_window": None, "tie_word_embeddings": False,
+}  # fmt: skip
+_LLAMA4 = {
+    "model_type": "llama4_text", **_sizes(5120, 8192, 48, 40, 8, 128), "max_position_embeddings": 10_485_760,
+    "rope_scaling": {
+        "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
+}  # fmt: skip
+_MISTRAL_SMALL = {
+    **_MISTRAL, **_sizes(5120, 32_768, 40, 32, 8, 128), "vocab_size": 131_072, "rope_theta": 1e9,
+    "max_position_embeddings": 131_072,
+}  # fmt: skip
+_PHI4 = {
+    "model_type": "phi3", **_sizes(5120, 17_920, 40, 40, 10, 128), "vocab_size": 100_352, "rope_theta": 250_000.0,
+    "max_position_embeddings": 16_384,
 }  # fmt: skip
 
 _DEEPSEEK_YARN = {"type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
@@ -125,6 +167,24 @@ RAW: dict[str, Raw] = {
         "routed_scaling_factor": 2.827,
         "rope_scaling": {**_DEEPSEEK_YARN, "beta_fast": 1, "beta_slow": 1, "factor": 32},
     },
+    "llama4-scout": _LLAMA4,
+    "mistral-small-24b": _MISTRAL_SMALL,
+    "ministral3-3b": _ministral3(_sizes(3072, 9216, 26, 32, 8, 128), tied=True),
+    "ministral3-8b": _ministral3(_sizes(4096, 14_336, 34, 32, 8, 128), tied=False),
+    "ministral3-14b": _ministral3(_sizes(5120, 16_384, 40, 32, 8, 128), tied=False),
+    "olmo3-7b": _olmo3(_sizes(4096, 11_008, 32, 32, 32, 128)),
+    "olmo3-32b": _olmo3(_sizes(5120, 27_648, 64, 40, 8, 128)),
+    "smollm3-3b": {"model_type": "smollm3", **_sizes(2048, 11_008, 36, 16, 4, 128), "rope_theta": 5_000_000.0},
+    "phi4-14b": _PHI4,
+    "glm4.5-air": _glm4_moe(_sizes(4096, 10_944, 46, 96, 8, 128), 1),
+    "glm4.5": _glm4_moe(
+        _sizes(5120, 12_288, 92, 96, 8, 128),
+        3,
+        n_routed_experts=160,
+        moe_intermediate_size=1536,
+        routed_scaling_factor=2.5,
+        use_qk_norm=True,
+    ),
     "gpt-oss-20b": {"model_type": "gpt_oss", **_sizes(2880, 2880, 24, 64, 8, 64), "num_local_experts": 32},
 }
 """By the name after `random://`."""

@@ -11,6 +11,9 @@ from typing import Any
 from pttrainer.models.config import LinearScaling, Llama3Scaling, Rope, Scaling, YarnScaling
 from pttrainer.models.families.config_reader import Fields
 
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+"""Names of kinds of layers."""
+
 
 def read(fields: Fields, theta: float, max_positions: int, share: float | None = None) -> Rope:
     """Return the rotary embedding of all layers; `theta` is the family's default.
@@ -23,9 +26,27 @@ def read(fields: Fields, theta: float, max_positions: int, share: float | None =
     return read_one(scaling if scaling.keys() else parameters, theta, max_positions, share)
 
 
+def read_by_kind(fields: Fields, theta: float, local_theta: float, max_positions: int) -> tuple[Rope, Rope]:
+    """Return the rotary embedding of global and of local layers. A top-level scaling changes the global one only."""
+    by_kind, scaling = fields.inside("rope_parameters"), fields.inside("rope_scaling")
+    global_fields, local_fields = by_kind.inside(GLOBAL), by_kind.inside(LOCAL)
+    by_kind.refuse_rest()
+    return (
+        read_one(scaling if scaling.keys() else global_fields, theta, max_positions),
+        read_one(local_fields, local_theta, max_positions),
+    )
+
+
+def write_by_kind(global_rope: Rope, local_rope: Rope) -> dict[str, Any]:
+    """Return the key `rope_parameters` for two kinds of layers."""
+    return {"rope_parameters": {GLOBAL: write_one(global_rope), LOCAL: write_one(local_rope)}}
+
+
 def read_one(fields: Fields, theta: float, max_positions: int, share: float | None = None) -> Rope:
     """Return the rotary embedding of one object with type and numbers."""
     theta = fields.number("rope_theta", theta)
+    if theta <= 0:
+        fields.refuse("rope_theta", "a number above 0")
     old_name = fields.value("type", "default")
     key = "rope_type" if "rope_type" in fields else "type"
     kind = fields.value("rope_type", old_name)

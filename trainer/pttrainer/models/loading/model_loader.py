@@ -18,8 +18,9 @@ from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_spec import RANDOM, ModelSource, open_source, structure_of
 from pttrainer.models.loading.peft_adapters import InitialAdapters, open_initial_adapters
 from pttrainer.models.quantization.quantize import QuantizationErrors
-from pttrainer.models.weights.load_save import Quantizing, load
+from pttrainer.models.weights.load import Quantizing, load
 from pttrainer.runtime.io import model_files, storage
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.model_files import NOTHING_PINNED, Note, Pinned
 
 ONCE_ON_CPU = {"xla_backend_optimization_level": 1}
@@ -119,10 +120,10 @@ def _chat(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
 def _tokenizer(spec: ModelSpec, source: ModelSource, note: Note) -> Tokenizer:
     if spec.tokenizer is not None and not spec.tokenizer.startswith(RANDOM):
         files = model_files.fetch(spec.tokenizer, "spec.model.tokenizer", note, weights=False)
-        return tokenizer.load(storage.Directory(files.directory))
+        return tokenizer.load(Directory(files.directory))
     if source.directory is None or spec.tokenizer is not None:
         return tokenizer.byte_tokenizer()
-    return tokenizer.load(storage.Directory(source.directory), source.config.eos_ids)
+    return tokenizer.load(Directory(source.directory), source.config.eos_ids)
 
 
 def _initial_adapters(training: Training, model: Model, note: Note, pinned: str | None) -> InitialAdapters | None:

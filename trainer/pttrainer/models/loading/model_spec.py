@@ -6,7 +6,6 @@ tokenizer and templates.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig, ModelStructure, from_hf, preset
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.models.structure import Remat
-from pttrainer.runtime.io import model_files
+from pttrainer.runtime.io import json_text, model_files
 from pttrainer.runtime.io.model_files import Note
 
 RANDOM = "random://"
@@ -88,15 +87,15 @@ def open_source(uri: str, field: str, note: Note, revision: str | None = None, *
 
 def _read_config(directory: Path, display_name: str) -> ModelConfig:
     try:
-        raw = json.loads((directory / "config.json").read_text())
+        raw = json_text.loads((directory / "config.json").read_bytes())
     except FileNotFoundError as error:
         raise ConfigError(
             f"{display_name}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
         ) from error
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{display_name}/config.json: is not valid JSON: {error.msg} in line {error.lineno}"
-        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{display_name}/config.json: {error}; accepted: Hugging Face's format") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{display_name}/config.json: is not an object; accepted: Hugging Face's format")
     try:
         return from_hf(raw)
     except ConfigError as error:

@@ -5,7 +5,6 @@ differences are one error with both values; so are missing, extra or misshapen t
 adapters are float32 here.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters
-from pttrainer.models.weights.load_save import load_adapters
-from pttrainer.runtime.io import model_files
+from pttrainer.models.weights.load import load_adapters
+from pttrainer.runtime.io import json_text, model_files
 from pttrainer.runtime.io.model_files import Note
 
 FIELD = "spec.training.lora.from"
@@ -25,8 +24,6 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "fan_in_fan_out": (False,),
     "lora_bias": (False,),
-    "rank_pattern": ({},),
-    "alpha_pattern": ({},),
     "modules_to_save": (None, []),
     "target_parameters": (None, []),
     "trainable_token_indices": (None, []),
@@ -85,10 +82,16 @@ def differences(config: dict[str, Any], model: Model) -> list[str]:
         if config.get(name, default) != ours
     ]
     targets, ours = config.get("target_modules"), adapters.modules(model.config, lora)
-    if isinstance(targets, list) and (theirs := sorted({name.rpartition(".")[2] for name in targets})) != ours:
+    if isinstance(targets, list) and (theirs := sorted({str(name).rpartition(".")[2] for name in targets})) != ours:
         problems.append(
             f"target_modules are {', '.join(theirs)} there and {', '.join(ours)} by spec.training.lora.targets"
         )
+    own = adapters.patterns(model.config, lora)
+    problems += [
+        f"{name} is {config[name]!r} there and {own.get(name, {})!r} for the job's adapters"
+        for name in ("rank_pattern", "alpha_pattern")
+        if name in config and config[name] != own.get(name, {})
+    ]
     problems += [
         f"{name} is {config[name]!r} there, which is not supported; accepted: {accepted[0]!r}"
         for name, accepted in PLAIN.items()
@@ -100,14 +103,14 @@ def differences(config: dict[str, Any], model: Model) -> list[str]:
 def _read_config(directory: Path, display_name: str) -> dict[str, Any]:
     file = directory / adapters.CONFIG_FILE
     try:
-        config = json.loads(file.read_text())
+        config = json_text.loads(file.read_bytes())
     except FileNotFoundError as error:
         raise ConfigError(
             f"{display_name}: no {adapters.CONFIG_FILE}; accepted: PEFT's layout, such as export/ of a run with "
             "export.format: peft"
         ) from error
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{file}: is not valid JSON: {error.msg} in line {error.lineno}") from error
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}; accepted: what PEFT writes") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{file}: is not an object; accepted: what PEFT writes")
     return config

@@ -18,7 +18,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import parameters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.parameters import Weights, low_rank
-from pttrainer.models.weights.hf_names import Path, Stored, is_of_layer, table
+from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
 
 SUFFIX = "_lora"
 """Suffix of an adapter's name."""
@@ -63,11 +63,11 @@ class Adapters:
 def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     """Return the matrices of a spec's target in this model, as PEFT understands it; raise ConfigError if none.
 
-    The experts of gpt-oss are not linear layers in PEFT.
+    The experts of gpt-oss and Llama 4 are not linear layers in PEFT.
     """
     experts = config.experts
     attention = tuple(name for name in (*ATTENTION, *LATENT) if name in parameters.attention(config))
-    if experts is None or not experts.biased:
+    if experts is None or experts.is_linear:
         # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
         router = () if experts is None or experts.sigmoid else ROUTER
         mlp = MLP + (SHARED if experts is not None and experts.shared_d_ff else ())
@@ -106,11 +106,11 @@ def is_adapter(path: Path) -> bool:
 
 
 def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weights) -> Weights:
-    """Return the specs of the adapters' own weights. The experts of gpt-oss have none."""
+    """Return the specs of the adapters' own weights. The experts of gpt-oss and Llama 4 have none."""
     if adapters is None:
         return {}
     targets = {path: spec for path, spec in weights.items() if is_of_layer(path) and path[-1] in adapters.matrices}
-    if config.experts is not None and config.experts.biased:
+    if config.experts is not None and not config.experts.is_linear:
         targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER}
     if adapters.embeddings:
         targets |= {path: spec for path, spec in weights.items() if path in (("embedding",), ("head",))}
@@ -124,11 +124,13 @@ def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weig
 def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
     """Return where PEFT stores each adapter."""
     names_by_path: dict[Path, Stored] = {}
+    places = _places_in_fused(config)
     for path, stored in table(config).items():
         if path[-1] in adapters.matrices and is_of_layer(path):
             adapter_params, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
-            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, stored.layers)
-            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", True, stored.layers)
+            of_a, of_b = (None, None) if stored.part is None else _parts(stored.part, *places[path], adapters.rank)
+            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, stored.layers, of_a)
+            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", True, stored.layers, of_b)
     if adapters.embeddings:
         names_by_path[EMBEDDING, "a"] = Stored(f"{EMBED_TOKENS}.lora_embedding_A", transposed=True)
         names_by_path[EMBEDDING, "b"] = Stored(f"{EMBED_TOKENS}.lora_embedding_B", transposed=True)
@@ -136,6 +138,38 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
             names_by_path[HEAD, "a"] = Stored(f"{LM_HEAD}.lora_B.weight")
             names_by_path[HEAD, "b"] = Stored(f"{LM_HEAD}.lora_A.weight")
     return names_by_path
+
+
+def patterns(config: ModelConfig, adapters: Adapters) -> dict[str, dict[str, float]]:
+    """Return PEFT's `rank_pattern` and `alpha_pattern`: of modules that hold several matrices, each with its adapter.
+
+    The module's adapter is all of theirs in blocks, so its rank is their sum; alpha keeps the scale.
+    """
+    ranks: dict[str, float] = {}
+    alphas: dict[str, float] = {}
+    places = _places_in_fused(config)
+    for path, stored in table(config).items():
+        if path in places and path[-1] in adapters.matrices:
+            module, (_, count) = stored.name.split(".")[-2], places[path]
+            ranks[module] = adapters.rank * count
+            alphas[module] = adapters.alpha * (count**0.5 if adapters.is_rank_stabilised else count)
+    return {"rank_pattern": ranks, "alpha_pattern": alphas} if ranks else {}
+
+
+def _places_in_fused(config: ModelConfig) -> dict[Path, tuple[int, int]]:
+    """Return the place of each matrix among those of its module, and their number."""
+    modules: dict[tuple[str, str], list[Path]] = {}
+    for path, stored in table(config).items():
+        if stored.part is not None:
+            modules.setdefault((path[0], stored.name), []).append(path)
+    return {path: (i, len(paths)) for paths in modules.values() for i, path in enumerate(paths)}
+
+
+def _parts(of_matrix: Part, place: int, count: int, rank: int) -> tuple[Part, Part]:
+    """Return the parts of a module's A and B that are one matrix's."""
+    rows, inputs = of_matrix.whole
+    of_b = Part((of_matrix.first[0], place * rank), (rows, count * rank))
+    return Part((place * rank, 0), (count * rank, inputs)), of_b
 
 
 def repeated(config: ModelConfig, adapters: Adapters) -> frozenset[str]:

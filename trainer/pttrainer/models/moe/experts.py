@@ -177,10 +177,15 @@ class ExpertMLP(nnx.Module):
         order = jnp.argsort(expert_Mk, stable=True)
         expert_R = expert_Mk[order]
         sizes_E = jnp.bincount(expert_Mk, length=count + is_part)[:count].astype(jnp.int32)
-        rows_RD = self._by_expert(x_MD[order // k], expert_R, sizes_E, matrices)
+        x_RD = x_MD[order // k]
+        if self.experts.weighs_inputs:
+            x_RD = x_RD * weight_Mk.reshape(-1)[order][:, None].astype(x_RD.dtype)
+        rows_RD = self._by_expert(x_RD, expert_R, sizes_E, matrices)
         if is_part:
             rows_RD = jnp.where(expert_R[:, None] < count, rows_RD, 0)
         out_MkD = rows_RD[jnp.argsort(order)].reshape(M, k, -1)
+        if self.experts.weighs_inputs:
+            return jnp.sum(out_MkD, axis=1)
         return jnp.einsum("mkd,mk->md", out_MkD, weight_Mk.astype(out_MkD.dtype))
 
     def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:

@@ -1,12 +1,12 @@
 """The weights of a directory in Hugging Face's layout: one safetensors file, or several with an index."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.weights.safetensors_file import DTYPES, Tensor, read_header
+from pttrainer.runtime.io import json_text
 
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
@@ -80,7 +80,7 @@ def _files(directory: Path, display_name: str) -> list[Path]:
     """Return the index's files, else the one file with the usual name, else every safetensors file."""
     index = directory / INDEX
     if index.is_file():
-        files = [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        files = [directory / name for name in _indexed(index, display_name)]
     elif (directory / ONE_FILE).is_file():
         files = [directory / ONE_FILE]
     else:
@@ -93,7 +93,25 @@ def _files(directory: Path, display_name: str) -> list[Path]:
     return files
 
 
-_IMAGES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+def _indexed(index: Path, display_name: str) -> list[str]:
+    """Return the names of the files in an index, which stand beside it."""
+    content = index.read_bytes()
+    try:
+        listed = json_text.loads(content)["weight_map"].values()
+        names = sorted({Path(name).name for name in listed if name == Path(name).name})
+        is_known = len(names) == len(set(listed))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        is_known = False
+    if not is_known:
+        raise ConfigError(
+            f"{display_name}: {INDEX}: {content[:60]!r}: accepted: an object whose weight_map names files beside it"
+        )
+    return names
+
+
+_IMAGES = (
+    "vision_model.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."
+)  # fmt: skip
 
 
 def _is_used(name: str) -> bool:

@@ -6,6 +6,7 @@ experts. A transposed weight is stored as [out, in] there and [in, out] here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pttrainer.models.config import LAYERS, ModelConfig
 
@@ -13,13 +14,27 @@ Path = tuple[str, ...]
 """Names on the way to a weight."""
 
 
+class Part(NamedTuple):
+    """A block of a tensor that holds several weights: its first row and column, and the tensor's shape.
+
+    What no part holds is zero.
+    """
+
+    first: tuple[int, ...]
+    whole: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Stored:
-    """Where a weight is in a checkpoint. layers: the numbers of those that are stacked in it."""
+    """Where a weight is in a checkpoint.
+
+    layers: the numbers of those that are stacked in it; part: of the tensor, in its order, if it is not all of it.
+    """
 
     name: str
     transposed: bool = False
     layers: range = range(0)
+    part: Part | None = None
 
     @property
     def stacked(self) -> int:
@@ -87,6 +102,11 @@ FOUR_NORMS = _in_layer({
     "mlp_norm.scale": Stored("pre_feedforward_layernorm.weight"),
     "mlp_post_norm.scale": Stored("post_feedforward_layernorm.weight"),
 })  # fmt: skip
+# OLMo: none before attention and MLP.
+POST_NORMS = _in_layer({
+    "attention_post_norm.scale": Stored("post_attention_layernorm.weight"),
+    "mlp_post_norm.scale": Stored("post_feedforward_layernorm.weight"),
+})  # fmt: skip
 MLP = _in_layer({
     "mlp.gate": "mlp.gate_proj.weight",
     "mlp.up": "mlp.up_proj.weight",
@@ -126,6 +146,38 @@ GATED_SHARED_EXPERT = _in_layer({
 })  # fmt: skip
 
 
+# In place of `mlp`; the experts' gate and up are halves of one tensor, already stacked, already [in, out].
+LLAMA4_MLP = _in_layer({
+    "mlp.gate": "feed_forward.gate_proj.weight",
+    "mlp.up": "feed_forward.up_proj.weight",
+    "mlp.down": "feed_forward.down_proj.weight",
+})  # fmt: skip
+LLAMA4_EXPERTS = _in_layer({
+    "mlp.router": "feed_forward.router.weight",
+    "mlp.down": Stored("feed_forward.experts.down_proj"),
+    "mlp.shared_gate": "feed_forward.shared_expert.gate_proj.weight",
+    "mlp.shared_up": "feed_forward.shared_expert.up_proj.weight",
+    "mlp.shared_down": "feed_forward.shared_expert.down_proj.weight",
+})  # fmt: skip
+
+
+def _llama4(config: ModelConfig) -> Names:
+    experts = config.experts
+    if experts is None:
+        return LLAMA4_MLP
+    E, D, F = experts.count, config.d_model, experts.d_ff
+    [stored] = _in_layer({"mlp.gate": Stored("feed_forward.experts.gate_up_proj")}).values()
+    halves = {
+        (LAYERS, "mlp", name): replace(stored, part=Part((0, 0, first), (E, D, 2 * F)))
+        for name, first in (("gate", 0), ("up", F))
+    }
+    return LLAMA4_EXPERTS | halves
+
+
+FUSED = {"phi3": (("self_attn.qkv_proj", ("q", "k", "v")), ("mlp.gate_up_proj", ("gate", "up")))}
+"""By family: modules that hold several of our matrices, one behind the other."""
+
+
 def is_of_layer(path: Path) -> bool:
     """Return True if a weight belongs to the layers."""
     return path[0].partition("_")[0] == LAYERS
@@ -156,13 +208,31 @@ def _attention(config: ModelConfig) -> Names:
 
 def _of_layers(config: ModelConfig) -> Names:
     """Return the names of weights of layers of one kind."""
-    parts: list[Names] = [_attention(config), FOUR_NORMS if config.post_norms else NORMS]
+    norms = NORMS if not config.post_norms else FOUR_NORMS if config.pre_norms else POST_NORMS
+    parts: list[Names] = [_attention(config), norms]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
     parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks
-    if config.experts is None:
+    if config.family == "llama4_text":
+        parts += [_llama4(config)]
+    elif config.experts is None:
         parts += [MLP] + [MLP_BIAS] * config.mlp_bias
     else:
         experts = config.experts
         parts += [BIASED_EXPERTS if experts.biased else EXPERTS] + [ROUTER_CORRECTION] * experts.corrected
         parts += [GATED_SHARED_EXPERT if experts.shared_gated else SHARED_EXPERT] * bool(experts.shared_d_ff)
+    parts += [_fused(config)]
     return {path: stored for part in parts for path, stored in part.items()}
+
+
+def _fused(config: ModelConfig) -> Names:
+    """Return the names of matrices that share a tensor."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    rows = {"q": q, "k": kv, "v": kv, "gate": config.d_ff, "up": config.d_ff}
+    names: dict[Path, Stored] = {}
+    for module, matrices in FUSED.get(config.family, ()):
+        part, total, first = ("attention" if "q" in matrices else "mlp"), sum(rows[name] for name in matrices), 0
+        for name in matrices:
+            [(path, stored)] = _in_layer({f"{part}.{name}": f"{module}.weight"}).items()
+            names[path] = replace(stored, part=Part((first, 0), (total, config.d_model)))
+            first += rows[name]
+    return names

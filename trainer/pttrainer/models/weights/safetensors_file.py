@@ -7,6 +7,7 @@ what a load may take is bounded here.
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from pttrainer.errors import ConfigError
+from pttrainer.runtime.io import json_text
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
@@ -66,15 +68,32 @@ def read_header(file: Path) -> dict[str, Tensor]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        if entry["dtype"] not in DTYPES:
-            raise ConfigError(
-                f"{file}: {name}: number format {entry['dtype']}: not supported; accepted: {', '.join(DTYPES)}"
-            )
-        begin, end = entry["data_offsets"]
+        dtype, shape, begin, end = _entry(file, name, entry)
         if 8 + length + end > size:
             raise truncated(file)
-        tensors[name] = Tensor(file, DTYPES[entry["dtype"]], tuple(entry["shape"]), 8 + length + begin)
+        tensors[name] = Tensor(file, dtype, shape, 8 + length + begin)
     return tensors
+
+
+def _entry(file: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
+    """Return number format, shape, first byte and end of a tensor; raise ConfigError where they are not consistent."""
+    try:
+        kind, shape, (begin, end) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise _inconsistent(file, name, entry) from None
+    if kind not in DTYPES:
+        raise ConfigError(f"{file}: {name}: number format {kind[:40]}: not supported; accepted: {', '.join(DTYPES)}")
+    are_counts = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+    if not are_counts or end - begin != DTYPES[kind].itemsize * math.prod(shape):
+        raise _inconsistent(file, name, entry)
+    return DTYPES[kind], shape, begin, end
+
+
+def _inconsistent(file: Path, name: str, entry: Any) -> ConfigError:
+    return ConfigError(
+        f"{file}: {name[:80]}: {repr(entry)[:120]}; accepted: dtype, shape, and data_offsets as far apart as the shape "
+        "has bytes; hint: copy the file again"
+    )
 
 
 def truncated(file: Path) -> ConfigError:
@@ -96,7 +115,9 @@ def write_header(file: BinaryIO, tensors: Iterable[tuple[str, np.dtype, tuple[in
 
 def _parsed(file: Path, text: bytes) -> dict[str, dict[str, Any]]:
     try:
-        header: dict[str, dict[str, Any]] = json.loads(text)
+        header: dict[str, dict[str, Any]] = json_text.loads(text)
     except ValueError as error:
         raise truncated(file) from error
+    if not isinstance(header, dict):
+        raise truncated(file)
     return header

@@ -81,7 +81,7 @@ def _changes(of: JobShapes) -> Iterator[tuple[str, Settings]]:
     training, slice_ = of.spec.training, of.slice
     for micro in micro_batches(of.micro_rows // 2, training.batch_size, of.row_shards):
         yield f"micro-batches of {micro} rows", {"training.microBatchSize": micro}
-    if of.structure.remat == "none":
+    if of.structure.remat != "full":
         yield "recompute activations", {"training.remat": "full"}
     for tensor in TENSOR:
         if of.axis("tensor") < tensor and of.config.heads % tensor == 0 and slice_.devices % tensor == 0:

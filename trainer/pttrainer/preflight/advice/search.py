@@ -158,7 +158,7 @@ class _Layout:
 
 def _layouts(of: JobShapes) -> Iterator[_Layout]:
     training = of.spec.training
-    remats = ("none", "full") if of.structure.remat == "none" else (of.structure.remat,)
+    remats = dict.fromkeys((of.structure.remat, "full"))
     tensors = [n for n in SPLITS if n >= of.axis("tensor") and of.config.heads % n == 0]
     sequences = [n for n in SPLITS if n >= of.axis("sequence") and training.sequence_length % n == 0]
     for tensor, sequence, remat in itertools.product(tensors, sequences, remats):

@@ -97,14 +97,7 @@ def _held_bytes(pid: int | None) -> int:
     return 0 if match is None else int(match[1]) * 1024
 
 
-def _answer(
-    prepare: Callable[[], None],
-    sender: Any,
-    inputs: ShapeInputs,
-    name: str,
-    level: Level,
-    log: str,
-) -> None:
+def _answer(prepare: Callable[[], None], sender: Any, inputs: ShapeInputs, name: str, level: Level, log: str) -> None:
     """Send the compiler's answer, or its exception, into the pipe; runs in the child.
 
     log: a file for what libraries print, such as libtpu about the TPU that is not here.

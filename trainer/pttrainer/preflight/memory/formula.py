@@ -100,7 +100,7 @@ def memory(of: JobShapes, fitted: Fitted = FITTED) -> Memory:
 def _phases(of: JobShapes, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     """Return the moments of a step with the highest memory, each with its live buffers."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
-    inputs = "inputs" if of.structure.remat == "full" else "inputs and products"
+    inputs = {"full": "inputs", "none": "inputs and products"}.get(of.structure.remat, "inputs and attention")
     stream = f"{inputs} of {config.layers} layers, [{tokens}, {config.d_model}] each"
     kept = Buffer("activations kept for the backward pass", _kept(of), "train", stream)
     if of.critic is not None and of.critic.structure is not None:
@@ -220,17 +220,22 @@ def _guidance(of: JobShapes, fitted: Fitted) -> list[Buffer]:
 
 
 def _kept(of: JobShapes) -> int:
-    """Return the bytes of the stream between layers; without remat, also of the products of weights."""
+    """Return the bytes of the stream between layers, and of what is not computed again."""
     each = 2 if of.structure.compute_dtype == "bfloat16" else 4
-    return (
-        each
-        * of.tokens_per_device
-        * sum(
-            group.config.layers
-            * (of.config.d_model + (0 if of.structure.remat == "full" else _products(of, group.config)))
-            for group in of.config.groups
-        )
-    )
+    kept = sum(group.config.layers * _kept_of_layer(of, group.config) for group in of.config.groups)
+    return each * of.tokens_per_device * kept
+
+
+def _kept_of_layer(of: JobShapes, config: ModelConfig) -> int:
+    """Return numbers per token."""
+    tensor, remat = of.axis("tensor"), of.structure.remat
+    width = of.config.d_model + (_products(of, config) if remat == "none" else 0)
+    if remat == "save-qkv-context":
+        width += _width(config) // tensor
+    # Without remat, a kernel's result stays, and no other's: it costs less to compute the plain one again.
+    if remat in ("save-context", "save-qkv-context") or (remat == "none" and not of.slice.is_cpu):
+        width += config.heads * config.head_dim // tensor
+    return width
 
 
 def _products(of: JobShapes, config: ModelConfig) -> int:

@@ -22,7 +22,7 @@ from pttrainer.preflight.report.status_summary import summarize
 from pttrainer.preflight.report.verdict_cache import Document
 from pttrainer.preflight.shapes.job_shapes import read_config
 from pttrainer.preflight.shapes.tpu_topology import NotJudgedError
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt
 from pttrainer.training.job_file import read_job

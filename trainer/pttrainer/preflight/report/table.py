@@ -22,11 +22,7 @@ def text(of: Verdict) -> str:
             if of.factor == 1.0
             else f"by the formula times {of.factor:.3f}, as the compiler said of the job"
         )
-        lines += [
-            "",
-            f"changes, one at a time, {by} (GiB):",
-            *map(_option, of.options[:OPTIONS_SHOWN]),
-        ]
+        lines += ["", f"changes, one at a time, {by} (GiB):", *map(_option, of.options[:OPTIONS_SHOWN])]
     if not of.fits:
         smallest = of.smallest
         order = "the cheapest" if any(one.hourly is not None for one in smallest) else "fewest FLOP/s"

@@ -18,7 +18,8 @@ from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PreflightStatus
 from pttrainer.errors import TrainerError
 from pttrainer.models import ModelConfig
-from pttrainer.runtime.io import storage
+from pttrainer.runtime.io import json_text, storage
+from pttrainer.runtime.io.place import Place
 
 _PARTS = {"algorithm", "training", "rollout", "evaluation", "accelerator"}
 Document = dict[str, Any]
@@ -38,9 +39,9 @@ def load(output_uri: str, key: str) -> tuple[PreflightStatus, Document] | None:
     """Return the summary and the full verdict of an earlier job; None if there is none, or it is unreadable."""
     try:
         content = storage.place(_uri(output_uri)).read(f"{key}.json")
-        document = None if content is None else json.loads(content)
+        document = None if content is None else json_text.loads(content)
         return None if document is None else (PreflightStatus.model_validate(document["brief"]), document["verdict"])
-    except (TrainerError, OSError, ValueError, KeyError):
+    except (TrainerError, OSError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -56,11 +57,11 @@ def store(output_uri: str, key: str, summary: PreflightStatus, verdict: Document
             place.remove(name)
 
 
-def _written(place: storage.Place, name: str) -> str:
+def _written(place: Place, name: str) -> str:
     """Return when a verdict was written; an unreadable one is the oldest."""
     try:
-        return str(json.loads(place.read(name) or b"{}").get("written", ""))
-    except ValueError:
+        return str(json_text.loads(place.read(name) or b"{}").get("written", ""))
+    except (ValueError, AttributeError):
         return ""
 
 

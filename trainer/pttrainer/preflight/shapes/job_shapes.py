@@ -17,7 +17,7 @@ from ptapi.accelerators import Slice
 from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
 from pttrainer.losses.chunk_size import largest_chunk
-from pttrainer.losses.loss_traits import of_tokens
+from pttrainer.losses.loss_traits import by_token, of_tokens
 from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.loading import model_spec
 from pttrainer.models.parameters import Weights, value_head
@@ -96,7 +96,8 @@ class JobShapes:
         pieces = self.axis("sequence")
         rows, tokens = self.micro_rows * pieces, self.spec.training.sequence_length // pieces
         platform = "cpu" if self.slice.is_cpu else "tpu"
-        size = largest_chunk(rows, tokens, self.config.vocab_size, self.devices, platform)
+        width = self.config.d_model if self.teacher is None and by_token(self.spec.algorithm) else 0
+        size = largest_chunk(rows, tokens, self.config.vocab_size, self.devices, platform, width)
         return rows * size // (self.row_shards * pieces)
 
     @property

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pttrainer.rewards import Row
+from pttrainer.runtime.io import json_text
 from pttrainer.sandbox import confinement
 from pttrainer.sandbox.handlers import Handler, Source
 from pttrainer.sandbox.user_code import RewardCodeError
@@ -89,7 +90,7 @@ def tests_of(row: Row) -> Sequence[Any]:
         raise RewardCodeError(f"the row has no tests; accepted: a column {', '.join(COLUMNS)}")
     if isinstance(tests, str) and tests.lstrip().startswith(("[", "{")):
         try:
-            tests = json.loads(tests)
+            tests = json_text.loads(tests)
         except ValueError:
             pass  # Python that begins with a list
     tests = [tests] if isinstance(tests, str) else tests

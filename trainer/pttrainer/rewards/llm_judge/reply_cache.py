@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ptapi import run_directory
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io import json_text
+from pttrainer.runtime.io.place import Place
 
 
 class JudgeReply(NamedTuple):
@@ -53,8 +54,11 @@ class ReplyCache:
     def _read(self, file: str) -> None:
         assert self._run is not None
         for line in (self._run.read(file) or b"").splitlines():
-            entry = json.loads(line)
-            if "spent" in entry:
-                self.calls, self.tokens = int(entry["spent"]["calls"]), int(entry["spent"]["tokens"])
-            else:
-                self._replies[entry["key"]] = JudgeReply(entry["text"], entry["tokens"])
+            try:
+                entry = json_text.loads(line)
+                if "spent" in entry:
+                    self.calls, self.tokens = int(entry["spent"]["calls"]), int(entry["spent"]["tokens"])
+                else:
+                    self._replies[entry["key"]] = JudgeReply(str(entry["text"]), int(entry["tokens"]))
+            except (ValueError, KeyError, TypeError):
+                continue  # a line that is cut off: its reply is asked for again

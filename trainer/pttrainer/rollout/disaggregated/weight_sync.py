@@ -188,8 +188,7 @@ class WeightSync:
     @cached_property
     def _digests(self) -> Any:
         return jax.jit(
-            lambda arrays: jnp.stack([digest(x) for x in arrays]),
-            out_shardings=sharding.replicated(self.mesh),
+            lambda arrays: jnp.stack([digest(x) for x in arrays]), out_shardings=sharding.replicated(self.mesh)
         )
 
     def parts(self, chunk: Chunk) -> list[jax.ShapeDtypeStruct]:

@@ -118,13 +118,7 @@ class Decoding:
         return _with_shardings(idle_rows)
 
     def advance(
-        self,
-        weights: Params,
-        rows: Rows,
-        pool: Pool | None,
-        until: Array,
-        floor: Array,
-        draft: Params | None = None,
+        self, weights: Params, rows: Rows, pool: Pool | None, until: Array, floor: Array, draft: Params | None = None
     ) -> tuple[Rows, SampledTokens, DecodeProgress]:
         """Run rounds until `until` lines are sampled: one for each token that a row can sample in a round.
 

@@ -119,11 +119,7 @@ class ServerClient:
                 pass  # a restarted server does not have it
 
     def _load_model(self, directory: Path) -> None:
-        body = {
-            "method": "reload_weights",
-            "kwargs": {"weights_path": str(directory)},
-            "timeout": self._timeout_s,
-        }
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(directory)}, "timeout": self._timeout_s}
         self._load("/collective_rpc", body, directory, _RELOAD_HINT)
         deadline = time.monotonic() + self._timeout_s
         while not self._load("/reset_prefix_cache", None, directory, _RELOAD_HINT).get("success", True):

@@ -19,7 +19,7 @@ from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, Tokeni
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
-from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.io.directory import Directory
 
 
 class WeightVersion(NamedTuple):

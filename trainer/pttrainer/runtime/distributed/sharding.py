@@ -10,13 +10,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pttrainer.runtime.distributed import logical_axes
-from pttrainer.runtime.distributed.logical_axes import (
-    MESH_AXES,
-    MESH_AXIS_OF,
-    fitting,
-    fitting_batch,
-    mesh_axes,
-)
+from pttrainer.runtime.distributed.logical_axes import MESH_AXES, MESH_AXIS_OF, fitting, fitting_batch, mesh_axes
 
 
 def make_mesh(shape: tuple[int, ...], devices: Sequence[Any] | None = None) -> Mesh:

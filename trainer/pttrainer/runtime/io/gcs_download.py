@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from pttrainer.errors import ConfigError, NetworkError
 from pttrainer.runtime.io.outages import is_outage
-from pttrainer.runtime.io.storage import write_error
+from pttrainer.runtime.io.storage_errors import write_error
 
 THREADS = 8
 RANGE_BYTES = 16 * 2**20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pttrainer.errors import NetworkError, TrainerError, first_line
 from pttrainer.runtime.io.outages import is_outage
-from pttrainer.runtime.io.storage import is_storage_problem
+from pttrainer.runtime.io.storage_errors import is_storage_problem
 
 HUB = "hf://"
 DATASETS = f"{HUB}datasets/"

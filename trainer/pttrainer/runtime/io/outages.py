@@ -7,13 +7,7 @@ import socket
 from collections.abc import Iterator
 
 _PASSING = (408, 429)
-_NAMES = {
-    "ConnectionError",
-    "Timeout",
-    "ChunkedEncodingError",
-    "RetryError",
-    "TransportError",
-}
+_NAMES = {"ConnectionError", "Timeout", "ChunkedEncodingError", "RetryError", "TransportError"}
 """Of requests, httpx (all of whose connection errors are TransportErrors), google.auth and google.api_core."""
 
 

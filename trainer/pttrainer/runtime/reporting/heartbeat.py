@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from ptapi import run_directory
 from pttrainer.errors import StorageError
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.progress import Beat
 
 EVERY_S = 30.0

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ptapi import run_directory
-from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
 
 
 class MetricsLog:
@@ -63,6 +64,6 @@ def _lines_until(content: bytes, step: int) -> list[bytes]:
         try:
             if json.loads(line)["step"] <= step:
                 lines.append(line + b"\n")
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return lines if step else []

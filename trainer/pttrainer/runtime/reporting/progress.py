@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ptapi import run_directory
 from ptapi.run_directory import BestRef, CheckpointRef, Progress, Stage
 from ptapi.text.terminal import PROGRESS_LINE
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 MIN_INTERVAL_S = 1.0
 ALIVE_S = 30.0

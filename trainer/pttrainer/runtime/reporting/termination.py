@@ -18,13 +18,14 @@ from ptapi import run_directory
 from ptapi.failures import EXIT_CLASSES, ExitCode
 from ptapi.status import PreflightStatus
 from pttrainer.errors import StorageError, TrainerError
-from pttrainer.runtime.io.storage import Place, is_storage_problem
+from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.io.storage_errors import is_storage_problem
 
 MESSAGE_BYTES = 3000
 """Kubernetes keeps 4,096 bytes of a termination message; the JSON around it needs some."""
 
 COMPILER = "compiler"
-"""Name of the thread that compiles programs ahead of time (`async_compile`)."""
+"""Name of the thread that compiles programs ahead of time (`step_programs`)."""
 
 
 class StopRequest:

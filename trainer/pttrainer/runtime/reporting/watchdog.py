@@ -23,7 +23,7 @@ from typing import Any
 from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.hang_timeout import limit_s
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.progress import Beat

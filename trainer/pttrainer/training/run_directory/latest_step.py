@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ptapi import run_directory
-from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.runtime.io.directory import Directory
+from pttrainer.runtime.io.place import Place
 
 COMMITTED = "commit_success.txt"
 """The file that Orbax writes last into a checkpoint in a bucket; on a disk it renames."""
@@ -39,5 +40,5 @@ def _step(line: bytes) -> int:
     """Return the step of a metrics line; 0 if the line was cut off."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0

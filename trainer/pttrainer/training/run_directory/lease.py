@@ -25,7 +25,7 @@ from ptapi.run_directory import LEASE, Lease
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import OutputConflict, Preempted, StorageError, TrainerError
 from pttrainer.runtime.distributed import processes
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.training.run_directory import lease_holder, run_files

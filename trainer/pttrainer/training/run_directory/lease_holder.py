@@ -15,7 +15,7 @@ from typing import Literal
 from ptapi.run_directory import LEASE, Lease
 from ptapi.spec import PostTrainJob
 from pttrainer.runtime.distributed import processes
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 
 Life = Literal["gone", "running", "unknown"]
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")

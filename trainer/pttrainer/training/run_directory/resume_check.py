@@ -15,8 +15,9 @@ from ptapi.resume import Change, Difference
 from ptapi.spec import PostTrainJob
 from pttrainer.data.sources import formats
 from pttrainer.errors import ConfigError, DataError
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.huggingface import HUB
-from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.training.run_directory import file_contents, run_files
 from pttrainer.training.run_directory.file_contents import File
 from pttrainer.training.run_directory.latest_step import RunProgress, run_progress

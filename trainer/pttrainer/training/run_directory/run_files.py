@@ -18,9 +18,11 @@ from ptapi.accelerators import compiler_flags
 from ptapi.spec import DataSource, DataSpec, PostTrainJob
 from pttrainer.data.sources import files
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.io import storage
+from pttrainer.runtime.io import json_text, storage
+from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.model_files import NOTHING_PINNED, Pinned
-from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.io.storage_errors import write_error
 from pttrainer.training.run_directory import file_contents, lease_holder
 from pttrainer.training.run_directory.latest_step import run_progress
 
@@ -99,7 +101,7 @@ def set_aside(place: Place, step: int) -> str:
     try:
         place.path.rename(free)
     except OSError as error:
-        raise storage.write_error(f"file://{free}", error) from error
+        raise write_error(f"file://{free}", error) from error
     return f"file://{free}"
 
 
@@ -143,7 +145,20 @@ def _environment_changes(before: Mapping[str, Any], document: Mapping[str, Any])
 def read_lineage(place: Place) -> dict[str, Any]:
     """Return the lineage that an earlier attempt of this run wrote; empty if there is none."""
     content = place.read(run_directory.LINEAGE)
-    return {} if content is None else json.loads(content)
+    try:
+        lineage = {} if content is None else json_text.loads(content)
+    except ValueError as error:
+        raise _unreadable(place, str(error)) from error
+    if not isinstance(lineage, dict):
+        raise _unreadable(place, "is not an object")
+    return lineage
+
+
+def _unreadable(place: Place, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{place.uri}/{run_directory.LINEAGE}: {reason}; accepted: what an earlier attempt of the run wrote; hint: "
+        "restore the file, or run the job under another name"
+    )
 
 
 def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:
@@ -151,7 +166,7 @@ def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:
     lineage = read_lineage(place)
     if not lineage:
         return NOTHING_PINNED
-    same = lineage["model"] == {"uri": job.spec.model.uri, "revision": job.spec.model.revision}
+    same = lineage.get("model") == {"uri": job.spec.model.uri, "revision": job.spec.model.revision}
     lora, origin = job.spec.training.lora, lineage.get("adaptersFrom", {})
     same_origin = lora is not None and lora.origin == origin.get("uri")
     return Pinned(lineage.get("modelCommit") if same else None, origin.get("commit") if same_origin else None)
@@ -159,8 +174,7 @@ def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:
 
 def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
     """Return the job's data pinned to commits: those of an earlier attempt of this run, or the current ones."""
-    content = place.read(run_directory.LINEAGE)
-    before = json.loads(content)["data"] if content is not None else {}
+    before = read_lineage(place).get("data", {})
     sources = {}
     for part, source in data_parts(job.spec.data):
         recorded = before.get(part, {})

@@ -7,7 +7,7 @@ not delay the first step's line.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.place import Place
 from pttrainer.training.run_directory import run_files
 
 SHOWN = 8

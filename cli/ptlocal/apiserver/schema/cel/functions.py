@@ -33,11 +33,7 @@ def _of_texts() -> list[Any]:
         _function("isURL", (_BOOL, [_STRING], _is_url)),
         _function("isIP", (_BOOL, [_STRING], _is_ip)),
         _method("find", (_STRING, [_STRING, _STRING], _find)),
-        _method(
-            "findAll",
-            (_LIST, [_STRING, _STRING], _find_all),
-            (_LIST, [_STRING, _STRING, _INT], _find_all),
-        ),
+        _method("findAll", (_LIST, [_STRING, _STRING], _find_all), (_LIST, [_STRING, _STRING, _INT], _find_all)),
     ]
 
 

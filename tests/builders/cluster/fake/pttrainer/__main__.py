@@ -2,8 +2,7 @@
 
 It keeps the contract that the operator relies on: the run directory with its owner and progress, the termination
 message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_AT=n: kill itself at step n, once.
-`preflight FILE` sleeps FAKE_PREFLIGHT_S seconds and says FAKE_PREFLIGHT (Fits, DoesNotFit, Undecided, or crash).
-FAKE_HIDDEN: nobody else can read the run directory; progress is in the log alone, if POSTTRAIN_PROGRESS_IN_LOG asks.
+`preflight FILE` sleeps FAKE_PREFLIGHT_S seconds and says that the job fits.
 FAKE_WAIT: go on until the run directory has a file `finish`.
 """
 
@@ -21,7 +20,7 @@ import yaml
 
 def main() -> None:
     if sys.argv[1] == "preflight":
-        _preflight(os.environ.get("FAKE_PREFLIGHT", "Fits"))
+        _preflight()
     job = yaml.safe_load(Path(sys.argv[2]).read_text())
     run = Path(job["spec"]["output"]["uri"].removeprefix("file://")) / job["metadata"]["name"]
     run.mkdir(parents=True, exist_ok=True)
@@ -47,14 +46,11 @@ def main() -> None:
     _end(code, os.environ.get("FAKE_CLASS", ""), os.environ.get("FAKE_MESSAGE", ""), step)
 
 
-def _preflight(outcome: str) -> None:
+def _preflight() -> None:
     time.sleep(float(os.environ.get("FAKE_PREFLIGHT_S", "0")))
-    if outcome == "crash":
-        os._exit(1)
-    brief = {"outcome": outcome, "line": "peak 1.5 of 2.0 GiB per chip", "peakGib": 1.5, "later": "than this operator"}
-    code = 70 if outcome == "DoesNotFit" else 0
-    Path(os.environ["POSTTRAIN_TERMINATION_LOG"]).write_text(json.dumps({"exitCode": code, "preflight": brief}))
-    os._exit(code)
+    brief = {"outcome": "Fits", "line": "peak 1.5 of 2.0 GiB per chip", "peakGib": 1.5, "later": "than this operator"}
+    Path(os.environ["POSTTRAIN_TERMINATION_LOG"]).write_text(json.dumps({"exitCode": 0, "preflight": brief}))
+    os._exit(0)
 
 
 def _save_and_leave(run: Path, uid: str, step: int, total: int) -> None:
@@ -72,10 +68,6 @@ def _progress(run: Path, uid: str, step: int, total: int, stage: str, checkpoint
     }  # fmt: skip
     if checkpoint is not None:
         document["checkpoint"] = {"step": checkpoint, "uri": f"file://{run}/checkpoints/{checkpoint}", "time": now}
-    if os.environ.get("POSTTRAIN_PROGRESS_IN_LOG") == "true":
-        print(f"posttrain-progress: {json.dumps(document)}", flush=True)
-    if "FAKE_HIDDEN" in os.environ:
-        return
     part = run / f"progress.{os.getpid()}"
     part.write_text(json.dumps(document))
     part.rename(run / "progress.json")

@@ -1,11 +1,11 @@
 """JSON: a list of objects. A .json file that holds JSON Lines is common, and read as such."""
 
-import json
 from collections.abc import Iterator
 
 from pttrainer.data.sources.formats import json_lines
 from pttrainer.data.sources.formats.record import Record, record
 from pttrainer.errors import DataError
+from pttrainer.runtime.io import json_text
 
 
 def read(content: bytes, where: str) -> Iterator[Record]:
@@ -15,15 +15,9 @@ def read(content: bytes, where: str) -> Iterator[Record]:
         yield from json_lines.read(content, where)
         return
     try:
-        rows = json.loads(content.decode())
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(f"{where} line {line}: is not UTF-8; accepted: JSON in UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where} line {error.lineno}: is not valid JSON ({error.msg}); accepted: a list of objects"
-        ) from error
-    except RecursionError as error:
-        raise DataError(f"{where}: is nested too deeply; accepted: a list of objects") from error
+        rows = json_text.loads(content)
+    except json_text.JsonError as error:
+        here = where if error.line is None else f"{where} line {error.line}"
+        raise DataError(f"{here}: {error}; accepted: a list of objects, in UTF-8") from error
     for number, value in enumerate(rows, start=1):
         yield record(number, f"{where} row {number}", value)

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from pttrainer.data.conversation import kind
 from pttrainer.errors import DataError
 
 
@@ -17,4 +18,4 @@ def record(number: int, where: str, value: Any) -> Record:
     """Return a JSON value as a record; anything but an object is a bad row."""
     if isinstance(value, dict):
         return Record(number, where, value)
-    return Record(number, where, DataError(f"{where}: is a {type(value).__name__}; accepted: a JSON object"))
+    return Record(number, where, DataError(f"{where}: is {kind(value)}; accepted: a JSON object"))

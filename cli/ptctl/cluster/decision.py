@@ -1,0 +1,222 @@
+"""What to do next for a cluster that is asked for: compare what is in the cloud with it. Pure.
+
+Everything is decided anew from what is there, so it does not matter who began, or where a run broke off. A doubt (a
+thing of the name that somebody else made, or one that was made by other flags) is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ptctl.cluster.cloud_errors import described
+from ptctl.cluster.gke import ClusterView, PoolView
+from ptctl.cluster.manifests import CPU_POOL, MAKER, Request, create_cluster, create_pool, policies, pools, spec_hash
+from ptctl.cluster.spec import ClusterSpec
+from ptoperator.capacity.cloud import Operation
+from ptoperator.capacity.cloud_errors import CloudFailure
+from ptoperator.kube import labels
+
+MAX_ATTEMPTS = 3
+"""A create that GKE took and forgot is sent so often in one run."""
+_READY = ("RUNNING", "RECONCILING")
+_FAILED_POOL = ("ERROR", "RUNNING_WITH_ERROR")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is in the cloud now. policies: names of those asked for that exist."""
+
+    cluster: ClusterView | None
+    operations: Sequence[Operation] = ()
+    policies: frozenset[str] = frozenset()
+
+
+@dataclass
+class Attempts:
+    """What this run has sent, by name: how often, the latest operation, and why a pool cannot be made."""
+
+    created: Counter[str] = field(default_factory=Counter)
+    operations: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One change. verb: create or delete. request: of a create."""
+
+    verb: str
+    kind: str
+    name: str
+    request: Request | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The next changes; what is waited for, by name; or why it cannot go on (problem and hint)."""
+
+    actions: tuple[Action, ...] = ()
+    waits: tuple[str, ...] = ()
+    problem: str = ""
+    hint: str = ""
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        """Return True if nothing is left to do or to wait for."""
+        return not (self.actions or self.waits or self.problem)
+
+
+def decide(spec: ClusterSpec, observed: Observed, attempts: Attempts) -> Decision:
+    """Return the next step towards the cluster."""
+    missing = [each for each in policies(spec) if each.name not in observed.policies]
+    if missing:
+        return Decision(tuple(Action("create", "policy", each.name, each) for each in missing))
+    cluster = observed.cluster
+    if cluster is None:
+        return _without_cluster(spec, observed, attempts)
+    if problem := _foreign(spec, cluster):
+        return problem
+    match cluster.state:
+        case "PROVISIONING" | "STOPPING":
+            return Decision(waits=(spec.name,))
+        case "ERROR":
+            return _broken(spec, cluster, attempts)
+        case state if state not in _READY:
+            return Decision(problem=f"cluster {spec.name} is {state}: {cluster.message or 'GKE gives no reason'}")
+    return _pools(spec, cluster, observed, attempts)
+
+
+def _without_cluster(spec: ClusterSpec, observed: Observed, attempts: Attempts) -> Decision:
+    running = [each for each in observed.operations if not each.pool and not each.is_done]
+    if running:
+        return Decision(waits=(spec.name,))
+    if failure := _failure(spec.name, observed, attempts):
+        message, hint = described(failure)
+        return Decision(problem=f"cluster {spec.name}: {message}", hint=hint)
+    if attempts.created[spec.name] >= MAX_ATTEMPTS:
+        return Decision(
+            problem=f"cluster {spec.name}: GKE took {MAX_ATTEMPTS} requests and made no cluster",
+            hint="see the operations of the project in the console",
+        )
+    return Decision((Action("create", "cluster", spec.name, create_cluster(spec)),))
+
+
+def _foreign(spec: ClusterSpec, cluster: ClusterView) -> Decision | None:
+    """Refuse a cluster that somebody else made, or that was made by other flags."""
+    if not cluster.is_ours:
+        return Decision(
+            problem=f"cluster {spec.name} exists in {cluster.location}, and was not made by ptctl",
+            hint=f"`ptctl cluster adapt {spec.name}` makes it fit; or choose another NAME",
+        )
+    if cluster.spec_hash == spec_hash(spec):
+        return None
+    return Decision(
+        problem=f"cluster {spec.name} exists, and was made by other flags{_differences(spec, cluster)}",
+        hint="repeat those flags (only --tpu-type, --num-slices, --enable-pathways and how chips are bought may "
+        "change), or choose another NAME",
+    )
+
+
+def _differences(spec: ClusterSpec, cluster: ClusterView) -> str:
+    """Return the fields that differ, where GKE shows them as they were asked for."""
+    raw = cluster.raw
+    private = bool(raw.network_config.default_enable_private_nodes)
+    table = (
+        ("--zone", sorted(spec.zones), sorted(raw.locations) if spec.zones else []),
+        ("--release-channel", spec.channel.upper(), getattr(raw.release_channel.channel, "name", "")),
+        ("--private", spec.is_private, private),
+        ("--network", spec.network or "default", raw.network or "default"),
+        ("--subnetwork", spec.subnetwork, raw.subnetwork if spec.subnetwork else ""),
+    )
+    parts = [f"{flag}: {there} there, {wanted} asked for" for flag, wanted, there in table if wanted != there]
+    return f": {'; '.join(parts)}" if parts else ""
+
+
+def _broken(spec: ClusterSpec, cluster: ClusterView, attempts: Attempts) -> Decision:
+    """Replace a cluster that never ran: nothing is in it. One that this run made is told instead."""
+    reason = cluster.message or "GKE gives no reason"
+    others = [pool.name for pool in cluster.pools if pool.maker != MAKER]
+    if attempts.created[spec.name] or cluster.nodes or others:
+        return Decision(
+            problem=f"cluster {spec.name} is in ERROR: {reason}",
+            hint="run the same command again when the reason is gone; it makes the cluster anew",
+        )
+    return Decision((Action("delete", "cluster", spec.name),))
+
+
+def _pools(spec: ClusterSpec, cluster: ClusterView, observed: Observed, attempts: Attempts) -> Decision:
+    there = {pool.name: pool for pool in cluster.pools}
+    steps = [_cpu_pool(there, attempts)]
+    steps += [_pool(create_pool(spec, pool), there.get(pool["name"]), observed, attempts) for pool in pools(spec)]
+    problem = next((step for step in steps if step.problem), None)
+    if problem is not None:
+        return problem
+    return Decision(
+        tuple(action for step in steps for action in step.actions),
+        tuple(name for step in steps for name in step.waits),
+        failed={name: reason for step in steps for name, reason in step.failed.items()},
+    )
+
+
+def _cpu_pool(there: dict[str, PoolView], attempts: Attempts) -> Decision:
+    """Return what the first pool waits for; GKE makes it with the cluster."""
+    pool = there.get(CPU_POOL)
+    if pool is None or pool.state in _READY:
+        return Decision()
+    if pool.state in _FAILED_POOL:
+        return Decision(failed={pool.name: _reason(pool)})
+    return Decision(waits=(pool.name,))
+
+
+def _pool(request: Request, pool: PoolView | None, observed: Observed, attempts: Attempts) -> Decision:
+    name = request.name
+    if name in attempts.failed:
+        return Decision(failed={name: attempts.failed[name]})
+    if pool is None:
+        return _without_pool(request, observed, attempts)
+    marks = request.body["node_pool"]["config"]["resource_labels"]
+    if labels.POOL_SHAPE in marks:  # Pathways' pool is used whoever made it
+        if pool.maker != MAKER:
+            return Decision(
+                problem=f"node pool {name} exists, and was not made by ptctl", hint="delete or rename that pool"
+            )
+        if pool.shape != marks[labels.POOL_SHAPE]:
+            return Decision(
+                problem=f"node pool {name} exists with another zone, machine or reservation",
+                hint=f"repeat the flags that it was made by, or delete it: gcloud container node-pools delete {name}",
+            )
+    if pool.state in _READY:
+        return Decision()
+    if pool.state not in _FAILED_POOL or pool.maker != MAKER:
+        return Decision(waits=(name,))
+    if attempts.created[name]:
+        return Decision(failed={name: _reason(pool)})
+    return Decision((Action("delete", "pool", name),))
+
+
+def _without_pool(request: Request, observed: Observed, attempts: Attempts) -> Decision:
+    name = request.name
+    operations = [each for each in observed.operations if each.pool == name]
+    if any(not each.is_done for each in operations):
+        return Decision(waits=(name,))
+    if failure := _failure(name, observed, attempts):
+        return Decision(failed={name: _in_words(failure)})
+    if attempts.created[name] >= MAX_ATTEMPTS:
+        return Decision(failed={name: f"GKE took {MAX_ATTEMPTS} requests and made no node pool"})
+    return Decision((Action("create", "pool", name, request),))
+
+
+def _failure(name: str, observed: Observed, attempts: Attempts) -> CloudFailure | None:
+    """Return why the operation that this run started has failed; not what earlier ones left in the list."""
+    started = attempts.operations.get(name)
+    return next((each for op in observed.operations if op.name == started for each in op.failures), None)
+
+
+def _reason(pool: PoolView) -> str:
+    return _in_words(pool.failures[0]) if pool.failures else f"{pool.state} without a reason"
+
+
+def _in_words(failure: CloudFailure) -> str:
+    return ". ".join(filter(None, described(failure)))

@@ -1,0 +1,101 @@
+"""Run every check, whatever one of them meets, and print the findings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ptapi.accelerators import resolve
+from ptapi.errors import SpecError
+from ptctl.cluster.cloud_errors import CloudError
+from ptctl.cluster.compute import open_compute
+from ptctl.cluster.doctor import google, in_cluster, queues, rights, versions
+from ptctl.cluster.doctor.finding import Finding, Google, Patient, Severity, warning
+from ptctl.cluster.gke import open_gke
+from ptctl.cluster.in_cluster.install import gke_of_context
+from ptctl.cluster.in_cluster.objects import GkeCluster
+from ptctl.cluster.in_cluster.survey import survey
+from ptctl.cluster.site import Site
+from ptctl.errors import CliError, InputError
+from ptctl.ui.app import App, Target
+from ptctl.ui.console import Console
+from ptkube.errors import ApiError
+
+Check = Callable[[Patient], Iterator[Finding]]
+CHECKS: tuple[tuple[str, Check], ...] = (
+    (versions.CHECK, versions.check),
+    (rights.CHECK, rights.check),
+    ("webhooks", in_cluster.webhooks),
+    ("images", in_cluster.images),
+    (queues.CHECK, queues.check),
+    ("clock", in_cluster.clock),
+    ("google", google.cluster),
+    ("google", google.permissions),
+    ("quota", google.quota),
+    ("reservation", google.reservation),
+)
+_MARKS = {Severity.OK: ("ok", "green"), Severity.WARNING: ("warning", "yellow"), Severity.ERROR: ("error", "red")}
+
+
+def doctor(app: App, target: Target, flags: dict[str, Any]) -> int:
+    """Examine the cluster; return 1 for an error, or with --strict for a warning."""
+    patient = admit(app, target, flags)
+    findings = list(examine(patient))
+    show(app.console, findings, flags["output"])
+    worst = max((each.severity for each in findings), default=Severity.OK)
+    return 1 if worst >= (Severity.WARNING if flags["strict"] else Severity.ERROR) else 0
+
+
+def admit(app: App, target: Target, flags: dict[str, Any]) -> Patient:
+    """Return what is examined. Raises InputError, and ApiError where the cluster does not answer."""
+    kube = app.connect(target)
+    chips = None
+    if flags["tpu_type"]:
+        try:
+            chips = resolve(flags["tpu_type"], slices=flags["num_slices"])
+        except SpecError as error:
+            raise InputError(str(error).replace("spec.accelerator.type", "--tpu-type")) from error
+    place = gke_of_context(kube.access.context)
+    namespace = target.namespace or kube.namespace
+    return Patient(
+        kube, survey(kube), namespace, _google(app, place), chips, flags["reservation"] or "", flags["zone"] or ""
+    )
+
+
+def _google(app: App, place: GkeCluster | None) -> Google | None:
+    if place is None:
+        app.console.say("not a cluster of GKE by its context's name: Google's side is not examined")
+        return None
+    site = Site.from_env()
+    try:
+        cluster = open_gke(site).get(f"projects/{place.project}/locations/{place.location}/clusters/{place.name}")
+    except CliError as error:
+        app.console.warn(f"Google's side is not examined: {error.message}")
+        return None
+    return Google(cluster, place, open_compute(site)) if cluster else None
+
+
+def examine(patient: Patient) -> Iterator[Finding]:
+    """Yield the findings of every check; one that cannot be made is a finding."""
+    for name, check in CHECKS:
+        try:
+            yield from check(patient)
+        except (ApiError, CloudError) as error:
+            yield warning(name, f"could not be checked: {str(error).partition(chr(10))[0]}", getattr(error, "hint", ""))
+
+
+def show(console: Console, findings: list[Finding], form: str | None) -> None:
+    """Print the findings: the worst first, or as JSON in the order of the checks."""
+    if form == "json":
+        rows = [
+            {"check": f.check, "severity": f.severity.name.lower(), "message": f.message, "fix": f.fix}
+            for f in findings
+        ]
+        console.data(json.dumps({"findings": rows}, indent=2))
+        return
+    for finding in sorted(findings, key=lambda each: -each.severity):
+        word, colour = _MARKS[finding.severity]
+        console.data(f"{console.paint(f'{word:<8}', colour)} {finding.check + ':':<13} {finding.message}")
+        if finding.fix:
+            console.data(f"{'':<8} {'':<13} fix: {finding.fix}")

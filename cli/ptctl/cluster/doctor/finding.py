@@ -1,0 +1,68 @@
+"""A finding, and what checks may ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ptapi.accelerators import Slice
+from ptctl.cluster.compute import Compute
+from ptctl.cluster.gke import ClusterView
+from ptctl.cluster.in_cluster.objects import GkeCluster
+from ptctl.cluster.in_cluster.survey import Survey
+from ptkube.client import Kube
+
+
+class Severity(IntEnum):
+    """How bad it is: an error keeps jobs from running, a warning some of them, or some day."""
+
+    OK = 0
+    WARNING = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found, and what to do about it."""
+
+    check: str
+    severity: Severity
+    message: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Google:
+    """Google's side of the cluster, where it is one of GKE's and can be asked."""
+
+    cluster: ClusterView
+    place: GkeCluster
+    compute: Compute
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What is examined. namespace: of jobs. chips, reservation, zone: where a type is in question."""
+
+    kube: Kube
+    survey: Survey
+    namespace: str
+    google: Google | None = None
+    chips: Slice | None = None
+    reservation: str = ""
+    zone: str = ""
+
+
+def ok(check: str, message: str) -> Finding:
+    """Return that all is well."""
+    return Finding(check, Severity.OK, message)
+
+
+def warning(check: str, message: str, fix: str = "") -> Finding:
+    """Return something that may matter."""
+    return Finding(check, Severity.WARNING, message, fix)
+
+
+def error(check: str, message: str, fix: str = "") -> Finding:
+    """Return something that keeps jobs from running."""
+    return Finding(check, Severity.ERROR, message, fix)

@@ -1,0 +1,94 @@
+"""Kueue as jobs meet it: queues that are there and active, checks that are answered, and its own time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import yaml
+
+from ptctl.cluster.doctor.finding import Finding, Patient, error, ok, warning
+from ptctl.jobs.view import view
+from ptctl.ui.duration import parse_duration
+from ptkube.errors import NotFound
+from ptkube.resources import ADMISSION_CHECKS, CONFIGMAPS, LOCAL_QUEUES, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.kube import labels
+
+CHECK = "queues"
+CLUSTER_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)
+_SHORT_WAIT_S = 15 * 60.0
+"""Multi-host slices need minutes until every pod is ready; what is not is evicted."""
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Yield what keeps Kueue from admitting jobs."""
+    if not patient.survey.has_kueue:
+        yield ok(CHECK, "no Kueue: jobs without `queue` stand in line by themselves")
+        return
+    yield from _cluster_queues(patient)
+    yield from _missing_queues(patient)
+    yield from _checks(patient)
+    yield from _pods_ready(patient)
+
+
+def _cluster_queues(patient: Patient) -> Iterator[Finding]:
+    for queue in patient.kube.list(CLUSTER_QUEUES).items:
+        name, active = queue["metadata"]["name"], condition(queue, "Active")
+        covered = {each for group in queue["spec"].get("resourceGroups") or [] for each in group["coveredResources"]}
+        if active and active["status"] != "True":
+            yield error(CHECK, f"ClusterQueue {name} admits nothing: {active.get('message') or active.get('reason')}",
+                        f"kubectl describe clusterqueue {name}")  # fmt: skip
+        elif "google.com/tpu" not in covered:
+            yield warning(CHECK, f"ClusterQueue {name} has no quota of google.com/tpu: jobs on TPUs wait for ever",
+                          "add a flavor with that resource (docs/guides/queueing.md)")  # fmt: skip
+        else:
+            yield ok(CHECK, f"ClusterQueue {name} is active")
+
+
+def _missing_queues(patient: Patient) -> Iterator[Finding]:
+    jobs = [view(each) for each in patient.kube.list(POSTTRAINJOBS).items]
+    wanted = {(job.namespace, job.queue): job.name for job in jobs if job.queue and not job.is_terminal}
+    there = {(q["metadata"]["namespace"], q["metadata"]["name"]) for q in patient.kube.list(LOCAL_QUEUES).items}
+    for (namespace, queue), job in sorted(wanted.items()):
+        if (namespace, queue) not in there:
+            yield error(
+                CHECK,
+                f"job {namespace}/{job} waits for LocalQueue {queue}, which does not exist there",
+                f"`ptctl cluster install … --queue-namespace {namespace}` makes one, named posttrain",
+            )
+
+
+def _checks(patient: Patient) -> Iterator[Finding]:
+    for each in patient.kube.list(ADMISSION_CHECKS).items:
+        active = condition(each, "Active")
+        if each["spec"].get("controllerName") == labels.POOLS_CHECK and (not active or active["status"] != "True"):
+            yield error(CHECK, f"AdmissionCheck {each['metadata']['name']} is not active: no operator answers it",
+                        "the operator needs its settings of GKE: `ptctl cluster install NAME`")  # fmt: skip
+
+
+def _pods_ready(patient: Patient) -> Iterator[Finding]:
+    namespace = patient.survey.kueue.namespace if patient.survey.kueue else "kueue-system"
+    try:
+        text = patient.kube.get(CONFIGMAPS, "kueue-manager-config", namespace)["data"]["controller_manager_config.yaml"]
+    except (NotFound, KeyError):
+        return
+    wait = (yaml.safe_load(text) or {}).get("waitForPodsReady") or {}
+    timeout = str(wait.get("timeout") or "5m")
+    if wait.get("enable") and _seconds(timeout) < _SHORT_WAIT_S:
+        yield warning(
+            CHECK,
+            f"Kueue evicts jobs whose pods are not ready after {timeout} (waitForPodsReady)",
+            "large slices, flexStart and long image pulls take longer: set timeout to 30m in kueue-manager-config",
+        )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return _SHORT_WAIT_S
+
+
+def condition(body: Manifest, kind: str) -> Manifest | None:
+    """Return a condition of an object."""
+    conditions: list[Manifest] = (body.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind), None)

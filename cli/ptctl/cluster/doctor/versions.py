@@ -1,0 +1,81 @@
+"""Kubernetes, JobSet, Kueue, our CRD and the operator: there, new enough, ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ptapi.crd.definition import crd
+from ptctl.cluster.doctor.finding import Finding, Patient, error, ok, warning
+from ptctl.cluster.in_cluster import survey
+from ptctl.cluster.in_cluster.survey import Controller, version_of
+from ptkube.resources import Manifest
+
+CHECK = "versions"
+_INSTALL = "`ptctl cluster install`"
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Yield what is there, and what is too old or not ready."""
+    there = patient.survey
+    yield _kubernetes(there.kubernetes)
+    yield from _controller("JobSet", there.jobset, there.has_jobset, survey.MIN_JOBSET, survey.JOBSET_URL)
+    if there.has_kueue or there.kueue:
+        yield from _controller("Kueue", there.kueue, there.has_kueue, survey.MIN_KUEUE, survey.KUEUE_URL)
+    yield _definition(there.our_crd)
+    yield _operator(there.operator)
+
+
+def _kubernetes(text: str) -> Finding:
+    version = version_of(text)
+    if version is None or version < survey.MIN_KUBERNETES:
+        return error(CHECK, f"Kubernetes {text}: 1.30 or newer is needed", "upgrade the control plane")
+    return ok(CHECK, f"Kubernetes {text}")
+
+
+def _controller(
+    name: str, controller: Controller | None, has_kinds: bool, oldest: tuple[int, int], url: str
+) -> Iterator[Finding]:
+    flag = f"--{name.lower()}-manifests"
+    if not has_kinds:
+        yield error(CHECK, f"{name} is not installed", f"{_INSTALL} … {flag} {url}")
+    elif controller is None:
+        yield warning(CHECK, f"{name}: its kinds are there, its controller is not where its release puts it")
+    elif not controller.is_ready:
+        where = f"{controller.namespace}/{controller.name}"
+        yield error(
+            CHECK,
+            f"{name}: no pod of {where} is ready",
+            f"kubectl describe deployment {controller.name} -n {controller.namespace}",
+        )
+    elif (version := version_of(controller.version)) is not None and version < oldest:
+        wanted = ".".join(map(str, oldest))
+        yield error(CHECK, f"{name} {controller.version}: {wanted} or newer is needed", "upgrade it by its own release")
+    else:
+        yield ok(CHECK, f"{name} {controller.version}, {controller.ready} of {controller.wanted} ready")
+
+
+def _definition(there: Manifest | None) -> Finding:
+    if there is None:
+        return error(CHECK, "the CRD posttrainjobs.posttrain.dev is not there", _INSTALL)
+    ours = crd()["spec"]["versions"]
+    names = [each["name"] for each in there["spec"]["versions"]]
+    schemas = [each["schema"] for each in there["spec"]["versions"]]
+    if schemas != [each["schema"] for each in ours]:
+        return warning(
+            CHECK,
+            f"the CRD ({', '.join(names)}) is not the one of this ptctl, so fields may be refused or lost",
+            f"{_INSTALL}, or `helm upgrade`; or the ptctl of the operator's version",
+        )
+    return ok(CHECK, f"CRD {', '.join(names)}, as this ptctl has it")
+
+
+def _operator(operator: Controller | None) -> Finding:
+    if operator is None:
+        return error(CHECK, "no operator is installed", _INSTALL)
+    where = f"{operator.namespace}/{operator.name}"
+    if not operator.is_ready:
+        logs = f"kubectl logs deployment/{operator.name} -n {operator.namespace}"
+        return error(CHECK, f"operator {operator.version}: no pod of {where} is ready", logs)
+    return ok(
+        CHECK, f"operator {operator.version}, {operator.ready} of {operator.wanted} ready in {operator.namespace}"
+    )

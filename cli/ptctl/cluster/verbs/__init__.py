@@ -1,0 +1,1 @@
+"""What each verb of `ptctl cluster` does, from flags to the console."""

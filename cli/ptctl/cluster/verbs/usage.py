@@ -1,0 +1,158 @@
+"""`ptctl cluster queue`, `quota` and `nodes`: who waits for what, what Kueue gives out, who uses which chips."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from ptctl.cluster.doctor.queues import CLUSTER_QUEUES, condition
+from ptctl.jobs.columns import slice_label
+from ptctl.jobs.view import JobView, part, view
+from ptctl.ui.app import App, Target
+from ptctl.ui.duration import age
+from ptctl.ui.table import table_or_records
+from ptkube.client import Kube
+from ptkube.errors import NotFound
+from ptkube.objects import label
+from ptkube.resources import NODES, PODS, POSTTRAINJOBS, Manifest
+from ptoperator.kube import labels
+
+TPU = "google.com/tpu"
+_WAITING = ("Pending", "Preflight", "Queued", "Provisioning")
+
+
+def queue(app: App, target: Target, form: str | None) -> None:
+    """Print the jobs that wait, the longest wait first."""
+    kube = app.connect(target)
+    namespace = None if target.everywhere else target.namespace
+    jobs = [job for job in map(view, kube.list(POSTTRAINJOBS, namespace).items) if job.phase in _WAITING]
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "namespace": job.namespace,
+            "name": job.name,
+            "phase": job.phase,
+            "queue": job.queue,
+            "accelerator": slice_label(job),
+            "chips": job.chips,
+            "age": age(job.created, now),
+            "waits for": waits_for(job),
+        }
+        for job in sorted(jobs, key=lambda each: each.created)
+    ]
+    _print(app, rows, form, "no job waits")
+
+
+def waits_for(job: JobView) -> str:
+    """Return the message of the first condition that is not met."""
+    kinds = ("Validated", "Preflighted", "QuotaReserved", "CapacityReady")
+    unmet = next((c for c in map(job.condition, kinds) if c and c["status"] != "True"), None)
+    return str(unmet.get("message") or unmet["reason"]) if unmet else "the operator"
+
+
+def quota(app: App, target: Target, form: str | None) -> None:
+    """Print what each ClusterQueue has of each resource, and what of it is in use."""
+    kube = app.connect(target)
+    try:
+        queues = kube.list(CLUSTER_QUEUES).items
+    except NotFound:
+        app.console.say("Kueue is not installed in this cluster: `ptctl cluster nodes` shows what is in use")
+        return
+    _print(app, [row for each in queues for row in _quota_rows(each)], form, "no ClusterQueue")
+
+
+def _quota_rows(body: Manifest) -> Iterator[dict[str, object]]:
+    status = body.get("status") or {}
+    used = _totals(status.get("flavorsUsage"))
+    reserved = _totals(status.get("flavorsReservation"))
+    active = condition(body, "Active")
+    for group in body["spec"].get("resourceGroups") or []:
+        for flavor in group["flavors"]:
+            for resource in flavor["resources"]:
+                key = (flavor["name"], resource["name"])
+                yield {
+                    "queue": body["metadata"]["name"],
+                    "flavor": flavor["name"],
+                    "resource": resource["name"],
+                    "quota": str(resource["nominalQuota"]),
+                    "reserved": reserved.get(key, "0"),
+                    "used": used.get(key, "0"),
+                    "pending": int(status.get("pendingWorkloads") or 0),
+                    "active": (active or {}).get("status", "Unknown"),
+                }
+
+
+def _totals(flavors: Sequence[Manifest] | None) -> dict[tuple[str, str], str]:
+    return {
+        (flavor["name"], resource["name"]): str(resource.get("total") or "0")
+        for flavor in flavors or []
+        for resource in flavor.get("resources") or []
+    }
+
+
+def nodes(app: App, target: Target, form: str | None) -> None:
+    """Print the node pools with chips: what they are, how many nodes are ready, and which jobs use them."""
+    kube = app.connect(target)
+    machines = [node for node in kube.list(NODES).items if _chips(node)]
+    jobs = _jobs_by_node(kube) if machines else {}
+    pools: dict[str, list[Manifest]] = {}
+    for node in machines:
+        pools.setdefault(label(node, labels.NODE_POOL) or node["metadata"]["name"], []).append(node)
+    rows = [_pool_row(name, pools[name], jobs) for name in sorted(pools)]
+    _print(app, rows, form, "no node has chips")
+
+
+def _pool_row(name: str, machines: list[Manifest], jobs: dict[str, dict[str, int]]) -> dict[str, object]:
+    first = machines[0]
+    users: dict[str, int] = {}
+    for node in machines:
+        for job, chips in jobs.get(node["metadata"]["name"], {}).items():
+            users[job] = users.get(job, 0) + chips
+    return {
+        "pool": name,
+        "accelerator": label(first, labels.TPU_ACCELERATOR),
+        "topology": label(first, labels.TPU_TOPOLOGY),
+        "zone": label(first, "topology.kubernetes.io/zone"),
+        "spot": "yes" if label(first, "cloud.google.com/gke-spot") == "true" else "",
+        "ready": f"{sum(_is_ready(node) for node in machines)}/{len(machines)}",
+        "chips": sum(map(_chips, machines)),
+        "used": sum(users.values()),
+        "by": ", ".join(sorted(users)),
+    }
+
+
+def _jobs_by_node(kube: Kube) -> dict[str, dict[str, int]]:
+    """Return the chips that each job, or other pod, uses on each node."""
+    usage: dict[str, dict[str, int]] = {}
+    for pod in kube.list(PODS).items:
+        chips = sum(
+            int(part(each, "resources", "limits", TPU, missing=0)) for each in pod["spec"].get("containers") or []
+        )
+        node = pod["spec"].get("nodeName")
+        if node and chips and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            meta = pod["metadata"]
+            owner = f"{meta['namespace']}/{label(pod, labels.JOB) or meta['name']}"
+            on_node = usage.setdefault(node, {})
+            on_node[owner] = on_node.get(owner, 0) + chips
+    return usage
+
+
+def _chips(node: Manifest) -> int:
+    return int(part(node, "status", "capacity", TPU, missing=0))
+
+
+def _is_ready(node: Manifest) -> bool:
+    ready = condition(node, "Ready")
+    return ready is not None and ready["status"] == "True"
+
+
+def _print(app: App, rows: list[dict[str, object]], form: str | None, nothing: str) -> None:
+    if form == "json":
+        app.console.data(json.dumps({"items": rows}, indent=2))
+    elif rows:
+        headers = [key.upper() for key in rows[0]]
+        cells = [[str(value) for value in row.values()] for row in rows]
+        app.console.data(table_or_records(headers, cells, app.console.width))
+    else:
+        app.console.say(nothing)

@@ -1,0 +1,47 @@
+"""`ptctl cluster`: the verbs on clusters of GKE, one file each."""
+
+import click
+
+from ptctl.ui.lazy_group import Lazy, LazyGroup
+
+_MAKE = "Make and remove"
+_USE = "Inspect and use"
+
+COMMANDS = {
+    "create": Lazy("ptctl.commands.cluster.create:create", "Create a cluster on GKE, or go on with one.", _MAKE),
+    "install": Lazy("ptctl.commands.cluster.install:install", "Install posttrain in a cluster, without Helm.", _MAKE),
+    "adapt": Lazy(
+        "ptctl.commands.cluster.adapt:adapt", "Make an existing cluster fit: XPK's, gcluster's or your own.", _MAKE
+    ),
+    "delete": Lazy("ptctl.commands.cluster.delete:delete", "Delete a cluster that ptctl made.", _MAKE),
+    "list": Lazy("ptctl.commands.cluster.list:list_clusters", "List the project's clusters.", _USE),
+    "describe": Lazy("ptctl.commands.cluster.describe:describe", "Show a cluster and its node pools.", _USE),
+    "doctor": Lazy("ptctl.commands.cluster.doctor:doctor", "Examine a cluster, or explain one job.", _USE),
+    "queue": Lazy("ptctl.commands.cluster.queue:queue", "Show which jobs wait, and for what.", _USE),
+    "quota": Lazy("ptctl.commands.cluster.quota:quota", "Show Kueue's quotas, and what of them is in use.", _USE),
+    "nodes": Lazy("ptctl.commands.cluster.nodes:nodes", "Show the node pools with chips, and who uses them.", _USE),
+    "credentials": Lazy("ptctl.commands.cluster.credentials:credentials", "Write a cluster into the kubeconfig.", _USE),
+    "token": Lazy("ptctl.commands.cluster.token:token", "Print a token, as kubectl's credential plugin.", _USE),
+}
+
+MOVED = {
+    "create-pathways": "`ptctl cluster create NAME --enable-pathways`",
+    "create-ray": "posttrain needs no Ray",
+    "cacheimage": "GKE's image streaming: `gcloud container clusters update --enable-image-streaming`",
+    "get-credentials": "`ptctl cluster credentials NAME`",
+    "status": "`ptctl cluster describe NAME`",
+    "rm": "`ptctl cluster delete NAME`",
+    "ls": "`ptctl cluster list`",
+}
+
+_EXAMPLES = """
+ptctl cluster create tpus --project my-project --zone us-east5-b
+ptctl cluster create tpus --project my-project --zone us-east5-b --tpu-type v6e-16 --num-slices 2 --spot
+ptctl cluster credentials tpus --project my-project
+ptctl cluster list --project my-project
+"""
+
+
+@click.group("cluster", cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
+def cluster() -> None:
+    """Create, inspect and delete clusters on GKE."""

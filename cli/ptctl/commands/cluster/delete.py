@@ -1,0 +1,38 @@
+"""`ptctl cluster delete`: a cluster of ours, with all that is in it."""
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.google_options import cluster_name, location, one_name, project
+from ptctl.ui.xpk_flags import CLUSTER_OTHERS
+
+_EXAMPLES = """
+ptctl cluster delete tpus
+ptctl cluster delete tpus --yes --force      # ask nothing, and end the jobs that run
+"""
+
+
+@click.command("delete", cls=Verb, examples=_EXAMPLES, replacements=CLUSTER_OTHERS)
+@cluster_name
+@project
+@location
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--force", is_flag=True, help="Also if jobs are not over, or cannot be asked for.")
+@pass_app
+def delete(
+    app: App,
+    name: str | None,
+    cluster_flag: str | None,
+    project: str | None,
+    location: str | None,
+    yes: bool,
+    force: bool,
+) -> None:
+    """Delete a cluster that ptctl made.
+
+    Refuses one that somebody else made, that holds node pools of others, or whose jobs are not over.
+    """
+    from ptctl.cluster.verbs.delete import delete_cluster
+
+    delete_cluster(app, one_name(name, cluster_flag), project, location, yes=yes, force=force)

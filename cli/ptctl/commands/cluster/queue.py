@@ -1,0 +1,26 @@
+"""`ptctl cluster queue`: who waits for what."""
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.options import cluster_options, output
+
+_EXAMPLES = """
+ptctl cluster queue
+ptctl cluster queue -o json
+"""
+
+
+@click.command("queue", cls=Verb, examples=_EXAMPLES)
+@output("json")
+@cluster_options
+@pass_app
+def queue(app: App, target: Target, output: str | None) -> None:
+    """Show which jobs wait, and for what.
+
+    Of all namespaces, or of -n: the longest wait first. `ptctl cluster doctor JOB` explains one of them.
+    """
+    from ptctl.cluster.verbs.usage import queue as show
+
+    show(app, target, output)

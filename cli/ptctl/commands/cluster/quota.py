@@ -1,0 +1,26 @@
+"""`ptctl cluster quota`: what Kueue gives out."""
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.options import context_options, output
+
+_EXAMPLES = """
+ptctl cluster quota
+ptctl cluster quota -o json
+"""
+
+
+@click.command("quota", cls=Verb, examples=_EXAMPLES)
+@output("json")
+@context_options
+@pass_app
+def quota(app: App, target: Target, output: str | None) -> None:
+    """Show Kueue's quotas, and what of them is in use.
+
+    One line per ClusterQueue, flavor and resource; pending: jobs that wait in the queue.
+    """
+    from ptctl.cluster.verbs.usage import quota as show
+
+    show(app, target, output)

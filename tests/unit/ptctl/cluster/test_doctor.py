@@ -1,0 +1,152 @@
+"""What the doctor says of Google's side, against the APIs of this process, and of one job."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from tests.builders.gke.model import ClusterRecord, PoolRecord
+
+from ptapi.accelerators import resolve
+from ptctl.cluster.compute import open_compute
+from ptctl.cluster.doctor import google as checks
+from ptctl.cluster.doctor.finding import Google, Patient, Severity
+from ptctl.cluster.doctor.job import explanation
+from ptctl.cluster.gke import open_gke
+from ptctl.cluster.in_cluster.objects import GkeCluster
+from ptctl.cluster.site import Site
+from ptctl.jobs.view import view
+from ptkube.client import Kube
+
+Invoke = Callable[..., Any]
+NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
+PERMISSIONS = "/v1/projects/p:testIamPermissions"
+REGION = "/compute/v1/projects/p/regions/us-east5"
+RESERVATION = "/compute/v1/projects/p/zones/us-east5-a/reservations/team"
+
+
+def patient(google: Any, **question: Any) -> Patient:
+    site = Site.from_env()
+    google.model.cluster = google.model.cluster or ClusterRecord({"name": "c"})
+    cluster = open_gke(site).get("projects/p/locations/us-east5/clusters/c")
+    assert cluster is not None
+    side = Google(cluster, GkeCluster("p", "us-east5", "c"), open_compute(site))
+    return Patient(cast(Kube, None), cast(Any, None), "default", side, **question)
+
+
+def test_permissions_that_lack_are_named(google: Any) -> None:
+    google.compute.answers[PERMISSIONS] = lambda body: {"permissions": body["permissions"][:-2]}
+    (finding,) = checks.permissions(patient(google))
+    assert finding.severity is Severity.WARNING
+    assert finding.message == "in project p you lack compute.resourcePolicies.create, iam.serviceAccounts.actAs"
+    google.compute.answers[PERMISSIONS] = lambda body: body
+    assert next(checks.permissions(patient(google))).severity is Severity.OK
+
+
+def test_a_cluster_without_workload_identity_and_a_broken_pool_are_told(google: Any) -> None:
+    there = patient(google)
+    pool = PoolRecord({"name": "tpus", "locations": [], "config": {}}, "ERROR", "Insufficient quota to satisfy")
+    google.model.pools["tpus"] = pool
+    identity, broken = checks.cluster(patient(google))
+    assert there.google is not None
+    assert (identity.severity, "--workload-pool=p.svc.id.goog" in identity.fix) == (Severity.ERROR, True)
+    assert broken.message.startswith("node pool tpus: ")
+
+
+@pytest.mark.parametrize(("limit", "severity"), [(64, Severity.OK), (48, Severity.WARNING)])
+def test_a_quota_that_is_too_small_for_the_chips_says_how_many_are_free(
+    google: Any, limit: float, severity: Severity
+) -> None:
+    quotas = [{"metric": "TPU_V6E", "limit": limit, "usage": 32}, {"metric": "CPUS", "limit": 1, "usage": 1}]
+    google.compute.there[REGION] = {"quotas": quotas}
+    (finding,) = checks.quota(patient(google, chips=resolve("v6e-16", slices=2)))
+    assert (finding.severity, f"TPU_V6E in us-east5: {limit - 32} of {limit} free" in finding.message) == (
+        severity,
+        True,
+    )
+
+
+def test_a_type_whose_quota_google_does_not_list_there_is_told(google: Any) -> None:
+    google.compute.there[REGION] = {"quotas": []}
+    (finding,) = checks.quota(patient(google, chips=resolve("tpu7x-128")))
+    assert finding.severity is Severity.WARNING
+    assert "no quota of tpu7x among those of us-east5" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("body", "severity", "words"),
+    [
+        (None, Severity.ERROR, "team does not exist in us-east5-a of project p"),
+        ({"status": "CREATING"}, Severity.ERROR, "team is CREATING"),
+        ({"status": "READY"}, Severity.WARNING, "does not tell how much"),
+        (
+            {"status": "READY", "specificReservation": {"count": "8", "inUseCount": "5"}},
+            Severity.WARNING,
+            "3 of 8 hosts",
+        ),
+        ({"status": "READY", "aggregateReservation": {"hostCount": "8", "inUseHostCount": "4"}}, Severity.OK, "4 of 8"),
+    ],
+)
+def test_the_state_of_a_reservation(google: Any, body: Any, severity: Severity, words: str) -> None:
+    if body is not None:
+        google.compute.there[RESERVATION] = body
+    examined = patient(google, chips=resolve("v6e-16"), reservation="team", zone="us-east5-a")
+    (finding,) = checks.reservation(examined)
+    assert (finding.severity, words in finding.message) == (severity, True), finding.message
+
+
+def lines(job: Any) -> dict[str, str]:
+    return dict(explanation(view(job), NOW))
+
+
+QUOTA = {
+    "type": "QuotaReserved",
+    "status": "False",
+    "reason": "WaitingForQuota",
+    "message": "waiting for 64 v5p chips, 2 ahead",
+    "lastTransitionTime": "2026-01-01T00:58:00Z",
+}
+OPTIONS = [{"type": "reservation"}, {"type": "spot"}]
+
+
+def test_a_job_in_a_queue_says_behind_whom(make_job: Callable[..., Any]) -> None:
+    text = lines(make_job(phase="Queued", conditions=[QUOTA]))
+    assert text["Waits for"] == "QuotaReserved (WaitingForQuota, 2m): waiting for 64 v5p chips, 2 ahead"
+
+
+def test_a_job_without_chips_says_what_was_tried_and_what_comes_next(make_job: Callable[..., Any]) -> None:
+    attempts = [{"option": "reservation in us-east5-a", "started": "2026-01-01T00:50:00Z"}]
+    job = make_job(phase="Provisioning", spec={"capacity": OPTIONS}, capacity={"attempts": attempts})
+    assert lines(job)["Tried"] == "reservation in us-east5-a, 10m ago: in progress"
+    assert lines(job)["Next"] == "spot, when reservation is refused or not there in time"
+    later = {"attempts": attempts, "retryAfter": "2026-01-01T01:02:00Z"}
+    again = make_job(phase="Provisioning", spec={"capacity": OPTIONS}, capacity=later)
+    assert lines(again)["Next"] == "`capacity` is tried from its beginning in 2m"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("ConfigError", "the same job would fail again"), ("Unknown", "its restarts are used up"), ("New", "used up")],
+)
+def test_a_job_that_failed_says_whether_another_try_helps(make_job: Callable[..., Any], kind: str, words: str) -> None:
+    text = lines(make_job(phase="Failed", failure={"failureClass": kind, "message": "why"}))
+    assert (text["Failed"], words in text["Next"]) == (f"{kind}: why", True)
+
+
+def test_a_job_that_no_operator_has_seen(make_job: Callable[..., Any]) -> None:
+    job = make_job()
+    job["status"] = {}
+    job["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    assert lines(job)["Waits for"] == "an operator: none has seen it yet"
+
+
+def test_the_explanation_as_json_and_of_a_job_that_is_not_there(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any]
+) -> None:
+    from ptkube.resources import POSTTRAINJOBS
+
+    kube.put(POSTTRAINJOBS, make_job("a", "Suspended"))
+    text = json.loads(invoke("cluster", "doctor", "a", "-o", "json").out)
+    assert text["explanation"][-1] == {"subject": "next", "text": "nothing until `ptctl workload resume a`"}
+    assert invoke("cluster", "doctor", "b").code == 3

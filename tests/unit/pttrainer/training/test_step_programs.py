@@ -1,0 +1,133 @@
+"""The step that is compiled before its first batch is there: the same step, and nobody waits for it in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from tests.builders.trainer import runs
+
+from ptapi.failures import ExitCode
+from ptapi.load import load_job
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.io import storage
+from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.training import loop, step_programs
+from pttrainer.training.step_programs import BackgroundCompile
+
+REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
+KINDS: dict[str, dict[str, Any]] = {
+    "dpo": {"dpo": {}},
+    "grpo": {"grpo": {"groupSize": 4, "beta": 0.1, "updatesPerBatch": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Data, a reward, and one cache of compiled steps for all runs, which jax has to be told to turn to and from."""
+    directory = tmp_path_factory.mktemp("compiling")
+    write_data(directory)
+    before = jax.config.values["jax_compilation_cache_dir"]
+    compilation_cache.reset_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(directory / "xla"))
+        yield directory
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
+
+
+def write_data(home: Path) -> None:
+    """Rows to learn from, pairs of them, and a reward."""
+    (home / "rows.jsonl").write_text('{"prompt": "1?", "answer": "1"}\n' * 8)
+    (home / "pairs.jsonl").write_text('{"prompt": "1?", "chosen": "yes", "rejected": "no"}\n' * 8)
+
+
+def job(home: Path, kind: str, output: str, devices: int = 8) -> Path:
+    """One step of the algorithm. output: a directory in `home`."""
+    rewarded: dict[str, Any] = {"rewards": runs.own_reward(home, REWARD), "rollout": {"maxNewTokens": 4}}
+    data = "pairs" if kind == "dpo" else "rows"
+    return runs.job(
+        home,
+        "run",
+        rewarded if kind == "grpo" else {},
+        algorithm={"sft": None, **KINDS[kind]},
+        data={"train": {"uri": f"file://{home}/{data}.jsonl"}},
+        training={"steps": 1, "sequenceLength": 16, "optimizer": {"learningRate": 1e-2}},
+        checkpoint={"everySteps": 100},
+        export={"format": "none"},
+        tensorboard={"enabled": False},
+        accelerator={"type": f"cpu-{devices}"},
+        output={"uri": f"file://{home}/{output}"},
+    )
+
+
+def trained(home: Path, kind: str, output: str) -> list[dict[str, Any]]:
+    """The figures of a run here."""
+    path = job(home, kind, output)
+    attempt = Attempt()
+    with jax.set_mesh(sharding.make_mesh((8,))):  # put back afterwards
+        loop.train(load_job(path.read_text()), storage.place(f"file://{home}/{output}/run"), attempt, StopRequest())
+    attempt.release()
+    return runs.metrics(home / output / "run")
+
+
+@pytest.fixture
+def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What runs were given when they asked for the step that was compiled early."""
+    given: list[Any] = []
+    compiled = BackgroundCompile.compiled
+    monkeypatch.setattr(
+        BackgroundCompile, "compiled", lambda *arguments: given.append(compiled(*arguments)) or given[-1]
+    )
+    return given
+
+
+def test_the_pairs_that_are_foreseen_are_those_that_come(home: Path, compiled_steps: list[Any]) -> None:
+    trained(home, "dpo", "pairs")
+    assert len(compiled_steps) == 1
+    assert compiled_steps[0] is not None
+
+
+def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later_runs(
+    home: Path, compiled_steps: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, before = trained(home, "grpo", "early"), kept(home)
+    monkeypatch.setattr(step_programs, "is_possible", lambda: False)
+    assert trained(home, "grpo", "late") == early
+    assert len(compiled_steps) == 1
+    assert compiled_steps[0] is not None
+    assert kept(home) == before != []
+
+
+def kept(home: Path) -> list[str]:
+    """Train steps in the cache of compiled programs."""
+    return sorted(path.name for path in (home / "xla").glob("jit_step*-cache"))
+
+
+class Lowered:
+    """A jitted function whose compiler fails."""
+
+    def lower(self, *arguments: Any) -> Lowered:
+        return self
+
+    def compile(self) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
+def test_what_the_compiler_raises_is_heard_where_the_step_is_needed() -> None:
+    early = BackgroundCompile(Lowered(), sharding.make_mesh((1,), jax.devices()[:1]), (jax.numpy.zeros(2),))
+    assert early.compiled((jax.numpy.zeros(3),)) is None
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        early.compiled((jax.numpy.zeros(2),))
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    path = job(tmp_path, "dpo", "runs", devices=1)
+    code, errors = runs.end(runs.command("run", str(path), program="tests.builders.servers.endless"))
+    assert code == ExitCode.PREEMPTED_SAVED, errors
+    assert "stopped by SIGTERM at step 0" in runs.termination(tmp_path / "runs" / "run").message

@@ -1,0 +1,78 @@
+"""The tiles in which splash attention reads a row on a TPU: the cheapest by the compiler's own code.
+
+A kernel runs one piece of straight code for every pair of blocks of queries and keys that the mask leaves, and a little
+around each row of pairs. `splash_table` has both in cycles, for every generation, head size and tile that the compiler
+takes; here they are multiplied by the number of pairs. Larger tiles waste less around them and more on the diagonal; a
+window makes small ones cheaper. Left out: what segments hide, which no program knows before it runs.
+"""
+
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from pttrainer.models.attention.splash_table import CYCLES
+
+LANES = 128
+"""Splash works on tiles of this many tokens; rows are padded to a multiple with tokens of no example."""
+UNMEASURED = (512, 256, LANES)
+"""Tokens of a tile where the table has no such device or head size: the largest that divides a row."""
+MOST_PARTIALS = 8
+"""The fused backward kernel writes one gradient of all queries per block of keys, to be added up: at most so many."""
+HBM_BYTES_PER_CYCLE = 800
+"""Of a TPU's core, about: what those gradients cost to write and to read."""
+GENERATIONS = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}
+"""JAX's name of a device -> the generation."""
+
+Kernel = Literal["forward", "fused", "dkv", "dq"]
+"""Kernels: forward; backward in one, or the gradients of keys and values apart from those of queries."""
+
+
+class Tile(NamedTuple):
+    """Tokens of a block of queries and of one of keys, and how many keys are computed at once."""
+
+    tokens: int
+    compute: int
+
+
+class Tiles(NamedTuple):
+    """The tiles of each kernel. backward_queries: None where one kernel computes the backward pass."""
+
+    forward: Tile
+    backward: Tile
+    backward_queries: Tile | None
+
+
+@lru_cache
+def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None = None) -> Tiles:
+    """Return the cheapest tiles for rows of this padded length, with a window if there is one."""
+    measured = CYCLES.get((GENERATIONS.get(device_kind, ""), LANES if head_dim <= LANES else 2 * LANES))
+    if measured is None:
+        size = next(size for size in UNMEASURED if length % size == 0)
+        return Tiles(*[Tile(size, size)] * 3)
+
+    def cheapest(kernel: Kernel) -> tuple[float, Tile]:
+        costs = [
+            (_cycles(kernel, tokens, cycles, head_dim, length, window), Tile(tokens, compute))
+            for (name, tokens, compute), cycles in measured.items()
+            if name == kernel and length % tokens == 0
+        ]
+        return min(costs, default=(float("inf"), Tile(LANES, LANES)))
+
+    forward, fused, keys, queries = (cheapest(kernel) for kernel in ("forward", "fused", "dkv", "dq"))
+    if fused[0] <= keys[0] + queries[0]:
+        return Tiles(forward[1], fused[1], None)
+    return Tiles(forward[1], keys[1], queries[1])
+
+
+def _cycles(
+    kernel: Kernel, tokens: int, cycles: tuple[int, int], head_dim: int, length: int, window: int | None
+) -> float:
+    """Return the cycles of a head of one row."""
+    blocks = length // tokens
+    visible = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
+    pairs = visible * (visible + 1) // 2 + (blocks - visible) * visible
+    total = pairs * cycles[0] + blocks * cycles[1]
+    if kernel != "fused":
+        return total
+    if blocks > MOST_PARTIALS:
+        return float("inf")
+    return total + 2 * blocks * length * head_dim * 2 / HBM_BYTES_PER_CYCLE

@@ -1,0 +1,1 @@
+"""Mistral and Ministral 3."""

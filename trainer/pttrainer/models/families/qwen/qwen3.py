@@ -1,0 +1,22 @@
+"""Qwen 3: a norm on each query and key head (arXiv 2505.09388)."""
+
+from typing import Any
+
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.families import common_fields
+from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.qwen.qwen2 import read_windows, write_windows
+
+FAMILY = "qwen3"
+ARCHITECTURE = "Qwen3ForCausalLM"
+
+
+def read(fields: Fields) -> ModelConfig:
+    """Return the config in a `config.json`."""
+    common = common_fields.read_plain(fields, vocab_size=151_936, head_dim=128, max_positions=32_768)
+    return ModelConfig(family=FAMILY, **common, **read_windows(fields, common["layers"]), qk_norm=True)
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """Return the `config.json` of this model."""
+    return {**common_fields.write_plain(config, ARCHITECTURE), **write_windows(config)}

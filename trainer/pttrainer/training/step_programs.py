@@ -1,0 +1,106 @@
+"""The train step as compiled programs, one per shape of batch; the expected one is compiled ahead on a thread.
+
+It compiles while weights load, rollout programs compile and the first samples are drawn. The shapes of the first batch
+are predicted (`Algorithm.expected_batch`); everything else that the step takes is known.
+The program is the same one, with the same key in the compilation cache; a compiler error is raised where the step is
+first needed. If the batch has other shapes, the step is compiled for it then, and the predicted program waits for the
+batch that needs it.
+
+Left out: several processes, which would have to compile in one order; GPUs, whose compiler benchmarks kernels on the
+device and would measure the rollout beside them.
+"""
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from pttrainer.algorithms.algorithm import Algorithm
+from pttrainer.batch import Batch
+from pttrainer.models import Params
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.reporting.termination import COMPILER
+from pttrainer.train_step.objective import HasTeacher
+from pttrainer.train_step.program import Program
+from pttrainer.train_step.state import Layout
+from pttrainer.train_step.step import train_step
+
+
+class BackgroundCompile:
+    """A jitted function that is being compiled. arguments: arrays, or shapes with shardings."""
+
+    def __init__(self, function: Any, mesh: Mesh, arguments: tuple[Any, ...]) -> None:
+        self._forms, self._compiled = _forms(arguments), Future[Any]()
+        # Not a daemon: an interpreter that shuts down while one compiles dies of it.
+        threading.Thread(target=self._compile, args=(function, mesh, arguments), name=COMPILER).start()
+
+    def compiled(self, arguments: tuple[Any, ...]) -> Any | None:
+        """Wait for the compiled function and return it, or raise the compiler's error.
+
+        Return None if the arguments have other shapes or shardings.
+        """
+        return self._compiled.result() if _forms(arguments) == self._forms else None
+
+    def _compile(self, function: Any, mesh: Mesh, arguments: tuple[Any, ...]) -> None:
+        try:
+            with jax.set_mesh(mesh):  # a thread starts without one
+                self._compiled.set_result(function.lower(*arguments).compile())
+        except BaseException as error:  # raised by `compiled`
+            self._compiled.set_exception(error)
+
+
+@dataclass
+class StepPrograms:
+    """The train step, jitted as `step`, and its programs.
+
+    constants: the weights that the step takes and never changes. expected: the program for the batch that the
+    algorithm expects, if it names one.
+    """
+
+    step: Any
+    layout: Layout
+    constants: tuple[Any, ...]
+    expected: BackgroundCompile | None
+    _programs: dict[Any, Any] = field(default_factory=dict)
+
+    def of(self, batch: Batch) -> Any | None:
+        """Return the program for batches of this shape, or None if it is not compiled yet."""
+        return self._programs.get(_shapes(batch))
+
+    def compile(self, state: Any, batch: Batch) -> Any:
+        """Return the program for batches of this shape; wait for it where it is being compiled already."""
+        arguments = (state, batch, *self.constants)
+        compiled = None if self.expected is None else self.expected.compiled(arguments)
+        program = self._programs[_shapes(batch)] = compiled or self.step.lower(*arguments).compile()
+        return program
+
+
+def step_programs(program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None) -> StepPrograms:
+    """Return the step of a job, which begins to compile for the expected batch. frozen: what adapters are added to."""
+    step = train_step(program, layout)
+    constants = (frozen, algorithm.teacher_params) if isinstance(algorithm, HasTeacher) else (frozen,)
+    batch = algorithm.expected_batch() if is_possible() else None
+    if batch is None:
+        return StepPrograms(step, layout, constants, None)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
+    )
+    arguments = (program.abstract_state(layout), shapes, *constants)
+    return StepPrograms(step, layout, constants, BackgroundCompile(step, layout.mesh, arguments))
+
+
+def is_possible() -> bool:
+    """Return True if a program can be compiled while others run."""
+    return jax.process_count() == 1 and jax.default_backend() != "gpu"
+
+
+def _shapes(batch: Batch) -> Any:
+    return (jax.tree.structure(batch), *((x.shape, str(x.dtype)) for x in jax.tree.leaves(batch)))
+
+
+def _forms(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(arguments)
+    return (structure, *((x.shape, x.dtype, x.sharding) for x in leaves))
