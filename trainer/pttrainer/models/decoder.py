@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models import parameters
+from pttrainer.models.attention.delta_layer import DeltaAttention
 from pttrainer.models.attention.latent import LatentAttention
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
@@ -36,8 +37,11 @@ class DecoderLayer(nnx.Module):
             return RMSNorm(parameters.norm(config), config)
 
         self.attention_norm = norm()
-        of_kind = Attention if config.latent is None else LatentAttention
-        self.attention: Attention | LatentAttention = of_kind(config, rngs, adapters)
+        self.attention: Attention | LatentAttention | DeltaAttention
+        if config.delta is not None:
+            self.attention = DeltaAttention(config, rngs, adapters)
+        else:
+            self.attention = (Attention if config.latent is None else LatentAttention)(config, rngs, adapters)
         self.mlp_norm = norm()
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)

@@ -19,20 +19,38 @@ from pttrainer.models.families import (
     mistral,
     qwen2,
     qwen3,
+    qwen3_5,
     qwen3_moe,
+    qwen3_next,
 )
 from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.weights.hf_directory import BLOCK
 
 FAMILIES: dict[str, ModuleType] = {
     module.FAMILY: module
-    for module in (llama, mistral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, deepseek_v3)
-}
+    for module in (
+        llama,
+        mistral,
+        qwen2,
+        qwen3,
+        qwen3_moe,
+        gemma2,
+        gemma3,
+        gpt_oss,
+        glm4_moe,
+        deepseek_v3,
+        qwen3_next,
+        qwen3_5,
+    )
+} | {qwen3_5.FAMILY_WITH_EXPERTS: qwen3_5}
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     **{name: module.read for name, module in FAMILIES.items()},
     "gemma3": gemma3.read_with_images,
     "kimi_k2": deepseek_v3.read,
+    qwen3_5.FAMILY_WITH_EXPERTS: qwen3_5.read_with_experts,
+    "qwen3_5": qwen3_5.read_with_images,
+    "qwen3_5_moe": qwen3_5.read_with_images,
 }
 """By `model_type`."""
 

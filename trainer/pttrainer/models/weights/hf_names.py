@@ -65,6 +65,25 @@ LATENT_ATTENTION = _in_layer({
     "attention.kv_up": "self_attn.kv_b_proj.weight",
     "attention.o": "self_attn.o_proj.weight",
 })  # fmt: skip
+DELTA = {
+    **_in_layer({
+        "attention.conv": Stored("linear_attn.conv1d.weight"),
+        "attention.decay": Stored("linear_attn.A_log"),
+        "attention.decay_bias": Stored("linear_attn.dt_bias"),
+        "attention.norm_scale": Stored("linear_attn.norm.weight"),
+        "attention.o": "linear_attn.out_proj.weight",
+    }),
+}  # fmt: skip
+DELTA_BY_HEAD = _in_layer({
+    "attention.qkvz": "linear_attn.in_proj_qkvz.weight",
+    "attention.ba": "linear_attn.in_proj_ba.weight",
+})  # fmt: skip
+DELTA_APART = _in_layer({
+    "attention.qkv": "linear_attn.in_proj_qkv.weight",
+    "attention.z": "linear_attn.in_proj_z.weight",
+    "attention.b": "linear_attn.in_proj_b.weight",
+    "attention.a": "linear_attn.in_proj_a.weight",
+})  # fmt: skip
 QKV_BIAS = _in_layer({
     "attention.q_bias": Stored("self_attn.q_proj.bias"),
     "attention.k_bias": Stored("self_attn.k_proj.bias"),
@@ -148,6 +167,8 @@ def table(config: ModelConfig) -> dict[Path, Stored]:
 
 
 def _attention(config: ModelConfig) -> Names:
+    if config.delta is not None:
+        return {**DELTA, **(DELTA_BY_HEAD if config.delta.by_head else DELTA_APART)}
     if config.latent is None:
         return ATTENTION
     absent = ("q",) if config.latent.query_rank else ("q_down", "q_norm", "q_up")
@@ -158,7 +179,7 @@ def _of_layers(config: ModelConfig) -> Names:
     """Return the names of weights of layers of one kind."""
     parts: list[Names] = [_attention(config), FOUR_NORMS if config.post_norms else NORMS]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
-    parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks
+    parts += [QK_NORM] * (config.qk_norm and config.delta is None) + [SINKS] * config.sinks
     if config.experts is None:
         parts += [MLP] + [MLP_BIAS] * config.mlp_bias
     else:
