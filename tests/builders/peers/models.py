@@ -24,6 +24,10 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": ORIGINAL,
 }  # fmt: skip
+DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10,
+    "linear_conv_kernel_dim": 4,
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 
 
@@ -99,6 +103,22 @@ CASES: dict[str, dict[str, Any]] = {
         "ministral3", num_hidden_layers=2, rope_parameters=YARN | {
             "rope_theta": 1e6, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
         },
+    ),
+    "qwen-3-next": _config(
+        "qwen3_next", num_hidden_layers=5, head_dim=16, full_attention_interval=3, rope_theta=1e6, num_experts=6,
+        num_experts_per_tok=2, moe_intermediate_size=19, shared_expert_intermediate_size=23, **DELTA,
+    ),
+    "qwen-3.5": _config(
+        "qwen3_5_text", num_hidden_layers=4, head_dim=16, tie_word_embeddings=True, **DELTA,
+        layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
+        rope_parameters={
+            "rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+            "mrope_interleaved": True,
+        },
+    ),
+    "qwen-3.5-moe": _config(
+        "qwen3_5_moe_text", num_hidden_layers=2, head_dim=16, full_attention_interval=2, rope_theta=1e6, num_experts=5,
+        num_experts_per_tok=2, moe_intermediate_size=19, shared_expert_intermediate_size=23, **DELTA,
     ),
     "gemma-2": _config(
         "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,

@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models import parameters
+from pttrainer.models.attention.delta_layer import DeltaAttention
 from pttrainer.models.attention.latent import LatentAttention
 from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import ModelConfig
@@ -37,8 +38,11 @@ class DecoderLayer(nnx.Module):
             return RMSNorm(parameters.norm(config), config)
 
         self.attention_norm = norm() if config.pre_norms else None
-        of_kind = Attention if config.latent is None else LatentAttention
-        self.attention: Attention | LatentAttention = of_kind(config, rngs, adapters)
+        self.attention: Attention | LatentAttention | DeltaAttention
+        if config.delta is not None:
+            self.attention = DeltaAttention(config, rngs, adapters)
+        else:
+            self.attention = (Attention if config.latent is None else LatentAttention)(config, rngs, adapters)
         self.mlp_norm = norm() if config.pre_norms else None
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)

@@ -46,7 +46,7 @@ def step_flops(config: ModelConfig, adapters: Adapters | None, tokens: int, lear
     if adapters is not None:
         of_adapters = sum(group.config.layers * adapter_weights(group.config, adapters) for group in config.groups)
         total += 6 * tokens * of_adapters
-    return total + 3 * attention(config, pairs)
+    return total + 3 * (attention(config, pairs) + 2.0 * tokens * state_numbers(config))
 
 
 def row_flops(config: ModelConfig, adapters: Adapters | None, tokens: int) -> float:
@@ -104,7 +104,15 @@ def score_numbers(config: ModelConfig) -> int:
     return sum(group.config.layers * _pair_numbers(group.config) for group in config.groups)
 
 
+def state_numbers(config: ModelConfig) -> int:
+    """Return the multiplications of all layers with a state for a token: it is read twice and written once."""
+    deltas = ((group.config.layers, group.config.delta) for group in config.groups)
+    return sum(3 * layers * of.state_size for layers, of in deltas if of is not None)
+
+
 def _pair_numbers(config: ModelConfig) -> int:
+    if config.delta is not None:
+        return 0
     return config.heads * (config.head_dim + config.value_dim)
 
 

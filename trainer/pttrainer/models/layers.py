@@ -147,7 +147,9 @@ class Attention(nnx.Module):
         """Return the output, and the state that `attend` kept; a cache (is_cached) makes no difference here."""
         c = self.config
         B, T, _ = x_BTD.shape
-        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, c.head_dim)
+        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, -1)
+        if c.gated:
+            q_BTNH, gate_BTNH = jnp.split(q_BTNH, 2, axis=-1)
         k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
@@ -159,6 +161,8 @@ class Attention(nnx.Module):
         if c.local_l2_norm and c.is_local(0):  # layers of both kinds are not in one stack
             q_BTNH, k_BTKH = unit_rms(q_BTNH, c.norm_eps), unit_rms(k_BTKH, c.norm_eps)
         out_BTNH, kept = attend(q_BTNH, k_BTKH, v_BTKH, sinks_N)
+        if c.gated:
+            out_BTNH = out_BTNH * jax.nn.sigmoid(gate_BTNH)
         out_BTX = out_BTNH.reshape(B, T, c.heads * c.head_dim)
         return project(out_BTX, self.o, self.o_bias, self.o_lora, drop), kept
 

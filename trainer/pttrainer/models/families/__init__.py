@@ -16,15 +16,16 @@ from pttrainer.models.families.gemma import gemma2, gemma3
 from pttrainer.models.families.llama import llama, llama4
 from pttrainer.models.families.mistral import ministral3, mistral
 from pttrainer.models.families.olmo import olmo2, olmo3
-from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_moe
+from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next
 from pttrainer.models.weights.hf_directory import BLOCK
 
 FAMILIES: dict[str, ModuleType] = {
-    module.FAMILY: module
+    family: module
     for module in (
         llama, llama4, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, olmo2, olmo3,
-        phi3, smollm3, deepseek_v3,
+        phi3, smollm3, deepseek_v3, qwen3_next, qwen3_5,
     )
+    for family in getattr(module, "FAMILIES", (module.FAMILY,))
 }  # fmt: skip
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
@@ -33,6 +34,9 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "kimi_k2": deepseek_v3.read,
     "llama4": llama4.read_with_images,
     "mistral3": ministral3.read_with_images,
+    qwen3_5.FAMILY_WITH_EXPERTS: qwen3_5.read_with_experts,
+    "qwen3_5": qwen3_5.read_with_images,
+    "qwen3_5_moe": qwen3_5.read_with_images,
 }
 """By `model_type`."""
 

@@ -185,6 +185,12 @@ RAW: dict[str, Raw] = {
         routed_scaling_factor=2.5,
         use_qk_norm=True,
     ),
+    "qwen3-next-80b": {
+        "model_type": "qwen3_next",
+        **_sizes(2048, 5120, 48, 16, 2, 256),
+        "rope_theta": 10_000_000.0,
+        "max_position_embeddings": 262_144,
+    },
     "gpt-oss-20b": {"model_type": "gpt_oss", **_sizes(2880, 2880, 24, 64, 8, 64), "num_local_experts": 32},
 }
 """By the name after `random://`."""

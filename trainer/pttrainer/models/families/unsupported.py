@@ -12,7 +12,6 @@ LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attenti
 
 OTHER_LAYERS = {
     "index_topk": "attention to keys that an indexer chooses",
-    "linear_num_value_heads": "linear attention by a delta rule",
     "linear_attn_config": "linear attention",
     "mamba_d_state": "state-space layers",
     "mamba_num_heads": "state-space layers",

@@ -26,6 +26,8 @@ SUFFIX = "_lora"
 ATTENTION = ("q", "k", "v", "o")
 LATENT = ("q", "q_down", "q_up", "kv_down", "kv_up", "o")
 """Of latent attention; a model has either the first one, or the two that follow."""
+DELTA = ("qkvz", "ba", "qkv", "z", "b", "a")
+"""Of a gated delta rule, besides the matrix of its results; a model has either the first two, or the others."""
 MLP = ("gate", "up", "down")
 """In a model with experts: of each expert."""
 ROUTER = ("router",)
@@ -66,7 +68,8 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     The experts of gpt-oss and Llama 4 are not linear layers in PEFT.
     """
     experts = config.experts
-    attention = tuple(name for name in (*ATTENTION, *LATENT) if name in parameters.attention(config))
+    there = {name for group in config.groups for name in parameters.attention(group.config)}
+    attention = tuple(name for name in dict.fromkeys((*ATTENTION, *LATENT, *DELTA)) if name in there)
     if experts is None or experts.is_linear:
         # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
         router = () if experts is None or experts.sigmoid else ROUTER

@@ -15,7 +15,7 @@ GROUP = 256
 VALUES = 16
 """Number of 4-bit values."""
 MATRICES = {
-    "attention": ("q", "k", "v", "o", "q_down", "q_up", "kv_down", "kv_up"),
+    "attention": ("q", "k", "v", "o", "q_down", "q_up", "kv_down", "kv_up", "qkvz", "qkv", "z"),
     "mlp": ("gate", "up", "down", "gate_up", "shared_gate", "shared_up", "shared_down"),
 }
 """Quantised matrices of a layer."""

@@ -109,14 +109,15 @@ def _indexed(index: Path, display_name: str) -> list[str]:
     return names
 
 
-_IMAGES = (
-    "vision_model.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."
+_LEFT_OUT = (
+    "vision_model.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+    "model.visual.", "mtp.",
 )  # fmt: skip
 
 
 def _is_used(name: str) -> bool:
-    """Return False for weights of image inputs, and for tables that old files stored."""
-    return not name.startswith(_IMAGES) and not name.endswith("rotary_emb.inv_freq")
+    """Return False for weights of images and of further predicted tokens, and for tables that old files have."""
+    return not name.startswith(_LEFT_OUT) and not name.endswith("rotary_emb.inv_freq")
 
 
 def _known_as(name: str) -> str:

@@ -276,6 +276,8 @@ def _routed(config: ModelConfig, fitted: Fitted) -> float:
 
 
 def _width(config: ModelConfig) -> int:
+    if config.delta is not None:  # each of them twice, in float32
+        return 4 * config.delta.channels
     return (config.heads + config.kv_heads) * config.head_dim + config.kv_heads * config.value_dim
 
 

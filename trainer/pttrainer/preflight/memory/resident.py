@@ -121,8 +121,9 @@ def _cache(of: JobShapes, plan: Plan) -> list[Buffer]:
     pool = rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
     own = rollout_shapes.rows_bytes(of, plan.rows, plan.slots)
     config = of.config
-    heads, of_key, of_value = config.groups[-1].config.cached
-    sizes = f"{2 * config.layers} x {heads} heads x {of_key}" if of_value else f"{config.layers} x {of_key}"
+    heads, of_key, of_value = max(group.config.cached for group in config.groups)
+    layers = sum(group.config.layers for group in config.groups if group.config.delta is None)
+    sizes = f"{2 * layers} x {heads} heads x {of_key}" if of_value else f"{layers} x {of_key}"
     slots = f"{sizes}, {plan.slots} slots of {plan.rows} rows"
     return [
         Buffer("cache of keys and values", own, "rollout", f"{slots} over {of.row_shards} devices"),

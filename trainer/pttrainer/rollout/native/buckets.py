@@ -72,6 +72,15 @@ def token_bytes(model: ModelStructure, *, filled: bool = False) -> int:
     return numbers * bytes_each
 
 
+def state_bytes(model: ModelStructure) -> int:
+    """Return the bytes of one row's states, all layers, however many tokens it has."""
+    each, total = 2 if model.compute_dtype == "bfloat16" else 4, 0
+    for group in model.config.groups:
+        if (of := group.config.delta) is not None:
+            total += group.config.layers * (4 * of.state_size + each * (of.width - 1) * of.channels)
+    return total
+
+
 def prefill_piece(prompts: int, slots: int) -> int:
     """Return how many tokens of each prompt to compute at once: all, or halves until they are few enough."""
     piece = slots
