@@ -59,12 +59,7 @@ def _version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None
 
 @click.group(cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
 @click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Same as `ptctl version`.",
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Same as `ptctl version`."
 )
 def root() -> None:
     """Post-train open models on TPUs: one job, one Kubernetes object.

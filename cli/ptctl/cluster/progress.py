@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 
 from ptctl.cluster.decision import Action, Observed
@@ -38,7 +39,8 @@ class Progress:
         now = self._seconds()
         line = line_of(waits, {name: now - self._since.setdefault(name, now) for name in waits}, observed)
         if self._console.is_live:
-            self._console.err.write(f"\r\x1b[K{line}")
+            columns = shutil.get_terminal_size().columns  # a line that wraps cannot be overwritten
+            self._console.err.write(f"\r\x1b[K{line[: columns - 1]}")
             self._console.err.flush()
             self._is_open = True
         elif self._written is None or now - self._written >= _REPEAT_S:
@@ -54,7 +56,7 @@ class Progress:
 
 
 def line_of(waits: Sequence[str], elapsed_s: dict[str, float], observed: Observed) -> str:
-    """Return the line: what is waited for, since when, how long it may still take."""
+    """Return the line: since when, how long it may still take, and, last because it may be cut, what is waited for."""
     cluster = observed.cluster
     is_cluster = cluster is None or cluster.state not in ("RUNNING", "RECONCILING")
     what = f"cluster {waits[0]}" if is_cluster else f"{len(waits)} node pool{'s' if len(waits) > 1 else ''}: {waits[0]}"
@@ -62,4 +64,4 @@ def line_of(waits: Sequence[str], elapsed_s: dict[str, float], observed: Observe
     longest = max(elapsed_s.values())
     left = (USUAL_CLUSTER_S if is_cluster else USUAL_POOL_S) - longest
     ending = f"about {short(left)} left" if left > 0 else "longer than usual"
-    return f"waiting for {what}{more}, {short(longest)}, {ending}"
+    return f"waiting {short(longest)}, {ending}: {what}{more}"

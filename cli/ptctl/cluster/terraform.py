@@ -99,13 +99,7 @@ def _cluster(spec: ClusterSpec) -> Manifest:
 def _maintenance(window: MaintenanceWindow) -> Manifest:
     if window.daily:
         return {"daily_maintenance_window": {"start_time": window.daily}}
-    return {
-        "recurring_window": {
-            "start_time": window.start,
-            "end_time": window.end,
-            "recurrence": window.recurrence,
-        }
-    }
+    return {"recurring_window": {"start_time": window.start, "end_time": window.end, "recurrence": window.recurrence}}
 
 
 def node_pool(spec: ClusterSpec, pool: Manifest) -> Manifest:

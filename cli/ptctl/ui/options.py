@@ -182,7 +182,6 @@ def checked_name(value: str, field: str, ctx: click.Context | None = None) -> st
 
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value):
         raise click.UsageError(
-            f"{field} {value!r}: accepted: lower-case letters, digits and -, with no - at either end",
-            ctx,
+            f"{field} {value!r}: accepted: lower-case letters, digits and -, with no - at either end", ctx
         )
     return value

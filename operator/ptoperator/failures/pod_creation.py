@@ -23,12 +23,12 @@ _SUFFIX = re.compile(r'(pods "[^"]*-)[bcdfghjklmnpqrstvwxz2456789]{5}"')
 
 def creation_failure(owner: str, events: Iterable[Manifest], not_before: str) -> StartFailure | None:
     """Return why the pods of an owner (`Job llama`) are refused, or None. not_before: when they went missing."""
-    recent = sorted(((_last(event), event) for event in events if _last(event) >= not_before), key=lambda pair: pair[0])
+    recent = sorted((event for event in events if last_time(event) >= not_before), key=last_time)
     if not recent:
         return None
-    message = _SUFFIX.sub(r'\1*"', str(recent[-1][1].get("message") or ""))
+    message = _SUFFIX.sub(r'\1*"', str(recent[-1].get("message") or ""))
     kind = next((kind for pattern, kind in _TABLE if re.search(pattern, message, re.IGNORECASE)), None)
-    since = max(not_before, min(_first(event) for _, event in recent))
+    since = max(not_before, min(map(_first, recent)))
     return StartFailure(kind or FailureClass.CONFIG_ERROR, f"{owner}: {message}", "", since)
 
 
@@ -39,5 +39,6 @@ def _first(event: Manifest) -> str:
     )
 
 
-def _last(event: Manifest) -> str:
+def last_time(event: Manifest) -> str:
+    """Return when an event happened last."""
     return str((event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or _first(event))

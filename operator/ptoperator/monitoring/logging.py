@@ -8,6 +8,8 @@ from ptoperator.failures.redaction import redact
 
 _FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 _OUTAGE_S = 60.0
+_OUTAGES = ("ClientConn", "ClientOSError", "ServerDisconnected", "TimeoutError")
+"""The errors of aiohttp, in kopf's lines, that say that nobody answers."""
 
 
 def configure(level: str) -> None:
@@ -39,7 +41,7 @@ class OutageFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for a line that repeats an outage."""
         text = record.getMessage()
-        if not text.startswith("Request attempt") or not ("ClientConn" in text or "TimeoutError" in text):
+        if not text.startswith("Request attempt") or not any(error in text for error in _OUTAGES):
             return True
         if time.monotonic() - self._last_reported < _OUTAGE_S:
             return False

@@ -1,17 +1,23 @@
-"""Find out why pods that a job waits for are not created. `failures.pod_creation` classifies the reason.
+"""Find out from events why pods that a job waits for are not created, or do not start although they have a node.
 
-Two LISTs, and only while pods have been missing for longer than a controller takes to create them.
+`failures.pod_creation` and `failures.volume_mounts` classify the reason. Two LISTs, and only while pods have been
+missing for longer than a controller takes to create them; one for a pod that starts late.
 """
 
 from ptapi.conditions import ConditionType
+from ptkube import timestamps
 from ptkube.errors import Forbidden
-from ptkube.objects import holds, is_deleting
+from ptkube.objects import holds, is_deleting, true_condition
 from ptkube.resources import EVENTS, JOBS, JOBSETS, Manifest
+from ptoperator.failures import volume_mounts
 from ptoperator.failures.pod_creation import REASONS, creation_failure
 from ptoperator.failures.pod_failures import StartFailure
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import KubeReader
-from ptoperator.observe.state import Observed
+from ptoperator.observe.state import Observed, is_started
+
+LATE_START_S = 10.0
+"""The kubelet mounts what is there in less."""
 
 
 def why_pods_are_missing(reader: KubeReader, state: Observed) -> StartFailure | None:
@@ -26,6 +32,25 @@ def why_pods_are_missing(reader: KubeReader, state: Observed) -> StartFailure | 
     except Forbidden:  # an older chart's role
         return None
     return creation_failure(f"{kind} {owner['metadata']['name']}", events, _missing_since(state, owner))
+
+
+def why_a_pod_does_not_start(reader: KubeReader, state: Observed) -> StartFailure | None:
+    """Return what the kubelet does not find for a pod that has had its node for a while, or None."""
+    pod = next((pod for pod in state.current_pods if not is_started(pod) and _starts_late(pod, state)), None)
+    if pod is None:
+        return None
+    fields = f"involvedObject.uid={pod['metadata']['uid']},reason={volume_mounts.REASON}"
+    try:
+        events = reader.list(EVENTS, state.job.namespace, fields=fields).items
+    except Forbidden:  # an older chart's role
+        return None
+    return volume_mounts.mount_failure(pod, events)
+
+
+def _starts_late(pod: Manifest, state: Observed) -> bool:
+    scheduled = true_condition(pod, "PodScheduled") or {}
+    age = timestamps.seconds_since(str(scheduled.get("lastTransitionTime") or ""), state.now)
+    return age is not None and age >= LATE_START_S
 
 
 def _controller(reader: KubeReader, state: Observed) -> tuple[str, Manifest] | None:

@@ -44,7 +44,7 @@ from ptoperator.observe import run_directory
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
 from ptoperator.observe.log_progress import with_log
-from ptoperator.observe.missing_pods import why_pods_are_missing
+from ptoperator.observe.missing_pods import why_a_pod_does_not_start, why_pods_are_missing
 from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.pod import pools_of
@@ -92,7 +92,8 @@ def observe(
         ours = tuple(pod for pod in all_pods if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.job.uid))
         preflight_job = _get(reader, JOBS, names.preflight(job.name, job.uid), namespace)
         state = replace(state, preflight_job=preflight_job, preflight_pods=ours)
-    state = replace(state, creation_failure=why_pods_are_missing(reader, state))
+    blocked = why_pods_are_missing(reader, state) or why_a_pod_does_not_start(reader, state)
+    state = replace(state, creation_failure=blocked)
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
 
 

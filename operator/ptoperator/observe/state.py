@@ -56,7 +56,7 @@ class Observed:
     pods: every trainer pod with the job's name, also of earlier attempts and of an earlier job of that name.
     preflight_job, preflight_pods: what compiles the job before it has chips, until that is decided. failures: why pods
     failed, also of deleted pods, as long as the operator saw them. pull_errors: the registries' errors by image.
-    creation_failure: why missing pods are not created.
+    creation_failure: why missing pods are not created, or a pod with a node does not start.
     observed_at: when the API was last read; `now` is later if only progress was read since. progress_since: when this
     operator first saw that progress.
 

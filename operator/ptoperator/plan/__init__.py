@@ -156,7 +156,8 @@ def _start_failed(context: PlanContext) -> StepResult | None:
     for failure in running_phases.start_failures(context.state):
         age = timestamps.seconds_since(failure.since, context.state.now)
         if age is not None and age >= context.settings.start_failure_seconds:
-            cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod)
+            now = timestamps.to_text(context.state.now)
+            cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod, time=now)
             return StepResult(terminal_phases.failed_with(context.layout, cause))
     return None
 

@@ -3,8 +3,8 @@
 `slice_pool` is what every pool of chips has, the operator's and those that `ptctl cluster create` makes to stay.
 
 Facts: slices of several hosts are placed by topology (v4 to v6e) or by a workload policy (tpu7x); a slice of one host
-has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired, and
-upgraded when GKE does: a cluster's maintenance exclusion keeps that from runs. Left out: what GKE adds itself (the
+has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired, and are
+upgraded when GKE does so: a cluster's maintenance exclusion keeps that from runs. Left out: what GKE adds itself (the
 google.com/tpu taint, accelerator and topology labels).
 """
 

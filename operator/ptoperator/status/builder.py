@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ptapi.conditions import ConditionType, Phase, Reason
-from ptapi.status import (
-    CapacityStatus,
-    Condition,
-    FailureStatus,
-    PostTrainJobStatus,
-    PreflightStatus,
-)
+from ptapi.status import CapacityStatus, Condition, FailureStatus, PostTrainJobStatus, PreflightStatus
 from ptkube import timestamps
 from ptoperator.failures.redaction import redact
 from ptoperator.observe.state import Observed

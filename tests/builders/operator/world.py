@@ -627,9 +627,7 @@ class Operator:
         self.news.discard(key)
         self.timers.pop(key, None)
         client = Client(
-            self.client or self.api,
-            lambda verb, resource, _: CALLS.add((verb, resource)),
-            on_object=self.copies.record,
+            self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)), on_object=self.copies.record
         )
         reconciler = Reconciler(
             client,

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import eventually
 
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -143,16 +143,18 @@ def test_get_w_follows_changes(api: Cluster, kubectl: Kubectl, widgets: str, tmp
         watching = subprocess.Popen(
             ["kubectl", "--kubeconfig", str(api.kubeconfig), *(["--context", api.context] if api.context else []),
              "-n", namespace, "get", "wdg", "-w"], stdout=out)  # fmt: skip
+
+    def rows() -> list[str]:
+        return [line.split()[2] for line in (tmp_path / "out").read_text().splitlines()]
+
     try:
+        eventually(lambda: rows() == ["SIZE", "4"], shown=rows)
         for size in (5, 6):
-            time.sleep(1)
             kubectl("patch", "wdg", "a", "--type=merge", "-p", f'{{"spec":{{"size":{size}}}}}')
-        time.sleep(1)
+        eventually(lambda: rows() == ["SIZE", "4", "5", "6"], shown=rows)
     finally:
         watching.terminate()
         watching.wait()
-    rows = [line.split()[2] for line in (tmp_path / "out").read_text().splitlines()]
-    assert rows == ["SIZE", "4", "5", "6"]
 
 
 def test_dry_run_server_and_diff(kubectl: Kubectl, widgets: str) -> None:

@@ -46,11 +46,7 @@ def halved(home: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "devices", "processes", "parallelism"),
-    [
-        ("one", 1, 1, {}),
-        ("mixed", 8, 1, {"tensor": 2, "fsdp": 4}),
-        ("processes", 2, 2, {"fsdp": 4}),
-    ],
+    [("one", 1, 1, {}), ("mixed", 8, 1, {"tensor": 2, "fsdp": 4}), ("processes", 2, 2, {"fsdp": 4})],
 )
 def test_a_checkpoint_of_eight_devices_goes_on_elsewhere(
     home: Path, eight: list[float], name: str, devices: int, processes: int, parallelism: dict[str, int]

@@ -69,6 +69,20 @@ def test_a_mesh_that_splits_rows_takes_the_plain_computation() -> None:
     assert KERNEL not in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, sequence=2)
 
 
+def test_a_torus_gathers_and_does_not_sum() -> None:
+    devices = tpu_topology.devices(accelerators.resolve("v5p-128"))
+    rows = NamedSharding(sharding.make_mesh((1, len(devices)), devices), PartitionSpec("fsdp"))
+    x, w = (jax.ShapeDtypeStruct((size, 8192), "bfloat16", sharding=rows) for size in (64 * 128, 8192))
+    text = (
+        jax.jit(lambda x, w: x @ w, out_shardings=rows)
+        .lower(x, w)
+        .compile(compiler_options=compiler_flags.flags("v5p"))
+        .as_text()
+    )
+    assert "all-gather" in text
+    assert "all-reduce" not in text
+
+
 @cache
 def step_of_llama(remat: Remat) -> str:
     return compiled(Model(LLAMA, "bfloat16", remat=remat), "v6e:2x2")

@@ -113,6 +113,7 @@ BIGGER_ROOMS = (
     *(f"trainer/pttrainer/{room}" for room in ("training", "algorithms", "rollout", "models", "data")),
     *(f"trainer/pttrainer/{room}" for room in ("preflight", "losses", "train_step")),
     "cli/ptlocal/apiserver",
+    "cli/ptctl/cluster",
 )
 
 

@@ -160,6 +160,13 @@ def test_killed_anywhere_and_run_again(is_after: bool) -> None:
             check_one_cluster_and_nothing_else(site)
 
 
+def test_a_cluster_that_google_upgrades_for_long_is_waited_for(site: Site) -> None:
+    site.create(SPEC)
+    site.model.upgrade(600.0)  # and from then on one change at a time
+    site.create()
+    check_one_cluster_and_nothing_else(site)
+
+
 def test_operations_that_vanish_change_nothing(site: Site) -> None:
     site.server.after = lambda call, name: site.model.forget_operations()
     site.create()
@@ -268,7 +275,7 @@ def test_the_wait_says_what_for_since_when_and_how_long_still(site: Site) -> Non
     site.create(SPEC)
     lines = site.err.getvalue().splitlines()
     assert lines[0] == "create cluster tpus"
-    assert "waiting for cluster tpus, 60s, about 7m left" in lines
+    assert "waiting 60s, about 7m left: cluster tpus" in lines
     assert "create node pool cpu-np" in lines
 
 

@@ -10,14 +10,7 @@ import pytest
 
 from ptapi.accelerators import resolve
 from ptctl.cluster.manifests import cpu_pool, pools
-from ptctl.cluster.spec import (
-    DRIVERS,
-    ClusterSpec,
-    MaintenanceWindow,
-    TpuPools,
-    capacity_options,
-    maintenance_window,
-)
+from ptctl.cluster.spec import DRIVERS, ClusterSpec, MaintenanceWindow, TpuPools, capacity_options, maintenance_window
 from ptctl.cluster.terraform import module
 
 Invoke = Callable[..., Any]

@@ -237,7 +237,7 @@ def test_ctrl_c_says_what_goes_on_and_how_to_go_on(google: Any) -> None:
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.startswith("waiting for cluster tpus"):
+            if line.startswith("waiting") and line.endswith("left: cluster tpus\n"):
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()

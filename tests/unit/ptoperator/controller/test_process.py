@@ -108,7 +108,8 @@ def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch
     assert "has not answered for 61 seconds" in app.why_not_alive()
 
 
-def test_an_outage_is_one_line_and_other_errors_stay() -> None:
+@pytest.mark.parametrize("error", ["ClientConnectorError(refused)", "ServerDisconnectedError('Server disconnected')"])
+def test_an_outage_is_one_line_and_other_errors_stay(error: str) -> None:
     import logging
 
     from ptoperator.monitoring.logging import OutageFilter
@@ -116,7 +117,7 @@ def test_an_outage_is_one_line_and_other_errors_stay() -> None:
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("kopf", logging.ERROR, "", 1, text, (), None)
 
-    outage = "Request attempt #1/9 failed; will retry: GET https://x -> ClientConnectorError(refused)"
+    outage = f"Request attempt #1/9 failed; will retry: GET https://x -> {error}"
     forbidden = "Request attempt #1/9 failed; will retry: GET https://x -> APIForbiddenError('pods is forbidden')"
     brief = OutageFilter()
     first = record(outage)

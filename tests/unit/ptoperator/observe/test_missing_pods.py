@@ -136,3 +136,55 @@ def test_a_usual_start_lists_no_events(operator: Operator, world: World) -> None
         world.start(pod)
     settle(operator)
     assert set(listed) == {"Pod"}
+
+
+def cannot_mount(world: World, message: str) -> None:
+    """A pod that has its node, and the kubelet's event about one of its volumes."""
+    world.schedule(world.pods[0])
+    now = timestamps.to_text(world.api.now)
+    event = {
+        "kind": "Event",
+        "metadata": {"name": "mount", "namespace": NAMESPACE},
+        "involvedObject": {"kind": "Pod", "uid": world.pods[0]["metadata"]["uid"]},
+        "reason": "FailedMount",
+        "message": message,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+    }
+    world.api.create(EVENTS, event)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'MountVolume.SetUp failed for volume "rewards" : configmap "brevity" not found',
+        'MountVolume.SetUp failed for volume "key" : secret "team" not found',
+        'MountVolume.SetUp failed for volume "rewards" : references non-existent config key: brevity.py',
+    ],
+)
+def test_a_volume_of_what_is_not_there_is_told_and_stays_told_when_its_pod_is_gone(
+    operator: Operator, world: World, message: str
+) -> None:
+    create(world)
+    settle(operator)
+    cannot_mount(world, message)
+    world.tick(15)
+    settle(operator)
+    name = world.pods[0]["metadata"]["name"]
+    assert condition(world, "Running")[2] == f"pod {name} cannot start: FailedMount: {message}"
+    world.tick(300)
+    settle(operator)
+    assert (phase(world), world.pods) == ("Failed", [])
+    failure = status(world).failure
+    assert failure is not None
+    assert (failure.failure_class, failure.pod) == ("ConfigError", name)
+    assert failure.message == f"FailedMount: {message}"
+
+
+def test_a_mount_that_may_yet_succeed_ends_nothing(operator: Operator, world: World) -> None:
+    create(world)
+    settle(operator)
+    cannot_mount(world, 'MountVolume.SetUp failed for volume "rewards" : failed to sync configmap cache: timed out')
+    world.tick(400)
+    settle(operator)
+    assert phase(world) == "Starting"

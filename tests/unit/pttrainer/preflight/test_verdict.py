@@ -183,11 +183,14 @@ def test_the_compilers_refusal_is_read() -> None:
 @pytest.mark.parametrize(
     ("type", "name", "options"),
     [
-        ("v5p-128", "v5p:4x4x4", {}),
+        ("v5p-128", "v5p:4x4x4", {"wrap": (True, True, True)}),
+        ("v5p-64", "v5p:2x4x4", {}),
+        ("v6e-128", "v6e:8x16", {"wrap": (False, True, False)}),
+        ("v5e-256", "v5e:16x16", {"wrap": (True, True, False)}),
         ("v5e-16", "v5e:4x4", {}),
         ("v6e-1", "v6e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
         ("v4-8", "v4:2x2x1", {"chip_config_name": "megacore"}),
-        ("ironwood-128", "tpu7x:4x4x4", {}),
+        ("ironwood-128", "tpu7x:4x4x4", {"wrap": (True, True, True)}),
     ],
 )
 def test_chips_are_called_as_the_compiler_calls_them(type: str, name: str, options: dict[str, Any]) -> None:

@@ -25,12 +25,7 @@ def fits(head_size: int, slots: tuple[int, ...], tile: RegisterTile) -> bool:
     return head_size % tile.width == 0 and are_slots_fit
 
 
-def attend(
-    q_BKRH: Array,
-    own: tuple[Array, Array, Array],
-    prompt: tuple[Array, Array, Array],
-    target: str,
-) -> Array:
+def attend(q_BKRH: Array, own: tuple[Array, Array, Array], prompt: tuple[Array, Array, Array], target: str) -> Array:
     """Return [B, K, R, H], float32.
 
     own: keys [B, K, H, S], values [B, K, S, H], visibility [B, S]; prompt: the same of P prompts, X slots,

@@ -20,6 +20,9 @@ GIB = 2**30
 USABLE_GIB = {"v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "tpu7x": 94.75}
 """HBM of one JAX device (a chip, half of a tpu7x) that a program may use, from the compiler's own refusals."""
 
+CUBE, POD = 4, 16
+"""Chips of a cube's side, whose faces optical switches join (v4, v5p, tpu7x), and of a pod's (v5e, v6e)."""
+
 LIBTPU_OF_JAX = {"0.10": "0.0.42"}
 """The libtpu series that `jax[tpu]` of a series pins. Another one may compile differently from training."""
 
@@ -55,7 +58,20 @@ def topology_options(slice_: Slice) -> dict[str, Any]:
         options["chip_config_name"] = "megacore"  # else two devices per chip, which is not how v4 is used
     if slice_.slices > 1:
         options["num_slices"] = slice_.slices
+    if any(wrapped := _wrapped([int(side) for side in slice_.topology.split("x")])):
+        options["wrap"] = wrapped
     return options
+
+
+def _wrapped(sides: list[int]) -> tuple[bool, ...]:
+    """Return whether the links of each dimension are rings.
+
+    Slices of whole cubes of 4 x 4 x 4 are tori; on a flat chip's pod, a side of all its 16 chips is a ring. Without
+    them the compiler makes gathers of a torus sums of all devices' padded parts.
+    """
+    if len(sides) == 3:
+        return (all(side % CUBE == 0 for side in sides),) * 3
+    return (*(side == POD for side in sides), False)
 
 
 def devices(slice_: Slice) -> Any:
