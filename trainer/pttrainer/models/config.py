@@ -376,8 +376,8 @@ class ModelConfig:
 
     @property
     def is_pageable(self) -> bool:
-        """Return True if every layer stores keys and values of one size, as pages hold them."""
-        return self.latent is None and self.delta is None
+        """Return True if every layer stores keys and values of one size and no window but one that slides."""
+        return self.latent is None and self.delta is None and not isinstance(self.window, Chunk)
 
     @property
     def parameters(self) -> int:

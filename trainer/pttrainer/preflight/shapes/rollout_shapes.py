@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.models import ModelStructure
-from pttrainer.models.config import LANES, Chunk
+from pttrainer.models.config import LANES
 from pttrainer.models.loading.model_spec import draft_of as draft_form
 from pttrainer.preflight.shapes import device_bytes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, silent
@@ -161,7 +161,7 @@ def is_paged(of: JobShapes, rows: int) -> bool:
     bfloat16.
     """
     config, tensor = of.config, of.axis("tensor")
-    if not _is_tpu(of) or not config.is_pageable or isinstance(config.window, Chunk) or config.sinks:
+    if not _is_tpu(of) or not config.is_pageable or config.sinks:
         return False
     if config.head_dim > LANES or ahead(of.spec):
         return False

@@ -12,7 +12,6 @@ from pttrainer.models.attention import flash_kernels, paged_kernel, paged_kv_cac
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.kv_cache import KVCache
 from pttrainer.models.attention.paged_kv_cache import PagedCache
-from pttrainer.models.config import Chunk
 from pttrainer.runtime.distributed import sharding
 
 Cache = KVCache | PagedCache
@@ -46,8 +45,6 @@ def _shared_prompts(model: Model, prompts: KVCache, samples: int, slots: int, *,
 
 
 def _is_paged(model: Model, prompts: KVCache, samples: int) -> bool:
-    if isinstance(model.config.window, Chunk):
-        return False  # the kernel knows windows that slide
     rows = prompts.positions_BS.shape[0] * samples
     if not model.config.is_pageable:
         return False
