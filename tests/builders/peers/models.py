@@ -24,6 +24,10 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": ORIGINAL,
 }  # fmt: skip
+DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10,
+    "linear_conv_kernel_dim": 4,
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 
 
@@ -74,6 +78,18 @@ CASES: dict[str, dict[str, Any]] = {
         moe_intermediate_size=19, n_shared_experts=2, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True,
         rope_theta=1e6, n_group=4, topk_group=2,
     ),
+    "deepseek-v3": _config(
+        "deepseek_v3", num_hidden_layers=4, num_key_value_heads=6, kv_lora_rank=18, q_lora_rank=22, qk_rope_head_dim=6,
+        head_dim=6, qk_nope_head_dim=11, v_head_dim=9, n_routed_experts=8, num_experts_per_tok=3, n_group=4,
+        topk_group=2, moe_intermediate_size=19, first_k_dense_replace=2, num_nextn_predict_layers=0,
+        rope_scaling=YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
+    "kimi-k2": _config(
+        "deepseek_v3", num_hidden_layers=2, num_key_value_heads=6, kv_lora_rank=18, q_lora_rank=None, head_dim=8,
+        qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12, n_routed_experts=6, num_experts_per_tok=2, n_group=1,
+        topk_group=1, moe_intermediate_size=19, first_k_dense_replace=1, n_shared_experts=2, rope_interleave=False,
+        num_nextn_predict_layers=0,
+    ),
     "olmo-3": _config(
         "olmo3", num_hidden_layers=4, sliding_window=WINDOW, rope_scaling=YARN, hidden_size=60, attention_bias=True
     ),
@@ -87,6 +103,22 @@ CASES: dict[str, dict[str, Any]] = {
         "ministral3", num_hidden_layers=2, rope_parameters=YARN | {
             "rope_theta": 1e6, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
         },
+    ),
+    "qwen-3-next": _config(
+        "qwen3_next", num_hidden_layers=5, head_dim=16, full_attention_interval=3, rope_theta=1e6, num_experts=6,
+        num_experts_per_tok=2, moe_intermediate_size=19, shared_expert_intermediate_size=23, **DELTA,
+    ),
+    "qwen-3.5": _config(
+        "qwen3_5_text", num_hidden_layers=4, head_dim=16, tie_word_embeddings=True, **DELTA,
+        layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
+        rope_parameters={
+            "rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+            "mrope_interleaved": True,
+        },
+    ),
+    "qwen-3.5-moe": _config(
+        "qwen3_5_moe_text", num_hidden_layers=2, head_dim=16, full_attention_interval=2, rope_theta=1e6, num_experts=5,
+        num_experts_per_tok=2, moe_intermediate_size=19, shared_expert_intermediate_size=23, **DELTA,
     ),
     "gemma-2": _config(
         "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,

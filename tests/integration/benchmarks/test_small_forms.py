@@ -22,6 +22,7 @@ SMALL = {
     "grpo.py": (*ALONE, "--only", "2"),
     "rollout.py": (*ALONE, "--only", "1"),
     "speculative.py": ("--model", "tiny", "--rows", "1", "--new-tokens", "4", "--repeats", "1"),
+    "delta_layer.py": ("--tokens", "70", "--runs", "1"),
     "preflight_draws.py": ("1", "--count", "1"),
     "preflight_formula.py": (),
 }

@@ -2,8 +2,8 @@
 
 A group of G samples then costs one prompt and G completions, not G of both; log-probs and gradients are the same up to
 rounding. Left out is what only works on whole rows: fused kernels on TPUs and GPUs, experts, whose balance counts
-tokens, noise and dropout, which are drawn per row, rows that are split over devices, and environments, whose episodes
-may begin with a turn of their own.
+tokens, noise and dropout, which are drawn per row, rows that are split over devices, layers with a state, and
+environments, whose episodes may begin with a turn of their own.
 """
 
 from pttrainer.models.attention import flash_kernels
@@ -21,7 +21,7 @@ def prompt_slots(context: Context, longest: int, group_size: int) -> int | None:
     training, config = context.spec.training, context.model.config
     if config.experts is not None or context.spec.environment is not None or training.neftune_alpha is not None:
         return None
-    if training.lora is not None and training.lora.dropout > 0:
+    if config.delta is not None or (training.lora is not None and training.lora.dropout > 0):
         return None
     rows = training.micro_batch_size or training.batch_size
     shards = sharding.mesh_size(context.mesh, "batch")

@@ -78,6 +78,7 @@ def export_adapters(
 ) -> None:
     """Write only the adapters in PEFT's layout, with the model they belong to."""
     assert model.adapters is not None
+    adapters.check_peft(model.config, model.adapters, "adapters apart")
     names = adapters.names(model.config, model.adapters)
 
     def write_weights(scratch: Path | None) -> None:

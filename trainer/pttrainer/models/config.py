@@ -147,6 +147,55 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Attention whose keys and values come from one vector per token (arXiv 2405.04434).
+
+    rank: elements of that vector; query_rank: of the one that queries come from, None for none. rotary: last elements
+    of a head that turn; in keys all heads share them. value_dim: elements of a head's value. interleaved: pairs that
+    turn are stored side by side.
+    """
+
+    rank: int
+    query_rank: int | None
+    rotary: int
+    value_dim: int
+    interleaved: bool = True
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Layers with a gated delta rule in place of attention (arXiv 2412.06464).
+
+    key_dim, value_dim: elements of a head's key and value; value_heads: a multiple of key_heads. width: tokens that the
+    convolution before it sees. by_head: one matrix holds a key head's part of queries, keys, values and gates together.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    width: int
+    by_head: bool = False
+
+    def __post_init__(self) -> None:
+        if self.value_heads % self.key_heads:
+            raise ConfigError(
+                f"config.json linear_num_value_heads: {self.value_heads}: accepted: a multiple of linear_num_key_heads "
+                f"({self.key_heads})"
+            )
+
+    @property
+    def channels(self) -> int:
+        """Return the elements that are convolved: queries, keys and values of all heads."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def state_size(self) -> int:
+        """Return the elements of a row's state."""
+        return self.value_heads * self.key_dim * self.value_dim
+
+
+@dataclass(frozen=True)
 class LayerGroup:
     """Layers of one kind whose weights are stacked.
 
@@ -173,7 +222,10 @@ class ModelConfig:
     layers. interleaved_rope: pairs that turn are stored side by side. query_scale: factor of the scores, 1/√H if None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
     attention away from all keys. image_token_id: stands for a part of an image where the model has images.
-    dense_layers: which layers have an MLP although the model has experts; empty for none.
+    dense_layers: which layers have an MLP although the model has experts; empty for none. latent: attention by a
+    latent vector; head_dim is then that of queries and keys, and there are as many of the latter as heads. delta,
+    delta_layers: layers with a gated delta rule, and which these are. gated: a sigmoid of the token scales each element
+    that attention returns.
     prediction_layers: layers behind the last that predict further tokens; their weights are left out.
     """
 
@@ -214,6 +266,10 @@ class ModelConfig:
     final_softcap: float | None = None
     experts: Experts | None = None
     dense_layers: tuple[bool, ...] = ()
+    latent: Latent | None = None
+    delta: Delta | None = None
+    delta_layers: tuple[bool, ...] = ()
+    gated: bool = False
     prediction_layers: int = 0
 
     def __post_init__(self) -> None:
@@ -222,8 +278,9 @@ class ModelConfig:
                 f"config.json num_attention_heads: {self.heads}: not divisible by the key/value heads; accepted: a "
                 f"multiple of num_key_value_heads ({self.kv_heads})"
             )
-        if self.head_dim % 2:
-            raise ConfigError(f"config.json head_dim: {self.head_dim}: is odd; accepted: an even number")
+        if self.rotary_dim % 2:
+            name = "head_dim" if self.latent is None else "qk_rope_head_dim"
+            raise ConfigError(f"config.json {name}: {self.rotary_dim}: is odd; accepted: an even number")
         if self.local_layers and len(self.local_layers) != self.layers:
             raise ConfigError(
                 f"config.json layer_types: has {len(self.local_layers)} entries; accepted: num_hidden_layers of them "
@@ -243,10 +300,17 @@ class ModelConfig:
         """Return True if a layer has an MLP."""
         return self.experts is None or (bool(self.dense_layers) and self.dense_layers[layer])
 
+    def is_delta(self, layer: int) -> bool:
+        """Return True if a layer has a gated delta rule in place of attention."""
+        return self.delta is not None and (not self.delta_layers or self.delta_layers[layer])
+
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """Return the layers in order. Layers that differ only in what they see (`is_local`) are of one kind."""
-        kinds = [(self.is_dense(layer), self.local_l2_norm and self.is_local(layer)) for layer in range(self.layers)]
+        kinds = [
+            (self.is_dense(layer), self.is_delta(layer), self.local_l2_norm and self.is_local(layer))
+            for layer in range(self.layers)
+        ]
         if len(set(kinds)) == 1:
             return ((LayerGroup(LAYERS, range(self.layers), self),),)
         segments: list[Segment] = []
@@ -272,21 +336,48 @@ class ModelConfig:
 
     def _group(self, name: str, numbers: range) -> LayerGroup:
         of_kind = self._of_layers(numbers)
-        dense = of_kind.is_dense(0)
-        return LayerGroup(name, numbers, replace(of_kind, dense_layers=(), experts=None if dense else self.experts))
+        experts = None if of_kind.is_dense(0) else self.experts
+        delta = self.delta if of_kind.is_delta(0) else None
+        one_kind = replace(of_kind, dense_layers=(), delta_layers=(), experts=experts, delta=delta)
+        return LayerGroup(name, numbers, one_kind)
 
     def _of_layers(self, numbers: range) -> ModelConfig:
 
         def chosen(flags: tuple[bool, ...]) -> tuple[bool, ...]:
             return tuple(flags[layer] for layer in numbers) if flags else ()
 
-        local, dense = chosen(self.local_layers), chosen(self.dense_layers)
-        return replace(self, layers=len(numbers), local_layers=local, dense_layers=dense)
+        flags = {name: chosen(getattr(self, name)) for name in ("local_layers", "dense_layers", "delta_layers")}
+        changes: dict[str, Any] = {"layers": len(numbers), **flags}
+        return replace(self, **changes)
 
     @property
     def scale(self) -> float:
         """Return the factor of the attention scores."""
         return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
+
+    @property
+    def value_dim(self) -> int:
+        """Return the size of a head's value."""
+        return self.head_dim if self.latent is None else self.latent.value_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """Return the size of the part of a head that has a rotary embedding."""
+        return self.head_dim if self.latent is None else self.latent.rotary
+
+    @property
+    def cached(self) -> tuple[int, int, int]:
+        """Return heads, elements of a key and elements of a value that a layer stores of each token."""
+        if self.delta is not None:
+            return 0, 0, 0
+        if self.latent is not None:
+            return 1, self.latent.rank + self.latent.rotary, 0
+        return self.kv_heads, self.head_dim, self.head_dim
+
+    @property
+    def is_pageable(self) -> bool:
+        """Return True if every layer stores keys and values of one size, as pages hold them."""
+        return self.latent is None and self.delta is None
 
     @property
     def parameters(self) -> int:
@@ -301,10 +392,22 @@ class ModelConfig:
     def _attention_weights(self) -> int:
         """Return the number of one layer's attention weights, including its norms."""
         q, kv, D = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.d_model
+        if self.latent is not None:
+            return self._latent_weights(self.latent) + 2 * D
+        if self.delta is not None:
+            of, values = self.delta, self.delta.value_heads * self.delta.value_dim
+            inputs = of.channels + values + 2 * of.value_heads
+            return D * (inputs + values) + of.channels * of.width + 2 * of.value_heads + of.value_dim + 2 * D
         biases = (q + 2 * kv if self.qkv_bias else 0) + (D if self.o_bias else 0)
         of_heads = q + kv if self.whole_qk_norm else 2 * self.head_dim
         norms = 2 * D * (self.pre_norms + self.post_norms) + (of_heads if self.qk_norm else 0)
-        return D * (2 * q + 2 * kv) + biases + norms + (self.heads if self.sinks else 0)
+        return D * ((3 if self.gated else 2) * q + 2 * kv) + biases + norms + (self.heads if self.sinks else 0)
+
+    def _latent_weights(self, of: Latent) -> int:
+        q, D, ranks = self.heads * self.head_dim, self.d_model, of.rank + (of.query_rank or 0)
+        queries = D * q if of.query_rank is None else of.query_rank * (D + q)
+        expanded = self.heads * (self.head_dim - of.rotary + of.value_dim)
+        return queries + D * (of.rank + of.rotary) + of.rank * expanded + self.heads * of.value_dim * D + ranks
 
     def _mlp_weights(self) -> int:
         D, F = self.d_model, self.d_ff

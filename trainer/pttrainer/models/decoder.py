@@ -15,6 +15,8 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models import parameters
+from pttrainer.models.attention.delta_layer import DeltaAttention
+from pttrainer.models.attention.latent import LatentAttention
 from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
@@ -36,7 +38,11 @@ class DecoderLayer(nnx.Module):
             return RMSNorm(parameters.norm(config), config)
 
         self.attention_norm = norm() if config.pre_norms else None
-        self.attention = Attention(config, rngs, adapters)
+        self.attention: Attention | LatentAttention | DeltaAttention
+        if config.delta is not None:
+            self.attention = DeltaAttention(config, rngs, adapters)
+        else:
+            self.attention = (Attention if config.latent is None else LatentAttention)(config, rngs, adapters)
         self.mlp_norm = norm() if config.pre_norms else None
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)
@@ -52,9 +58,15 @@ class DecoderLayer(nnx.Module):
         attend: Attend,
         counts_BT: Array | None = None,
         drop: Drop | None = None,
+        *,
+        is_cached: bool = False,
     ) -> tuple[Array, Any, RouterUse | None]:
-        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given."""
-        attended_BTD, attended_state = self.attention(_normed(self.attention_norm, x_BTD), rotation, attend, drop)
+        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given.
+
+        is_cached: `attend` reads a cache.
+        """
+        normed_BTD = _normed(self.attention_norm, x_BTD)
+        attended_BTD, attended_state = self.attention(normed_BTD, rotation, attend, drop, is_cached=is_cached)
         x_BTD = x_BTD + _normed(self.attention_post_norm, attended_BTD)
         added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, drop)
         return x_BTD + _normed(self.mlp_post_norm, added_BTD), attended_state, use

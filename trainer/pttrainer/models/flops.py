@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pttrainer.models import parameters
 from pttrainer.models.config import Chunk, ModelConfig, Window
-from pttrainer.models.lora.adapters import SHARED, Adapters
+from pttrainer.models.lora.adapters import MLP, SHARED, Adapters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ def step_flops(config: ModelConfig, adapters: Adapters | None, tokens: int, lear
     if adapters is not None:
         of_adapters = sum(group.config.layers * adapter_weights(group.config, adapters) for group in config.groups)
         total += 6 * tokens * of_adapters
-    return total + 3 * attention(config, pairs)
+    return total + 3 * (attention(config, pairs) + 2.0 * tokens * state_numbers(config))
 
 
 def row_flops(config: ModelConfig, adapters: Adapters | None, tokens: int) -> float:
@@ -60,8 +61,7 @@ def stack_weights(config: ModelConfig) -> int:
 
 def active_weights(config: ModelConfig) -> int:
     """Return the weights of one layer's matrices that a token uses: of experts, the chosen, the shared, the router."""
-    D, q, kv = config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim
-    of_attention = 2 * D * q + 2 * D * kv
+    D, of_attention = config.d_model, sum(inputs * outputs for inputs, outputs in attention_matrices(config).values())
     if config.experts is None:
         return of_attention + 3 * D * config.d_ff
     used = config.experts.per_token * config.experts.d_ff + config.experts.shared_d_ff
@@ -69,19 +69,20 @@ def active_weights(config: ModelConfig) -> int:
     return of_attention + of_router + 3 * D * used
 
 
+def attention_matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return the inputs and outputs of each matrix of one layer's attention."""
+    return {name: one.shape[1:] for name, one in parameters.attention(config).items() if len(one.shape) == 3}
+
+
 def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
     """Return the weights of one layer's adapters that a token uses.
 
     rank · (inputs + outputs) of each of their matrices; of experts, the chosen ones' and the router's.
     """
-    D, q, kv, experts = (
-        config.d_model,
-        config.heads * config.head_dim,
-        config.kv_heads * config.head_dim,
-        config.experts,
-    )
+    D, experts = config.d_model, config.experts
     inner = D + config.d_ff if experts is None else experts.per_token * (D + experts.d_ff)
-    sizes = {"q": D + q, "k": D + kv, "v": D + kv, "o": q + D, "gate": inner, "up": inner, "down": inner}
+    sizes = {name: sum(sides) for name, sides in attention_matrices(config).items()}
+    sizes |= dict.fromkeys(MLP, inner)
     if experts is not None:
         sizes["router"] = D + experts.count
         sizes |= dict.fromkeys(SHARED, D + experts.shared_d_ff)
@@ -90,9 +91,29 @@ def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
 
 def attention(config: ModelConfig, pairs: Pairs) -> float:
     """Return the forward FLOPs of attention: 4·N·H per pair of a query and a visible key (scores, weighted values)."""
-    windows = Counter(config.window if config.is_local(layer) else None for layer in range(config.layers))
-    total = sum(count * pairs(window) for window, count in windows.items())
-    return 4.0 * config.heads * config.head_dim * total
+    total = 0.0
+    for group in config.groups:
+        of = group.config
+        windows = Counter(of.window if of.is_local(layer) else None for layer in range(of.layers))
+        total += 2.0 * _pair_numbers(of) * sum(count * pairs(window) for window, count in windows.items())
+    return total
+
+
+def score_numbers(config: ModelConfig) -> int:
+    """Return the multiplications of all layers for a query and a visible key."""
+    return sum(group.config.layers * _pair_numbers(group.config) for group in config.groups)
+
+
+def state_numbers(config: ModelConfig) -> int:
+    """Return the multiplications of all layers with a state for a token: it is read twice and written once."""
+    deltas = ((group.config.layers, group.config.delta) for group in config.groups)
+    return sum(3 * layers * of.state_size for layers, of in deltas if of is not None)
+
+
+def _pair_numbers(config: ModelConfig) -> int:
+    if config.delta is not None:
+        return 0
+    return config.heads * (config.head_dim + config.value_dim)
 
 
 def visible(tokens: int, window: Window) -> int:

@@ -105,8 +105,8 @@ def unit_rms(x: Array, eps: float) -> Array:
 class RMSNorm(nnx.Module):
     """x / rms(x) · scale, computed in float32 (arXiv 1910.07467); zero-centred: times 1 + scale."""
 
-    def __init__(self, of: ParamSpec, config: ModelConfig) -> None:
-        self.eps, self.offset = config.norm_eps, 1.0 if config.zero_centred_norms else 0.0
+    def __init__(self, of: ParamSpec, config: ModelConfig, eps: float | None = None) -> None:
+        self.eps, self.offset = config.norm_eps if eps is None else eps, 1.0 if config.zero_centred_norms else 0.0
         self.scale = nnx.Param(jnp.full(of.shape, 1.0 - self.offset, jnp.float32), axes=of.axes)
 
     def __call__(self, x_BTD: Array) -> Array:
@@ -128,19 +128,28 @@ class Attention(nnx.Module):
         self.o = weight(rngs, of["o"], (c.heads * c.head_dim * 2 * L) ** -0.5)
         self.q_bias, self.k_bias = zeros_if(of.get("q_bias")), zeros_if(of.get("k_bias"))
         self.v_bias, self.o_bias = zeros_if(of.get("v_bias")), zeros_if(of.get("o_bias"))
-        self.q_norm = RMSNorm(parameters.head_norm(c, "q"), c) if c.qk_norm else None
-        self.k_norm = RMSNorm(parameters.head_norm(c, "k"), c) if c.qk_norm else None
+        norms = parameters.attention_norms(c)
+        self.q_norm = RMSNorm(norms["q_norm"], c) if c.qk_norm else None
+        self.k_norm = RMSNorm(norms["k_norm"], c) if c.qk_norm else None
         self.sinks = zeros_if(of.get("sinks"))
         self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
         self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
 
     def __call__(
-        self, x_BTD: Array, rotation: rope.Rotation, attend: Attend, drop: Drop | None = None
+        self,
+        x_BTD: Array,
+        rotation: rope.Rotation,
+        attend: Attend,
+        drop: Drop | None = None,
+        *,
+        is_cached: bool = False,
     ) -> tuple[Array, Any]:
-        """Return the output, and the state that `attend` kept."""
+        """Return the output, and the state that `attend` kept; a cache (is_cached) makes no difference here."""
         c = self.config
         B, T, _ = x_BTD.shape
-        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, c.head_dim)
+        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, -1)
+        if c.gated:
+            q_BTNH, gate_BTNH = jnp.split(q_BTNH, 2, axis=-1)
         k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
@@ -152,6 +161,8 @@ class Attention(nnx.Module):
         if c.local_l2_norm and c.is_local(0):  # layers of both kinds are not in one stack
             q_BTNH, k_BTKH = unit_rms(q_BTNH, c.norm_eps), unit_rms(k_BTKH, c.norm_eps)
         out_BTNH, kept = attend(q_BTNH, k_BTKH, v_BTKH, sinks_N)
+        if c.gated:
+            out_BTNH = out_BTNH * jax.nn.sigmoid(gate_BTNH)
         out_BTX = out_BTNH.reshape(B, T, c.heads * c.head_dim)
         return project(out_BTX, self.o, self.o_bias, self.o_lora, drop), kept
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import jax
@@ -20,7 +20,15 @@ from jax.ad_checkpoint import checkpoint_name
 
 from pttrainer.batch import Prompts
 from pttrainer.models import decode_backend, parameters
-from pttrainer.models.attention import flash_kernels, paged_kernel, paged_kv_cache, rope, shared_prefix
+from pttrainer.models.attention import (
+    flash_kernels,
+    gated_delta,
+    latent,
+    paged_kernel,
+    paged_kv_cache,
+    rope,
+    shared_prefix,
+)
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.dot_product import (
     Scoring,
@@ -30,7 +38,7 @@ from pttrainer.models.attention.dot_product import (
     packed_window,
 )
 from pttrainer.models.attention.paged_kv_cache import PagedCache
-from pttrainer.models.config import Chunk, ModelConfig, Rope, Window
+from pttrainer.models.config import Chunk, Delta, ModelConfig, Rope, Window
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.lora import adapters as lora
@@ -191,7 +199,7 @@ class Model(ModelStructure):
         layers: list[Any] = []
         for i, (group, place) in enumerate(self.config.layer_places):
             block: DecoderLayer = nnx.merge(self._structure[2][group.name], self._not_before(x_BTD, layers_of[i]))
-            x_BTD, layer, _ = block(x_BTD, rotations[_view_of(group.config, place)], attends(i))
+            x_BTD, layer, _ = block(x_BTD, rotations[_view_of(group.config, place)], attends(i), is_cached=True)
             layers.append(layer)
         return self._for_head(decoder, x_BTD, None), cast(_Cache, opened._replace(layers=tuple(layers)))
 
@@ -360,6 +368,9 @@ class Model(ModelStructure):
             rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
+                if config.delta is not None:
+                    assert sinks_N is not None
+                    return gated_delta.packed(config.delta, q, k, v, sinks_N, segment_ids_BT), None
                 scoring = _scoring(config, sinks_N)
                 q, k, v = checkpoint_name((q, k, v), QKV)
                 if isinstance(mask, shared_prefix.Masks):
@@ -403,13 +414,21 @@ class Model(ModelStructure):
         def of_layer(i: int) -> Attend:
             group, place = self.config.layer_places[i]
             own_mask, prompt_mask = masks[_view_of(group.config, place)]
+            if group.config.delta is not None:
+                return partial(_remember, group.config.delta, cache.layers[i], positions_BT >= 0)
+            rank = None if group.config.latent is None else group.config.latent.rank
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
-                own = kv.write(cache.layers[i], k, v, slot)
-                shared = cache.prompt
-                prompt = None if shared is None or prompt_mask is None else (shared.layers[i], prompt_mask)
-                scoring = _scoring(group.config, sinks_N)
-                return decode_backend.attend(q, (own, own_mask), prompt, scoring, use_kernels=use_kernels), own
+                stored = cache.layers[i]
+                assert isinstance(stored, kv.LayerKV)
+                own = kv.write(stored, k, v, slot)
+                of_prompt = None if cache.prompt is None else cache.prompt.layers[i]
+                read = own if rank is None else latent.as_stored(own, rank)
+                prompt = None
+                if of_prompt is not None and prompt_mask is not None:
+                    prompt = (of_prompt if rank is None else latent.as_stored(of_prompt, rank)), prompt_mask
+                scoring, kernels = _scoring(group.config, sinks_N), use_kernels and rank is None
+                return decode_backend.attend(q, (read, own_mask), prompt, scoring, use_kernels=kernels), own
 
             return attend
 
@@ -458,6 +477,14 @@ def _abstract(
     return (*nnx.split(decoder), {group.name: nnx.split(getattr(decoder, group.name))[0] for group in config.groups})
 
 
+def _remember(
+    of: Delta, state: Any, is_token_BT: Array, mixed: Array, g: Array, beta: Array, conv: Array | None
+) -> tuple[Array, gated_delta.DeltaState]:
+    """Continue a row's state, as an `Attend`."""
+    assert conv is not None
+    return gated_delta.cached(of, mixed, g, beta, conv, state, is_token_BT)
+
+
 def without_layers(params: Params) -> Params:
     """Return the weights outside the layers."""
     return {name: part for name, part in params.items() if not is_of_layer((name,))}
@@ -470,7 +497,7 @@ def _kinds(config: ModelConfig) -> list[bool]:
 
 def _view_kind(config: ModelConfig, is_local: bool) -> _ViewKind:
     local = config.local_rope if is_local else None
-    return is_local, local or config.rope, config.head_dim
+    return is_local, local or config.rope, config.rotary_dim
 
 
 def _view_of(config: ModelConfig, layer: int) -> _ViewKind:

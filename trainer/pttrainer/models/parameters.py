@@ -7,7 +7,7 @@ formula counts bytes with it without jax. Letters: L layers, D model, F feed-for
 import math
 from typing import Literal, NamedTuple
 
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import Delta, Latent, ModelConfig
 from pttrainer.models.weights.hf_names import Path
 
 Axes = tuple[str | None, ...]
@@ -55,8 +55,7 @@ def _of_layers(c: ModelConfig) -> Weights:
     parts = {"attention": attention(c), "mlp": feed_forward(c)}
     params: Weights = {(part, name): one for part, named in parts.items() for name, one in named.items()}
     params |= {(name, "scale"): norm(c) for name in norms(c)}
-    if c.qk_norm:
-        params |= {("attention", f"{of}_norm", "scale"): head_norm(c, of) for of in ("q", "k")}
+    params |= {("attention", name, "scale"): one for name, one in attention_norms(c).items()}
     return params
 
 
@@ -82,6 +81,16 @@ def norm(c: ModelConfig) -> ParamSpec:
     return ParamSpec((c.layers, c.d_model), ("layer", "embed"))
 
 
+def attention_norms(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return the specs of the norms inside attention."""
+    if c.delta is not None:
+        return {}
+    if c.latent is not None:
+        sizes = {"q_norm": c.latent.query_rank, "kv_norm": c.latent.rank}
+        return {name: ParamSpec((c.layers, size), ("layer", None)) for name, size in sizes.items() if size is not None}
+    return {"q_norm": head_norm(c, "q"), "k_norm": head_norm(c, "k")} if c.qk_norm else {}
+
+
 def head_norm(c: ModelConfig, of: Literal["q", "k"]) -> ParamSpec:
     """Return the spec of the norm of queries or keys: of each head, or of all of them as one vector."""
     if c.whole_qk_norm:
@@ -92,9 +101,13 @@ def head_norm(c: ModelConfig, of: Literal["q", "k"]) -> ParamSpec:
 
 def attention(c: ModelConfig) -> dict[str, ParamSpec]:
     """Return matrices, biases and sinks by name, without the norms of queries and keys."""
+    if c.latent is not None:
+        return _latent_attention(c, c.latent)
+    if c.delta is not None:
+        return _delta(c, c.delta)
     L, D, q, kv = c.layers, c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim
     params = {
-        "q": ParamSpec((L, D, q), ("layer", "embed", "heads")),
+        "q": ParamSpec((L, D, 2 * q if c.gated else q), ("layer", "embed", "heads")),
         "k": ParamSpec((L, D, kv), ("layer", "embed", "kv_heads")),
         "v": ParamSpec((L, D, kv), ("layer", "embed", "kv_heads")),
         "o": ParamSpec((L, q, D), ("layer", "heads", "embed")),
@@ -107,6 +120,41 @@ def attention(c: ModelConfig) -> dict[str, ParamSpec]:
     if c.sinks:
         params["sinks"] = ParamSpec((L, c.heads), ("layer", "heads"))
     return params
+
+
+def _latent_attention(c: ModelConfig, of: Latent) -> dict[str, ParamSpec]:
+    L, D, q = c.layers, c.d_model, c.heads * c.head_dim
+    expanded = c.heads * (c.head_dim - of.rotary + of.value_dim)
+    params = {
+        "kv_down": ParamSpec((L, D, of.rank + of.rotary), ("layer", "embed", "latent")),
+        "kv_up": ParamSpec((L, of.rank, expanded), ("layer", "embed", "heads")),
+        "o": ParamSpec((L, c.heads * of.value_dim, D), ("layer", "heads", "embed")),
+    }
+    if of.query_rank is None:
+        return params | {"q": ParamSpec((L, D, q), ("layer", "embed", "heads"))}
+    params["q_down"] = ParamSpec((L, D, of.query_rank), ("layer", "embed", "latent"))
+    params["q_up"] = ParamSpec((L, of.query_rank, q), ("layer", "embed", "heads"))
+    return params
+
+
+def _delta(c: ModelConfig, of: Delta) -> dict[str, ParamSpec]:
+    """Return the weights of a gated delta rule; those of decays and of the norm of results are vectors."""
+    L, D, values = c.layers, c.d_model, of.value_heads * of.value_dim
+    widths = {"qkv": of.channels, "z": values, "b": of.value_heads, "a": of.value_heads}
+    if of.by_head:
+        widths = {"qkvz": of.channels + values, "ba": 2 * of.value_heads}
+    wide = ("qkv", "z", "qkvz")
+    params = {
+        name: ParamSpec((L, D, width), ("layer", "embed", "heads" if name in wide else None))
+        for name, width in widths.items()
+    }
+    return params | {
+        "o": ParamSpec((L, values, D), ("layer", "heads", "embed")),
+        "conv": ParamSpec((L, of.channels, 1, of.width), ("layer", None, None, None)),
+        "decay": ParamSpec((L, of.value_heads), ("layer", None)),
+        "decay_bias": ParamSpec((L, of.value_heads), ("layer", None)),
+        "norm_scale": ParamSpec((L, of.value_dim), ("layer", None)),
+    }
 
 
 def feed_forward(c: ModelConfig) -> dict[str, ParamSpec]:

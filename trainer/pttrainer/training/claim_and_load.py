@@ -10,6 +10,7 @@ from ptapi.spec import PostTrainJob, Training
 from pttrainer.checkpoint.fork import ForkSource
 from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_loader import LoadedModel, load_model
+from pttrainer.models.lora.adapters import check_peft
 from pttrainer.rollout.disaggregated import device_meshes, placement
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.runtime.distributed import logical_axes, processes, sharding
@@ -84,6 +85,8 @@ def load(run: ClaimedRun) -> PlacedModel:
     shapes = placement.shapes(spec, model, jax.device_count())
     meshes = device_meshes.meshes(shapes)
     _check_divisions(spec.training, model, meshes.trainer)
+    if spec.export.format == "peft":
+        check_peft(model.config, model.adapters, "spec.export.format: peft")
     jax.set_mesh(meshes.trainer)
     shardings = sharding.weight_shardings(meshes.trainer, model.abstract(), model.logical_axes())
     frozen = parts.frozen(shardings)

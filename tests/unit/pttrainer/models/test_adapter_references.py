@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.builders.peers.adapters import REFERENCES, adapted
-from tests.builders.peers.inference import forward, load_model, plain
+from tests.builders.peers.inference import forward, greedy, load_model, plain
 from tests.builders.peers.models import CASES, LENGTH, examples, write_checkpoint
 
 DIRECTORY = Path(__file__).parent / "references-adapters"
@@ -22,6 +22,13 @@ def test_adapters_have_the_logits_of_peft_unmerged_and_merged(name: str, tmp_pat
     (merged_TV,) = forward(model.without_adapters, model.merged(params), [row])
     assert np.abs(unmerged_TV[wanted["positions"]] - wanted["long"]).max() <= TOLERANCE
     assert np.abs(merged_TV[wanted["positions"]] - wanted["long"]).max() <= TOLERANCE
+
+
+def test_decoding_through_a_latent_cache_uses_the_adapters(tmp_path: Path) -> None:
+    model, params = adapted(*load_model(write_checkpoint(tmp_path, CASES["deepseek-v3"])), "deepseek-v3")
+    prompts = examples(CASES["deepseek-v3"])[1:2]
+    merged = greedy(model.without_adapters, model.merged(params), prompts, 12)
+    np.testing.assert_array_equal(greedy(model, params, prompts, 12), merged)
 
 
 def test_there_is_a_reference_for_every_case_and_no_other_with_adapters() -> None:

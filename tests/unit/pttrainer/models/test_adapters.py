@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.builders.trainer.preflight import spec
 from tests.unit.pttrainer.train_step.test_step import Likelihood, one_per_row, single
 
 from ptapi.spec import ModelSpec, Optimizer, Training
@@ -24,6 +25,7 @@ from pttrainer.models.loading.model_spec import structure_of
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.weights.safetensors_file import read_header
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.runtime.distributed import sharding
@@ -248,6 +250,20 @@ def test_words_mean_in_a_mixture_what_they_mean_in_peft() -> None:
     assert adapters.matrices(mixture(biased=True), "all-linear") == adapters.ATTENTION
     with pytest.raises(ConfigError, match=r"spec.training.lora.targets: mlp: .* accepted: all-linear, attention"):
         adapters.matrices(mixture(biased=True), "mlp")
+
+
+def test_adapters_that_peft_would_not_read_are_refused_before_they_are_trained() -> None:
+    """PEFT's own conversion takes `gate_proj` and its like for the experts alone."""
+    request = {"accelerator": "v5p-128", "batchSize": 64, "sequenceLength": 512}
+
+    def shapes(targets: str, export: str) -> JobShapes:
+        of = spec("glm4.5-air", **request, lora={"targets": targets})
+        return shapes_of(of.model_copy(update={"export": of.export.model_copy(update={"format": export})}))
+
+    with pytest.raises(ConfigError, match=r"spec\.export\.format: peft: PEFT reads no adapters of the shared expert"):
+        shapes("all-linear", "peft")
+    assert shapes("all-linear", "safetensors").structure.adapters is not None
+    assert shapes("attention", "peft").structure.adapters is not None
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 1, 1, 4), (2, 1, 2, 1, 2)])

@@ -55,11 +55,11 @@ def test_what_a_family_cannot_compute_is_refused(name: str, changed: dict[str, A
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"model_type": "qwen9", "layer_types": ["linear_attention", "full_attention"], "kv_lora_rank": 512},
-         "'qwen9': not supported: has layers of kind linear_attention, latent attention, which no family here has; "
-         "accepted: gemma2, .*; hint: qwen"),
+        ({"model_type": "qwen9", "layer_types": ["linear_attention", "full_attention"], "mamba_d_state": 64},
+         "'qwen9': not supported: has layers of kind linear_attention, state-space layers, which no family here has; "
+         "accepted: deepseek_v3, gemma2, .*; hint: qwen"),
         ({"model_type": "bert", "text_config": {"layer_norm_eps": 1e-12}}, "has layer norms in place of RMS norms"),
-        ({"model_type": "yi"}, "'yi': not supported; accepted: gemma2, .*; hint: docs/guides/add-a-model.md"),
+        ({"model_type": "yi"}, "'yi': not supported; accepted: deepseek_v3, .*; hint: docs/guides/add-a-model.md"),
     ],
 )  # fmt: skip
 def test_an_unknown_family_is_refused_with_what_is_different_and_those_there_are(

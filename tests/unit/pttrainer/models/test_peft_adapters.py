@@ -91,12 +91,17 @@ def test_all_that_differs_is_one_error_with_both_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("use_dora", True), ("peft_type", "LOHA"), ("bias", "all"), ("rank_pattern", {"q_proj": 8}),
+    [("use_dora", True), ("peft_type", "LOHA"), ("bias", "all"),
      ("modules_to_save", ["lm_head"])],
 )  # fmt: skip
 def test_what_peft_would_compute_otherwise_is_refused(field: str, value: Any) -> None:
     (problem,) = differences({**THEIRS, field: value}, MODEL)
     assert problem.startswith(f"{field} is {value!r} there, which is not supported; accepted: ")
+
+
+def test_ranks_that_the_jobs_adapters_do_not_have_are_refused_with_both() -> None:
+    (problem,) = differences({**THEIRS, "rank_pattern": {"q_proj": 8}}, MODEL)
+    assert problem == "rank_pattern is {'q_proj': 8} there and {} for the job's adapters"
 
 
 def test_missing_extra_and_misshapen_tensors_are_one_error(tmp_path: Path) -> None:

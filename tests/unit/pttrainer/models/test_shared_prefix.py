@@ -170,6 +170,7 @@ def test_prompts_are_shared_where_rows_can_be_taken_apart() -> None:
         {"training": {"lora": {"rank": 4, "dropout": 0.1}}},
         {"rollout": {"maxNewTokens": 4000}},
         {"config": dataclasses.replace(from_hf(CASES["qwen-3-moe"]))},
+        {"config": dataclasses.replace(from_hf(CASES["qwen-3.5"]))},
         {"environment": {"tools": [{"builtin": "calculator"}]}},
     ],
     ids=lambda refused: next(iter(str(refused).split(":"))),

@@ -75,7 +75,7 @@ def test_declared_weights_are_those_that_the_modules_make(name: str, method: str
 @pytest.mark.parametrize("name", FAMILIES.values())
 def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
     plain = structure(name, "nf4")
-    plain = replace(plain, config=replace(plain.config, layers=2, local_layers=plain.config.local_layers[:2]))
+    plain = replace(plain, config=plain.config.first_layers(4))
     model = Model.from_structure(plain)
     assert plain.decoding_bytes == sum(
         x.size * x.dtype.itemsize for x in jax.tree.leaves(native_engine.decoding_shapes(model))

@@ -88,6 +88,7 @@ LAYOUTS = [
     pytest.param("gemma-2", (2, 1, 1, 4), id="windows, sequence"),
     pytest.param("qwen-3-moe", (1, 1, 1, 1, 8), id="expert"),
     pytest.param("qwen-3-moe", (1, 2, 1, 1, 4), id="expert x fsdp"),
+    pytest.param("deepseek-v3", (1, 2, 2, 1, 2), id="latent attention, fsdp x tensor x expert"),
     pytest.param("gpt-oss", (1, 1, 2, 2, 2), id="biased experts, expert x tensor x sequence"),
     pytest.param("glm-4.5", (1, 2, 2, 1, 2), id="a shared expert, expert x tensor x fsdp"),
 ]

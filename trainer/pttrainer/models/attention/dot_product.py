@@ -74,7 +74,7 @@ def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, 
         return _attend(inputs[0], k_BTKH, v_BTKH, inputs[1], scoring)
 
     blocks = (_to_blocks(q_BTNH, block), _to_blocks(mask_BTT, block))
-    return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(q_BTNH.shape)
+    return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(B, T, N, -1)
 
 
 def query_block(B: int, T: int, N: int) -> int:
@@ -101,7 +101,7 @@ def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scorin
     sinks = None if scoring.sinks_N is None else scoring.sinks_N.reshape(1, K, N // K, 1, 1)
     weights = _softmax(scores, sinks).astype(v_BTKH.dtype)
     out = jnp.einsum("bkrts,bksh->bkrth", weights, v_BKTH)
-    return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
+    return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, -1)
 
 
 def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, scoring: Scoring) -> Array:
@@ -120,7 +120,7 @@ def attend_shared(
 
     The prompt's keys are read once per prompt: its G samples are G times as many queries of one batch row.
     """
-    B, T, N, H = q_BTNH.shape
+    B = q_BTNH.shape[0]
     P, K, prompt_slots, _ = prompt.v_BKSH.shape
     q_BKQH = _by_key_head(scaled(q_BTNH, scoring), K)
     shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKHS, None, scoring)
@@ -129,7 +129,7 @@ def attend_shared(
     weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
     of_prompt, of_own = weights[..., :prompt_slots], weights[..., prompt_slots:]
     out = _from_prompts(jnp.einsum("bkqs,bksh->bkqh", _to_prompts(of_prompt, P), prompt.v_BKSH), B)
-    return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), (B, T, N, H))
+    return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), q_BTNH.shape)
 
 
 def scaled(q_BTNH: Array, scoring: Scoring) -> Array:
@@ -164,8 +164,8 @@ def _by_key_head(q_BTNH: Array, K: int) -> Array:
 
 
 def _by_token(out_BKQH: Array, shape: tuple[int, ...]) -> Array:
-    B, T, N, H = shape
-    K = out_BKQH.shape[1]
+    B, T, N, _ = shape
+    K, H = out_BKQH.shape[1], out_BKQH.shape[3]
     return out_BKQH.reshape(B, K, T, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
 
 

@@ -134,7 +134,11 @@ def attend(
 
     repeats = kv_repeats(problem_of(q_BTNH, k_BTKH.shape[2], scoring)) or 1
     k_BTKH, v_BTKH = (x if repeats == 1 else jnp.repeat(x, repeats, axis=2) for x in (k_BTKH, v_BTKH))
-    return _by_device(local)(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, scoring.sinks_N)
+    shorter = q_BTNH.shape[-1] - v_BTKH.shape[-1]
+    if shorter:  # the kernels take keys and values of one size
+        v_BTKH = jnp.pad(v_BTKH, ((0, 0), (0, 0), (0, 0), (0, shorter)))
+    out_BTNH = _by_device(local)(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, scoring.sinks_N)
+    return out_BTNH[..., :-shorter] if shorter else out_BTNH
 
 
 def _by_device(local: Callable[..., Array]) -> Callable[..., Array]:

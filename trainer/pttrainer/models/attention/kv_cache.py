@@ -19,12 +19,14 @@ tokens: the next ones overwrite them before anything is read.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pttrainer.models.attention import gated_delta
+from pttrainer.models.attention.gated_delta import DeltaState
 from pttrainer.models.config import ModelConfig
 
 EMPTY = -1
@@ -41,10 +43,14 @@ SLOTS = (3, 2)
 """The slot axis of keys and of values."""
 
 
-class SharedPrompt(NamedTuple):
-    """The part that all samples of a prompt read; positions are [P, S]."""
+Layer = LayerKV | DeltaState
+"""What a layer stores; a state has no slots, and every row has one of its own."""
 
-    layers: tuple[LayerKV, ...]
+
+class SharedPrompt(NamedTuple):
+    """The part that all samples of a prompt read; positions are [P, S]. A layer with a state has none here."""
+
+    layers: tuple[LayerKV | None, ...]
     positions_PS: Array
 
 
@@ -54,7 +60,7 @@ class KVCache(NamedTuple):
     index: the time, that is how many tokens every row has received; with row clocks, one per row ([B]).
     """
 
-    layers: tuple[LayerKV, ...]
+    layers: tuple[Layer, ...]
     positions_BS: Array
     index: Array  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     prompt: SharedPrompt | None = None
@@ -64,10 +70,15 @@ def empty(
     config: ModelConfig, rows: int, slots: int, dtype: jnp.dtype | str, prompt: SharedPrompt | None = None
 ) -> KVCache:
     """Return a cache for `rows` sequences of up to `slots` new tokens each."""
-    K, H = config.kv_heads, config.head_dim
+
+    def of_layer(heads: int, of_key: int, of_value: int) -> LayerKV:
+        return LayerKV(jnp.zeros((rows, heads, of_key, slots), dtype), jnp.zeros((rows, heads, slots, of_value), dtype))
+
     layers = tuple(
-        LayerKV(jnp.zeros((rows, K, H, slots), dtype), jnp.zeros((rows, K, slots, H), dtype))
-        for _ in range(config.layers)
+        of_layer(*group.config.cached)
+        if group.config.delta is None
+        else gated_delta.empty(group.config.delta, rows, dtype)
+        for group, _ in config.layer_places
     )
     return KVCache(layers, jnp.full((rows, slots), EMPTY, jnp.int32), jnp.zeros((), jnp.int32), prompt)
 
@@ -75,8 +86,19 @@ def empty(
 def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KVCache:
     """Return the prompts' cache as read by `samples` sequences each, with `slots` of their own (P·G rows)."""
     rows = prompts.positions_BS.shape[0] * samples
-    shared = SharedPrompt(prompts.layers, prompts.positions_BS)
-    return empty(config, rows, slots, prompts.layers[0].v_BKSH.dtype, shared)
+    shared = SharedPrompt(tuple(map(_slots_of, prompts.layers)), prompts.positions_BS)
+    cache = empty(config, rows, slots, prompts.layers[0][0].dtype, shared)
+    pairs = zip(cache.layers, prompts.layers, strict=True)
+    layers = tuple(own if isinstance(of, LayerKV) else _repeated(of, samples) for own, of in pairs)
+    return cache._replace(layers=layers)
+
+
+def _slots_of(layer: Layer) -> LayerKV | None:
+    return layer if isinstance(layer, LayerKV) else None
+
+
+def _repeated(state: DeltaState, samples: int) -> DeltaState:
+    return DeltaState(*(jnp.repeat(x, samples, axis=0) for x in state))
 
 
 def with_row_clocks(cache: KVCache) -> KVCache:
@@ -98,7 +120,7 @@ def grow(cache: KVCache, slots: int) -> KVCache:
     def moved(x: Array, axis: int) -> Array:
         return jnp.take(x, source_S, axis=axis)
 
-    layers = tuple(_of_both(moved, kv) for kv in cache.layers)
+    layers = tuple(_of_both(moved, layer) for layer in cache.layers)
     positions_BS = jnp.where(is_kept_S, jnp.take(cache.positions_BS, source_S, axis=1), EMPTY)
     return cache._replace(layers=layers, positions_BS=positions_BS)
 
@@ -111,20 +133,24 @@ def replace_row(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> K
         one = lax.dynamic_slice_in_dim(new, which, 1, axis=0)
         return lax.dynamic_update_slice_in_dim(old, one, row, axis=0)
 
-    layers = tuple(
-        LayerKV(put(old.k_BKHS, new.k_BKHS), put(old.v_BKSH, new.v_BKSH))
+    shared = tuple(
+        None if old is None else LayerKV(*map(put, old, new))
         for old, new in zip(cache.prompt.layers, prompts.layers, strict=True)
     )
-    prompt = SharedPrompt(layers, put(cache.prompt.positions_PS, prompts.positions_BS))
-    cache = cache._replace(prompt=prompt, positions_BS=cache.positions_BS.at[row].set(EMPTY))
+    layers = tuple(
+        old if isinstance(old, LayerKV) else DeltaState(*map(put, old, new))
+        for old, new in zip(cache.layers, prompts.layers, strict=True)
+    )
+    prompt = SharedPrompt(shared, put(cache.prompt.positions_PS, prompts.positions_BS))
+    cache = cache._replace(layers=layers, prompt=prompt, positions_BS=cache.positions_BS.at[row].set(EMPTY))
     return cache._replace(index=cache.index.at[row].set(0)) if cache.index.ndim else cache
 
 
 def select_rows(cache: KVCache, rows: Array) -> KVCache:
     """Return the cache of these rows only, each with a prompt of its own."""
 
-    def chosen(layers: tuple[LayerKV, ...], which: Array) -> tuple[LayerKV, ...]:
-        return tuple(LayerKV(jnp.take(kv.k_BKHS, which, axis=0), jnp.take(kv.v_BKSH, which, axis=0)) for kv in layers)
+    def chosen(layers: Any, which: Array) -> Any:
+        return jax.tree.map(lambda x: jnp.take(x, which, axis=0), layers)
 
     prompt = cache.prompt
     if prompt is not None:
@@ -170,8 +196,10 @@ def to_slots(k_BTKH: Array, v_BTKH: Array) -> LayerKV:
     return LayerKV(k_BTKH.transpose(0, 2, 3, 1), v_BTKH.transpose(0, 2, 1, 3))
 
 
-def _of_both(change: Callable[[Array, int], Array], kv: LayerKV) -> LayerKV:
-    """Apply `change` to keys and to values, with the slot axis of each."""
+def _of_both(change: Callable[[Array, int], Array], kv: Layer) -> Layer:
+    """Apply `change` to keys and to values, with the slot axis of each; a state stays as it is."""
+    if isinstance(kv, DeltaState):
+        return kv
     return LayerKV(*map(change, kv, SLOTS))
 
 
@@ -186,6 +214,6 @@ def _extended(cache: KVCache, more: int) -> KVCache:
     def longer(x: Array, axis: int) -> Array:
         return jnp.pad(x, [(0, more if each == axis else 0) for each in range(x.ndim)])
 
-    layers = tuple(_of_both(longer, kv) for kv in cache.layers)
+    layers = tuple(_of_both(longer, layer) for layer in cache.layers)
     positions_BS = jnp.pad(cache.positions_BS, ((0, 0), (0, more)), constant_values=EMPTY)
     return cache._replace(layers=layers, positions_BS=positions_BS)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from pttrainer.models.attention.kv_cache import KVCache, LayerKV
+from pttrainer.models.attention.kv_cache import KVCache, Layer, LayerKV
 from pttrainer.models.config import head_size
 from pttrainer.runtime.distributed import logical_axes, sharding
 
@@ -57,7 +57,8 @@ def share(prompts: KVCache, samples: int, slots: int) -> PagedCache:
     full_B = _full_pages(prompts.positions_BS)[prompt_of_B]
     own_pages = _own_pages(slots)
 
-    def of_layer(layer: LayerKV) -> Array:
+    def of_layer(layer: Layer) -> Array:
+        assert isinstance(layer, LayerKV)
         pages_PJ = _in_pages(layer)
         own_BJ = jnp.zeros((rows, own_pages, *pages_PJ.shape[2:]), pages_PJ.dtype)
         last_B = pages_PJ[prompt_of_B, jnp.minimum(full_B, pages_PJ.shape[1] - 1)]

@@ -15,10 +15,10 @@ LANES = 128
 """Splash works on tiles of this many tokens; rows are padded to a multiple with tokens of no example."""
 UNMEASURED = (512, 256, LANES)
 """Tokens of a tile where the table has no such device or head size: the largest that divides a row."""
-MOST_PARTIALS = 8
-"""The fused backward kernel writes one gradient of all queries per block of keys, to be added up: at most so many."""
-HBM_BYTES_PER_CYCLE = 800
-"""Of a TPU's core, about: what those gradients cost to write and to read."""
+ADDED_PER_CYCLE = 50
+"""The fused backward kernel writes a gradient of all queries for every block of keys; so many of their numbers a core
+adds up in a cycle, by the compiler's estimate of whole train steps (43 on a v6e, 63 on a v5p). By the bandwidth of the
+memory they would be six times as many, and the fused kernel would win more often."""
 GENERATIONS = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}
 """JAX's name of a device -> the generation."""
 
@@ -70,9 +70,5 @@ def _cycles(
     blocks = length // tokens
     visible = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
     pairs = visible * (visible + 1) // 2 + (blocks - visible) * visible
-    total = pairs * cycles[0] + blocks * cycles[1]
-    if kernel != "fused":
-        return total
-    if blocks > MOST_PARTIALS:
-        return float("inf")
-    return total + 2 * blocks * length * head_dim * 2 / HBM_BYTES_PER_CYCLE
+    added = blocks * length * head_dim / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0
+    return pairs * cycles[0] + blocks * cycles[1] + added

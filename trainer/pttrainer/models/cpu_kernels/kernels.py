@@ -11,7 +11,7 @@ from pttrainer.models.attention.kv_cache import LayerKV
 from pttrainer.models.cpu_kernels import blocked_matmul, cached_attention, jit
 from pttrainer.models.cpu_kernels.blocked_matmul import to_column_blocks
 from pttrainer.models.cpu_kernels.register_tile import RegisterTile
-from pttrainer.models.quantization.packed_matrix import MATRICES
+from pttrainer.models.quantization.packed_matrix import MATRICES, SLICED
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,10 @@ class CpuKernels:
             return self._blocks(matrix) if is_fit and matrix.shape[1] % self.tile.width == 0 else matrix
 
         changed = {
-            part: {**layer[part], **{name: one(layer[part][name]) for name in names if name in layer[part]}}
+            part: {
+                **layer[part],
+                **{name: one(layer[part][name]) for name in names if name in layer[part] and name not in SLICED},
+            }
             for part, names in MATRICES.items()
         }
         return {**layer, **changed}

@@ -9,27 +9,34 @@ from types import ModuleType
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Raw
-from pttrainer.models.families import glm4_moe, gpt_oss, phi3, smollm3, unsupported
+from pttrainer.models.families import gpt_oss, phi3, smollm3, unsupported
 from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.deepseek import deepseek_v3, glm4_moe
 from pttrainer.models.families.gemma import gemma2, gemma3
 from pttrainer.models.families.llama import llama, llama4
 from pttrainer.models.families.mistral import ministral3, mistral
 from pttrainer.models.families.olmo import olmo2, olmo3
-from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_moe
+from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next
+from pttrainer.models.weights.hf_directory import BLOCK
 
 FAMILIES: dict[str, ModuleType] = {
-    module.FAMILY: module
+    family: module
     for module in (
         llama, llama4, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, olmo2, olmo3,
-        phi3, smollm3,
+        phi3, smollm3, deepseek_v3, qwen3_next, qwen3_5,
     )
+    for family in getattr(module, "FAMILIES", (module.FAMILY,))
 }  # fmt: skip
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     **{name: module.read for name, module in FAMILIES.items()},
     "gemma3": gemma3.read_with_images,
+    "kimi_k2": deepseek_v3.read,
     "llama4": llama4.read_with_images,
     "mistral3": ministral3.read_with_images,
+    qwen3_5.FAMILY_WITH_EXPERTS: qwen3_5.read_with_experts,
+    "qwen3_5": qwen3_5.read_with_images,
+    "qwen3_5_moe": qwen3_5.read_with_images,
 }
 """By `model_type`."""
 
@@ -41,8 +48,22 @@ def from_hf(raw: Raw) -> ModelConfig:
         raise unsupported.refuse(raw, READERS)
     fields = Fields(raw)
     config = READERS[model_type](fields)
+    _read_storage(fields.inside("quantization_config"))
     fields.refuse_rest()
     return config
+
+
+def _read_storage(fields: Fields) -> None:
+    """Refuse quantised weights other than 8-bit floats with a scale for each block (`weights.hf_directory`)."""
+    if not fields.keys():
+        return
+    fields.choice("quant_method", ("fp8",), None)
+    fields.choice("fmt", ("e4m3",), "e4m3")
+    fields.choice("weight_block_size", ([BLOCK, BLOCK],), None)
+    # How products would round their inputs; and which matrices are stored whole, which their files say themselves.
+    for key in ("activation_scheme", "scale_fmt", "modules_to_not_convert", "ignored_layers"):
+        fields.value(key, None)
+    fields.refuse_rest()
 
 
 def to_hf(config: ModelConfig) -> dict[str, Any]:
@@ -53,6 +74,6 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
 
 _NULL_IS_A_VALUE = frozenset({
     "rope_scaling", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping",
-    "bos_token_id", "eos_token_id", "pad_token_id",
+    "q_lora_rank", "bos_token_id", "eos_token_id", "pad_token_id",
 })  # fmt: skip
 """Keys whose absence means the family's default."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from ptapi.text.messages import shown
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import Raw
 
@@ -141,5 +142,5 @@ class Fields:
             if key not in self._read_keys and key not in WITHOUT_EFFECT and not key.startswith("_") and value
         ]
         if rest:
-            listed = "; ".join(f"{self._path} {key}: {self._raw[key]!r}" for key in rest)
+            listed = "; ".join(f"{self._path} {shown(key)}: {self._raw[key]!r}" for key in rest)
             raise ConfigError(f"{listed}: not supported; accepted: unset")

@@ -119,6 +119,8 @@ _PHI4 = {
     "max_position_embeddings": 16_384,
 }  # fmt: skip
 
+_DEEPSEEK_YARN = {"type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
+
 RAW: dict[str, Raw] = {
     "llama3.1-8b": _llama3(_sizes(4096, 14_336, 32, 32, 8, 128), 8.0, tied=False),
     "llama3.1-70b": _llama3(_sizes(8192, 28_672, 80, 64, 8, 128), 8.0, tied=False),
@@ -138,6 +140,33 @@ RAW: dict[str, Raw] = {
     "gemma3-12b": _gemma3(_sizes(3840, 15_360, 48, 16, 8, 256), 256),
     "gemma3-27b": _gemma3(_sizes(5376, 21_504, 62, 32, 16, 128), 168),
     "mistral-7b": _MISTRAL,
+    "deepseek-v3": {
+        "model_type": "deepseek_v3",
+        "hidden_size": 7168,
+        "intermediate_size": 18_432,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "max_position_embeddings": 163_840,
+        "rope_scaling": {**_DEEPSEEK_YARN, "beta_slow": 1, "factor": 40},
+    },
+    "kimi-k2": {
+        "model_type": "kimi_k2",
+        "hidden_size": 7168,
+        "intermediate_size": 18_432,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "max_position_embeddings": 131_072,
+        "vocab_size": 163_840,
+        "n_routed_experts": 384,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "rope_theta": 50_000.0,
+        "routed_scaling_factor": 2.827,
+        "rope_scaling": {**_DEEPSEEK_YARN, "beta_fast": 1, "beta_slow": 1, "factor": 32},
+    },
     "llama4-scout": _LLAMA4,
     "mistral-small-24b": _MISTRAL_SMALL,
     "ministral3-3b": _ministral3(_sizes(3072, 9216, 26, 32, 8, 128), tied=True),
@@ -156,6 +185,12 @@ RAW: dict[str, Raw] = {
         routed_scaling_factor=2.5,
         use_qk_norm=True,
     ),
+    "qwen3-next-80b": {
+        "model_type": "qwen3_next",
+        **_sizes(2048, 5120, 48, 16, 2, 256),
+        "rope_theta": 10_000_000.0,
+        "max_position_embeddings": 262_144,
+    },
     "gpt-oss-20b": {"model_type": "gpt_oss", **_sizes(2880, 2880, 24, 64, 8, 64), "num_local_experts": 32},
 }
 """By the name after `random://`."""

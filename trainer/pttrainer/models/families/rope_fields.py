@@ -15,15 +15,18 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 """Names of kinds of layers."""
 
 
-def read(fields: Fields, theta: float, max_positions: int, share: float | None = None) -> Rope:
+def read(
+    fields: Fields, theta: float, max_positions: int, share: float | None = None, unread: tuple[str, ...] = ()
+) -> Rope:
     """Return the rotary embedding of all layers; `theta` is the family's default.
 
-    share: the family's default of `partial_rotary_factor`; None for families whose heads turn whole.
+    share: the family's default of `partial_rotary_factor`; None for families whose heads turn whole. unread: keys that
+    change nothing for text.
     """
     theta = fields.number("rope_theta", theta)
     share = share if share is None else fields.number("partial_rotary_factor", share)
     scaling, parameters = fields.inside("rope_scaling"), fields.inside("rope_parameters")
-    return read_one(scaling if scaling.keys() else parameters, theta, max_positions, share)
+    return read_one(scaling if scaling.keys() else parameters, theta, max_positions, share, unread)
 
 
 def read_by_kind(fields: Fields, theta: float, local_theta: float, max_positions: int) -> tuple[Rope, Rope]:
@@ -42,7 +45,9 @@ def write_by_kind(global_rope: Rope, local_rope: Rope) -> dict[str, Any]:
     return {"rope_parameters": {GLOBAL: write_one(global_rope), LOCAL: write_one(local_rope)}}
 
 
-def read_one(fields: Fields, theta: float, max_positions: int, share: float | None = None) -> Rope:
+def read_one(
+    fields: Fields, theta: float, max_positions: int, share: float | None = None, unread: tuple[str, ...] = ()
+) -> Rope:
     """Return the rotary embedding of one object with type and numbers."""
     theta = fields.number("rope_theta", theta)
     if theta <= 0:
@@ -64,6 +69,8 @@ def read_one(fields: Fields, theta: float, max_positions: int, share: float | No
         scaling = _yarn(fields, max_positions)
     else:
         fields.refuse(key, "default, linear, llama3, yarn")
+    for key in unread:
+        fields.value(key, None)
     fields.refuse_rest()
     return Rope(theta, scaling, 1.0 if share is None else share)
 

@@ -11,9 +11,7 @@ LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attenti
 """Kinds of layers that are attention as it is here."""
 
 OTHER_LAYERS = {
-    "kv_lora_rank": "latent attention",
     "index_topk": "attention to keys that an indexer chooses",
-    "linear_num_value_heads": "linear attention by a delta rule",
     "linear_attn_config": "linear attention",
     "mamba_d_state": "state-space layers",
     "mamba_num_heads": "state-space layers",

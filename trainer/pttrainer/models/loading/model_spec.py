@@ -37,11 +37,21 @@ def auxiliary_structure(config: ModelConfig, form: ModelStructure) -> ModelStruc
     return ModelStructure(config, form.compute_dtype, form.compute_dtype)
 
 
+def check_state(field: str, config: ModelConfig) -> None:
+    """Refuse speculation with a model whose layers keep a state; raise ConfigError, naming `field`."""
+    if config.delta is not None:
+        raise ConfigError(
+            f"{field}: {config.family} has layers with a gated delta rule, whose state cannot go back to before a "
+            "token that is not accepted; accepted: unset, or models with attention in every layer"
+        )
+
+
 def draft_of(
     spec: DraftModel, target: ModelStructure, note: Note, *, weights: bool = True
 ) -> tuple[ModelSource, ModelStructure]:
     """Return the model that drafts tokens for another. weights: fetch its files, too. Raises ConfigError."""
     source = open_source(spec.uri, DRAFT_URI, note, spec.revision, weights=weights)
+    check_state(DRAFT_URI, source.config)
     return source, auxiliary_structure(source.config, target)
 
 

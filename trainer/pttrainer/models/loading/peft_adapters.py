@@ -88,7 +88,7 @@ def differences(config: dict[str, Any], model: Model) -> list[str]:
         )
     own = adapters.patterns(model.config, lora)
     problems += [
-        f"{name} is {config[name]!r} there and {own.get(name, {})!r} for the job's adapters"
+        f"{name} is {config[name]!r} there, which is not supported; accepted: {own.get(name, {})!r}"
         for name in ("rank_pattern", "alpha_pattern")
         if name in config and config[name] != own.get(name, {})
     ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pttrainer.errors import ConfigError
+from pttrainer.models import parameters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.parameters import Weights, low_rank
 from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
@@ -23,6 +24,10 @@ SUFFIX = "_lora"
 """Suffix of an adapter's name."""
 
 ATTENTION = ("q", "k", "v", "o")
+LATENT = ("q", "q_down", "q_up", "kv_down", "kv_up", "o")
+"""Of latent attention; a model has either the first one, or the two that follow."""
+DELTA = ("qkvz", "ba", "qkv", "z", "b", "a")
+"""Of a gated delta rule, besides the matrix of its results; a model has either the first two, or the others."""
 MLP = ("gate", "up", "down")
 """In a model with experts: of each expert."""
 ROUTER = ("router",)
@@ -63,17 +68,33 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     The experts of gpt-oss and Llama 4 are not linear layers in PEFT.
     """
     experts = config.experts
+    there = {name for group in config.groups for name in parameters.attention(group.config)}
+    attention = tuple(name for name in dict.fromkeys((*ATTENTION, *LATENT, *DELTA)) if name in there)
     if experts is None or experts.is_linear:
         # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
         router = () if experts is None or experts.sigmoid else ROUTER
         mlp = MLP + (SHARED if experts is not None and experts.shared_d_ff else ())
-        return {"all-linear": ATTENTION + router + mlp, "attention": ATTENTION, "mlp": mlp}[targets]
+        return {"all-linear": attention + router + mlp, "attention": attention, "mlp": mlp}[targets]
     if targets == "mlp":
         raise ConfigError(
             f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and these get no "
             "adapters; accepted: all-linear, attention (here the same: q_proj, k_proj, v_proj, o_proj)"
         )
     return ATTENTION
+
+
+def check_peft(config: ModelConfig, adapters: Adapters | None, field: str) -> None:
+    """Raise ConfigError if PEFT would not read all of these adapters; field: what asks for its layout.
+
+    PEFT puts the adapters of `gate_proj` and its like on the experts alone where a model has experts.
+    """
+    has_more = config.experts is not None and (config.experts.shared_d_ff or any(config.dense_layers))
+    if adapters is not None and has_more and not set(adapters.matrices).isdisjoint(MLP):
+        raise ConfigError(
+            f"{field}: PEFT reads no adapters of the shared expert, or of layers without experts, which "
+            f"{config.family} has beside its experts; accepted: adapters merged into the weights, or "
+            "spec.training.lora.targets: attention"
+        )
 
 
 def only_adapters(tree: dict[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,12 @@ GROUP = 256
 VALUES = 16
 """Number of 4-bit values."""
 MATRICES = {
-    "attention": ("q", "k", "v", "o"),
+    "attention": ("q", "k", "v", "o", "q_down", "q_up", "kv_down", "kv_up", "qkvz", "qkv", "z"),
     "mlp": ("gate", "up", "down", "gate_up", "shared_gate", "shared_up", "shared_down"),
 }
 """Quantised matrices of a layer."""
+SLICED = ("kv_up",)
+"""Those that decoding multiplies with head by head, and not as one product."""
 PARTS: dict[Format, tuple[str, ...]] = {
     "nf4": ("codes", "scales", "factors", "mean", "values"),
     "int8": ("codes", "scales"),

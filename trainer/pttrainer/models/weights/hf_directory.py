@@ -5,16 +5,23 @@ from pathlib import Path
 import numpy as np
 
 from pttrainer.errors import ConfigError
-from pttrainer.models.weights.safetensors_file import Tensor, read_header
+from pttrainer.models.weights.safetensors_file import DTYPES, Tensor, read_header
 from pttrainer.runtime.io import json_text
 
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
 
 
+SCALES = "_scale_inv"
+"""Suffix of the tensor that multiplies another one's blocks, where that is stored in 8-bit floats."""
+BLOCK = 128
+"""Rows and columns of such a block."""
+
+
 class Checkpoint:
     """Tensors by name, read in rows. Only headers are read at first.
 
+    Matrices in 8-bit floats with a scale for every block are read as what they stand for, in float32.
     display_name: name in messages; file: the one that holds them, if it is not a model's.
     """
 
@@ -23,6 +30,9 @@ class Checkpoint:
         self._tensors: dict[str, Tensor] = {}
         for path in _files(directory, display_name) if file is None else [directory / file]:
             self._tensors |= {_known_as(name): tensor for name, tensor in read_header(path).items() if _is_used(name)}
+        scales = [name for name in self._tensors if name.endswith(SCALES)]
+        self._scales = {name.removesuffix(SCALES): self._tensors.pop(name) for name in scales}
+        self._check_scales()
 
     def names(self) -> set[str]:
         """Return the names of all tensors."""
@@ -35,11 +45,35 @@ class Checkpoint:
     def row_bytes(self, name: str) -> int:
         """Return the bytes of one entry of the leading axis."""
         tensor = self._tensors[name]
-        return tensor.dtype.itemsize * int(np.prod(tensor.shape[1:], dtype=np.int64))
+        size = 4 if name in self._scales else tensor.dtype.itemsize
+        return size * int(np.prod(tensor.shape[1:], dtype=np.int64))
 
     def rows(self, name: str, first: int, last: int) -> np.ndarray:
-        """Return the entries [first:last] of the leading axis, in the file's number format."""
-        return self._tensors[name].rows(first, last)
+        """Return the entries [first:last] of the leading axis, in the file's number format, or float32 if scaled."""
+        rows = self._tensors[name].rows(first, last)
+        if name not in self._scales:
+            return rows
+        start = first // BLOCK
+        blocks = self._scales[name].rows(start, -(-last // BLOCK)).astype(np.float32)
+        scales = np.repeat(blocks[np.arange(first, last) // BLOCK - start], BLOCK, axis=1)
+        scaled: np.ndarray = rows.astype(np.float32) * scales[:, : rows.shape[1]]
+        return scaled
+
+    def _check_scales(self) -> None:
+        """Refuse 8-bit floats without the scales of their blocks, and scales of anything else."""
+        eight_bit = {name for name, tensor in self._tensors.items() if tensor.dtype == DTYPES["F8_E4M3"]}
+        unscaled = sorted(eight_bit ^ self._scales.keys())
+        misshapen = [
+            name
+            for name in sorted(eight_bit & self._scales.keys())
+            if self._scales[name].shape != tuple(-(-size // BLOCK) for size in self._tensors[name].shape)
+        ]
+        if unscaled or misshapen:
+            name = (unscaled + misshapen)[0]
+            raise ConfigError(
+                f"{self.display_name}: {name}: 8-bit floats need {name}{SCALES}, a number for each block of {BLOCK} x "
+                f"{BLOCK}; accepted: these, or weights in bfloat16, float16 or float32"
+            )
 
 
 def _files(directory: Path, display_name: str) -> list[Path]:
@@ -75,14 +109,15 @@ def _indexed(index: Path, display_name: str) -> list[str]:
     return names
 
 
-_IMAGES = (
-    "vision_model.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."
+_LEFT_OUT = (
+    "vision_model.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+    "model.visual.", "mtp.",
 )  # fmt: skip
 
 
 def _is_used(name: str) -> bool:
-    """Return False for weights of image inputs, and for tables that old files stored."""
-    return not name.startswith(_IMAGES) and not name.endswith("rotary_emb.inv_freq")
+    """Return False for weights of images and of further predicted tokens, and for tables that old files have."""
+    return not name.startswith(_LEFT_OUT) and not name.endswith("rotary_emb.inv_freq")
 
 
 def _known_as(name: str) -> str:

@@ -70,6 +70,35 @@ ATTENTION = _in_layer({
     "attention.v": "self_attn.v_proj.weight",
     "attention.o": "self_attn.o_proj.weight",
 })  # fmt: skip
+LATENT_ATTENTION = _in_layer({
+    "attention.q": "self_attn.q_proj.weight",
+    "attention.q_down": "self_attn.q_a_proj.weight",
+    "attention.q_norm.scale": Stored("self_attn.q_a_layernorm.weight"),
+    "attention.q_up": "self_attn.q_b_proj.weight",
+    "attention.kv_down": "self_attn.kv_a_proj_with_mqa.weight",
+    "attention.kv_norm.scale": Stored("self_attn.kv_a_layernorm.weight"),
+    "attention.kv_up": "self_attn.kv_b_proj.weight",
+    "attention.o": "self_attn.o_proj.weight",
+})  # fmt: skip
+DELTA = {
+    **_in_layer({
+        "attention.conv": Stored("linear_attn.conv1d.weight"),
+        "attention.decay": Stored("linear_attn.A_log"),
+        "attention.decay_bias": Stored("linear_attn.dt_bias"),
+        "attention.norm_scale": Stored("linear_attn.norm.weight"),
+        "attention.o": "linear_attn.out_proj.weight",
+    }),
+}  # fmt: skip
+DELTA_BY_HEAD = _in_layer({
+    "attention.qkvz": "linear_attn.in_proj_qkvz.weight",
+    "attention.ba": "linear_attn.in_proj_ba.weight",
+})  # fmt: skip
+DELTA_APART = _in_layer({
+    "attention.qkv": "linear_attn.in_proj_qkv.weight",
+    "attention.z": "linear_attn.in_proj_z.weight",
+    "attention.b": "linear_attn.in_proj_b.weight",
+    "attention.a": "linear_attn.in_proj_a.weight",
+})  # fmt: skip
 QKV_BIAS = _in_layer({
     "attention.q_bias": Stored("self_attn.q_proj.bias"),
     "attention.k_bias": Stored("self_attn.k_proj.bias"),
@@ -189,12 +218,21 @@ def table(config: ModelConfig) -> dict[Path, Stored]:
     return names
 
 
+def _attention(config: ModelConfig) -> Names:
+    if config.delta is not None:
+        return {**DELTA, **(DELTA_BY_HEAD if config.delta.by_head else DELTA_APART)}
+    if config.latent is None:
+        return ATTENTION
+    absent = ("q",) if config.latent.query_rank else ("q_down", "q_norm", "q_up")
+    return {path: stored for path, stored in LATENT_ATTENTION.items() if path[2] not in absent}
+
+
 def _of_layers(config: ModelConfig) -> Names:
     """Return the names of weights of layers of one kind."""
     norms = NORMS if not config.post_norms else FOUR_NORMS if config.pre_norms else POST_NORMS
-    parts: list[Names] = [ATTENTION, norms]
+    parts: list[Names] = [_attention(config), norms]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
-    parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks
+    parts += [QK_NORM] * (config.qk_norm and config.delta is None) + [SINKS] * config.sinks
     if config.family == "llama4_text":
         parts += [_llama4(config)]
     elif config.experts is None:

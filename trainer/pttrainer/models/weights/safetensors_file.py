@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
+from ptapi.text.messages import shown
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import json_text
 
@@ -26,6 +27,7 @@ DTYPES: dict[str, np.dtype] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "U8": np.dtype(np.uint8),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
 }
 """What can be read; a name of any other number format is refused."""
 
@@ -81,7 +83,8 @@ def _entry(file: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
     except (TypeError, KeyError, ValueError):
         raise _inconsistent(file, name, entry) from None
     if kind not in DTYPES:
-        raise ConfigError(f"{file}: {name}: number format {kind[:40]}: not supported; accepted: {', '.join(DTYPES)}")
+        accepted = f"not supported; accepted: {', '.join(DTYPES)}"
+        raise ConfigError(f"{file}: {shown(name)}: number format {shown(kind)}: {accepted}")
     are_counts = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     if not are_counts or end - begin != DTYPES[kind].itemsize * math.prod(shape):
         raise _inconsistent(file, name, entry)
@@ -90,8 +93,8 @@ def _entry(file: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
 
 def _inconsistent(file: Path, name: str, entry: Any) -> ConfigError:
     return ConfigError(
-        f"{file}: {name[:80]}: {repr(entry)[:120]}; accepted: dtype, shape, and data_offsets as far apart as the shape "
-        "has bytes; hint: copy the file again"
+        f"{file}: {shown(name)}: {repr(entry)[:120]}; accepted: dtype, shape, and data_offsets as far apart as the "
+        "shape has bytes; hint: copy the file again"
     )
 
 

@@ -27,7 +27,7 @@ come from the shapes and shardings that training uses, so adapters, quantisation
 from dataclasses import dataclass
 
 from pttrainer.losses.loss_traits import by_token
-from pttrainer.models import ModelConfig
+from pttrainer.models import ModelConfig, flops, parameters
 from pttrainer.models.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.memory.resident import Buffer
@@ -245,8 +245,11 @@ def _products(of: JobShapes, config: ModelConfig) -> int:
     addition is a product of its own, so both are kept instead of their sum.
     """
     tensor, adapters = of.axis("tensor"), of.structure.adapters
-    heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
-    widths = {name: count * config.head_dim // tensor for name, count in heads.items()} | {"o": config.d_model}
+    widths = {
+        name: one.shape[-1] // (tensor if one.axes[-1] in ("heads", "kv_heads") else 1)
+        for name, one in parameters.attention(config).items()
+        if len(one.shape) == 3
+    }
     if config.experts is None:
         inner = config.d_ff // tensor
         widths |= {"gate": inner, "up": inner, "down": config.d_model if config.post_norms else 0}
@@ -273,7 +276,9 @@ def _routed(config: ModelConfig, fitted: Fitted) -> float:
 
 
 def _width(config: ModelConfig) -> int:
-    return (config.heads + 2 * config.kv_heads) * config.head_dim
+    if config.delta is not None:  # each of them twice, in float32
+        return 4 * config.delta.channels
+    return (config.heads + config.kv_heads) * config.head_dim + config.kv_heads * config.value_dim
 
 
 def _feed_forward(config: ModelConfig) -> int:
@@ -287,7 +292,7 @@ def _gathered(of: JobShapes, config: ModelConfig, fitted: Fitted) -> float:
     Those of dense layers pass by in pieces; all experts of a device are gathered at once, and so are their
     gradients.
     """
-    attention = config.d_model * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
+    attention = sum(inputs * outputs for inputs, outputs in flops.attention_matrices(config).values())
     dense = fitted.gathered if of.structure.adapters is None else fitted.gathered_frozen
     if config.experts is None:
         return dense * (attention + 3 * config.d_model * config.d_ff)

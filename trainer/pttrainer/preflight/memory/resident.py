@@ -121,7 +121,10 @@ def _cache(of: JobShapes, plan: Plan) -> list[Buffer]:
     pool = rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
     own = rollout_shapes.rows_bytes(of, plan.rows, plan.slots)
     config = of.config
-    slots = f"{2 * config.layers} x {config.kv_heads} heads x {config.head_dim}, {plan.slots} slots of {plan.rows} rows"
+    heads, of_key, of_value = max(group.config.cached for group in config.groups)
+    layers = sum(group.config.layers for group in config.groups if group.config.delta is None)
+    sizes = f"{2 * layers} x {heads} heads x {of_key}" if of_value else f"{layers} x {of_key}"
+    slots = f"{sizes}, {plan.slots} slots of {plan.rows} rows"
     return [
         Buffer("cache of keys and values", own, "rollout", f"{slots} over {of.row_shards} devices"),
         Buffer("cache of prompts", rollout_shapes.prompts_bytes(of, plan) + pool, "rollout"),

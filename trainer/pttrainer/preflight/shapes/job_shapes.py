@@ -20,6 +20,7 @@ from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.loss_traits import by_token, of_tokens
 from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.loading import model_spec
+from pttrainer.models.lora.adapters import check_peft
 from pttrainer.models.parameters import Weights, value_head
 from pttrainer.models.weights.hf_names import Path
 from pttrainer.preflight.shapes import device_bytes
@@ -163,6 +164,8 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
     )
     logical_axes.check_batch(training.batch_size, training.micro_batch_size, shapes.row_shards)
     logical_axes.check_experts(shapes.axis("expert"), None if config.experts is None else config.experts.count)
+    if spec.export.format == "peft":
+        check_peft(config, structure.adapters, "spec.export.format: peft")
     return shapes
 
 

@@ -102,7 +102,8 @@ def plan_of(of: JobShapes) -> Plan:
         for structure in (_deep(of).structure, draft)
         if structure is not None
     )
-    most = rollout.slots or buckets.rows_within(each * (length + guessed), math.prod(of.shape), cache)
+    of_states = buckets.state_bytes(_deep(of).structure)
+    most = rollout.slots or buckets.rows_within(each * (length + guessed) + of_states, math.prod(of.shape), cache)
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
     prompt = max(length - rollout.max_new_tokens, 1)
@@ -137,8 +138,9 @@ def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -
     Rows and key heads are split if all parts are equal (`decode_loop`). filled: padded like in pages.
     """
     here = rows // of.row_shards if rows % of.row_shards == 0 else rows
-    tensor, heads = of.axis("tensor"), of.config.kv_heads
-    return here * slots * buckets.token_bytes(of.structure, filled=filled) // (tensor if heads % tensor == 0 else 1)
+    tensor, heads = of.axis("tensor"), max(group.config.cached[0] for group in of.config.groups)
+    of_slots = slots * buckets.token_bytes(of.structure, filled=filled) // (tensor if heads % tensor == 0 else 1)
+    return here * (of_slots + buckets.state_bytes(of.structure))
 
 
 def rows_bytes(of: JobShapes, rows: int, slots: int) -> int:
@@ -159,7 +161,9 @@ def is_paged(of: JobShapes, rows: int) -> bool:
     bfloat16.
     """
     config, tensor = of.config, of.axis("tensor")
-    if not _is_tpu(of) or isinstance(config.window, Chunk) or config.sinks or config.head_dim > LANES or ahead(of.spec):
+    if not _is_tpu(of) or not config.is_pageable or isinstance(config.window, Chunk) or config.sinks:
+        return False
+    if config.head_dim > LANES or ahead(of.spec):
         return False
     pairs, odd = divmod(config.kv_heads, tensor)
     is_even = not (odd or rows % of.row_shards or config.heads % tensor)

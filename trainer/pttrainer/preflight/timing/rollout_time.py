@@ -92,9 +92,9 @@ def _prefill(of: JobShapes, plan: Plan, weights: int, traffic: Sequence[Traffic]
     """Return the prefill of one pool. With fewer prompts than row slots, some of the chips wait."""
     config, tokens = of.config, plan.pool * plan.prompt_tokens
     pairs = plan.prompt_tokens * (plan.prompt_tokens + 1) / 2
-    scores = 4.0 * config.heads * config.head_dim * config.layers * plan.pool * pairs
+    scores = 2.0 * flops.score_numbers(config) * plan.pool * pairs
     idle = max(1.0, of.row_shards / plan.pool)
-    total = idle * (2.0 * tokens * flops.stack_weights(config) + scores)
+    total = idle * (2.0 * tokens * (flops.stack_weights(config) + flops.state_numbers(config)) + scores)
     hbm = plan.pieces * weights + rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots)
     return roofline(of.sampling_slice, total, hbm, traffic)
 
@@ -103,8 +103,8 @@ def _token(of: JobShapes, plan: Plan, slots: float, weights: int, traffic: Seque
     """Return the time of one token of all rows."""
     config, rows = of.config, plan.rows
     context = plan.prompt_tokens + slots
-    weighed = flops.stack_weights(config) + config.vocab_size * config.d_model
-    scores = 4.0 * config.heads * config.head_dim * config.layers * context
+    weighed = flops.stack_weights(config) + flops.state_numbers(config) + config.vocab_size * config.d_model
+    scores = 2.0 * flops.score_numbers(config) * context
     cache = rollout_shapes.prompts_bytes(of, plan) + rollout_shapes.rows_bytes(of, rows, 1) * slots
     idle = max(1.0, of.row_shards / rows)
     return roofline(of.sampling_slice, idle * rows * (2.0 * weighed + scores), weights + cache, traffic)

@@ -64,10 +64,21 @@ def fewer_rows(rows: int, shards: int) -> int:
 
 def token_bytes(model: ModelStructure, *, filled: bool = False) -> int:
     """Return the bytes of one token's keys and values, all layers. filled: in TPU pages (`head_size`)."""
-    config = model.config
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
-    size = head_size(config.head_dim) if filled else config.head_dim
-    return 2 * config.layers * config.kv_heads * size * bytes_each
+    numbers = 0
+    for group in model.config.groups:
+        heads, *sizes = group.config.cached
+        numbers += group.config.layers * heads * sum(head_size(size) if filled else size for size in sizes)
+    return numbers * bytes_each
+
+
+def state_bytes(model: ModelStructure) -> int:
+    """Return the bytes of one row's states, all layers, however many tokens it has."""
+    each, total = 2 if model.compute_dtype == "bfloat16" else 4, 0
+    for group in model.config.groups:
+        if (of := group.config.delta) is not None:
+            total += group.config.layers * (4 * of.state_size + each * (of.width - 1) * of.channels)
+    return total
 
 
 def prefill_piece(prompts: int, slots: int) -> int:

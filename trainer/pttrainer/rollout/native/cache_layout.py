@@ -4,6 +4,7 @@ The choice is made when rows begin (`shared`, `idle`), from what is computed and
 cache that they are given.
 """
 
+import jax
 from jax import Array
 
 from pttrainer.models import Model
@@ -48,6 +49,8 @@ def _is_paged(model: Model, prompts: KVCache, samples: int) -> bool:
     if isinstance(model.config.window, Chunk):
         return False  # the kernel knows windows that slide
     rows = prompts.positions_BS.shape[0] * samples
+    if not model.config.is_pageable:
+        return False
     return paged_kernel.is_supported(flash_kernels.model_problem(model.config, rows, 1, model.compute_dtype))
 
 
@@ -78,11 +81,12 @@ def with_shardings(cache: Cache) -> Cache:
     if isinstance(cache, PagedCache):
         return cache
 
-    def of_layer(layer: kv.LayerKV) -> kv.LayerKV:
-        return kv.LayerKV(*(sharding.constrain_fitting(x, ("batch", "kv_heads", None, None)) for x in layer))
+    def one(x: Array) -> Array:
+        heads = ("kv_heads", None, None) if x.ndim == 4 else (None, None)  # of a convolution's inputs, there are none
+        return sharding.constrain_fitting(x, ("batch", *heads))
 
-    cache = cache._replace(layers=tuple(of_layer(layer) for layer in cache.layers))
+    cache = cache._replace(layers=jax.tree.map(one, cache.layers))
     if cache.prompt is not None:
-        prompts = tuple(of_layer(layer) for layer in cache.prompt.layers)
+        prompts = jax.tree.map(one, cache.prompt.layers)
         cache = cache._replace(prompt=cache.prompt._replace(layers=prompts))
     return cache

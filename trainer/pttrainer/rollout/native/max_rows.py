@@ -16,7 +16,7 @@ def memory() -> int | None:
 
 def rows_that_fit(model: ModelStructure, tokens: int, draft: ModelStructure | None = None) -> int:
     """Return the rows of this length whose keys and values, and a draft model's, fit on all devices together."""
-    per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens
+    per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens + buckets.state_bytes(model)
     limit = memory()
     per_device = CACHE_BYTES if limit is None else int(limit * CACHE_SHARE)
     is_shared_memory = jax.default_backend() == "cpu"

@@ -13,7 +13,7 @@ from ptapi.spec import DraftModel
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model
 from pttrainer.models.loading.model_loader import load_params
-from pttrainer.models.loading.model_spec import DRAFT_URI, draft_of
+from pttrainer.models.loading.model_spec import DRAFT_URI, check_state, draft_of
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.native.native_engine import decoding_shardings
 from pttrainer.rollout.speculative.draft_model import Draft
@@ -27,6 +27,7 @@ def speculation(context: Context, mesh: Mesh) -> Speculation | None:
     spec = context.spec.rollout.speculative
     if spec is None:
         return None
+    check_state("spec.rollout.speculative", context.model.config)
     if spec.ngram is not None:
         return Speculation(Ngram(spec.ngram.tokens, spec.ngram.longest))
     assert spec.draft is not None

@@ -29,6 +29,7 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "embed": ("fsdp", "expert"),
     "heads": "tensor",
     "kv_heads": "tensor",
+    "latent": None,
     "mlp": "tensor",
     "expert": "expert",
     "expert_embed": "fsdp",
@@ -37,8 +38,9 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "sequence_batch": ("sequence", *BATCH_AXES),
 }
 """`expert_embed` is the `embed` axis of an expert's matrices: an array cannot be split twice by the same mesh axis.
-`low_rank` is the side of an adapter's matrix that is not a model axis, so any mesh axis may split it. `sequence_batch`:
-rows cut into their pieces over `sequence`, with each piece as a row of its own."""
+`latent` is the short side of a matrix to a latent vector, which every device needs whole. `low_rank` is the side of
+an adapter's matrix that is not a model axis, so any mesh axis may split it. `sequence_batch`: rows cut into their
+pieces over `sequence`, with each piece as a row of its own."""
 
 
 def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> Shape:

@@ -73,8 +73,8 @@ def _previous_job(job: PostTrainJob, place: Place, at: RunProgress) -> tuple[Pos
         problem = f"{run_directory.SPEC if content is None else run_directory.LINEAGE} is not there"
     except SpecError as error:
         problem = f"{run_directory.SPEC} cannot be read: {error.findings[0]}"
-    except ValueError as error:
-        problem = f"{run_directory.LINEAGE} cannot be read: {error}"
+    except run_files.UnreadableLineage as error:
+        problem = f"{run_directory.LINEAGE} cannot be read: {error.reason}"
     raise ConfigError(
         f"{place.uri}: holds a run at step {at.step}, and its original job is unknown: {problem}; "
         f"accepted: an unmodified run directory; {_hint(job, place, at, [])}"

@@ -148,17 +148,21 @@ def read_lineage(place: Place) -> dict[str, Any]:
     try:
         lineage = {} if content is None else json_text.loads(content)
     except ValueError as error:
-        raise _unreadable(place, str(error)) from error
+        raise UnreadableLineage(place, str(error)) from error
     if not isinstance(lineage, dict):
-        raise _unreadable(place, "is not an object")
+        raise UnreadableLineage(place, "is not an object")
     return lineage
 
 
-def _unreadable(place: Place, reason: str) -> ConfigError:
-    return ConfigError(
-        f"{place.uri}/{run_directory.LINEAGE}: {reason}; accepted: what an earlier attempt of the run wrote; hint: "
-        "restore the file, or run the job under another name"
-    )
+class UnreadableLineage(ConfigError):
+    """The lineage of an earlier attempt is no JSON object."""
+
+    def __init__(self, place: Place, reason: str) -> None:
+        super().__init__(
+            f"{place.uri}/{run_directory.LINEAGE}: {reason}; accepted: what an earlier attempt of the run wrote; hint: "
+            "restore the file, or run the job under another name"
+        )
+        self.reason = reason
 
 
 def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:

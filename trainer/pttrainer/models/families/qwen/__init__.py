@@ -1,1 +1,1 @@
-"""Qwen: 2, 2.5, 3, and 3 with experts."""
+"""Qwen: 2, 2.5, 3, 3 with experts, Next, and 3.5."""

@@ -44,7 +44,17 @@ def write(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def read_experts(fields: Fields, *, per_token: int, count: int, d_ff: int, shared: int) -> Experts:
+def read_experts(
+    fields: Fields,
+    *,
+    per_token: int,
+    count: int,
+    d_ff: int,
+    shared: int,
+    groups: int = 1,
+    groups_used: int = 1,
+    scale: float = 1.0,
+) -> Experts:
     """Return experts in DeepSeek's keys, which GLM shares; named parameters are the family's defaults."""
     size = fields.integer("moe_intermediate_size", d_ff)
     return Experts(
@@ -54,9 +64,9 @@ def read_experts(fields: Fields, *, per_token: int, count: int, d_ff: int, share
         normalised=fields.flag("norm_topk_prob", True),
         sigmoid=True,
         corrected=True,
-        groups=fields.integer("n_group", 1),
-        groups_used=fields.integer("topk_group", 1),
-        scale=fields.number("routed_scaling_factor", 1.0),
+        groups=fields.integer("n_group", groups),
+        groups_used=fields.integer("topk_group", groups_used),
+        scale=fields.number("routed_scaling_factor", scale),
         shared_d_ff=size * fields.integer("n_shared_experts", shared),
     )
 

@@ -1,0 +1,1 @@
+"""DeepSeek, and the families that route like it."""

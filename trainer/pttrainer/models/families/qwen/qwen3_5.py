@@ -1,0 +1,41 @@
+"""Qwen 3.5, text only, dense and with experts: the layers of Qwen3-Next, with the delta rule's matrices apart.
+
+Files of the multimodal models nest the text part in `text_config`; images are left out, and the export is a text model.
+"""
+
+from typing import Any
+
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.families import image_models
+from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.qwen import qwen3_next
+
+FAMILY = "qwen3_5_text"
+FAMILY_WITH_EXPERTS = "qwen3_5_moe_text"
+FAMILIES = (FAMILY, FAMILY_WITH_EXPERTS)
+ARCHITECTURES = {FAMILY: "Qwen3_5ForCausalLM", FAMILY_WITH_EXPERTS: "Qwen3_5MoeForCausalLM"}
+
+
+def read(fields: Fields) -> ModelConfig:
+    """Return the config in the `config.json` of a dense model."""
+    return ModelConfig(family=FAMILY, **qwen3_next.read_layers(fields, vocab_size=248_320, kv_heads=4, by_head=False))
+
+
+def read_with_experts(fields: Fields) -> ModelConfig:
+    """Return the config in the `config.json` of a model with experts."""
+    common = qwen3_next.read_layers(fields, vocab_size=248_320, kv_heads=2, by_head=False)
+    experts = qwen3_next.read_experts(fields, fields.integer("num_experts", 256), 8, normalised=True)
+    return ModelConfig(family=FAMILY_WITH_EXPERTS, **common, experts=experts)
+
+
+def read_with_images(fields: Fields) -> ModelConfig:
+    """Return the text part of a multimodal config."""
+    reader = read_with_experts if fields.value("model_type") == "qwen3_5_moe" else read
+    unused = ("video_token_id", "vision_start_token_id", "vision_end_token_id")
+    return image_models.text_part(fields, lambda _: reader, 248_056, unused)
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """Return the `config.json` of this model."""
+    written = qwen3_next.write_layers(config, ARCHITECTURES[config.family])
+    return written if config.experts is None else {**written, **qwen3_next.write_experts(config.experts)}
