@@ -31,6 +31,7 @@ ELSEWHERE = {
     "native_rollout.py": "benchmarks/rollout.py",
     "preflight_times.py": "Makefile",  # asks the TPU compiler
     "tpu_programs.py": "Makefile",  # as above
+    "maxtext_program.py": "benchmarks/tpu_programs.py",
 }
 
 
