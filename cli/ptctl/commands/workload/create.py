@@ -109,7 +109,7 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
     if dry_run == "client":
         _report(app, job, form, "created (client dry run)")
     else:
-        _submit(app, target, job, form, dry=dry_run == "server")
+        submit(app, target, job, form, dry=dry_run == "server")
 
 
 def _job(app: App, filename: str | None, flags: dict[str, Any]) -> Manifest:
@@ -131,7 +131,8 @@ def _job(app: App, filename: str | None, flags: dict[str, Any]) -> Manifest:
     return job
 
 
-def _submit(app: App, target: Target, job: Manifest, form: str | None, *, dry: bool) -> None:
+def submit(app: App, target: Target, job: Manifest, form: str | None, *, dry: bool = False) -> None:
+    """Create a job that was checked, and print what to type next."""
     from ptctl.errors import CliError
     from ptkube.errors import AlreadyExists
     from ptkube.resources import POSTTRAINJOBS
