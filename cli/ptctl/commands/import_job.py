@@ -24,7 +24,10 @@ echo 'xpk workload create --workload w --tpu-type v6e-16 …' | ptctl import -
 ptctl import --command 'python3 -m maxtext.trainers.post_train.rl.train_rl model_name=llama3.1-8b …' \\
     --set metadata.name=llama-rl --set accelerator.type=v6e-16 --set image=gcr.io/my-project/maxtext
 
-# the same, and create it
+# from the cluster
+kubectl get jobset my-run -o yaml | ptctl import -
+
+# create the jobs instead of printing them
 ptctl import run_rl.sh --apply
 """
 
@@ -47,10 +50,11 @@ def import_job(
     assignments: tuple[str, ...],
     is_applied: bool,
 ) -> None:
-    """Turn XPK's command lines into jobs.
+    """Turn XPK's and gcluster's command lines into jobs.
 
-    Reads shell scripts of `xpk workload create` (nothing is run) and commands of MaxText, and prints a job for each,
-    with a comment for every word that has no counterpart. Exit code 2 if something is left to fill in.
+    Reads shell scripts of `xpk workload create` and `gcluster job submit` (nothing is run), YAML of PathwaysJobs and
+    JobSets, and commands of MaxText. Prints a job for each, with a comment for every word that has no counterpart.
+    Exit code 2 if something is left to fill in.
     """
     from ptctl.importers.report import finished, refuse_missing, secret_commands
     from ptctl.importers.text import document

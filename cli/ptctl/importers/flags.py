@@ -13,6 +13,13 @@ from ptctl.jobs.from_flags import apply_flags
 from ptctl.ui.xpk_flags import CREATE
 
 _UNKNOWN = "unknown to ptctl: look it up in its tool's own help, and set the field that does it with --set"
+_OF_PATHWAYS = {
+    "JAX_PLATFORMS": ("proxy",),
+    "JAX_BACKEND_TARGET": ("grpc://127.0.0.1:29000", "grpc://localhost:29000", "grpc://$(PATHWAYS_HEAD):29000"),
+    "ENABLE_PATHWAYS_PERSISTENCE": ("1",),
+    "XCLOUD_ENVIRONMENT": ("GCP",),
+}
+"""Variables that the operator sets, with the values that say the same."""
 _NUMBERS = ("num_slices", "max_restarts", "elastic_slices")
 _SECONDS = ("ttl_seconds_after_finished", "termination_grace_period_seconds")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -116,7 +123,9 @@ def put_environment(draft: Draft, variables: Mapping[str, str]) -> None:
     """Write environment variables, the secret ones as references."""
     for name, value in variables.items():
         references = [one for one in unknown(value) if is_secret(one)]
-        if is_secret(name) and not value:
+        if draft.get("spec.pathways.enabled") and value in _OF_PATHWAYS.get(name, ()):
+            draft.note(f"{name}={as_text(value)}", "every Pathways job has it")
+        elif is_secret(name) and not value:
             draft.note(f"{name}=''", "an empty secret: none is used")
         elif is_secret(name) or references or without_secrets(value)[1]:
             draft.secret(name)

@@ -22,7 +22,6 @@ _MODULES = {
     r"|MaxText[./]sft_trainer)(\.py)?",
 }
 _CONFIGS = {"rl": "rl.yml", "sft": "sft.yml"}
-_OF_PATHWAYS = {"JAX_PLATFORMS": "proxy", "ENABLE_PATHWAYS_PERSISTENCE": "1"}
 _RL = {
     "loss_algo": "grpo", "num_generations": "2", "num_iterations": "1", "grpo_beta": "0.08", "grpo_epsilon": "0.2",
     "num_batches": "4", "batch_size": "1", "train_micro_batch_size": "-1", "max_target_length": "1024",
@@ -83,7 +82,7 @@ def _without_env(command: Command, environment: dict[str, str]) -> tuple[str, ..
 def put(draft: Draft, program: Program) -> None:
     """Write the program into a draft. Raises InputError for words that a job cannot hold."""
     words = _words(draft, program)
-    _put_environment(draft, program.environment)
+    put_environment(draft, program.environment)
     _put_names(draft, words, program)
     known = {**_DEFAULTS[program.kind]}
     for key in [key for key in words if key in known]:
@@ -109,15 +108,6 @@ def _words(draft: Draft, program: Program) -> dict[str, str]:
         else:
             raise InputError(f"{as_text(word)}: accepted: key=value, or {_CONFIGS[program.kind]}")
     return words
-
-
-def _put_environment(draft: Draft, environment: Mapping[str, str]) -> None:
-    kept = dict(environment)
-    for name, value in environment.items():
-        if draft.get("spec.pathways.enabled") and (value == _OF_PATHWAYS.get(name) or name == "JAX_BACKEND_TARGET"):
-            draft.note(f"{name}={as_text(value)}", "every Pathways job has it")
-            del kept[name]
-    put_environment(draft, kept)
 
 
 def _put_names(draft: Draft, words: dict[str, str], program: Program) -> None:

@@ -1,5 +1,6 @@
 """The command that a workload runs: MaxText's post-training where it is one, and else any command in its image."""
 
+import shlex
 from copy import deepcopy
 
 from ptctl.errors import InputError
@@ -15,7 +16,7 @@ _STANDS = "stands for what the command does, which posttrain cannot read: the co
 _NO_PROGRAM = "stands for a program of your own, which connects to Pathways from elsewhere"
 
 
-def put_program(draft: Draft, command: str | None) -> None:
+def put_program(draft: Draft, command: str | None, shell: tuple[str, ...] = ("bash", "-c")) -> None:
     """Write `--command` into a draft."""
     if command is None:
         draft.put("spec.algorithm", {"sft": {}}, "--command")
@@ -24,23 +25,32 @@ def put_program(draft: Draft, command: str | None) -> None:
         return None
     program = maxtext.program_of(command)
     if program is None:
-        return put_container(draft, command)
+        return put_container(draft, command, shell)
     attempt = deepcopy(draft)
     try:
         maxtext.put(attempt, program)
         check(attempt.filled(examples=True), "as runtime.maxtext")
     except InputError as error:
         draft.note("runtime.container", "MaxText runs as a plain command, because " + error.message)
-        put_container(draft, command)
+        put_container(draft, command, shell)
     else:
         draft.job, draft.notes, draft.secrets = attempt.job, attempt.notes, attempt.secrets
 
 
-def put_container(draft: Draft, command: str) -> None:
+def put_container(draft: Draft, command: str, shell: tuple[str, ...] = ("bash", "-c")) -> None:
     """Run a command in the job's image, by bash as XPK and gcluster do."""
     text, secrets = without_secrets(as_text(command))
     for name in secrets:
         draft.secret(name)
-    draft.put("spec.runtime", {"container": {"command": ["bash", "-c", text.strip()]}}, "--command")
+    draft.put("spec.runtime", {"container": {"command": [*shell, text.strip()]}}, "--command")
     draft.put("spec.algorithm", {"sft": {}}, "--command")
     draft.note(_ALGORITHM, _STANDS)
+
+
+def put_words(draft: Draft, words: list[str]) -> None:
+    """Run words without a shell; a secret among them needs one, which reads it from its variable."""
+    if without_secrets(shlex.join(words))[1]:
+        return put_container(draft, shlex.join(words))
+    draft.put("spec.runtime", {"container": {"command": words[:1], "args": words[1:]}}, "command")
+    draft.put("spec.algorithm", {"sft": {}}, "command")
+    return draft.note(_ALGORITHM, _STANDS)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ptctl.errors import InputError
-from ptctl.importers import xpk
+from ptctl.importers import documents, gcluster, xpk
 from ptctl.importers.command_line import Command, parse, unknown
 from ptctl.importers.draft import Draft
 from ptctl.importers.program import put_program
@@ -12,16 +12,18 @@ from ptctl.jobs.set_field import assign
 
 _IGNORED = ("set", "echo", "printf", "export", "true", "exit", ":", "[", "[[", "test", "read", "sleep", "done", "fi")
 """Shell words that create nothing."""
-_SOURCES = (xpk,)
+_SOURCES = (xpk, gcluster)
 
 
 def drafts(text: str, where: str, variables: Mapping[str, str]) -> list[Draft]:
-    """Return the jobs of a script. Raises InputError if there is none."""
+    """Return the jobs of a script or of YAML documents. Raises InputError if there is none."""
+    if documents.is_document(text):
+        return documents.drafts(text, where)
     script = parse(text, variables)
     jobs = [(command, source) for command in script.commands for source in _SOURCES if source.is_submit(command)]
     if not jobs:
-        names = "`xpk workload create`"
-        raise InputError(f"{where}: no job in it; accepted: a script with {names}")
+        accepted = "a script with `xpk workload create` or `gcluster job submit`, or YAML of a PathwaysJob or JobSet"
+        raise InputError(f"{where}: no job in it; accepted: {accepted}")
     _refuse_unknown([command for command, _ in jobs], where)
     made = [source.draft_of(command) for command, source in jobs]
     for (command, _), draft in zip(jobs, made, strict=True):

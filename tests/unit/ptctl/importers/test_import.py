@@ -31,6 +31,11 @@ xpk() { tool xpk "$@"; }
 gcluster() { tool gcluster "$@"; }
 """
 """What stands for the tools in bash: it prints the words that they get."""
+EQUIVALENT = {
+    "1h": "3600", "90s": "90", "flex-start": "flexStart", "on-demand": "onDemand", "ct5p-hightpu-4t": "v5p-128",
+    "ct6e-standard-4t": "v6e-16", "ct5lp-hightpu-4t": "v5litepod-32", "tpu7x-standard-4t": "tpu7x-128",
+}  # fmt: skip
+"""Words of the cases that become another word."""
 Invoke = Callable[..., Any]
 
 
@@ -77,6 +82,10 @@ def test_every_case_becomes_exactly_its_manifest(
             load_job(document)
 
 
+def test_there_are_a_hundred_cases() -> None:
+    assert len(IDS) == len(set(IDS)) >= 100
+
+
 def outcomes() -> Iterator[tuple[str, str]]:
     for _, _, source, expected in ALL:
         if "\nspec:" in expected and source.startswith(("xpk ", "gcluster ")):
@@ -90,8 +99,8 @@ def test_no_flag_of_a_command_line_is_dropped(source: str, expected: str) -> Non
     for word in command.words:
         flag, sign, value = word.partition("=")
         if flag.startswith("-") and flag != "--command" and sign and not any(secret in word for secret in SECRETS):
-            text = as_text(value)
-            assert text.split()[0].split("=")[-1].strip("'\"") in expected or flag in expected, word
+            text = as_text(value).partition(" ")[0].partition("=")[2] or as_text(value)
+            assert EQUIVALENT.get(text, text).strip("'\"") in expected or flag in expected, word
 
 
 @pytest.mark.parametrize(("source", "expected"), list(outcomes()))
@@ -138,8 +147,8 @@ def same(theirs: str, ours: str) -> bool:
 
 
 def maxtext_cases() -> Iterator[tuple[str, str, str]]:
-    for _, name, source, expected in ALL:
-        if expected.startswith("0") and "    maxtext:" in expected:
+    for file, name, source, expected in ALL:
+        if file.stem != "kubernetes" and expected.startswith("0") and "    maxtext:" in expected:
             yield name, source, expected.partition("\n")[2].partition("--- stderr")[0]
 
 
