@@ -68,8 +68,8 @@ class Checkpoint:
         if unscaled or misshapen:
             name = (unscaled + misshapen)[0]
             raise ConfigError(
-                f"{self.display_name}: {name}: 8-bit floats need {name}{SCALES}, a number for each block of {FLOAT8_BLOCK} x "
-                f"{FLOAT8_BLOCK}; accepted: these, or weights in bfloat16, float16 or float32"
+                f"{self.display_name}: {name}: 8-bit floats need {name}{SCALES}, a number for each block of "
+                f"{FLOAT8_BLOCK} x {FLOAT8_BLOCK}; accepted: these, or weights in bfloat16, float16 or float32"
             )
 
 
