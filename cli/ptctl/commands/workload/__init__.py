@@ -3,6 +3,7 @@
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup
+from ptctl.ui.xpk_commands import WORKLOAD
 
 _SUBMIT = "Submit"
 _INSPECT = "Inspect"
@@ -37,20 +38,6 @@ COMMANDS = {
     "delete": Lazy("ptctl.commands.workload.delete:delete", "Delete jobs and keep their run directories.", _CHANGE),
 }
 
-MOVED = {
-    "create-pathways": "`ptctl workload create … --set pathways.enabled=true`",
-    "submit": "`ptctl workload create`",
-    "apply": "`ptctl workload create -f job.yaml`",
-    "cancel": "`ptctl workload suspend NAME` keeps the job; `ptctl workload delete NAME` removes it",
-    "stop": "`ptctl workload suspend NAME`",
-    "status": "`ptctl workload describe NAME`",
-    "ls": "`ptctl workload list`",
-    "rm": "`ptctl workload delete NAME`",
-    "log": "`ptctl workload logs NAME`",
-    "validate": "`ptctl validate -f job.yaml`",
-    "train": "`ptctl train -f job.yaml`",
-}
-
 _EXAMPLES = """
 ptctl workload create -f job.yaml
 ptctl workload list -A
@@ -59,6 +46,6 @@ ptctl workload logs llama-gsm8k -f
 """
 
 
-@click.group("workload", cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
+@click.group("workload", cls=LazyGroup, table=COMMANDS, moved=WORKLOAD, examples=_EXAMPLES)
 def workload() -> None:
     """Create, watch and delete jobs in a cluster."""
