@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from posttrain import card
 from posttrain.errors import Error, JobFailed, NotFound, TimedOut, translated
-from posttrain.rows import Rows
+from posttrain.rows import Row, Rows
 from ptapi.run_directory import EXPORT, METRICS
 from ptctl.jobs.view import JobView, view
 from ptctl.runs import directory
@@ -100,6 +101,23 @@ class Run:
             f"`ptctl workload describe {self.name} -n {self.namespace}` shows what it waits for",
         )
 
+    async def wait_async(
+        self, timeout: float | None = None, on_change: Callable[[JobView], object] | None = None
+    ) -> JobView:
+        """Wait as `wait` does, in a thread with a connection of its own; a cancelled await ends both.
+
+        `on_change` is called in that thread.
+        """
+        import asyncio
+
+        from ptkube.client import Kube
+
+        kube = Kube(self._kube.access)
+        try:
+            return await asyncio.to_thread(Run(kube, self._job.raw).wait, timeout, on_change)
+        finally:
+            kube.close()
+
     def logs(self, follow: bool = False, *, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
         """Yield the trainer's lines; with `follow` as they are written, through restarts, until the job ends."""
         from ptctl.runs.log_stream import followed, written
@@ -158,6 +176,14 @@ class Run:
         job = self._job
         return " ".join(filter(None, (f"<Run {job.name}: {job.algorithm}, {job.phase}", job.progress))) + ">"
 
+    def _repr_html_(self) -> str:
+        """Return the card that a notebook shows: the state now, and what of the run directory is on this machine."""
+        try:
+            job, note = self.status, ""
+        except Error as error:
+            job, note = self._job, str(error)
+        return card.run_card(job, Rows(_local_metrics(job)), directory.newest_sample(job.run_uri), note)
+
     def _suspend(self, suspend: bool) -> None:
         from ptctl.jobs.suspension import write_suspend
 
@@ -178,6 +204,15 @@ class Runs(list[Run]):
 
     def __repr__(self) -> str:
         return "[" + ",\n ".join(map(repr, self)) + "]"
+
+    def _repr_html_(self) -> str:
+        return card.run_table([run._job for run in self])
+
+
+def _local_metrics(job: JobView) -> list[Row]:
+    """Return the metrics of a run directory on this machine; none of another, which a picture is not worth reading."""
+    is_local = job.run_uri.startswith("file://")
+    return directory.metrics(directory.local_path(job.run_uri, METRICS)) if is_local else []
 
 
 def _from(state: JobView, changes: Iterator[JobView | None]) -> Iterator[JobView | None]:

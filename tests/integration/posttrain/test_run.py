@@ -1,5 +1,6 @@
 """A run from Python: the guide's own code as a real job, then what jobs that stand still can show."""
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable
@@ -47,6 +48,8 @@ def test_every_code_block_of_the_guide_runs(
     assert {"step", "prompt", "completion", "reward"} <= set(names["best"])
     assert names["result"].model == f"{tmp_path.as_uri()}/runs/first-from-python/export"
     assert [row["step"] for row in names["result"].evaluation][-1] == 2
+    for words in ("<polyline", "step 2/2", "sample of step 2"):
+        assert words in names["card"]
     assert (tmp_path / "runs" / "first-from-python" / "export" / "model.safetensors").is_file()
     with pytest.raises(posttrain.NotFound, match="does not exist any more"):
         _ = names["run"].status
@@ -96,6 +99,25 @@ def test_a_wait_ends_with_its_timeout_and_with_the_deletion_of_the_job(client: p
     with pytest.raises(posttrain.NotFound, match="was deleted during the wait"):
         run.wait(timeout=600, on_change=lambda status: watched.set())
     deletion.join()
+
+
+def test_an_await_that_is_cancelled_ends_its_thread_and_the_client_goes_on(client: posttrain.Client, job: Make) -> None:
+    run, watched = client.submit(job()), threading.Event()
+
+    async def cancel_a_wait() -> None:
+        waiting = asyncio.create_task(run.wait_async(on_change=lambda status: watched.set()))
+        await asyncio.to_thread(watched.wait, 60)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(posttrain.TimedOut):
+            await run.wait_async(timeout=0)
+
+    asyncio.run(cancel_a_wait())  # joins the threads
+    assert "<b>a</b> sft on cpu-1" in run._repr_html_()
+    assert "<td>a</td>" in client.list()._repr_html_()
+    run.delete(timeout=60)
+    assert "does not exist any more" in run._repr_html_()
 
 
 def test_a_run_is_not_that_of_a_job_made_anew_under_its_name(client: posttrain.Client, job: Make) -> None:
