@@ -31,7 +31,7 @@ from ptapi.text.messages import accepted
 from ptapi.validation import RULES
 from ptapi.validation.rule import Rule
 from ptapi.validation.rules.unsupported import RULES as UNSUPPORTED
-from ptctl.ui import xpk_flags
+from ptctl.ui import xpk_commands, xpk_flags
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
 DEVICES = (
@@ -149,9 +149,8 @@ def _compiler_flags() -> list[str]:
 
 def foreign_flags_page() -> str:
     intro = (
-        "Flags of `xpk workload`, `xpk cluster` and `gcluster job` that `ptctl workload` and `ptctl cluster` refuse, "
-        "with what they say. Others are their own: `ptctl workload create --help`. How jobs move: "
-        "[the guide](../guides/from-xpk.md)."
+        "Flags and commands of `xpk` and `gcluster` that `ptctl` refuses, with what it says. Others are its own: "
+        "`ptctl workload create --help`. How jobs move: [the guide](../guides/from-xpk.md)."
     )
     verbs = (
         ("every verb", xpk_flags.CLUSTER),
@@ -161,7 +160,7 @@ def foreign_flags_page() -> str:
         ("cluster create", xpk_flags.CLUSTER_CREATE),
         ("cluster list, describe, delete, credentials", xpk_flags.CLUSTER_OTHERS),
     )
-    parts = [HEAD, "# Flags of XPK and gcluster", intro]
+    parts = [HEAD, "# Flags and commands of XPK and gcluster", intro]
     for verb, flags in verbs:
         rows = (
             (f"`{flag}`", text)
@@ -169,7 +168,9 @@ def foreign_flags_page() -> str:
             if flags is xpk_flags.CLUSTER or xpk_flags.CLUSTER.get(flag) != text
         )
         parts += [f"## {verb}", _table(("Flag", "Use"), rows)]
-    return _page(parts)
+    groups = (("", xpk_commands.ROOT), ("workload ", xpk_commands.WORKLOAD), ("cluster ", xpk_commands.CLUSTER))
+    commands = ((f"`{group}{words}`", text) for group, answers in groups for words, text in answers.items())
+    return _page([*parts, "## Commands", _table(("Command", "Use"), commands)])
 
 
 def _speeds(hbm: int, peak: float) -> str:

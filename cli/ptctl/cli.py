@@ -3,6 +3,7 @@
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup
+from ptctl.ui.xpk_commands import ROOT
 
 _JOBS = "Jobs"
 _CLUSTERS = "Clusters"
@@ -27,24 +28,6 @@ COMMANDS = {
     "version": Lazy("ptctl.commands.version:version", "Print the version.", _OTHER),
 }
 
-MOVED = {
-    "storage": "add `volumes` to the job file and submit it with `ptctl workload create -f`",
-    "inspector": "`ptctl cluster doctor` examines the cluster; `ptctl workload describe NAME` shows all about a job",
-    "info": "`ptctl cluster quota` shows Kueue's quota, `ptctl cluster queue` who waits",
-    "config": "the cluster and namespace come from kubeconfig: `kubectl config set-context --current --namespace NS`",
-    "job": "use the verbs of `ptctl workload`",
-    "jobs": "`ptctl workload list`",
-    "run": "`ptctl workload create`, or `ptctl train -f job.yaml` without a cluster",
-    "logs": "`ptctl workload logs NAME`",
-    "get": "`ptctl workload get`",
-    "apply": "`ptctl workload create -f job.yaml`",
-    "up": "`ptctl local up`",
-    "down": "`ptctl local down`",
-    "help": "`ptctl --help`, `ptctl workload create --help`",
-    "doctor": "`ptctl cluster doctor`, and `ptctl cluster doctor JOB` for one job",
-}
-"""Command names of XPK, gcluster and kubectl, and what to use here instead."""
-
 _EXAMPLES = """
 ptctl demo                                  # everything, on this machine, in minutes
 ptctl workload create -f job.yaml           # submit a job
@@ -62,7 +45,7 @@ def _version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
+@click.group(cls=LazyGroup, table=COMMANDS, moved=ROOT, examples=_EXAMPLES)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Same as `ptctl version`."
 )
@@ -71,4 +54,6 @@ def root() -> None:
 
     Exit codes: 0 ok, 1 the job or the call failed, 2 invalid command line or job, 3 not found, 4 not authorised,
     124 timed out, 130 interrupted.
+
+    Commands of XPK and gcluster (storage attach, job submit) are answered with what to type here.
     """

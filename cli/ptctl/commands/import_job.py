@@ -85,7 +85,7 @@ def _drafts(
 
 
 def _create(app: App, target: Target, drafts: list[Draft]) -> None:
-    from ptctl.commands.workload.create import submit
+    from ptctl.jobs.submission import submit
 
     for draft in drafts:
-        submit(app, target, draft.filled(examples=False), None)
+        submit(app, target, draft.filled(examples=False), None, "none", "--workload")

@@ -6,6 +6,7 @@ from datetime import datetime
 from ptapi.text.terminal import printable
 from ptctl.jobs.columns import slice_label
 from ptctl.jobs.view import JobView, part
+from ptctl.runs.event_table import job_event_rows
 from ptctl.runs.metric_table import number
 from ptctl.runs.ranks import ranks
 from ptctl.ui.duration import age, short
@@ -174,19 +175,10 @@ def _pods(pods: Sequence[Manifest], room: int | None) -> Iterator[str]:
 
 
 def _events(job: JobView, events: Sequence[Manifest], now: datetime, room: int | None) -> Iterator[str]:
-    job_events = [event for event in events if event["involvedObject"].get("uid", job.uid) == job.uid]
-    newest = sorted(job_events, key=_event_time)[-_NEWEST_EVENTS:]
-    if newest:
+    rows = job_event_rows(job, events, _NEWEST_EVENTS, now)
+    if rows:
         yield "Events:"
-        rows = [
-            (age(_event_time(e), now), e.get("type", ""), e.get("reason", ""), " ".join(e.get("message", "").split()))
-            for e in newest
-        ]
         yield from _indented(table_or_records(("AGE", "TYPE", "REASON", "MESSAGE"), rows, room))
-
-
-def _event_time(event: Manifest) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
 
 
 def _sample(sample: tuple[int, Manifest] | None) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Logs of a job: what exists now, or a stream that goes on through restarts until the job ends.
 
-One thread per rank reads its pod, one queue orders the lines as they arrive, and only the main thread prints.
+One thread per rank reads its pod, one queue orders the lines as they arrive, and only the caller yields them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from ptapi.text.terminal import PROGRESS_LINE
 from ptctl.errors import CliError, MissingError
@@ -25,54 +26,83 @@ if TYPE_CHECKING:
 
 _POLL_S = 1.0
 _END = None
-Line = tuple[Rank, str | None]
+Line = tuple[Rank, str] | None
+
+
+class Entry(NamedTuple):
+    """A line of the trainer's, with its rank where there are several; or a note about the job, such as a restart."""
+
+    text: str
+    is_note: bool = False
 
 
 def print_logs(app: App, target: Target, name: str, only_rank: int | None, tail: int | None) -> None:
     """Print what the ranks have written so far, one rank after the other, newest attempt last."""
     kube = app.connect(target)
-    job = view(fetch(kube, target, name))
-    current = _ranks(kube, job, only_rank)
-    if not current:
-        raise _no_logs_error(job, only_rank, _ranks(kube, job, None))
-    printer = _Printer(app)
-    printer.note_ranks(current)
-    for rank in current:
-        if not rank.has_started:
-            app.console.say(f"rank {rank.number} has not started: {rank.waiting_for}")
-            continue
-        for line in kube.pod_logs(rank.pod, job.namespace, container=rank.container, tail=tail):
-            printer.print(rank, line)
+    _print(app, written(kube, view(fetch(kube, target, name)), only_rank, tail))
 
 
 def follow_logs(app: App, target: Target, name: str, only_rank: int | None, tail: int | None) -> None:
     """Print the lines of all ranks as they are written, until the job has ended and everything is printed."""
     kube = app.connect(target)
-    job = view(fetch(kube, target, name))
+    _print(app, followed(kube, view(fetch(kube, target, name)), only_rank, tail))
+
+
+def written(kube: Kube, job: JobView, only_rank: int | None, tail: int | None) -> Iterator[Entry]:
+    """Yield what the ranks have written so far, one rank after the other, newest attempt last."""
+    current = _ranks(kube, job, only_rank)
+    if not current:
+        raise _no_logs_error(job, only_rank, _ranks(kube, job, None))
+    layout = _Layout()
+    layout.note_ranks(current)
+    for rank in current:
+        if not rank.has_started:
+            yield Entry(f"rank {rank.number} has not started: {rank.waiting_for}", is_note=True)
+            continue
+        for line in kube.pod_logs(rank.pod, job.namespace, container=rank.container, tail=tail):
+            yield from layout.entries(rank, line)
+
+
+def followed(kube: Kube, job: JobView, only_rank: int | None, tail: int | None) -> Iterator[Entry]:
+    """Yield the lines of all ranks as they are written, until the job has ended and everything is yielded."""
     lines: queue.Queue[Line] = queue.Queue()
-    printer, streamed, running = _Printer(app), set[tuple[str, str]](), 0
+    layout, streamed, running = _Layout(), set[tuple[str, str]](), 0
     last_message = ""
-    while True:
-        current = _ranks(kube, job, only_rank)
-        if job.is_terminal and not current and not streamed:
-            raise _no_logs_error(job, only_rank, _ranks(kube, job, None))
-        printer.note_ranks(current)
-        for rank in current:
-            if rank.has_started and rank.key not in streamed:
-                streamed.add(rank.key)
-                running += 1
-                _start_reader(kube, job.namespace, rank, lines, tail)
-        if not running:
-            last_message = _report_waiting(app, job, current, last_message)
-        running -= _print_lines(lines, printer, _POLL_S)
-        try:
-            job = view(fetch(kube, target, name))
-        except MissingError:
-            app.console.say(f"job {name!r} was deleted")
-            return
-        if job.is_terminal and not running and not _has_unread_ranks(kube, job, only_rank, streamed):
-            app.console.say(_final_line(job))
-            return
+    closed = threading.Event()
+    try:
+        while True:
+            current = _ranks(kube, job, only_rank)
+            if job.is_terminal and not current and not streamed:
+                raise _no_logs_error(job, only_rank, _ranks(kube, job, None))
+            layout.note_ranks(current)
+            for rank in current:
+                if rank.has_started and rank.key not in streamed:
+                    streamed.add(rank.key)
+                    running += 1
+                    _start_reader(kube, job.namespace, rank, lines, tail, closed)
+            if not running and (message := _waiting_message(job, current)) not in ("", last_message):
+                last_message = message
+                yield Entry(message, is_note=True)
+            for arrived in _arrivals(lines, _POLL_S):
+                if arrived is _END:
+                    running -= 1
+                else:
+                    yield from layout.entries(*arrived)
+            try:
+                job = view(fetch(kube, Target(job.namespace), job.name))
+            except MissingError:
+                yield Entry(f"job {job.name!r} was deleted", is_note=True)
+                return
+            if job.is_terminal and not running and not _has_unread_ranks(kube, job, only_rank, streamed):
+                yield Entry(_final_line(job), is_note=True)
+                return
+    finally:
+        closed.set()
+
+
+def _print(app: App, entries: Iterator[Entry]) -> None:
+    for entry in entries:
+        (app.console.say if entry.is_note else app.console.data)(entry.text)
 
 
 def _ranks(kube: Kube, job: JobView, only_rank: int | None) -> list[Rank]:
@@ -85,42 +115,39 @@ def _has_unread_ranks(kube: Kube, job: JobView, only_rank: int | None, streamed:
     return any(rank.has_started and rank.key not in streamed for rank in _ranks(kube, job, only_rank))
 
 
-def _start_reader(kube: Kube, namespace: str, rank: Rank, lines: queue.Queue[Line], tail: int | None) -> None:
+def _start_reader(
+    kube: Kube, namespace: str, rank: Rank, lines: queue.Queue[Line], tail: int | None, closed: threading.Event
+) -> None:
     def read() -> None:
         try:
             for line in kube.pod_logs(rank.pod, namespace, container=rank.container, follow=True, tail=tail):
+                if closed.is_set():
+                    return  # nobody reads on
                 lines.put((rank, line))
         except NotFound:
             pass  # the pod was deleted during the read: the job restarts or ends
         except ApiError as error:
             lines.put((rank, f"(the log of pod {rank.pod} ended early: {error})"))
         finally:
-            lines.put((rank, _END))
+            lines.put(_END)
 
     threading.Thread(target=read, name=f"logs of rank {rank.number}", daemon=True).start()
 
 
-def _print_lines(lines: queue.Queue[Line], printer: _Printer, seconds: float) -> int:
-    """Print the lines that arrive within `seconds` and return how many readers have ended."""
-    ended = 0
+def _arrivals(lines: queue.Queue[Line], seconds: float) -> Iterator[Line]:
+    """Yield what arrives within `seconds`."""
     deadline = time.monotonic() + seconds
     while (remaining := deadline - time.monotonic()) > 0:
         try:
-            rank, line = lines.get(timeout=remaining)
+            yield lines.get(timeout=remaining)
         except queue.Empty:
-            break
-        if line is _END:
-            ended += 1
-        else:
-            printer.print(rank, line)
-    return ended
+            return
 
 
-class _Printer:
-    """Print lines to stdout. With more than one rank each line begins with its rank; a new attempt is announced."""
+class _Layout:
+    """Lay out lines: with more than one rank each begins with its rank; a new attempt is announced."""
 
-    def __init__(self, app: App) -> None:
-        self._console = app.console
+    def __init__(self) -> None:
         self._has_many = False
         self._attempt = 0
 
@@ -128,25 +155,22 @@ class _Printer:
         """Learn whether there is more than one rank."""
         self._has_many = self._has_many or any(rank.number > 0 for rank in current)
 
-    def print(self, rank: Rank, line: str) -> None:
+    def entries(self, rank: Rank, line: str) -> Iterator[Entry]:
         if line.startswith(PROGRESS_LINE):
             return  # for the operator
         if rank.attempt != self._attempt:
             if self._attempt or rank.attempt > 1:
-                self._console.say(f"--- attempt {rank.attempt}")
+                yield Entry(f"--- attempt {rank.attempt}", is_note=True)
             self._attempt = rank.attempt
-        self._console.data(f"[{rank.number}] {line}" if self._has_many else line)
+        yield Entry(f"[{rank.number}] {line}" if self._has_many else line)
 
 
-def _report_waiting(app: App, job: JobView, current: list[Rank], last_message: str) -> str:
-    """Print why there is no output, once for each reason, and return the message."""
+def _waiting_message(job: JobView, current: list[Rank]) -> str:
+    """Return why there is no output; empty once the job has ended."""
     if job.is_terminal:
-        return last_message
+        return ""
     reasons = sorted({rank.waiting_for for rank in current if not rank.has_started})
-    text = f"waiting for the trainer: job is {job.phase}" + (f" ({'; '.join(reasons)})" if reasons else "")
-    if text != last_message:
-        app.console.say(text)
-    return text
+    return f"waiting for the trainer: job is {job.phase}" + (f" ({'; '.join(reasons)})" if reasons else "")
 
 
 def _no_logs_error(job: JobView, only_rank: int | None, others: list[Rank]) -> CliError:

@@ -23,7 +23,7 @@ class Lazy:
 
 
 class LazyGroup(Verb, click.Group):
-    """A group of commands by name. `moved` maps another tool's command to what to use here."""
+    """A group of commands by name. `moved` maps another tool's command, of one word or two, to what to use here."""
 
     def __init__(self, *, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(**{"no_args_is_help": True, **kwargs})
@@ -49,12 +49,13 @@ class LazyGroup(Verb, click.Group):
         """Resolve the command; refuse an unknown name with a suggestion."""
         name = args[0]
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
-            raise click.UsageError(self._unknown(name, ctx), ctx)
+            raise click.UsageError(self._unknown(name, args, ctx), ctx)
         return super().resolve_command(ctx, args)
 
-    def _unknown(self, name: str, ctx: click.Context) -> str:
-        if name in self.moved:
-            return f"'{ctx.command_path} {name}' does not exist here.\nhint: {self.moved[name]}"
+    def _unknown(self, name: str, args: list[str], ctx: click.Context) -> str:
+        for words in (" ".join(args[:2]), name):
+            if words in self.moved:
+                return f"'{ctx.command_path} {words}' does not exist here.\nhint: {self.moved[words]}"
         from difflib import get_close_matches
 
         commands = dict(reversed(list(self._commands(ctx))))  # of two verbs with one name the first group's

@@ -110,9 +110,22 @@ def _only_one(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]
 
 
 def assignments(function: Function) -> Function:
-    """Add --set, for verbs on a file."""
+    """Add --set: any field of the job."""
     return click.option(
         "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable."
+    )(function)
+
+
+def dry_run(function: Function) -> Function:
+    """Add --dry-run, for verbs that create a job."""
+    return click.option(
+        "--dry-run",
+        type=click.Choice(("none", "client", "server")),
+        is_flag=False,
+        flag_value="client",
+        default="none",
+        metavar="[WHERE]",
+        help="client (or no WHERE): validate and print; server: also ask the API server; nothing is created.",
     )(function)
 
 

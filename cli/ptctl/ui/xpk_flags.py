@@ -4,7 +4,7 @@ They are refused with that hint, never accepted and ignored: a flag that does no
 """
 
 _CONTEXT = "the cluster comes from kubeconfig: --context NAME, --kubeconfig PATH or KUBECONFIG"
-_CREDENTIALS = "`gcloud container clusters get-credentials CLUSTER --location ZONE --project P`, then --context"
+_CREDENTIALS = "`ptctl cluster credentials CLUSTER --location ZONE --project ID`, once"
 _IMAGE = "build an image (see Dockerfile) and pass it with --docker-image"
 _VOLUMES = "add `volumes` to the job file (for example a persistentVolumeClaim of a CSI driver), passed with -f"
 

@@ -1,5 +1,6 @@
 """Foreign words, small functions, and the shell."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,16 +12,16 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.verbs import verbs
 
 from ptapi.spec.algorithm import ALGORITHMS, GrpoLoss
 from ptapi.spec.rewards import BuiltinReward
-from ptctl.cli import MOVED
-from ptctl.commands.workload import MOVED as WORKLOAD_MOVED
 from ptctl.commands.workload.create import create
 from ptctl.jobs.columns import COLUMNS
 from ptctl.runs.plot import curve, sparkline
-from ptctl.ui import choices, xpk_flags
+from ptctl.ui import choices, xpk_commands, xpk_flags
 from ptctl.ui.duration import age, parse_duration, short
+from ptctl.ui.lazy_group import LazyGroup
 
 Invoke = Callable[..., Any]
 
@@ -52,16 +53,63 @@ def test_no_foreign_flag_is_one_of_ours() -> None:
     assert ours & set(xpk_flags.CREATE) == set()
 
 
-@pytest.mark.parametrize("word", MOVED)
-def test_a_command_of_another_tool_is_answered(invoke: Invoke, word: str) -> None:
-    result = invoke(word)
-    assert (result.code, MOVED[word] in result.err) == (2, True)
+FOREIGN = {
+    **{(*words.split(),): hint for words, hint in xpk_commands.ROOT.items()},
+    **{("workload", *words.split()): hint for words, hint in xpk_commands.WORKLOAD.items()},
+    **{("cluster", *words.split()): hint for words, hint in xpk_commands.CLUSTER.items()},
+}
+XPK = {
+    *(("storage", verb) for verb in ("attach", "create", "list", "detach", "delete")),
+    *(("cluster", verb) for verb in ("create-pathways", "create-ray", "cacheimage")),
+    *(("workload", verb) for verb in ("create-pathways",)),
+    *(("config", verb) for verb in ("set", "get")),
+    *(("kind", verb) for verb in ("create", "delete", "list")),
+    *(("job", verb) for verb in ("submit", "list", "logs", "cancel", "config", "info")),
+    *((word,) for word in ("inspector", "info", "batch", "run", "shell", "storage", "kind", "config", "job")),
+}
+"""Documented commands of XPK and gcluster that are not ours."""
 
 
-@pytest.mark.parametrize("word", WORKLOAD_MOVED)
-def test_a_verb_of_another_tool_is_answered(invoke: Invoke, word: str) -> None:
-    result = invoke("workload", word, "--some", "x")
-    assert (result.code, WORKLOAD_MOVED[word] in result.err) == (2, True)
+@pytest.mark.parametrize("words", [*FOREIGN, *sorted(XPK - set(FOREIGN))], ids=" ".join)
+def test_a_command_of_another_tool_is_answered_in_one_line(invoke: Invoke, words: tuple[str, ...]) -> None:
+    result = invoke(*words, "--some", "x")
+    hint = FOREIGN.get(words) or FOREIGN[words[:1]]
+    assert (result.code, result.out) == (2, "")
+    assert f"does not exist here.\nhint: {hint}\n" in result.err
+
+
+COMMANDS = {path[1:]: command for path, command in verbs()}
+ANSWERS = {
+    **FOREIGN,
+    **{
+        (flag,): hint
+        for flags in (
+            xpk_flags.CREATE,
+            xpk_flags.LIST,
+            xpk_flags.DELETE,
+            xpk_flags.CLUSTER_CREATE,
+            xpk_flags.CLUSTER_OTHERS,
+        )
+        for flag, hint in flags.items()
+    },
+}
+
+
+@pytest.mark.parametrize("words", ANSWERS, ids=" ".join)
+def test_every_answer_names_commands_and_flags_that_exist(words: tuple[str, ...]) -> None:
+    lines = [line.split()[1:] for line in re.findall(r"`(ptctl [^`]*)`", ANSWERS[words])]
+    assert lines or words not in FOREIGN
+    for line in lines:
+        path = max((line[:length] for length in range(3) if (*line[:length],) in COMMANDS), key=len)
+        assert not isinstance(COMMANDS[(*path,)], LazyGroup) or line[len(path) :] == ["--help"], line
+        options = {"--help", *(word for param in COMMANDS[(*path,)].params for word in param.opts)}
+        assert {word for word in line[len(path) :] if word.startswith("-")} <= options, line
+
+
+@pytest.mark.parametrize("path", [("workload",), ("cluster",), ("version",)])
+def test_a_group_of_xpk_that_is_ours_too_is_not_answered_but_run(path: tuple[str, ...]) -> None:
+    assert path in COMMANDS
+    assert not set(FOREIGN) & set(COMMANDS)
 
 
 @pytest.mark.parametrize(

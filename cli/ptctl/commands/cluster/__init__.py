@@ -3,6 +3,7 @@
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup
+from ptctl.ui.xpk_commands import CLUSTER
 
 _MAKE = "Make and remove"
 _USE = "Inspect and use"
@@ -24,16 +25,6 @@ COMMANDS = {
     "token": Lazy("ptctl.commands.cluster.token:token", "Print a token, as kubectl's credential plugin.", _USE),
 }
 
-MOVED = {
-    "create-pathways": "`ptctl cluster create NAME --enable-pathways`",
-    "create-ray": "posttrain needs no Ray",
-    "cacheimage": "GKE's image streaming: `gcloud container clusters update --enable-image-streaming`",
-    "get-credentials": "`ptctl cluster credentials NAME`",
-    "status": "`ptctl cluster describe NAME`",
-    "rm": "`ptctl cluster delete NAME`",
-    "ls": "`ptctl cluster list`",
-}
-
 _EXAMPLES = """
 ptctl cluster create tpus --project my-project --zone us-east5-b
 ptctl cluster create tpus --project my-project --zone us-east5-b --tpu-type v6e-16 --num-slices 2 --spot
@@ -42,6 +33,6 @@ ptctl cluster list --project my-project
 """
 
 
-@click.group("cluster", cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
+@click.group("cluster", cls=LazyGroup, table=COMMANDS, moved=CLUSTER, examples=_EXAMPLES)
 def cluster() -> None:
     """Create, inspect and delete clusters on GKE."""

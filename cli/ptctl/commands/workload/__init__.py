@@ -3,6 +3,7 @@
 import click
 
 from ptctl.ui.lazy_group import Lazy, LazyGroup
+from ptctl.ui.xpk_commands import WORKLOAD
 
 _SUBMIT = "Submit"
 _INSPECT = "Inspect"
@@ -13,10 +14,18 @@ COMMANDS = {
     "render": Lazy(
         "ptctl.commands.workload.render:render", "Print every manifest that the operator would create.", _SUBMIT
     ),
+    "clone": Lazy(
+        "ptctl.commands.workload.clone:clone", "Submit a job again under another name, with changes.", _SUBMIT
+    ),
+    "retry": Lazy(
+        "ptctl.commands.workload.retry:retry", "Submit a failed job again, from its newest checkpoint.", _SUBMIT
+    ),
     "list": Lazy("ptctl.commands.workload.list:list_jobs", "List jobs.", _INSPECT),
     "get": Lazy("ptctl.commands.workload.get:get", "Show one or several jobs, also as YAML or JSON.", _INSPECT),
     "describe": Lazy("ptctl.commands.workload.describe:describe", "Show everything about a job on one page.", _INSPECT),
     "logs": Lazy("ptctl.commands.workload.logs:logs", "Print the trainer's logs, all ranks merged.", _INSPECT),
+    "events": Lazy("ptctl.commands.workload.events:events", "Print what happened to a job, oldest first.", _INSPECT),
+    "diff": Lazy("ptctl.commands.workload.diff:diff", "Compare two jobs: spec, lineage and results.", _INSPECT),
     "metrics": Lazy(
         "ptctl.commands.workload.metrics:metrics", "Print a run's metrics, as a table or a curve.", _INSPECT
     ),
@@ -28,27 +37,21 @@ COMMANDS = {
         "ptctl.commands.workload.connect:connect", "Connect to the chips of a headless Pathways job.", _INSPECT
     ),
     "wait": Lazy(
-        "ptctl.commands.workload.wait:wait", "Wait until a job is complete, running, suspended or deleted.", _CHANGE
+        "ptctl.commands.workload.change.wait:wait",
+        "Wait until a job is complete, running, suspended or deleted.",
+        _CHANGE,
     ),
     "suspend": Lazy(
-        "ptctl.commands.workload.suspend:suspend", "Save a checkpoint, stop the pods and release the chips.", _CHANGE
+        "ptctl.commands.workload.change.suspend:suspend",
+        "Save a checkpoint, stop the pods and release the chips.",
+        _CHANGE,
     ),
-    "resume": Lazy("ptctl.commands.workload.resume:resume", "Continue a suspended job from its checkpoint.", _CHANGE),
-    "delete": Lazy("ptctl.commands.workload.delete:delete", "Delete jobs and keep their run directories.", _CHANGE),
-}
-
-MOVED = {
-    "create-pathways": "`ptctl workload create … --set pathways.enabled=true`",
-    "submit": "`ptctl workload create`",
-    "apply": "`ptctl workload create -f job.yaml`",
-    "cancel": "`ptctl workload suspend NAME` keeps the job; `ptctl workload delete NAME` removes it",
-    "stop": "`ptctl workload suspend NAME`",
-    "status": "`ptctl workload describe NAME`",
-    "ls": "`ptctl workload list`",
-    "rm": "`ptctl workload delete NAME`",
-    "log": "`ptctl workload logs NAME`",
-    "validate": "`ptctl validate -f job.yaml`",
-    "train": "`ptctl train -f job.yaml`",
+    "resume": Lazy(
+        "ptctl.commands.workload.change.resume:resume", "Continue a suspended job from its checkpoint.", _CHANGE
+    ),
+    "delete": Lazy(
+        "ptctl.commands.workload.change.delete:delete", "Delete jobs and keep their run directories.", _CHANGE
+    ),
 }
 
 _EXAMPLES = """
@@ -59,6 +62,6 @@ ptctl workload logs llama-gsm8k -f
 """
 
 
-@click.group("workload", cls=LazyGroup, table=COMMANDS, moved=MOVED, examples=_EXAMPLES)
+@click.group("workload", cls=LazyGroup, table=COMMANDS, moved=WORKLOAD, examples=_EXAMPLES)
 def workload() -> None:
     """Create, watch and delete jobs in a cluster."""

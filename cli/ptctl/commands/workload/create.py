@@ -14,7 +14,7 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.choices import ALGORITHMS, BUILTIN_REWARDS
 from ptctl.ui.command import SectionOption, Verb
-from ptctl.ui.options import cluster_options, job_file
+from ptctl.ui.options import assignments, cluster_options, dry_run, job_file
 from ptctl.ui.xpk_flags import CREATE
 
 if TYPE_CHECKING:
@@ -81,16 +81,8 @@ job, training, chips, pods = (
 @chips("--server-image", metavar="IMAGE", help="Image of the Pathways server.")
 @chips("--proxy-server-image", metavar="IMAGE", help="Image of the Pathways proxy.")
 @click.option("--suspend", is_flag=True, help="Create it suspended; `ptctl workload resume` starts it.")
-@click.option("--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Any field of spec; repeatable.")
-@click.option(
-    "--dry-run",
-    type=click.Choice(("none", "client", "server")),
-    is_flag=False,
-    flag_value="client",
-    default="none",
-    metavar="[WHERE]",
-    help="client (or no WHERE): validate and print; server: also ask the API server; nothing is created.",
-)
+@assignments
+@dry_run
 @click.option("-o", "form", type=click.Choice(("json", "yaml", "name")), help="Print the object.")
 @cluster_options
 @pass_app
@@ -100,16 +92,14 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
     Flags override the file, and --set overrides flags. The job is validated before anything is sent.
     """
     from ptctl.jobs.file import check
+    from ptctl.jobs.submission import submit
 
     job = _job(app, filename, flags)
     check(job, filename or "the job")
     namespace = _namespace(job, target)
     if namespace:
         job = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
-    if dry_run == "client":
-        _report(app, job, form, "created (client dry run)")
-    else:
-        submit(app, target, job, form, dry=dry_run == "server")
+    submit(app, target, job, form, dry_run, "--workload")
 
 
 def _job(app: App, filename: str | None, flags: dict[str, Any]) -> Manifest:
@@ -131,27 +121,6 @@ def _job(app: App, filename: str | None, flags: dict[str, Any]) -> Manifest:
     return job
 
 
-def submit(app: App, target: Target, job: Manifest, form: str | None, *, dry: bool = False) -> None:
-    """Create a job that was checked, and print what to type next."""
-    from ptctl.errors import CliError
-    from ptkube.errors import AlreadyExists
-    from ptkube.resources import POSTTRAINJOBS
-
-    kube = app.connect(target)
-    name, namespace = job["metadata"]["name"], job["metadata"].get("namespace") or kube.namespace
-    body = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
-    try:
-        created = kube.create(POSTTRAINJOBS, body, dry_run=dry, strict=True)
-    except AlreadyExists as error:
-        raise CliError(
-            f"job {name!r} already exists in namespace {namespace!r}",
-            f"choose another name with --workload, or first run `ptctl workload delete {name}{target.flags} --wait`",
-        ) from error
-    _report(app, created, form, "created (server dry run)" if dry else "created")
-    if not dry and form is None:
-        app.console.say(next_commands(name, Target(namespace, target.kubeconfig, target.context), kube.namespace))
-
-
 def _namespace(job: Manifest, target: Target) -> str | None:
     """Return the namespace of the file or of -n; they must not contradict each other."""
     from ptctl.errors import InputError
@@ -160,23 +129,3 @@ def _namespace(job: Manifest, target: Target) -> str | None:
     if file_namespace and target.namespace and file_namespace != target.namespace:
         raise InputError(f"metadata.namespace: {file_namespace!r} in the file contradicts -n {target.namespace}")
     return file_namespace or target.namespace
-
-
-def _report(app: App, job: Manifest, form: str | None, done: str) -> None:
-    from ptctl.ui.output import RESOURCE, document
-
-    app.console.data(document([job], form) if form else f"{RESOURCE}/{job['metadata']['name']} {done}")
-
-
-def next_commands(name: str, target: Target, default_namespace: str) -> str:
-    """Return the commands to type next, ready to copy; with -n only where it is needed."""
-    namespace = target.namespace if target.namespace != default_namespace else None
-    flags = Target(namespace, target.kubeconfig, target.context).flags
-    return f"""
-next:
-  ptctl workload logs {name} -f{flags}
-  ptctl workload describe {name}{flags}
-  ptctl workload wait {name} --timeout 2h{flags}
-  ptctl workload metrics {name}{flags}
-  kubectl get ptj {name} -w{flags}
-  ptctl workload delete {name}{flags}"""

@@ -1,0 +1,1 @@
+"""The verbs of `ptctl workload` that change a job, or wait for one to change."""

@@ -1,0 +1,71 @@
+"""Kubernetes' events of a job, of its JobSet and of its pods, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ptctl.jobs.lookup import fetch
+from ptctl.jobs.view import JobView, view
+from ptctl.ui.app import App, Target
+from ptctl.ui.duration import age
+from ptctl.ui.table import table_or_records
+from ptkube.resources import EVENTS, PODS, Manifest
+from ptoperator.kube import labels
+
+if TYPE_CHECKING:
+    from ptkube.client import Kube
+
+
+def print_events(app: App, target: Target, name: str, form: str | None) -> None:
+    """Print the events, oldest first."""
+    import json
+
+    kube = app.connect(target)
+    job = view(fetch(kube, target, name))
+    events = sorted(_events_around(kube, job), key=event_time)
+    if form == "json":
+        app.console.data(json.dumps({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": events}, indent=2))
+    elif events:
+        now = datetime.now(UTC)
+        rows = [(*_cells(event, now)[:1], _about(event), *_cells(event, now)[1:]) for event in events]
+        app.console.data(table_or_records(("AGE", "OBJECT", "TYPE", "REASON", "MESSAGE"), rows, app.console.width))
+    else:
+        app.console.say(f"no events of job {name!r}: Kubernetes keeps them for an hour")
+
+
+def job_event_rows(job: JobView, events: Sequence[Manifest], newest: int, now: datetime) -> list[tuple[str, ...]]:
+    """Return age, type, reason and message of the job's own newest events, oldest first."""
+    own = sorted(filter(lambda event: _is_about(event, job), events), key=event_time)
+    return [_cells(event, now) for event in own[-newest:]]
+
+
+def event_time(event: Manifest) -> str:
+    """Return when the event was last noticed."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
+
+
+def _events_around(kube: Kube, job: JobView) -> Iterator[Manifest]:
+    pods = kube.list(PODS, job.namespace, labels=labels.selector(job.name)).items
+    names = {job.name, job.job_set, *(pod["metadata"]["name"] for pod in pods)} - {""}
+    for event in kube.list(EVENTS, job.namespace).items:
+        if event["involvedObject"].get("name") in names and (
+            event["involvedObject"].get("kind") != "PostTrainJob" or _is_about(event, job)
+        ):
+            yield event
+
+
+def _is_about(event: Manifest, job: JobView) -> bool:
+    """Return True unless the event is about an earlier job of this name."""
+    return bool(event["involvedObject"].get("uid", job.uid) == job.uid)
+
+
+def _about(event: Manifest) -> str:
+    about = event["involvedObject"]
+    return f"{about.get('kind', '')}/{about['name']}".lstrip("/")
+
+
+def _cells(event: Manifest, now: datetime) -> tuple[str, ...]:
+    message = " ".join(str(event.get("message") or "").split())
+    return age(event_time(event), now), str(event.get("type") or ""), str(event.get("reason") or ""), message
