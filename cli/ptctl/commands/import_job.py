@@ -52,9 +52,9 @@ def import_job(
 ) -> None:
     """Turn XPK's and gcluster's command lines into jobs.
 
-    Reads shell scripts of `xpk workload create` and `gcluster job submit` (nothing is run), YAML of PathwaysJobs and
-    JobSets, and commands of MaxText. Prints a job for each, with a comment for every word that has no counterpart.
-    Exit code 2 if something is left to fill in.
+    Reads shell scripts of `xpk workload create` and `gcluster job submit` (nothing is run), YAML of PathwaysJobs,
+    JobSets and TrainJobs, and commands of MaxText. Prints a job for each, with a comment for every word that has no
+    counterpart. Exit code 2 if something is left to fill in.
     """
     from ptctl.importers.report import finished, refuse_missing, secret_commands
     from ptctl.importers.text import document

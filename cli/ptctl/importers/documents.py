@@ -5,11 +5,11 @@ import re
 from ptapi.errors import SpecError
 from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
-from ptctl.importers import jobset, pathways_job
+from ptctl.importers import jobset, pathways_job, train_job
 from ptctl.importers.draft import Draft
 from ptkube.resources import Manifest
 
-_KINDS = {kind: source for source in (pathways_job, jobset) for kind in source.KINDS}
+_KINDS = {kind: source for source in (pathways_job, jobset, train_job) for kind in source.KINDS}
 _START = re.compile(r"(?:\s*#.*\n|\s*\n)*\s*(apiVersion|kind|metadata|---)")
 
 

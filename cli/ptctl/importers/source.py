@@ -22,7 +22,9 @@ def drafts(text: str, where: str, variables: Mapping[str, str]) -> list[Draft]:
     script = parse(text, variables)
     jobs = [(command, source) for command in script.commands for source in _SOURCES if source.is_submit(command)]
     if not jobs:
-        accepted = "a script with `xpk workload create` or `gcluster job submit`, or YAML of a PathwaysJob or JobSet"
+        accepted = (
+            "a script with `xpk workload create` or `gcluster job submit`, or YAML of a PathwaysJob, JobSet or TrainJob"
+        )
         raise InputError(f"{where}: no job in it; accepted: {accepted}")
     _refuse_unknown([command for command, _ in jobs], where)
     made = [source.draft_of(command) for command, source in jobs]
