@@ -20,6 +20,12 @@ _OF_PATHWAYS = {
     "XCLOUD_ENVIRONMENT": ("GCP",),
 }
 """Variables that the operator sets, with the values that say the same."""
+_PATHWAYS_ARGUMENTS = {
+    "pathways.serverArgs": ("--custom-pathways-server-args", "--pathways-server-args"),
+    "pathways.proxyArgs": ("--custom-pathways-proxy-server-args", "--pathways-proxy-args"),
+    "pathways.workerArgs": ("--custom-pathways-worker-args", "--pathways-worker-args"),
+}
+_PATHWAYS_SIDECAR = ("--colocated-python-sidecar-image", "--pathways-colocated-python-sidecar-image")
 _NUMBERS = ("num_slices", "max_restarts", "elastic_slices")
 _SECONDS = ("ttl_seconds_after_finished", "termination_grace_period_seconds")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -108,6 +114,15 @@ def _converted(key: str, value: str, where: str) -> Any:
         accepted = "a whole number" if key in _NUMBERS else "seconds, or a duration such as 90s, 15m, 1h"
         raise InputError(f"{where} {value!r}; accepted: {accepted}")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def put_pathways_flags(draft: Draft, given: Given) -> None:
+    """Move Pathways' flags from the others into their fields."""
+    for path, flags in _PATHWAYS_ARGUMENTS.items():
+        if value := given.other(*flags):
+            draft.put(f"spec.{path}", value.split(), flags[0])
+    if image := given.other(*_PATHWAYS_SIDECAR):
+        draft.put("spec.pathways.colocatedPythonImage", image, _PATHWAYS_SIDECAR[0])
 
 
 def put_flags(draft: Draft, given: Given, tool: Tool) -> None:

@@ -2,8 +2,7 @@
 
 from ptctl.importers.command_line import Command
 from ptctl.importers.draft import Draft
-from ptctl.importers.flags import Given, Tool, put_flags, read_flags
-from ptctl.importers.pathways import put_pathways_flags
+from ptctl.importers.flags import Given, Tool, put_flags, put_pathways_flags, read_flags
 from ptctl.importers.program import put_program
 
 _FLAGS = {
