@@ -1,6 +1,7 @@
 """TPUs by GKE's words: machine types, node labels and topologies."""
 
 import math
+import re
 
 from ptapi.accelerators.table import table
 from ptctl.errors import InputError
@@ -32,6 +33,8 @@ def put_labels(draft: Draft, labels: dict[str, str], chips: int | None) -> bool:
 def _put(draft: Draft, family: str, cores: int, topology: str | None, chips: int | None, word: str) -> bool:
     if topology is None and chips is None:
         raise InputError(f"{word}: accepted: with a topology, such as 4x4x4")
+    if topology and not re.fullmatch(r"\d+(x\d+){1,2}", topology):
+        raise InputError(f"topology: {topology}; accepted: such as 4x4 or 4x4x4")
     count = math.prod(map(int, topology.split("x"))) if topology else chips or 0
     draft.put("spec.accelerator.type", f"{family}-{count * cores}", word)
     if topology:
