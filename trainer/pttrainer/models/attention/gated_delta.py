@@ -168,7 +168,7 @@ _solved.defvjp(_solved_forward, _solved_backward)
 def _inverse(lower: Array) -> Array:
     """Return the inverse of 1 + what is below the diagonal of each [Z, Z].
 
-    That of a block of 8 is a product, since the block's eighth power is zero; two blocks then give one of twice the size.
+    That of a block of 8 is a product, since its eighth power is zero; two blocks then give one of twice the size.
     """
     size, one = 8, jnp.eye(8, dtype=lower.dtype)
     power = -jnp.tril(_diagonal_blocks(lower, size), -1)
