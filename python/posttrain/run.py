@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from posttrain import card
@@ -32,8 +32,13 @@ class Result:
     path: str
     model: str | None
     adapters: str | None
-    evaluation: Rows
-    """A row for each step that was evaluated: `step` and the metrics of held-out data."""
+    metrics: Callable[[], Rows] = field(repr=False)
+    """Reads the run directory."""
+
+    @property
+    def evaluation(self) -> Rows:
+        """Return a row for each step that was evaluated: `step` and the metrics of held-out data."""
+        return _evaluation(self.metrics())
 
 
 class Run:
@@ -152,7 +157,7 @@ class Run:
             path=self.path,
             model=export if form == "safetensors" else None,
             adapters=export if form == "peft" else None,
-            evaluation=_evaluation(self.metrics()),
+            metrics=self.metrics,
         )
 
     def cancel(self) -> None:
