@@ -135,13 +135,12 @@ class Run:
 
     def metrics(self) -> Rows:
         """Return a row for each step: `step`, `time`, `loss` and the others. Empty before the first step."""
-        with translated(), self._directory(METRICS) as path:
-            return Rows(directory.metrics(path))
+        return self._metrics(self.status)
 
     def samples(self, step: int | None = None) -> Rows:
         """Return prompts, completions and rewards of a step (None: the newest). Raises NotFound if there are none."""
         pattern = f"samples/step-{'*' if step is None else f'{step:08d}'}.jsonl"
-        with translated(), self._directory(pattern, newest=1) as path:
+        with translated(), self._directory(self.status, pattern, newest=1) as path:
             chosen, rows = directory.samples(path, step)
         return Rows({"step": chosen, **row} for row in rows)
 
@@ -157,7 +156,7 @@ class Run:
             path=self.path,
             model=export if form == "safetensors" else None,
             adapters=export if form == "peft" else None,
-            metrics=self.metrics,
+            metrics=lambda: self._metrics(job),  # also after the job is deleted
         )
 
     def cancel(self) -> None:
@@ -196,12 +195,16 @@ class Run:
         with translated():
             write_suspend(self._kube, job, suspend=suspend)
 
-    def _directory(self, pattern: str, newest: int | None = None) -> AbstractContextManager[Path]:
+    def _metrics(self, job: JobView) -> Rows:
+        with translated(), self._directory(job, METRICS) as path:
+            return Rows(directory.metrics(path))
+
+    def _directory(self, job: JobView, pattern: str, newest: int | None = None) -> AbstractContextManager[Path]:
         from ptctl.runs import claim
         from ptctl.ui.app import App, Target
 
         app = App(connect=lambda target: self._kube)
-        return claim.run_directory(app, Target(self.namespace), self.status, pattern, newest or claim.ALL)
+        return claim.run_directory(app, Target(self.namespace), job, pattern, newest or claim.ALL)
 
 
 class Runs(list[Run]):
