@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from posttrain import card
@@ -32,8 +32,13 @@ class Result:
     path: str
     model: str | None
     adapters: str | None
-    evaluation: Rows
-    """A row for each step that was evaluated: `step` and the metrics of held-out data."""
+    metrics: Callable[[], Rows] = field(repr=False)
+    """Reads the run directory."""
+
+    @property
+    def evaluation(self) -> Rows:
+        """Return a row for each step that was evaluated: `step` and the metrics of held-out data."""
+        return _evaluation(self.metrics())
 
 
 class Run:
@@ -130,13 +135,12 @@ class Run:
 
     def metrics(self) -> Rows:
         """Return a row for each step: `step`, `time`, `loss` and the others. Empty before the first step."""
-        with translated(), self._directory(METRICS) as path:
-            return Rows(directory.metrics(path))
+        return self._metrics(self.status)
 
     def samples(self, step: int | None = None) -> Rows:
         """Return prompts, completions and rewards of a step (None: the newest). Raises NotFound if there are none."""
         pattern = f"samples/step-{'*' if step is None else f'{step:08d}'}.jsonl"
-        with translated(), self._directory(pattern, newest=1) as path:
+        with translated(), self._directory(self.status, pattern, newest=1) as path:
             chosen, rows = directory.samples(path, step)
         return Rows({"step": chosen, **row} for row in rows)
 
@@ -152,7 +156,7 @@ class Run:
             path=self.path,
             model=export if form == "safetensors" else None,
             adapters=export if form == "peft" else None,
-            evaluation=_evaluation(self.metrics()),
+            metrics=lambda: self._metrics(job),  # also after the job is deleted
         )
 
     def cancel(self) -> None:
@@ -191,12 +195,16 @@ class Run:
         with translated():
             write_suspend(self._kube, job, suspend=suspend)
 
-    def _directory(self, pattern: str, newest: int | None = None) -> AbstractContextManager[Path]:
+    def _metrics(self, job: JobView) -> Rows:
+        with translated(), self._directory(job, METRICS) as path:
+            return Rows(directory.metrics(path))
+
+    def _directory(self, job: JobView, pattern: str, newest: int | None = None) -> AbstractContextManager[Path]:
         from ptctl.runs import claim
         from ptctl.ui.app import App, Target
 
         app = App(connect=lambda target: self._kube)
-        return claim.run_directory(app, Target(self.namespace), self.status, pattern, newest or claim.ALL)
+        return claim.run_directory(app, Target(self.namespace), job, pattern, newest or claim.ALL)
 
 
 class Runs(list[Run]):
