@@ -68,8 +68,10 @@ def _next(job: JobView, now: datetime) -> Iterator[tuple[str, str]]:
 def _after_failure(job: JobView) -> str:
     kind = str(part(job.raw, "status", "failure", "failureClass", missing=""))
     if kind in set(FailureClass) and not REACTIONS[FailureClass(kind)].retried:
-        return "nothing by itself: the same job would fail again; mend the cause and create it anew"
-    return f"nothing by itself: its restarts are used up; `ptctl workload logs {job.name}`, then create it anew"
+        return (
+            f"nothing by itself: the same job would fail again; mend the cause, then `ptctl workload retry {job.name}`"
+        )
+    return f"nothing by itself: its restarts are used up; `ptctl workload logs {job.name}`, then `ptctl workload retry {job.name}`"
 
 
 def _after_wait(job: JobView, now: datetime) -> str:
