@@ -13,6 +13,8 @@ from typing import Any
 
 from pttrainer.errors import ConfigError
 
+FLOAT8_BLOCK = 128
+"""Rows and columns of a matrix in 8-bit floats that share a scale."""
 LANES = 128
 """Lane width of a TPU's memory. Heads of a paged cache are padded to a multiple of it, which they occupy anyway."""
 

@@ -183,6 +183,8 @@ def test_an_earlier_attempt_of_the_same_job_is_waited_for_while_it_lives(place: 
     first = begin("--host", "pod-a", "--uid", "u-1")
     taken(first)
     second = begin("--host", "pod-b", "--uid", "u-1")
+    assert second.stderr is not None
+    assert "waiting for" in second.stderr.readline()
     time.sleep(1.3 * LIMIT_S)
     assert second.poll() is None
     assert held(place).pid == first.pid

@@ -128,8 +128,7 @@ def _chunked(parts: _Parts, state_BVHU: Array, segments_BT: Array | None) -> tup
     scores = jnp.einsum("xbvzh,xbvyh->xbvzy", q, k) * decay
     since = (jnp.exp(total_XBVZ) * continues)[..., None]
     wanted = jnp.concatenate([v * beta_XBVZ[..., None], weighed * since], axis=-1)
-    solved = lax.linalg.triangular_solve(between, wanted, left_side=True, lower=True, unit_diagonal=True)
-    new, known = jnp.split(solved, [v.shape[-1]], axis=-1)
+    new, known = jnp.split(_solved(between, wanted), [v.shape[-1]], axis=-1)
     last = total_XBVZ[..., -1:]
     kept = k * (jnp.exp(last - total_XBVZ) * is_last)[..., None]
     left = jnp.exp(last) * goes_on
@@ -143,6 +142,54 @@ def _chunked(parts: _Parts, state_BVHU: Array, segments_BT: Array | None) -> tup
     state_BVHU, out = lax.scan(chunk, state_BVHU, (q * since, scores, new, known, kept, left))
     X, B, V, Z, U = out.shape
     return out.transpose(1, 0, 3, 2, 4).reshape(B, X * Z, V, U)[:, :T], state_BVHU
+
+
+@jax.custom_vjp
+def _solved(lower: Array, wanted: Array) -> Array:
+    """Solve (1 + what is below the diagonal) · x = wanted by products, which beat substitution row by row."""
+    return _inverse(lower) @ wanted
+
+
+def _solved_forward(lower: Array, wanted: Array) -> tuple[Array, tuple[Array, Array]]:
+    inverse = _inverse(lower)
+    solved = inverse @ wanted
+    return solved, (inverse, solved)
+
+
+def _solved_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    inverse, solved = kept
+    of_wanted = jnp.swapaxes(inverse, -1, -2) @ gradient
+    return jnp.tril(-of_wanted @ jnp.swapaxes(solved, -1, -2), -1), of_wanted
+
+
+_solved.defvjp(_solved_forward, _solved_backward)
+
+
+def _inverse(lower: Array) -> Array:
+    """Return the inverse of 1 + what is below the diagonal of each [Z, Z].
+
+    That of a block of 8 is a product, since its eighth power is zero; two blocks then give one of twice the size.
+    """
+    size, one = 8, jnp.eye(8, dtype=lower.dtype)
+    power = -jnp.tril(_diagonal_blocks(lower, size), -1)
+    inverse = one + power
+    for _ in range(2):
+        power = power @ power
+        inverse = inverse @ (one + power)
+    while size < lower.shape[-1]:
+        between = _diagonal_blocks(lower, 2 * size)[..., size:, :size]
+        first, second = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
+        upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+        inverse = jnp.concatenate([upper, jnp.concatenate([-second @ (between @ first), second], axis=-1)], axis=-2)
+        size *= 2
+    return inverse[..., 0, :, :]
+
+
+def _diagonal_blocks(square: Array, size: int) -> Array:
+    """Return the blocks [..., Z / size, size, size] on the diagonal of [..., Z, Z]."""
+    *batch, Z, _ = square.shape
+    blocks = square.reshape(*batch, Z // size, size, Z // size, size)
+    return jnp.moveaxis(jnp.diagonal(blocks, axis1=-4, axis2=-2), -1, -3)
 
 
 def _in_chunks(x_BTVX: Array) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pttrainer.models.config import ModelConfig, Raw
+from pttrainer.models.config import FLOAT8_BLOCK, ModelConfig, Raw
 from pttrainer.models.families import gpt_oss, phi3, smollm3, unsupported
 from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.families.deepseek import deepseek_v3, glm4_moe
@@ -17,7 +17,6 @@ from pttrainer.models.families.llama import llama, llama4
 from pttrainer.models.families.mistral import ministral3, mistral
 from pttrainer.models.families.olmo import olmo2, olmo3
 from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next
-from pttrainer.models.weights.hf_directory import BLOCK
 
 FAMILIES: dict[str, ModuleType] = {
     family: module
@@ -59,7 +58,7 @@ def _read_storage(fields: Fields) -> None:
         return
     fields.choice("quant_method", ("fp8",), None)
     fields.choice("fmt", ("e4m3",), "e4m3")
-    fields.choice("weight_block_size", ([BLOCK, BLOCK],), None)
+    fields.choice("weight_block_size", ([FLOAT8_BLOCK, FLOAT8_BLOCK],), None)
     # How products would round their inputs; and which matrices are stored whole, which their files say themselves.
     for key in ("activation_scheme", "scale_fmt", "modules_to_not_convert", "ignored_layers"):
         fields.value(key, None)

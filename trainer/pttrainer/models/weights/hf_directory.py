@@ -5,17 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from pttrainer.errors import ConfigError
+from pttrainer.models.config import FLOAT8_BLOCK
 from pttrainer.models.weights.safetensors_file import DTYPES, Tensor, read_header
 from pttrainer.runtime.io import json_text
 
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
-
-
 SCALES = "_scale_inv"
 """Suffix of the tensor that multiplies another one's blocks, where that is stored in 8-bit floats."""
-BLOCK = 128
-"""Rows and columns of such a block."""
 
 
 class Checkpoint:
@@ -53,9 +50,9 @@ class Checkpoint:
         rows = self._tensors[name].rows(first, last)
         if name not in self._scales:
             return rows
-        start = first // BLOCK
-        blocks = self._scales[name].rows(start, -(-last // BLOCK)).astype(np.float32)
-        scales = np.repeat(blocks[np.arange(first, last) // BLOCK - start], BLOCK, axis=1)
+        start = first // FLOAT8_BLOCK
+        blocks = self._scales[name].rows(start, -(-last // FLOAT8_BLOCK)).astype(np.float32)
+        scales = np.repeat(blocks[np.arange(first, last) // FLOAT8_BLOCK - start], FLOAT8_BLOCK, axis=1)
         scaled: np.ndarray = rows.astype(np.float32) * scales[:, : rows.shape[1]]
         return scaled
 
@@ -66,13 +63,13 @@ class Checkpoint:
         misshapen = [
             name
             for name in sorted(eight_bit & self._scales.keys())
-            if self._scales[name].shape != tuple(-(-size // BLOCK) for size in self._tensors[name].shape)
+            if self._scales[name].shape != tuple(-(-size // FLOAT8_BLOCK) for size in self._tensors[name].shape)
         ]
         if unscaled or misshapen:
             name = (unscaled + misshapen)[0]
             raise ConfigError(
-                f"{self.display_name}: {name}: 8-bit floats need {name}{SCALES}, a number for each block of {BLOCK} x "
-                f"{BLOCK}; accepted: these, or weights in bfloat16, float16 or float32"
+                f"{self.display_name}: {name}: 8-bit floats need {name}{SCALES}, a number for each block of "
+                f"{FLOAT8_BLOCK} x {FLOAT8_BLOCK}; accepted: these, or weights in bfloat16, float16 or float32"
             )
 
 

@@ -42,11 +42,14 @@ class Directory:
         self._replace(name, lambda temporary: temporary.write_bytes(content))
 
     def append(self, name: str, content: bytes) -> None:
-        """Append to the file."""
-        self.fence()
+        """Append to the file.
+
+        Opened first: a process that is stopped behind the check writes to a file that its successor has replaced.
+        """
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             with (self.path / name).open("ab") as file:
+                self.fence()
                 file.write(content)
         except OSError as error:
             raise write_error(f"{self.uri}/{name}", error) from error
