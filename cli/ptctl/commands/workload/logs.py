@@ -13,7 +13,7 @@ _EXAMPLES = """
 ptctl workload logs llama-gsm8k
 ptctl workload logs llama-gsm8k -f               # follow, through restarts, to the job's end
 ptctl workload logs llama-gsm8k --rank 0 --tail 50
-ptctl workload logs llama-gsm8k --since 10m --grep 'loss|reward'
+ptctl workload logs llama-gsm8k --since 10m --grep 'reward [01]'
 ptctl workload logs llama-gsm8k --attempt 1      # before the first restart, while its pods exist
 ptctl workload logs llama-gsm8k --link --rank 3  # the address in Cloud Logging, also for deleted pods
 """
