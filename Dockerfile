@@ -14,6 +14,7 @@ COPY kube kube
 COPY operator operator
 COPY trainer trainer
 COPY cli cli
+COPY python python
 COPY manifests/demo manifests/demo
 RUN --mount=type=secret,id=pip.conf \
     PIP_CONFIG_FILE=/run/secrets/pip.conf pip wheel --no-cache-dir --no-deps --wheel-dir /dist . && cp constraints.txt /dist

@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := api kube operator trainer cli tests scripts benchmarks examples
+SOURCES := api kube operator trainer cli python tests scripts benchmarks examples
 PYTEST := $(BIN)/python -m pytest
 # A file's tests run in one process, where they share what they compile and start. Few tests may take long: not last.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder

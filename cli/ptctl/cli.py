@@ -14,6 +14,7 @@ COMMANDS = {
     "workload": Lazy("ptctl.commands.workload:workload", "Create, watch and delete jobs in a cluster.", _JOBS),
     "cluster": Lazy("ptctl.commands.cluster:cluster", "Create, inspect and delete clusters on GKE.", _CLUSTERS),
     "validate": Lazy("ptctl.commands.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
+    "import": Lazy("ptctl.commands.import_job:import_job", "Turn XPK's command lines into jobs.", _JOBS),
     "plan": Lazy("ptctl.commands.plan:plan", "Check whether a job fits its chips, without using any.", _LAPTOP),
     "data": Lazy("ptctl.commands.data:data", "Inspect a job's data before you pay for chips.", _LAPTOP),
     "train": Lazy("ptctl.commands.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),

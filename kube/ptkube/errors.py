@@ -46,6 +46,10 @@ class Gone(ApiError):
     """410: the resourceVersion is too old; list again."""
 
 
+CLIENT_CLOSED = "ClientClosed"
+"""The reason of an Unreachable that this program caused: to wait for an end of it is in vain."""
+
+
 class Unreachable(ApiError):
     """No usable answer: refused, timed out, name not found, TLS failed, connection lost."""
 

@@ -28,7 +28,7 @@ from urllib3.exceptions import (
 )
 
 from ptkube import kubeconfig
-from ptkube.errors import ApiError, ConfigError, Unreachable, from_response
+from ptkube.errors import CLIENT_CLOSED, ApiError, ConfigError, Unreachable, from_response
 from ptkube.kubeconfig import Access
 
 # The official client's 650 modules stay until the end: the collector need not walk them at every full collection, nor
@@ -211,7 +211,7 @@ class Transport:
 
 
 def _client_closed() -> ApiError:
-    return Unreachable(0, "ClientClosed", "the Kubernetes client has been closed")
+    return Unreachable(0, CLIENT_CLOSED, "the Kubernetes client has been closed")
 
 
 def _is_unsent(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ptkube.backoff import pause_s
-from ptkube.errors import ApiError, Gone, NotFound, Unreachable
+from ptkube.errors import CLIENT_CLOSED, ApiError, Gone, NotFound, Unreachable
 from ptkube.resources import Manifest, Resource
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def changes(
     known: dict[Key, Manifest] | None = None
 
     def endures(error: ApiError, failures: int, lost_s: float) -> bool:
-        return known is not None and isinstance(error, Unreachable) and lost_s <= _PATIENCE_S
+        is_away = isinstance(error, Unreachable) and error.reason != CLIENT_CLOSED
+        return known is not None and is_away and lost_s <= _PATIENCE_S
 
     def left_s() -> float:
         return math.inf if until is None else until - time.monotonic()

@@ -1,6 +1,7 @@
 """Delete jobs, and wait until they and their pods are gone."""
 
 import time
+from contextlib import suppress
 
 from ptctl.errors import TimedOutError
 from ptctl.jobs.lookup import Filter, fetch, namespace_of
@@ -8,7 +9,7 @@ from ptctl.jobs.view import JobView, view
 from ptctl.ui.app import App, Target
 from ptctl.ui.output import RESOURCE
 from ptkube.client import Kube
-from ptkube.errors import NotFound
+from ptkube.errors import Conflict, NotFound
 from ptkube.resources import POSTTRAINJOBS
 from ptkube.watch import changes
 
@@ -31,13 +32,16 @@ def delete_jobs(app: App, target: Target, job_filter: Filter, wait_s: float | No
 
 
 def _delete(app: App, kube: Kube, job: JobView) -> None:
-    try:
-        kube.delete(POSTTRAINJOBS, job.name, job.namespace, uid=job.uid or None, propagation="Foreground")
-    except NotFound:
-        pass  # already deleted by someone else
+    request_deletion(kube, job)
     app.console.data(f'{RESOURCE} "{job.name}" deleted')
     if job.run_uri:
         app.console.say(f"the run directory is kept: {job.run_uri}")
+
+
+def request_deletion(kube: Kube, job: JobView) -> None:
+    """Delete this job, not one that was made anew under its name; one that is gone is no error."""
+    with suppress(NotFound, Conflict):  # Conflict: another uid
+        kube.delete(POSTTRAINJOBS, job.name, job.namespace, uid=job.uid or None, propagation="Foreground")
 
 
 def wait_until_deleted(kube: Kube, jobs: list[JobView], wait_s: float) -> None:

@@ -23,7 +23,7 @@ def read(path: str) -> Manifest:
     """Return the document in a file (`-`: standard input). Raises InputError; the spec itself is not checked."""
     where = "standard input" if path == STDIN else path
     try:
-        body = kubectl_yaml.read(_read_text(path))
+        body = kubectl_yaml.read(read_text(path))
     except SpecError as error:
         raise InputError("\n  ".join(f"{where}: {finding}" for finding in error.findings)) from error
     if not isinstance(body, dict):
@@ -67,7 +67,8 @@ def check(job: Manifest, where: str) -> PostTrainJob:
         raise InputError(f"{where}: {count} error{'s' * (count > 1)}{lines}") from error
 
 
-def _read_text(path: str) -> str:
+def read_text(path: str) -> str:
+    """Return the text of a file (`-`: standard input). Raises InputError."""
     if path == STDIN:
         if sys.stdin.isatty():
             print("reading a job from standard input; press Ctrl-D to end", file=sys.stderr)

@@ -4,7 +4,7 @@ Deliberately not the pydantic model of `ptapi.status`: importing that costs more
 thousand jobs may take, and extra fields of a newer operator must not break an older ptctl.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ptctl.ui.choices import ALGORITHMS
@@ -39,7 +39,7 @@ class JobView:
     suspended: bool
     deleting: bool
     failure: str
-    raw: Manifest
+    raw: Manifest = field(repr=False)
 
     @property
     def is_terminal(self) -> bool:

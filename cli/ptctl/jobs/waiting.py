@@ -1,13 +1,15 @@
 """Wait for a job to reach a state, and stop early when it no longer can."""
 
 import time
+from collections.abc import Iterator
 
 from ptctl.errors import CliError, MissingError, TimedOutError
-from ptctl.jobs.lookup import fetch, namespace_of
+from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view
 from ptctl.ui.app import App, Target
 from ptctl.ui.choices import GOAL_PHASES
 from ptctl.ui.output import RESOURCE
+from ptkube.client import Kube
 from ptkube.resources import POSTTRAINJOBS
 from ptkube.watch import changes
 
@@ -27,17 +29,13 @@ def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | 
         return
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     shown_phase = ""
-    for kind, item in changes(
-        kube, POSTTRAINJOBS, namespace_of(kube, target), fields=f"metadata.name={name}", until=deadline
-    ):
-        if kind == "SYNCED":
-            continue
-        job = view(item)
-        if kind == "DELETED":
+    for state in states(kube, job, deadline):
+        if state is None:
             if goal == "deleted":
                 app.console.data(f"{RESOURCE}/{name} deleted")
                 return
             raise MissingError(f"job {name!r} was deleted during the wait")
+        job = state
         shown_phase = _show_phase(app, job, shown_phase)
         if is_reached(job, goal, name):
             app.console.data(f"{RESOURCE}/{name} {goal}")
@@ -46,6 +44,18 @@ def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | 
         f"job {name!r} is not {goal} after {timeout_s:g} s: {_describe_state(job)}",
         f"`ptctl workload describe {name}{target.flags}` shows what is blocking it",
     )
+
+
+def states(kube: Kube, job: JobView, until: float | None) -> Iterator[JobView | None]:
+    """Yield the job now and after each change, by a watch, until a monotonic time; None when it is deleted."""
+    selected = changes(kube, POSTTRAINJOBS, job.namespace, fields=f"metadata.name={job.name}", until=until)
+    present = False
+    for kind, item in selected:
+        present = present or kind == "ADDED"
+        if kind == "DELETED" or (kind == "SYNCED" and not present):
+            yield None
+        elif kind != "SYNCED":
+            yield view(item)
 
 
 def is_reached(job: JobView, goal: str, name: str) -> bool:

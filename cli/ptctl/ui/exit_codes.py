@@ -51,7 +51,7 @@ def _report_other_error(error: BaseException, console: Console) -> int:
 
     if isinstance(error, kube_errors.ApiError):
         message, _, hint = str(error).partition("\nhint: ")
-        console.error(message, hint or _api_hint(error))
+        console.error(message, hint or api_hint(error))
         return _api_code(error)
     spec_error = sys.modules.get("ptapi.errors")
     if spec_error is not None and isinstance(error, spec_error.SpecError):
@@ -73,7 +73,8 @@ def _api_code(error: Exception) -> int:
     return errors.USAGE if isinstance(error, kube_errors.Invalid) else errors.FAILED
 
 
-def _api_hint(error: Exception) -> str:
+def api_hint(error: Exception) -> str:
+    """Return what to try after the API server's refusal; empty if its own words say enough."""
     from ptkube import errors as kube_errors
 
     if isinstance(error, kube_errors.NotFound) and "not find the requested resource" in str(error):

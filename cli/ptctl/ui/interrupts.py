@@ -5,6 +5,7 @@ Ending is not left to KeyboardInterrupt: raised inside an import, it becomes a t
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -41,7 +42,13 @@ def say(text: str = "Interrupted.") -> None:
 
 @contextmanager
 def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals (default: Ctrl-C) with another handler; those that the shell has ignored stay ignored."""
+    """Handle signals (default: Ctrl-C) with another handler; those that the shell has ignored stay ignored.
+
+    Another thread than the main one may set no handlers: there this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     active = [n for n in numbers or (signal.SIGINT,) if signal.getsignal(n) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, handler) for number in active}
     try:

@@ -17,7 +17,7 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listing.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-@pytest.mark.parametrize("root", ["api", "kube", "operator", "trainer", "cli"])
+@pytest.mark.parametrize("root", ["api", "kube", "operator", "trainer", "cli", "python"])
 def test_source_roots_are_not_packages(root: str) -> None:
     assert not (ROOT / root / "__init__.py").exists()
 
@@ -91,7 +91,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_every_room_has_a_readme() -> None:
     assert [
         room
-        for room in ("api", "kube", "operator", "trainer", "cli", "charts")
+        for room in ("api", "kube", "operator", "trainer", "cli", "python", "charts")
         if not (ROOT / room / "README.md").exists()
     ] == []
 
@@ -132,7 +132,7 @@ def test_a_folder_of_a_package_reads_like_a_table_of_contents() -> None:
     entries: dict[str, set[str]] = {}
     for path in tracked_files():
         parts = path.relative_to(ROOT).parts
-        if parts[0] in ("api", "kube", "operator", "trainer", "cli"):
+        if parts[0] in ("api", "kube", "operator", "trainer", "cli", "python"):
             for depth in range(2, len(parts)):
                 entries.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
     crowded = {folder: len(names - {"__init__.py", "README.md"}) for folder, names in entries.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = ("api", "kube", "operator", "trainer", "cli", "benchmarks", "scripts", "examples", "tests")
+FOLDERS = ("api", "kube", "operator", "trainer", "cli", "python", "benchmarks", "scripts", "examples", "tests")
 VAGUE = {"seen", "found", "said", "told", "asked"}
 """They tell where a value comes from; a name tells what it is. `NotFound` is Kubernetes' own word."""
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")

@@ -61,8 +61,8 @@ def logs(
 
         app.console.data(link_of(app.connect(target), target, name, rank))
         return
-    from ptctl.runs.log_stream import Selection, follow_logs, print_logs
+    from ptctl.runs.log_stream import Limits, follow_logs, print_logs
 
     since_s = None if since is None else max(1, round(since))
     show = follow_logs if follow else print_logs
-    show(app, target, name, Selection(rank, attempt, tail, since_s, grep))
+    show(app, target, name, rank, tail, Limits(attempt, since_s, grep))

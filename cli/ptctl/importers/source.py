@@ -1,0 +1,66 @@
+"""What a text is — a script of command lines, or YAML documents — and the jobs in it."""
+
+from collections.abc import Mapping, Sequence
+
+from ptctl.errors import InputError
+from ptctl.importers import xpk
+from ptctl.importers.command_line import Command, parse, unknown
+from ptctl.importers.draft import Draft
+from ptctl.importers.program import put_program
+from ptctl.importers.secrets import is_secret, without_secrets
+from ptctl.jobs.set_field import assign
+
+_IGNORED = ("set", "echo", "printf", "export", "true", "exit", ":", "[", "[[", "test", "read", "sleep", "done", "fi")
+"""Shell words that create nothing."""
+_SOURCES = (xpk,)
+
+
+def drafts(text: str, where: str, variables: Mapping[str, str]) -> list[Draft]:
+    """Return the jobs of a script. Raises InputError if there is none."""
+    script = parse(text, variables)
+    jobs = [(command, source) for command in script.commands for source in _SOURCES if source.is_submit(command)]
+    if not jobs:
+        names = "`xpk workload create`"
+        raise InputError(f"{where}: no job in it; accepted: a script with {names}")
+    _refuse_unknown([command for command, _ in jobs], where)
+    made = [source.draft_of(command) for command, source in jobs]
+    for (command, _), draft in zip(jobs, made, strict=True):
+        if command.is_conditional:
+            draft.note(f"line {command.line}", "it stands in an if or a loop, which were not run: imported once")
+    _note_rest([command for command in script.commands if all(command is not job for job, _ in jobs)], made[0])
+    return made
+
+
+def is_script(command: str) -> bool:
+    """Return True if a command line is one that submits, and not the program itself."""
+    return any(source.is_submit(one) for one in parse(command, {}).commands for source in _SOURCES)
+
+
+def draft_of_program(command: str, assignments: Sequence[str]) -> Draft:
+    """Return the job of a bare command, as it would stand in --command; its batch may depend on the chips."""
+    draft = Draft("a command")
+    for assignment in assignments:
+        if assignment.removeprefix("spec.").startswith(("accelerator.", "pathways.")):
+            assign(draft.job, assignment)
+    put_program(draft, command)
+    return draft
+
+
+def _refuse_unknown(commands: Sequence[Command], where: str) -> None:
+    """Refuse values that only running the script could give, all at once; secrets need none."""
+    names = dict.fromkeys(name for command in commands for word in command.words for name in unknown(word))
+    lacking = [name for name in names if not is_secret(name)]
+    if not lacking:
+        return
+    hints = " ".join(f"--var {name}=…" for name in lacking if name[0] not in "$`")
+    shown = ", ".join(without_secrets(name)[0] for name in lacking)
+    written = "write the value of $(…) into the script" if any(name[0] in "$`" for name in lacking) else ""
+    raise InputError(f"{where}: no value for {shown}; accepted: scripts whose words are known without running them",
+                     "; ".join(part for part in (hints, written) if part))  # fmt: skip
+
+
+def _note_rest(commands: Sequence[Command], draft: Draft) -> None:
+    for command in commands:
+        if command.words[0] not in _IGNORED:
+            shown = " ".join(without_secrets(" ".join(command.words[:3]))[0].split())
+            draft.note(f"line {command.line}: {shown} …", "not imported: run it as before, if it is still needed")

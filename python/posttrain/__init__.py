@@ -1,0 +1,58 @@
+"""posttrain from Python: write a job, submit it, follow its run, and read what it learned.
+
+The package adds no behaviour to the API: jobs are checked by `ptapi`, and runs are read as `ptctl workload` reads them.
+Names are imported when they are first used, so that `import posttrain` itself costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from posttrain.client import Client
+    from posttrain.errors import Error, JobFailed, NotFound, TimedOut
+    from posttrain.job import PostTrainJob
+    from posttrain.rows import Rows
+    from posttrain.run import Result, Run, Runs
+    from ptapi import spec
+    from ptapi.errors import SpecError
+
+__all__ = [
+    "Client",
+    "Error",
+    "JobFailed",
+    "NotFound",
+    "PostTrainJob",
+    "Result",
+    "Rows",
+    "Run",
+    "Runs",
+    "SpecError",
+    "TimedOut",
+    "spec",
+]
+
+_MODULES = {
+    "Client": "posttrain.client",
+    "Error": "posttrain.errors",
+    "JobFailed": "posttrain.errors",
+    "NotFound": "posttrain.errors",
+    "PostTrainJob": "posttrain.job",
+    "Result": "posttrain.run",
+    "Rows": "posttrain.rows",
+    "Run": "posttrain.run",
+    "Runs": "posttrain.run",
+    "SpecError": "ptapi.errors",
+    "TimedOut": "posttrain.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "spec":
+        return import_module("ptapi.spec")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'posttrain' has no attribute {name!r}; accepted: {', '.join(__all__)}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
