@@ -226,6 +226,7 @@ class Kube:
         container: str | None = None,
         follow: bool = False,
         tail: int | None = None,
+        since_s: int | None = None,
         previous: bool = False,
         timestamps: bool = False,
     ) -> Iterator[str]:
@@ -237,6 +238,7 @@ class Kube:
                 "previous": "true" if previous else None,
                 "timestamps": "true" if timestamps else None,
                 "tailLines": None if tail is None else str(tail),
+                "sinceSeconds": None if since_s is None else str(since_s),
             }
         )
         silence_s = _FOLLOW_SILENCE_S if follow else READ_TIMEOUT_S

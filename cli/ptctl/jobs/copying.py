@@ -49,7 +49,11 @@ def retry(
     job = _copy(source, new_name or free_name(kube, target, name), changes)
     _check(kube, job)
     app.console.say(f"job {name!r} failed with {failed.failure or 'no recorded cause'}")
-    app.console.say(f"the new run goes on from {uri}" if uri else "it has no checkpoint: the new run begins at step 0")
+    app.console.say(
+        f"the new run goes on from {uri}"
+        if uri
+        else "it has no checkpoint of posttrain's trainer: the new run begins at step 0"
+    )
     if not changes:
         app.console.say("unless the cause is gone it fails again; --set changes fields of spec")
     submit(app, target, job, form, dry_run, "--name")
@@ -108,8 +112,8 @@ def _check_failed(job: JobView) -> None:
 def _continue_from_checkpoint(source: Manifest, failed: JobView) -> str:
     """Let the copy begin at the newest good checkpoint, and return its address; "" if there is none."""
     uri = str(part(failed.raw, "status", "checkpoint", "uri", missing=""))
-    if not uri:
-        return ""
+    if not uri or {"maxtext", "container"} & set(part(source, "spec", "runtime", missing={})):
+        return ""  # the trainer alone can begin at a checkpoint of another run
     step = int(part(failed.raw, "status", "checkpoint", "step", missing=0))
     if failed.total and step >= failed.total:
         raise CliError(

@@ -15,7 +15,7 @@ from ptkube.resources import Manifest
 
 _LINEAGE = "lineage.json"
 _RESULTS = ("phase", "chips", "progress", "metrics", "checkpoint", "restarts", "failure", "time", "cost")
-_PASSING = ("updated", "eta", "steps", "uri", "pod", "node", "log")
+_PASSING = ("updated", "eta", "steps", "uri", "time", "pod", "node", "log")
 """Fields of the status that differ between any two runs and say nothing about either."""
 Difference = dict[str, tuple[Any, Any]]
 
@@ -56,7 +56,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
         for index, inner in enumerate(value):
             yield from _leaves(inner, f"{path}[{index}]")
-    else:
+    elif path:
         yield path, value
 
 

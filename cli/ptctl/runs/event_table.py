@@ -37,7 +37,7 @@ def print_events(app: App, target: Target, name: str, form: str | None) -> None:
 
 def job_event_rows(job: JobView, events: Sequence[Manifest], newest: int, now: datetime) -> list[tuple[str, ...]]:
     """Return age, type, reason and message of the job's own newest events, oldest first."""
-    own = sorted(filter(lambda event: _is_about(event, job), events), key=event_time)
+    own = sorted(filter(lambda event: is_about(event, job), events), key=event_time)
     return [_cells(event, now) for event in own[-newest:]]
 
 
@@ -51,12 +51,12 @@ def _events_around(kube: Kube, job: JobView) -> Iterator[Manifest]:
     names = {job.name, job.job_set, *(pod["metadata"]["name"] for pod in pods)} - {""}
     for event in kube.list(EVENTS, job.namespace).items:
         if event["involvedObject"].get("name") in names and (
-            event["involvedObject"].get("kind") != "PostTrainJob" or _is_about(event, job)
+            event["involvedObject"].get("kind") != "PostTrainJob" or is_about(event, job)
         ):
             yield event
 
 
-def _is_about(event: Manifest, job: JobView) -> bool:
+def is_about(event: Manifest, job: JobView) -> bool:
     """Return True unless the event is about an earlier job of this name."""
     return bool(event["involvedObject"].get("uid", job.uid) == job.uid)
 

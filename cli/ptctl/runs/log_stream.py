@@ -6,9 +6,13 @@ One thread per rank reads its pod, one queue orders the lines as they arrive, an
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptapi.text.terminal import PROGRESS_LINE
@@ -36,34 +40,77 @@ class Entry(NamedTuple):
     is_note: bool = False
 
 
-def print_logs(app: App, target: Target, name: str, only_rank: int | None, tail: int | None) -> None:
-    """Print what the ranks have written so far, one rank after the other, newest attempt last."""
+@dataclass(frozen=True)
+class Limits:
+    """Which lines are left out; None: none. since_s: all but those of the newest seconds."""
+
+    attempt: int | None = None
+    since_s: int | None = None
+    pattern: re.Pattern[str] | None = None
+
+    def read(self, kube: Kube, namespace: str, rank: Rank, tail: int | None, *, follow: bool = False) -> Iterator[str]:
+        """Yield the lines of a rank, without what the trainer says to the operator."""
+        for line in kube.pod_logs(
+            rank.pod, namespace, container=rank.container, follow=follow, tail=tail, since_s=self.since_s
+        ):
+            if not line.startswith(PROGRESS_LINE) and (self.pattern is None or self.pattern.search(line)):
+                yield line
+
+
+ALL_LINES = Limits()
+
+
+def print_logs(app: App, target: Target, name: str, rank: int | None, tail: int | None, limits: Limits) -> None:
+    """Print what the ranks have written so far, newest attempt last; a line that several ranks wrote, once."""
     kube = app.connect(target)
-    _print(app, written(kube, view(fetch(kube, target, name)), only_rank, tail))
+    _print(app, written(kube, view(fetch(kube, target, name)), rank, tail, limits))
 
 
-def follow_logs(app: App, target: Target, name: str, only_rank: int | None, tail: int | None) -> None:
+def follow_logs(app: App, target: Target, name: str, rank: int | None, tail: int | None, limits: Limits) -> None:
     """Print the lines of all ranks as they are written, until the job has ended and everything is printed."""
     kube = app.connect(target)
-    _print(app, followed(kube, view(fetch(kube, target, name)), only_rank, tail))
+    _print(app, followed(kube, view(fetch(kube, target, name)), rank, tail, limits))
 
 
-def written(kube: Kube, job: JobView, only_rank: int | None, tail: int | None) -> Iterator[Entry]:
-    """Yield what the ranks have written so far, one rank after the other, newest attempt last."""
-    current = _ranks(kube, job, only_rank)
+def written(
+    kube: Kube, job: JobView, only_rank: int | None, tail: int | None, limits: Limits = ALL_LINES
+) -> Iterator[Entry]:
+    """Yield what the ranks have written so far, newest attempt last; a line that several ranks wrote, once."""
+    current = _ranks(kube, job, only_rank, limits)
     if not current:
-        raise _no_logs_error(job, only_rank, _ranks(kube, job, None))
+        raise _no_logs_error(job, only_rank, limits, _ranks(kube, job, None))
     layout = _Layout()
     layout.note_ranks(current)
-    for rank in current:
-        if not rank.has_started:
-            yield Entry(f"rank {rank.number} has not started: {rank.waiting_for}", is_note=True)
-            continue
-        for line in kube.pod_logs(rank.pod, job.namespace, container=rank.container, tail=tail):
-            yield from layout.entries(rank, line)
+    for _, attempt in groupby(current, key=lambda rank: rank.attempt):
+        started = []
+        for rank in attempt:
+            if rank.has_started:
+                started.append(rank)
+            else:
+                yield Entry(f"rank {rank.number} has not started: {rank.waiting_for}", is_note=True)
+        for line, writers in _folded(kube, job.namespace, started, tail, limits):
+            yield from layout.entries(writers, line)
 
 
-def followed(kube: Kube, job: JobView, only_rank: int | None, tail: int | None) -> Iterator[Entry]:
+def _folded(
+    kube: Kube, namespace: str, started: Sequence[Rank], tail: int | None, limits: Limits
+) -> Iterator[tuple[str, list[Rank]]]:
+    """Yield each line with the ranks that wrote it, in the order of the first of them; one rank's as they arrive."""
+    if len(started) == 1:
+        yield from ((line, [started[0]]) for line in limits.read(kube, namespace, started[0], tail))
+        return
+    writers: dict[tuple[str, int], list[Rank]] = {}
+    for rank in started:
+        repeats: Counter[str] = Counter()
+        for line in limits.read(kube, namespace, rank, tail):
+            writers.setdefault((line, repeats[line]), []).append(rank)
+            repeats[line] += 1
+    yield from ((line, ranks_of_line) for (line, _), ranks_of_line in writers.items())
+
+
+def followed(
+    kube: Kube, job: JobView, only_rank: int | None, tail: int | None, limits: Limits = ALL_LINES
+) -> Iterator[Entry]:
     """Yield the lines of all ranks as they are written, until the job has ended and everything is yielded."""
     lines: queue.Queue[Line] = queue.Queue()
     layout, streamed, running = _Layout(), set[tuple[str, str]](), 0
@@ -71,15 +118,15 @@ def followed(kube: Kube, job: JobView, only_rank: int | None, tail: int | None) 
     closed = threading.Event()
     try:
         while True:
-            current = _ranks(kube, job, only_rank)
+            current = _ranks(kube, job, only_rank, limits)
             if job.is_terminal and not current and not streamed:
-                raise _no_logs_error(job, only_rank, _ranks(kube, job, None))
+                raise _no_logs_error(job, only_rank, limits, _ranks(kube, job, None))
             layout.note_ranks(current)
             for rank in current:
                 if rank.has_started and rank.key not in streamed:
                     streamed.add(rank.key)
                     running += 1
-                    _start_reader(kube, job.namespace, rank, lines, tail, closed)
+                    _start_reader(kube, job.namespace, rank, lines, tail, limits, closed)
             if not running and (message := _waiting_message(job, current)) not in ("", last_message):
                 last_message = message
                 yield Entry(message, is_note=True)
@@ -87,13 +134,14 @@ def followed(kube: Kube, job: JobView, only_rank: int | None, tail: int | None) 
                 if arrived is _END:
                     running -= 1
                 else:
-                    yield from layout.entries(*arrived)
+                    rank, line = arrived
+                    yield from layout.entries([rank], line)
             try:
                 job = view(fetch(kube, Target(job.namespace), job.name))
             except MissingError:
                 yield Entry(f"job {job.name!r} was deleted", is_note=True)
                 return
-            if job.is_terminal and not running and not _has_unread_ranks(kube, job, only_rank, streamed):
+            if job.is_terminal and not running and not _has_unread_ranks(kube, job, only_rank, limits, streamed):
                 yield Entry(_final_line(job), is_note=True)
                 return
     finally:
@@ -105,22 +153,30 @@ def _print(app: App, entries: Iterator[Entry]) -> None:
         (app.console.say if entry.is_note else app.console.data)(entry.text)
 
 
-def _ranks(kube: Kube, job: JobView, only_rank: int | None) -> list[Rank]:
+def _ranks(kube: Kube, job: JobView, only_rank: int | None, limits: Limits = ALL_LINES) -> list[Rank]:
     pods = kube.list(PODS, job.namespace, labels=labels.selector(job.name)).items
     ours = [pod for pod in pods if pod["metadata"]["labels"].get(labels.JOB_UID, job.uid) == job.uid]
-    return ranks(ours, only_rank)
+    return [rank for rank in ranks(ours) if only_rank in (None, rank.number) and limits.attempt in (None, rank.attempt)]
 
 
-def _has_unread_ranks(kube: Kube, job: JobView, only_rank: int | None, streamed: set[tuple[str, str]]) -> bool:
-    return any(rank.has_started and rank.key not in streamed for rank in _ranks(kube, job, only_rank))
+def _has_unread_ranks(
+    kube: Kube, job: JobView, only_rank: int | None, limits: Limits, streamed: set[tuple[str, str]]
+) -> bool:
+    return any(rank.has_started and rank.key not in streamed for rank in _ranks(kube, job, only_rank, limits))
 
 
 def _start_reader(
-    kube: Kube, namespace: str, rank: Rank, lines: queue.Queue[Line], tail: int | None, closed: threading.Event
+    kube: Kube,
+    namespace: str,
+    rank: Rank,
+    lines: queue.Queue[Line],
+    tail: int | None,
+    limits: Limits,
+    closed: threading.Event,
 ) -> None:
     def read() -> None:
         try:
-            for line in kube.pod_logs(rank.pod, namespace, container=rank.container, follow=True, tail=tail):
+            for line in limits.read(kube, namespace, rank, tail, follow=True):
                 if closed.is_set():
                     return  # nobody reads on
                 lines.put((rank, line))
@@ -155,14 +211,24 @@ class _Layout:
         """Learn whether there is more than one rank."""
         self._has_many = self._has_many or any(rank.number > 0 for rank in current)
 
-    def entries(self, rank: Rank, line: str) -> Iterator[Entry]:
-        if line.startswith(PROGRESS_LINE):
-            return  # for the operator
-        if rank.attempt != self._attempt:
-            if self._attempt or rank.attempt > 1:
-                yield Entry(f"--- attempt {rank.attempt}", is_note=True)
-            self._attempt = rank.attempt
-        yield Entry(f"[{rank.number}] {line}" if self._has_many else line)
+    def entries(self, writers: Sequence[Rank], line: str) -> Iterator[Entry]:
+        attempt = writers[0].attempt
+        if attempt != self._attempt:
+            if self._attempt or attempt > 1:
+                yield Entry(f"--- attempt {attempt}", is_note=True)
+            self._attempt = attempt
+        yield Entry(f"[{_numbers(writers)}] {line}" if self._has_many else line)
+
+
+def _numbers(writers: Sequence[Rank]) -> str:
+    """Return the numbers of ranks, in ascending order, as `0`, `0,2` or `0-7`."""
+    runs: list[list[int]] = []
+    for number in (rank.number for rank in writers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _waiting_message(job: JobView, current: list[Rank]) -> str:
@@ -173,12 +239,17 @@ def _waiting_message(job: JobView, current: list[Rank]) -> str:
     return f"waiting for the trainer: job is {job.phase}" + (f" ({'; '.join(reasons)})" if reasons else "")
 
 
-def _no_logs_error(job: JobView, only_rank: int | None, others: list[Rank]) -> CliError:
+def _no_logs_error(job: JobView, only_rank: int | None, limits: Limits, others: list[Rank]) -> CliError:
     """Return the error for a job without logs, with where to look instead. others: the ranks that have pods."""
-    whose = f"job {job.name!r}" + (f", rank {only_rank}," if only_rank is not None else "")
+    rank = f", rank {only_rank}," if only_rank is not None else ""
+    attempt = f", attempt {limits.attempt}," if limits.attempt is not None else ""
+    whose = f"job {job.name!r}{rank}{attempt}"
     if others:
-        there = ", ".join(str(number) for number in sorted({rank.number for rank in others})[:16])
-        return MissingError(f"{whose} has no pod; ranks with pods: {there}")
+        numbers = ", ".join(str(number) for number in sorted({each.number for each in others})[:16])
+        attempts = ", ".join(map(str, sorted({each.attempt for each in others})))
+        return MissingError(
+            f"{whose} has no pod; ranks with pods: {numbers}" + f"; attempts: {attempts}" * bool(attempt)
+        )
     if job.is_terminal or job.phase == "Suspended":
         failure = f" ({job.failure})" if job.failure else ""
         return MissingError(

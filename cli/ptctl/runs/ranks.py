@@ -28,13 +28,10 @@ class Rank:
         return self.uid, self.container
 
 
-def ranks(pods: Sequence[Manifest], only_rank: int | None = None) -> list[Rank]:
+def ranks(pods: Sequence[Manifest]) -> list[Rank]:
     """Return every rank of these pods, by attempt and number."""
     every_rank = [rank for pod in pods for rank in _ranks_of(pod)]
-    return sorted(
-        (rank for rank in every_rank if only_rank is None or rank.number == only_rank),
-        key=lambda rank: (rank.attempt, rank.number),
-    )
+    return sorted(every_rank, key=lambda rank: (rank.attempt, rank.number))
 
 
 def _ranks_of(pod: Manifest) -> list[Rank]:

@@ -128,8 +128,16 @@ class FakeKube:
             raise KeyboardInterrupt  # a watch without an end ends by Ctrl-C
 
     def pod_logs(
-        self, name: str, namespace: str, *, container: str | None = None, follow: bool = False, tail: int | None = None
+        self,
+        name: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        since_s: int | None = None,
     ) -> Iterator[str]:
+        self.calls.append(("logs", (name, since_s)))
         lines = self.logs[(name, container or "trainer")]
         return iter(lines if tail is None else lines[len(lines) - min(tail, len(lines)) :])
 

@@ -104,3 +104,19 @@ def test_a_lineage_in_a_bucket_is_said_to_be_left_out(invoke: Invoke, kube: Any,
         kube.put(POSTTRAINJOBS, make_job(name, spec={"output": {"uri": "gs://bucket/runs"}}))
     result = invoke("workload", "diff", "a", "b")
     assert "without the lineage of a: gs://bucket/runs/a is not on this machine" in result.err
+
+
+def test_a_job_that_no_operator_has_seen_yet_differs_in_results_by_their_names(
+    invoke: Invoke, kube: Any, make_job: Make
+) -> None:
+    checkpoint = {"step": 40, "uri": "file:///runs/a/checkpoints/40", "time": "2026-01-01T00:00:00Z"}
+    kube.put(POSTTRAINJOBS, make_job("a", "Failed", checkpoint=checkpoint))
+    unseen = make_job("b")
+    del unseen["status"]
+    kube.put(POSTTRAINJOBS, unseen)
+    differences = json.loads(invoke("workload", "diff", "a", "b", "-o", "json").out)
+    assert differences == {
+        "spec": {},
+        "lineage": {},
+        "results": {"phase": ["Failed", None], "checkpoint.step": [40, None]},
+    }

@@ -103,8 +103,21 @@ def test_a_failed_job_without_a_checkpoint_begins_anew_and_that_is_said(
 ) -> None:
     kube.put(POSTTRAINJOBS, make_job("a", "Failed", spec=SPEC, failure=OUT_OF_MEMORY))
     result = invoke("workload", "retry", "a")
-    assert (result.code, "it has no checkpoint: the new run begins at step 0" in result.err) == (0, True)
+    assert (result.code, "it has no checkpoint of posttrain's trainer: the new run begins at step 0" in result.err) == (
+        0,
+        True,
+    )
     assert "unless the cause is gone it fails again; --set changes fields of spec" in result.err
+    assert "checkpoint" not in created(kube)[0]["spec"]
+
+
+def test_a_failed_command_of_ones_own_begins_anew_because_its_checkpoints_are_its_own(
+    invoke: Invoke, kube: Any, make_job: Make
+) -> None:
+    spec = {"image": "i:1", "runtime": {"container": {"command": ["python", "x.py"]}}}
+    kube.put(POSTTRAINJOBS, make_job("a", "Failed", spec={**SPEC, **spec}, checkpoint=CHECKPOINT))
+    result = invoke("workload", "retry", "a")
+    assert (result.code, "begins at step 0" in result.err) == (0, True), result.err
     assert "checkpoint" not in created(kube)[0]["spec"]
 
 

@@ -72,6 +72,43 @@ def test_several_ranks_are_tagged_with_slice_times_hosts_plus_host(invoke: Invok
     assert (absent.code, "rank 4, has no pod; ranks with pods: 0, 1, 2, 3" in absent.err) == (3, True)
 
 
+def test_a_line_of_several_ranks_is_printed_once_with_their_numbers(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a"))
+    for slice_index in (0, 1):
+        for host in (0, 1):
+            kube.put(PODS, pod(f"p{slice_index}{host}", slice_index, host))
+    kube.logs = {
+        ("p00", "trainer"): ["loading", "step 1", "step 1"],
+        ("p01", "trainer"): ["loading", "step 1"],
+        ("p10", "trainer"): ["loading", "own"],
+        ("p11", "trainer"): ["step 1", "loading", "step 1"],
+    }
+    printed = "[0-3] loading\n[0-1,3] step 1\n[0,3] step 1\n[2] own\n"
+    assert invoke("workload", "logs", "a").out == printed
+    assert invoke("workload", "logs", "a", "--grep", "^l|own$").out == "[0-3] loading\n[2] own\n"
+
+
+def test_logs_of_one_attempt_and_of_the_last_minutes(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a"))
+    kube.put(PODS, pod("p-old", hosts=1, phase="Failed"))
+    kube.put(PODS, pod("p-new", hosts=1, attempt=1))
+    kube.logs = {("p-old", "trainer"): ["first"], ("p-new", "trainer"): ["second"]}
+    result = invoke("workload", "logs", "a", "--attempt", "1", "--since", "15m")
+    assert (result.out, result.err) == ("first\n", "")
+    assert [call[1] for call in kube.calls if call[0] == "logs"] == [("p-old", 900)]
+    absent = invoke("workload", "logs", "a", "--attempt", "3")
+    assert (absent.code, "attempt 3, has no pod; ranks with pods: 0; attempts: 1, 2" in absent.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("--grep", "(["), "--grep '([': "), (("--since", "soon"), "2h30m"), (("--attempt", "0"), "0")],
+)
+def test_a_wrong_selection_of_lines_is_refused(invoke: Invoke, words: tuple[str, ...], message: str) -> None:
+    result = invoke("workload", "logs", "a", *words)
+    assert (result.code, message in result.err) == (2, True)
+
+
 def test_two_containers_of_a_vm_are_two_ranks(invoke: Invoke, kube: Any, make_job: Make) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
     kube.put(PODS, pod("p0", 0, 1, containers=("trainer-0", "trainer-1")))

@@ -381,9 +381,9 @@ def test_closing_the_client_ends_a_blocked_watch(script: Script) -> None:
 
 def test_pod_logs_yield_lines_and_survive_bytes_that_are_not_text(script: Script) -> None:
     script.answers = [(200, b"one\ntw\xffo\nlast without newline")]
-    lines = list(script.kube().pod_logs("a", "ns", container="c", tail=0))
+    lines = list(script.kube().pod_logs("a", "ns", container="c", tail=0, since_s=90))
     assert lines == ["one", "tw\ufffdo", "last without newline"]
-    assert script.requests[0].path == "/api/v1/namespaces/ns/pods/a/log?container=c&tailLines=0"
+    assert script.requests[0].path == "/api/v1/namespaces/ns/pods/a/log?container=c&tailLines=0&sinceSeconds=90"
 
 
 def plugin(folder: Path, **credential: str) -> Manifest:

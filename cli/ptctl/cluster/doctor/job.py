@@ -67,9 +67,10 @@ def _next(job: JobView, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _after_failure(job: JobView) -> str:
     kind = str(part(job.raw, "status", "failure", "failureClass", missing=""))
+    again = f"then `ptctl workload retry {job.name}`"
     if kind in set(FailureClass) and not REACTIONS[FailureClass(kind)].retried:
-        return "nothing by itself: the same job would fail again; mend the cause and create it anew"
-    return f"nothing by itself: its restarts are used up; `ptctl workload logs {job.name}`, then create it anew"
+        return f"nothing by itself: the same job would fail again; mend the cause, {again}"
+    return f"nothing by itself: its restarts are used up; `ptctl workload logs {job.name}`, {again}"
 
 
 def _after_wait(job: JobView, now: datetime) -> str:

@@ -25,6 +25,9 @@ COMMANDS = {
     "describe": Lazy("ptctl.commands.workload.describe:describe", "Show everything about a job on one page.", _INSPECT),
     "logs": Lazy("ptctl.commands.workload.logs:logs", "Print the trainer's logs, all ranks merged.", _INSPECT),
     "events": Lazy("ptctl.commands.workload.events:events", "Print what happened to a job, oldest first.", _INSPECT),
+    "timeline": Lazy(
+        "ptctl.commands.workload.timeline:timeline", "Print what a job did when, and for how long.", _INSPECT
+    ),
     "diff": Lazy("ptctl.commands.workload.diff:diff", "Compare two jobs: spec, lineage and results.", _INSPECT),
     "metrics": Lazy(
         "ptctl.commands.workload.metrics:metrics", "Print a run's metrics, as a table or a curve.", _INSPECT
