@@ -3,6 +3,7 @@
 Ending is not left to KeyboardInterrupt: raised inside an import, it becomes a traceback or is lost.
 """
 
+import atexit
 import os
 import signal
 import threading
@@ -20,6 +21,8 @@ def install() -> None:
     """Make Ctrl-C end the program; leave it ignored where the shell has it ignored (`nohup`, background jobs)."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, exit_at_once)
+        # Python gives up its handlers before it has ended, and a Ctrl-C would then replace the exit code.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -130,3 +130,15 @@ def test_no_trainer_outlives_a_ptctl_that_is_killed(train: subprocess.Popen[str]
     while in_session(train.pid) and time.monotonic() < deadline:  # a process closes its pipes before it is gone
         time.sleep(0.05)
     assert in_session(train.pid) == []
+
+
+def test_ctrl_c_while_python_ends_keeps_the_exit_code() -> None:
+    """What is registered first runs last, behind what ptctl registers: then Python gives up its handlers."""
+    code = """
+import atexit, os, signal
+from ptctl.ui import interrupts
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+interrupts.install()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
