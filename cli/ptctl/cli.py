@@ -2,8 +2,8 @@
 
 import click
 
-from ptctl.ui.lazy_group import Lazy, LazyGroup
-from ptctl.ui.xpk_commands import ROOT
+from ptctl.ui.command_line.lazy_group import Lazy, LazyGroup
+from ptctl.ui.command_line.xpk_commands import ROOT
 
 _JOBS = "Jobs"
 _CLUSTERS = "Clusters"

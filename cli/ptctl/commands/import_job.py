@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import assignments, cluster_options
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import assignments, cluster_options
 
 if TYPE_CHECKING:
     from ptctl.importers.draft import Draft

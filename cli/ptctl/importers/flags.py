@@ -10,7 +10,7 @@ from ptctl.importers.command_line import as_text, unknown
 from ptctl.importers.draft import Draft
 from ptctl.importers.secrets import is_secret, without_secrets
 from ptctl.jobs.from_flags import apply_flags
-from ptctl.ui.xpk_flags import CREATE
+from ptctl.ui.command_line.xpk_flags import CREATE
 
 _UNKNOWN = "unknown to ptctl: look it up in its tool's own help, and set the field that does it with --set"
 _OF_PATHWAYS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from ptctl.errors import InputError
 from ptctl.jobs.set_field import assign
-from ptctl.ui.choices import BUILTIN_REWARDS, GRPO_LOSSES
+from ptctl.ui.command_line.choices import BUILTIN_REWARDS, GRPO_LOSSES
 from ptkube.resources import Manifest
 
 _FIELD_PATHS = {

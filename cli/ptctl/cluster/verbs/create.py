@@ -152,7 +152,7 @@ def _labels(text: str) -> dict[str, str]:
 
 def command_line(spec: ClusterSpec, flags: Mapping[str, Any]) -> str:
     """Return the command line that goes on with this cluster: what was typed, with the project."""
-    from ptctl.ui.typed import typed_words
+    from ptctl.ui.command_line.typed import typed_words
 
     words = typed_words()
     has_project = any(word == "--project" or word.startswith("--project=") for word in words)

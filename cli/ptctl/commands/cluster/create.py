@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import SectionOption, Verb
-from ptctl.ui.google_options import cluster_name, one_name, project
-from ptctl.ui.xpk_flags import CLUSTER_CREATE
+from ptctl.ui.command_line.command import SectionOption, Verb
+from ptctl.ui.command_line.google_options import cluster_name, one_name, project
+from ptctl.ui.command_line.xpk_flags import CLUSTER_CREATE
 
 Function = Callable[[Callable[..., Any]], Callable[..., Any]]
 _PLACE, _TPU, _NET, _MORE = "Where", "Chips that stay", "Network", "Further"

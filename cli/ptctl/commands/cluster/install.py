@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import install_options, location, project
-from ptctl.ui.options import context_options
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import install_options, location, project
+from ptctl.ui.command_line.options import context_options
 
 _EXAMPLES = """
 ptctl cluster install tpus --image REGISTRY/posttrain-operator:0.1.0 --trainer-image REGISTRY/posttrain-trainer:0.1.0

@@ -3,10 +3,10 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import project
-from ptctl.ui.options import output
-from ptctl.ui.xpk_flags import CLUSTER_OTHERS
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import project
+from ptctl.ui.command_line.options import output
+from ptctl.ui.command_line.xpk_flags import CLUSTER_OTHERS
 
 _EXAMPLES = """
 ptctl cluster list --project my-project

@@ -4,8 +4,8 @@ import click
 from click.core import ParameterSource
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.lazy_group import Lazy, LazyGroup
-from ptctl.ui.options import assignments, job_file, prices_file
+from ptctl.ui.command_line.lazy_group import Lazy, LazyGroup
+from ptctl.ui.command_line.options import assignments, job_file, prices_file
 
 COMMANDS = {
     "fit": Lazy("ptctl.commands.plan.fit:fit", "Find the smallest change that makes a job fit, and print that job."),

@@ -3,8 +3,8 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import assignments, job_file, prices_file
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import assignments, job_file, prices_file
 
 _EXAMPLES = """
 ptctl plan matrix -f job.yaml --prices prices.yaml

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.choices import ALGORITHMS, BUILTIN_REWARDS
-from ptctl.ui.command import SectionOption, Verb
-from ptctl.ui.options import assignments, cluster_options, dry_run, job_file
-from ptctl.ui.xpk_flags import CREATE
+from ptctl.ui.command_line.choices import ALGORITHMS, BUILTIN_REWARDS
+from ptctl.ui.command_line.command import SectionOption, Verb
+from ptctl.ui.command_line.options import assignments, cluster_options, dry_run, job_file
+from ptctl.ui.command_line.xpk_flags import CREATE
 
 if TYPE_CHECKING:
     from ptkube.resources import Manifest

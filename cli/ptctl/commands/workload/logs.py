@@ -5,9 +5,9 @@ import re
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import Duration, cluster_options, complete_names
-from ptctl.ui.xpk_flags import NAMED
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import Duration, cluster_options, complete_names
+from ptctl.ui.command_line.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload logs llama-gsm8k

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, Target
-from ptctl.ui.choices import STATUS_NAMES
+from ptctl.ui.command_line.choices import STATUS_NAMES
 from ptctl.ui.duration import parse_duration
 
 Function = Callable[..., Any]

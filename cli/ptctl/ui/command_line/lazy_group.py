@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ptctl.ui.command import Verb
+from ptctl.ui.command_line.command import Verb
 
 
 @dataclass(frozen=True)
