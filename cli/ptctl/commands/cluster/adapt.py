@@ -28,6 +28,6 @@ def adapt(app: App, /, target: Target, name: str | None, **flags: Any) -> None:
     Says what is there, installs what lacks, and changes nothing that somebody else manages. What lacks on GKE's side
     is told, with the command.
     """
-    from ptctl.cluster.in_cluster.install import adapt as carry_out
+    from ptctl.cluster.in_cluster.installation import adapt as carry_out
 
     carry_out(app, target, name, flags)

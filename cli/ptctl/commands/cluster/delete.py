@@ -33,6 +33,6 @@ def delete(
 
     Refuses one that somebody else made, that holds node pools of others, or whose jobs are not over.
     """
-    from ptctl.cluster.verbs.delete import delete_cluster
+    from ptctl.cluster.verbs.delete_cluster import delete_cluster
 
     delete_cluster(app, one_name(name, cluster_flag), project, location, yes=yes, force=force)

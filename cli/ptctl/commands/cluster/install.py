@@ -29,6 +29,6 @@ def install(app: App, /, target: Target, name: str | None, **flags: Any) -> None
     NAME: a cluster of GKE; without it the kubeconfig's. Applies the CRD, rights and operator of the chart, and with
     --quota Kueue's queues. JobSet and Kueue are fetched only from where --jobset-manifests and --kueue-manifests say.
     """
-    from ptctl.cluster.in_cluster.install import install as carry_out
+    from ptctl.cluster.in_cluster.installation import install as carry_out
 
     carry_out(app, target, name, flags)

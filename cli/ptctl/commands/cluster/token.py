@@ -19,7 +19,7 @@ def token(app: App) -> None:
     """
     import json
 
-    from ptctl.cluster.site import Site
+    from ptctl.cluster.cloud.site import Site
 
     status = {"token": Site.from_env().token()}
     body = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": status}

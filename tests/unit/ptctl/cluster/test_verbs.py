@@ -16,7 +16,7 @@ import yaml
 from google.cloud import container_v1 as container
 from tests.builders.gke.model import RUNNING, ClusterRecord, PoolRecord
 
-from ptctl.cluster.access import document, merge_into
+from ptctl.cluster.kubeconfig import document, merge_into
 from ptctl.commands.cluster.create import create
 from ptctl.ui.command_line import xpk_flags
 from ptkube import kubeconfig

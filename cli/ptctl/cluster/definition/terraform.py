@@ -1,4 +1,4 @@
-"""The same cluster as a Terraform module: what `manifests` asks of GKE, in the words of the Google provider. Pure.
+"""The same cluster as a Terraform module: what `requests` asks of GKE, in the words of the Google provider. Pure.
 
 Its resources are labelled as Terraform's, so that `ptctl cluster delete` leaves them alone.
 """
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ptctl.cluster.manifests import cluster, cpu_pool, policies, pools
-from ptctl.cluster.spec import ClusterSpec, MaintenanceWindow
+from ptctl.cluster.definition.requests import cluster, cpu_pool, policies, pools
+from ptctl.cluster.definition.spec import ClusterSpec, MaintenanceWindow
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 

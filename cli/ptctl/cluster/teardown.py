@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ptctl.cluster.access import kube_of
-from ptctl.cluster.cloud_errors import CloudError, MissingInCloudError
-from ptctl.cluster.gke import ClusterView, Gke
-from ptctl.cluster.manifests import MAKER
-from ptctl.cluster.site import Site
+from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError
+from ptctl.cluster.cloud.gke import ClusterView, Gke
+from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.definition.requests import MAKER
+from ptctl.cluster.kubeconfig import kube_of
 from ptctl.errors import CliError, InputError
 from ptctl.ui.console import Console
 from ptkube.errors import ApiError, NotFound

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from google.api_core import exceptions
 from google.cloud import container_v1 as container
 
-from ptctl.cluster.cloud_errors import CloudError, MissingInCloudError, cloud_error
-from ptctl.cluster.manifests import MAKER
-from ptctl.cluster.site import Site
+from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError, cloud_error
+from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.definition.requests import MAKER
 from ptkube.resources import Manifest
 from ptoperator.capacity.cloud import Operation
 from ptoperator.capacity.cloud_errors import CloudFailure

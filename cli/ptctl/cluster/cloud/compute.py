@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ptctl.cluster.cloud_errors import CloudError, MissingInCloudError
-from ptctl.cluster.site import Site
-from ptctl.cluster.spec import ClusterSpec
+from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError
+from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.definition.spec import ClusterSpec
 from ptkube.resources import Manifest
 from ptoperator.capacity.gke.reservations import GOOGLES
 

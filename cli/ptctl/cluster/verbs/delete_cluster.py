@@ -7,9 +7,9 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from ptctl.cluster import deletion
-from ptctl.cluster.gke import find, open_gke
-from ptctl.cluster.site import Site
+from ptctl.cluster import teardown
+from ptctl.cluster.cloud.gke import find, open_gke
+from ptctl.cluster.cloud.site import Site
 from ptctl.errors import INTERRUPTED
 from ptctl.ui import interrupts
 from ptctl.ui.app import App
@@ -21,11 +21,11 @@ def delete_cluster(app: App, name: str, project: str | None, location: str | Non
     project = site.project_for(project)
     gke = open_gke(site)
     cluster = find(gke, project, name, location)
-    deletion.check_deletable(cluster)
+    teardown.check_deletable(cluster)
     if not force:
-        deletion.check_idle(cluster, deletion.running_jobs(site, cluster))
+        teardown.check_idle(cluster, teardown.running_jobs(site, cluster))
     if not yes:
-        deletion.confirm(app.console, cluster, sys.stdin.readline)
+        teardown.confirm(app.console, cluster, sys.stdin.readline)
     path = f"projects/{project}/locations/{cluster.location}/clusters/{name}"
     app.console.say(f"delete cluster {name}: about 5 minutes")
 
@@ -34,5 +34,5 @@ def delete_cluster(app: App, name: str, project: str | None, location: str | Non
         os._exit(INTERRUPTED)
 
     with interrupts.handled(goodbye):
-        deletion.delete_cluster(gke, path, cluster, site.poll_s)
+        teardown.delete_cluster(gke, path, cluster, site.poll_s)
     app.console.data(f"cluster {name} deleted")

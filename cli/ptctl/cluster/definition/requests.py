@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ptapi.accelerators import Slice
 from ptapi.spec import CapacityOption
-from ptctl.cluster.spec import ClusterSpec, MaintenanceWindow, TpuPools
+from ptctl.cluster.definition.spec import ClusterSpec, MaintenanceWindow, TpuPools
 from ptkube.resources import Manifest
 from ptoperator.capacity.pathways_head_pool import head_pool
 from ptoperator.kube import labels, names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ptctl.cluster.gke import ClusterView, PoolView
+from ptctl.cluster.cloud.gke import ClusterView, PoolView
 from ptctl.ui.table import table
 from ptkube.resources import Manifest
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from ptctl.cluster.gke import ClusterView
-from ptctl.cluster.site import Site
+from ptctl.cluster.cloud.gke import ClusterView
+from ptctl.cluster.cloud.site import Site
 from ptctl.errors import CliError
 from ptkube.client import Kube
 from ptkube.resources import Manifest

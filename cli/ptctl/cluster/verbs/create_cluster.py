@@ -12,10 +12,10 @@ from typing import Any
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
-from ptctl.cluster import spec as specs
-from ptctl.cluster.manifests import requests
-from ptctl.cluster.site import Site
-from ptctl.cluster.spec import ClusterSpec, TpuPools
+from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.definition import spec as specs
+from ptctl.cluster.definition.requests import requests
+from ptctl.cluster.definition.spec import ClusterSpec, TpuPools
 from ptctl.errors import InputError
 from ptctl.ui.app import App
 from ptctl.ui.output import to_yaml
@@ -33,9 +33,9 @@ def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
     if flags["terraform"]:
         write_module(app, replace(spec, project=site.project_for(flags["project"])), Path(flags["terraform"]))
         return
-    from ptctl.cluster.compute import open_compute
+    from ptctl.cluster.cloud.compute import open_compute
+    from ptctl.cluster.cloud.gke import open_gke
     from ptctl.cluster.creation import Creation
-    from ptctl.cluster.gke import open_gke
 
     spec = replace(spec, project=site.project_for(flags["project"]))
     again = command_line(spec, flags)
@@ -48,7 +48,7 @@ def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
 
 def write_module(app: App, spec: ClusterSpec, folder: Path) -> None:
     """Write the module. Raises InputError for a file that is there and differs."""
-    from ptctl.cluster.terraform import module
+    from ptctl.cluster.definition.terraform import module
 
     path, text = folder / "main.tf", module(spec)
     if path.exists() and path.read_text() != text:

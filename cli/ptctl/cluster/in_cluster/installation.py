@@ -9,11 +9,11 @@ from typing import Any
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
+from ptctl.cluster.cloud.site import Site
 from ptctl.cluster.in_cluster import objects, survey, third_party
 from ptctl.cluster.in_cluster.apply import Applied, Applier
 from ptctl.cluster.in_cluster.objects import GkeCluster, Quota, Values
 from ptctl.cluster.in_cluster.survey import Survey
-from ptctl.cluster.site import Site
 from ptctl.errors import CliError, InputError
 from ptctl.ui.app import App, Target
 from ptctl.ui.output import stream
@@ -65,8 +65,8 @@ def find_place(app: App, target: Target, name: str | None, flags: Mapping[str, A
     if name is None:
         kube = app.connect(target)
         return Place(kube, gke_of_context(kube.access.context))
-    from ptctl.cluster.access import kube_of
-    from ptctl.cluster.gke import find, open_gke
+    from ptctl.cluster.cloud.gke import find, open_gke
+    from ptctl.cluster.kubeconfig import kube_of
 
     site = Site.from_env()
     project = site.project_for(flags["project"])
