@@ -56,8 +56,8 @@ def import_job(
     JobSets and TrainJobs, and commands of MaxText. Prints a job for each, with a comment for every word that has no
     counterpart. Exit code 2 if something is left to fill in.
     """
-    from ptctl.importers.report import finished, refuse_missing, secret_commands
-    from ptctl.importers.text import document
+    from ptctl.importers.draft_checks import finished, refuse_missing, secret_commands
+    from ptctl.importers.draft_text import document
 
     drafts = [finished(draft, assignments) for draft in _drafts(filename, command, variables, assignments)]
     for line in secret_commands(drafts):

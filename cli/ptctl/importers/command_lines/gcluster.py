@@ -2,9 +2,9 @@
 
 from ptapi import accelerators
 from ptapi.errors import SpecError
-from ptctl.importers.command_line import Command
+from ptctl.importers.command_lines.flags import Given, Tool, put_flags, put_pathways_flags, read_flags
+from ptctl.importers.command_lines.shell import Command
 from ptctl.importers.draft import Draft
-from ptctl.importers.flags import Given, Tool, put_flags, put_pathways_flags, read_flags
 from ptctl.importers.program import put_program
 from ptctl.importers.tpus import put_machine
 

@@ -1,8 +1,8 @@
 """`xpk workload create` and `create-pathways` (XPK 1.16)."""
 
-from ptctl.importers.command_line import Command
+from ptctl.importers.command_lines.flags import Given, Tool, put_flags, put_pathways_flags, read_flags
+from ptctl.importers.command_lines.shell import Command
 from ptctl.importers.draft import Draft
-from ptctl.importers.flags import Given, Tool, put_flags, put_pathways_flags, read_flags
 from ptctl.importers.program import put_program
 
 _FLAGS = {

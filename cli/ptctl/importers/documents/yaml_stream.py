@@ -5,7 +5,7 @@ import re
 from ptapi.errors import SpecError
 from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
-from ptctl.importers import jobset, pathways_job, train_job
+from ptctl.importers.documents import jobset, pathways_job, train_job
 from ptctl.importers.draft import Draft
 from ptkube.resources import Manifest
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ptctl.errors import InputError
+from ptctl.importers.documents.object_reader import Reader, put_metadata, put_places, put_pod
 from ptctl.importers.draft import Draft
-from ptctl.importers.kubernetes import Reader, put_metadata, put_places, put_pod
 from ptctl.importers.program import put_program
 from ptkube.resources import Manifest
 

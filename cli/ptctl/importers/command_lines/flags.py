@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptctl.errors import InputError
-from ptctl.importers.command_line import as_text, unknown
+from ptctl.importers.command_lines.shell import as_text, unknown
 from ptctl.importers.draft import Draft
 from ptctl.importers.secrets import is_secret, without_secrets
 from ptctl.jobs.from_flags import apply_flags

@@ -7,8 +7,8 @@ from typing import Any
 
 from ptctl.errors import InputError
 from ptctl.importers import maxtext
+from ptctl.importers.command_lines.flags import put_environment
 from ptctl.importers.draft import Draft
-from ptctl.importers.flags import put_environment
 from ptctl.importers.program import put_program, put_words
 from ptctl.importers.secrets import is_secret, without_secrets
 from ptctl.importers.tpus import put_labels

@@ -1,9 +1,9 @@
 """Kubeflow's TrainJob (trainer.kubeflow.org), with its TrainingRuntime in the same stream."""
 
 from ptctl.errors import InputError
+from ptctl.importers.documents.jobset import put_replicated_jobs
+from ptctl.importers.documents.object_reader import Reader, put_metadata
 from ptctl.importers.draft import Draft
-from ptctl.importers.jobset import put_replicated_jobs
-from ptctl.importers.kubernetes import Reader, put_metadata
 from ptkube.resources import Manifest
 
 KINDS = ("TrainJob",)
