@@ -35,6 +35,6 @@ def clone(
 
     In whatever phase the job is; it stays as it is. The new job has a run directory of its own and begins at step 0.
     """
-    from ptctl.jobs.copying import clone as create_copy
+    from ptctl.jobs.build.copying import clone as create_copy
 
     create_copy(app, target, name, new_name, assignments, form, dry_run)

@@ -25,9 +25,9 @@ def describe(app: App, target: Target, name: str) -> None:
     from datetime import UTC, datetime
 
     from ptctl.jobs.view import view
-    from ptctl.runs import local_run
     from ptctl.runs.description import describe_job
-    from ptctl.runs.directory import newest_sample
+    from ptctl.runs.storage import local_run
+    from ptctl.runs.storage.directory import newest_sample
     from ptkube.resources import EVENTS, PODS
     from ptoperator.kube import labels
 

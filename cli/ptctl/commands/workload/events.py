@@ -24,6 +24,6 @@ def events(app: App, target: Target, name: str, output: str | None) -> None:
     Events of the job, of its JobSet and of its pods. Kubernetes keeps them for an hour; `timeline` shows what the job's
     status keeps.
     """
-    from ptctl.runs.event_table import print_events
+    from ptctl.runs.history.event_table import print_events
 
     print_events(app, target, name, output)

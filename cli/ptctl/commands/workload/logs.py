@@ -57,11 +57,11 @@ def logs(
     once: [0-7]. Deleted pods have no logs; the run's measurements are in its run directory.
     """
     if link:
-        from ptctl.runs.log_links import link_of
+        from ptctl.runs.logs.log_links import link_of
 
         app.console.data(link_of(app.connect(target), target, name, rank))
         return
-    from ptctl.runs.log_stream import Limits, follow_logs, print_logs
+    from ptctl.runs.logs.log_stream import Limits, follow_logs, print_logs
 
     since_s = None if since is None else max(1, round(since))
     show = follow_logs if follow else print_logs

@@ -35,7 +35,8 @@ def metrics(app: App, target: Target, name: str, last: int, plot: str | None, fo
 
     from ptctl.errors import MissingError
     from ptctl.jobs.view import view
-    from ptctl.runs import claim, directory, local_run, metric_table
+    from ptctl.runs import metric_table
+    from ptctl.runs.storage import claim, directory, local_run
 
     job = view(local_run.find(app, target, name))
     with claim.run_directory(app, target, job, "metrics.jsonl") as run:

@@ -36,6 +36,6 @@ def retry(
     Under another name, because a job that has ended never starts again; its run directory stays. Weights, optimizer and
     position in the data come from its newest good checkpoint; without one the new run begins at step 0.
     """
-    from ptctl.jobs.copying import retry as create_again
+    from ptctl.jobs.build.copying import retry as create_again
 
     create_again(app, target, name, new_name, assignments, form, dry_run)

@@ -36,7 +36,7 @@ def tensorboard(app: App, target: Target, name: str, opens: bool, port: int, no_
 
     from ptctl.errors import CliError
     from ptctl.jobs.view import view
-    from ptctl.runs import claim, local_run
+    from ptctl.runs.storage import claim, local_run
     from ptctl.ui import interrupts
 
     manifest = local_run.find(app, target, name)

@@ -25,6 +25,6 @@ def timeline(app: App, target: Target, name: str, svg: str | None, output: str |
 
     Attempts at capacity, phases, restarts with their causes, and the end, from the job's status and its events.
     """
-    from ptctl.runs.timeline import print_timeline
+    from ptctl.runs.history.job_timeline import print_timeline
 
     print_timeline(app, target, name, svg, output)

@@ -9,7 +9,7 @@ from ptctl.errors import InputError
 from ptctl.importers.command_lines.shell import as_text, unknown
 from ptctl.importers.draft import Draft
 from ptctl.importers.secrets import is_secret, without_secrets
-from ptctl.jobs.from_flags import apply_flags
+from ptctl.jobs.build.from_flags import apply_flags
 from ptctl.ui.command_line.xpk_flags import CREATE
 
 _UNKNOWN = "unknown to ptctl: look it up in its tool's own help, and set the field that does it with --set"

@@ -12,9 +12,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ptctl.errors import CliError, InputError
-from ptctl.jobs.file import check, without_server_fields
+from ptctl.jobs.build.file import check, without_server_fields
+from ptctl.jobs.build.set_field import assign
 from ptctl.jobs.lookup import fetch, namespace_of
-from ptctl.jobs.set_field import assign
 from ptctl.jobs.submission import submit
 from ptctl.jobs.view import JobView, part, view
 from ptctl.ui.app import App, Target

@@ -15,8 +15,8 @@ from pathlib import Path
 from ptctl.errors import InputError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, part, view
-from ptctl.runs.event_table import event_time, is_about
-from ptctl.runs.timeline_svg import svg_of
+from ptctl.runs.history.event_table import event_time, is_about
+from ptctl.runs.history.timeline_svg import svg_of
 from ptctl.ui.app import App, Target
 from ptctl.ui.duration import short
 from ptctl.ui.table import table_or_records

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.view import JobView
-from ptctl.runs import directory
+from ptctl.runs.storage import directory
 from ptctl.ui import interrupts
 from ptctl.ui.app import App, Target
 from ptkube.errors import ApiError, NotFound

@@ -19,7 +19,7 @@ from ptapi.text.terminal import PROGRESS_LINE
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view
-from ptctl.runs.ranks import Rank, ranks
+from ptctl.runs.logs.ranks import Rank, ranks
 from ptctl.ui.app import App, Target
 from ptkube.errors import ApiError, NotFound
 from ptkube.resources import PODS
