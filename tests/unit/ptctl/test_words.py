@@ -16,7 +16,7 @@ from tests.builders.verbs import verbs
 
 from ptapi.spec.algorithm import ALGORITHMS, GrpoLoss
 from ptapi.spec.rewards import BuiltinReward
-from ptctl.commands.workload.create import create
+from ptctl.commands.workload.submit.create import create
 from ptctl.jobs.columns import COLUMNS
 from ptctl.runs.plot import curve, sparkline
 from ptctl.ui.command_line import choices, xpk_commands, xpk_flags
