@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ptlocal.apiserver.errors import bad_request, unsupported_media_type
-from ptlocal.apiserver.http import protobuf
+from ptlocal.apiserver.http.encoding import protobuf
 
 MAX_BYTES = 3 * 1024 * 1024
 JSON = "application/json"
