@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.unit.ptctl.test_logs import pod
+from tests.unit.ptctl.runs.test_logs import pod
 
 from ptctl.jobs.view import view
 from ptctl.runs.logs.log_stream import followed
