@@ -8,7 +8,7 @@ Hugging Face token from HF_TOKEN, so it never stands among the arguments.
 
 from ptapi.defaults import ADAMW, CLIPS, LEARNING_RATES
 from ptapi.spec import DataSource, PostTrainJobSpec
-from ptapi.spec.pod import MaxTextRuntime
+from ptapi.spec.pods.runtime import MaxTextRuntime
 from ptapi.validation.accelerator_rules import mesh_sizes
 from ptoperator.render.layout import Layout
 

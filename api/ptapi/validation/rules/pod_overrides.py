@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from ptapi.errors import Finding
 from ptapi.quantity import parse_quantity
 from ptapi.spec import Pod, PostTrainJobSpec, Resources
-from ptapi.spec.affinity import OnlyAffinity
 from ptapi.spec.base import LABEL_KEY
-from ptapi.spec.resources import AMOUNTS
+from ptapi.spec.pods.affinity import OnlyAffinity
+from ptapi.spec.pods.resources import AMOUNTS
 from ptapi.validation.condition import Condition, at, differs, equals, filled, has, is_true, matches, unset
 from ptapi.validation.parse_errors import translate
 from ptapi.validation.rule import SPEC, Rule, Scope
