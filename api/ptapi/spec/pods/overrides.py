@@ -1,7 +1,7 @@
 """Overrides of a job's pods, in Kubernetes' names and shapes.
 
 Left out: what the operator decides itself (restart policy, service account token, chips, names), which stays as it is.
-`ptapi.validation.rules.pod_overrides` refuses keys and names that are the operator's own.
+`ptapi.validation.rules.pods.overrides` refuses keys and names that are the operator's own.
 """
 
 from typing import Annotated, Any, Literal
