@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.builders.verbs import verbs
 
 from ptapi.spec.algorithm import ALGORITHMS, GrpoLoss
-from ptapi.spec.rewards import BuiltinReward
+from ptapi.spec.rollouts.rewards import BuiltinReward
 from ptctl.commands.workload.submit.create import create
 from ptctl.jobs.columns import COLUMNS
 from ptctl.runs.plot import curve, sparkline

@@ -4,7 +4,7 @@ import re
 from functools import partial
 
 from ptapi.spec import PostTrainJobSpec, Reward
-from ptapi.validation.condition import Condition, compare, equals, has, is_true, matches, unset
+from ptapi.validation.predicate import Predicate, compare, equals, has, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS
 
@@ -53,12 +53,12 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "rewards",
         "for length, bufferTokens of at most rollout.maxNewTokens, which maxTokens is unless it is set",
-        Condition("", lambda spec: not any(map(partial(_falls_before_it_begins, spec), spec.rewards))),
+        Predicate("", lambda spec: not any(map(partial(_falls_before_it_begins, spec), spec.rewards))),
     ),
     SPEC.rule(
         "rewards",
         "a weight other than 0 in one of them, because grpo and ppo learn from their sum",
-        Condition("", lambda spec: not spec.rewards or any(reward.weight for reward in spec.rewards))
+        Predicate("", lambda spec: not spec.rewards or any(reward.weight for reward in spec.rewards))
         | USES_NO_REWARDS
         | (has("environment") & has("environment.python")),
     ),
@@ -71,17 +71,17 @@ RULES: tuple[Rule, ...] = (
     _JUDGE.rule(
         "prompt",
         "text with {completion}, which stands for what is judged",
-        Condition("", lambda judge: judge.prompt is None or "{completion}" in judge.prompt),
+        Predicate("", lambda judge: judge.prompt is None or "{completion}" in judge.prompt),
     ),
     _JUDGE.rule("url", "the endpoint's base: /chat/completions is added", ~matches("url", "/chat/completions/?$")),
     _REWARD.unset_unless(
         "pattern", has("builtin") & equals("builtin", "format"), "because only the builtin format has a pattern"
     ),
-    _REWARD.rule("pattern", "a regular expression of Python", Condition("", _is_pattern)),
+    _REWARD.rule("pattern", "a regular expression of Python", Predicate("", _is_pattern)),
     SPEC.rule(
         "rewards",
         "rewards with different names (unset, a name is the builtin's or the function's)",
-        Condition(
+        Predicate(
             f"!has(self.rewards) || self.rewards.all(a, (!has(a.name) && (has(a.python) || has(a.judge))) || "
             f"self.rewards.exists_one(b, {_SAME_LABEL}))",
             lambda spec: len({reward.label for reward in spec.rewards}) == len(spec.rewards),

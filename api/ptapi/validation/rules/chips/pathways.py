@@ -1,12 +1,12 @@
 """Rules for Pathways. CEL does not see `pathways.enabled`, a word or a boolean, so Python alone checks most of them."""
 
-from ptapi.validation.condition import Condition, at, empty, equals, has, is_true, starts_with, unset
+from ptapi.validation.predicate import Predicate, at, empty, equals, has, is_true, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 
-def enabled(field: str = "enabled") -> Condition:
+def enabled(field: str = "enabled") -> Predicate:
     """Require that Pathways is asked for; field: its switch, from the rule's scope on."""
-    return Condition("", lambda node: at(node, field) is True)
+    return Predicate("", lambda node: at(node, field) is True)
 
 
 _PATHWAYS = Scope("spec.pathways")

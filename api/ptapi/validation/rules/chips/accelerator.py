@@ -2,9 +2,9 @@
 
 from ptapi.accelerators.table import single_host_types
 from ptapi.validation import accelerator_cel as cel
-from ptapi.validation.condition import Condition, empty, equals, one_of, starts_with
+from ptapi.validation.predicate import Predicate, empty, equals, one_of, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
-from ptapi.validation.rules.pathways import enabled
+from ptapi.validation.rules.chips.pathways import enabled
 
 
 def checked_by_table(_: object) -> bool:
@@ -13,10 +13,10 @@ def checked_by_table(_: object) -> bool:
 
 
 def _chip_rule(scope: str, field: str, accepted: str, rule: str, message: str = "") -> Rule:
-    return Rule(scope, field, accepted, Condition(rule, checked_by_table), cel_message=message)
+    return Rule(scope, field, accepted, Predicate(rule, checked_by_table), cel_message=message)
 
 
-_HAS_EACH_FLAG_ONCE = Condition(
+_HAS_EACH_FLAG_ONCE = Predicate(
     "!has(self.xlaFlags) || self.xlaFlags.all(a, self.xlaFlags.exists_one(b, b.split('=')[0] == a.split('=')[0]))",
     lambda accelerator: len({flag.partition("=")[0] for flag in accelerator.xla_flags}) == len(accelerator.xla_flags),
 )

@@ -1,13 +1,13 @@
 """Rules for capacity: what each type of it reads, and which types go with the accelerator and the queue."""
 
-from ptapi.validation.condition import Condition, differs, each_once, empty, equals, has, starts_with, unset
+from ptapi.validation.predicate import Predicate, differs, each_once, empty, equals, has, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
-IS_EXISTING = Condition(
+IS_EXISTING = Predicate(
     "self.capacity.all(option, option.type == 'existing')",
     lambda spec: all(option.type == "existing" for option in spec.capacity),
 )
-_IS_NOT_QUEUED = Condition(
+_IS_NOT_QUEUED = Predicate(
     "self.capacity.all(option, option.type != 'queuedProvisioning')",
     lambda spec: all(option.type != "queuedProvisioning" for option in spec.capacity),
 )

@@ -1,75 +1,13 @@
-"""Pod settings as in Kubernetes: environment, volumes, runtime."""
+"""The trainer that runs: posttrain's own, MaxText, or any command."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from ptapi.spec.base import AbsolutePath, DnsLabel, DnsName, EnvName, SpecModel
-from ptapi.spec.model import SecretKeyRef
+from ptapi.spec.base import SpecModel
 
 Word = Annotated[str, Field(max_length=4096)]
-
-
-class EnvSource(SpecModel):
-    """The source of a variable's value."""
-
-    secret_key_ref: SecretKeyRef
-    """A key of a Secret."""
-
-
-class EnvVar(SpecModel):
-    """An environment variable of the trainer."""
-
-    name: EnvName
-    """Name of the variable."""
-    value: Annotated[str, Field(max_length=4096)] | None = None
-    """Its value; tokens belong in a Secret."""
-    value_from: EnvSource | None = None
-    """A Secret's key, instead of `value`."""
-
-
-class ConfigMapVolume(SpecModel):
-    """Files from a ConfigMap."""
-
-    name: DnsName
-    """Name of the ConfigMap."""
-
-
-class SecretVolume(SpecModel):
-    """Files from a Secret."""
-
-    secret_name: DnsName
-    """Name of the Secret."""
-
-
-class ClaimVolume(SpecModel):
-    """A PersistentVolumeClaim."""
-
-    claim_name: DnsName
-    """Name of the claim."""
-
-
-class EmptyDirVolume(SpecModel):
-    """Scratch space that lives as long as the pod."""
-
-
-class Volume(SpecModel):
-    """A volume and where it is mounted; exactly one source."""
-
-    name: DnsLabel
-    """Name of the volume."""
-    mount_path: AbsolutePath
-    """Mount path in the trainer's container."""
-    read_only: bool = False
-    """Mount it read-only."""
-    config_map: ConfigMapVolume | None = None
-    """Files from a ConfigMap."""
-    secret: SecretVolume | None = None
-    """Files from a Secret."""
-    persistent_volume_claim: ClaimVolume | None = None
-    """A PersistentVolumeClaim."""
-    empty_dir: EmptyDirVolume | None = None
-    """Scratch space."""
+"""A word of a command line."""
 
 
 class NativeRuntime(SpecModel):

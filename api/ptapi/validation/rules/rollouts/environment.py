@@ -1,7 +1,7 @@
 """Rules for the environment: what answers the model between its turns."""
 
 from ptapi.spec import Environment
-from ptapi.validation.condition import Condition, equals, filled, has
+from ptapi.validation.predicate import Predicate, equals, filled, has
 from ptapi.validation.rule import Rule, Scope
 
 _ENVIRONMENT = Scope("spec.environment")
@@ -18,7 +18,7 @@ RULES: tuple[Rule, ...] = (
     _ENVIRONMENT.rule(
         "tools",
         "tools with different names, by which the model calls them: a builtin's or a function's",
-        Condition("", _tools_differ),
+        Predicate("", _tools_differ),
     ),
     _ENVIRONMENT.rule(
         "toolFormat",

@@ -1,6 +1,6 @@
 """Rules for rollout: lengths, speculation, what vLLM needs, where and how far ahead of training samples are drawn."""
 
-from ptapi.validation.condition import Condition, compare, each_once, equals, has, is_multiple, matches, unset
+from ptapi.validation.predicate import Predicate, compare, each_once, equals, has, is_multiple, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
 
@@ -9,7 +9,7 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
 HOLDS_BOTH = "which holds the prompt and the completion"
 
 
-def _is_whole_batches(algorithm: str) -> Condition:
+def _is_whole_batches(algorithm: str) -> Predicate:
     updates = f"algorithm.{algorithm}.updatesPerBatch"
     return unset(f"algorithm.{algorithm}") | is_multiple("rollout.maxStaleness", updates)
 

@@ -1,7 +1,7 @@
 """Overrides of a job's pods, in Kubernetes' names and shapes.
 
 Left out: what the operator decides itself (restart policy, service account token, chips, names), which stays as it is.
-`ptapi.validation.rules.pod_overrides` refuses keys and names that are the operator's own.
+`ptapi.validation.rules.pods.overrides` refuses keys and names that are the operator's own.
 """
 
 from typing import Annotated, Any, Literal
@@ -10,8 +10,9 @@ from pydantic import Field
 
 from ptapi.spec.base import LABEL_KEY, AbsolutePath, DnsLabel, Image, LabelValue, SpecModel, Text, by_key
 from ptapi.spec.openapi_schema import ANY_SCALAR
-from ptapi.spec.pod import EnvVar, Word
-from ptapi.spec.resources import ContainerResources
+from ptapi.spec.pods.env import EnvVar
+from ptapi.spec.pods.resources import ContainerResources
+from ptapi.spec.pods.runtime import Word
 
 UserId = Annotated[int, Field(ge=0, le=2_147_483_647)]
 Capability = Annotated[str, Field(max_length=64, pattern=r"^[A-Z_]+$")]

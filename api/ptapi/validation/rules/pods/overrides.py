@@ -14,14 +14,14 @@ from pydantic import ValidationError
 from ptapi.errors import Finding
 from ptapi.quantity import parse_quantity
 from ptapi.spec import Pod, PostTrainJobSpec, Resources
-from ptapi.spec.affinity import OnlyAffinity
 from ptapi.spec.base import LABEL_KEY
-from ptapi.spec.resources import AMOUNTS
-from ptapi.validation.condition import Condition, at, differs, equals, filled, has, is_true, matches, unset
+from ptapi.spec.pods.affinity import OnlyAffinity
+from ptapi.spec.pods.resources import AMOUNTS
 from ptapi.validation.parse_errors import translate
+from ptapi.validation.predicate import Predicate, at, differs, equals, filled, has, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
-from ptapi.validation.rules.capacity import IS_EXISTING
-from ptapi.validation.rules.pods import variable_rules
+from ptapi.validation.rules.chips.capacity import IS_EXISTING
+from ptapi.validation.rules.pods.env_and_volumes import variable_rules
 
 _NODE_POOL = "cloud.google.com/gke-nodepool"
 _KEY = re.compile(LABEL_KEY)
@@ -40,7 +40,7 @@ def _keys(field: str, own: str, whose: str) -> Rule:
     def holds(pod: Any) -> bool:
         return all(_KEY.fullmatch(key) and not re.match(own, key) for key in at(pod, field) or {})
 
-    return _POD.rule(field, f"keys such as team or example.com/team, and not {whose}", Condition("", holds))
+    return _POD.rule(field, f"keys such as team or example.com/team, and not {whose}", Predicate("", holds))
 
 
 def _has_keys(field: str, metadata: Any) -> bool:
@@ -52,7 +52,7 @@ def _at_most_limits(scope: str, name: str) -> Rule:
         request, limit = at(resources, f"requests.{name}"), at(resources, f"limits.{name}")
         return request is None or limit is None or parse_quantity(request) <= parse_quantity(limit)
 
-    return Scope(scope).rule(f"requests.{name}", f"at most limits.{name}", Condition("", holds))
+    return Scope(scope).rule(f"requests.{name}", f"at most limits.{name}", Predicate("", holds))
 
 
 def _is_usable(scope: str, side: str, name: str) -> Rule:
@@ -63,7 +63,7 @@ def _is_usable(scope: str, side: str, name: str) -> Rule:
         amount = at(resources, f"{side}.{name}")
         return amount is None or parse_quantity(least) <= parse_quantity(amount) <= parse_quantity(most)
 
-    return Scope(scope).rule(f"{side}.{name}", f"from {least} to {most}", Condition("", holds))
+    return Scope(scope).rule(f"{side}.{name}", f"from {least} to {most}", Predicate("", holds))
 
 
 def _resource_rules() -> Iterable[Rule]:
@@ -84,7 +84,7 @@ def _security_rules() -> Iterable[Rule]:
     for path in _CONTAINER_CONTEXTS:
         for field in ("add", "drop"):
             accepted = "capabilities without CAP_, such as SYS_RESOURCE"
-            yield Scope(f"{path}.capabilities").rule(field, accepted, Condition("", partial(_has_no_prefix, field)))
+            yield Scope(f"{path}.capabilities").rule(field, accepted, Predicate("", partial(_has_no_prefix, field)))
         may = unset("allowPrivilegeEscalation") | is_true("allowPrivilegeEscalation")
         accepted = "true or unset, because privileged is true"
         yield Scope(path).rule("allowPrivilegeEscalation", accepted, ~_true("privileged") | may)
@@ -94,7 +94,7 @@ def _has_no_prefix(field: str, capabilities: Any) -> bool:
     return not any(name.startswith("CAP_") for name in at(capabilities, field))
 
 
-def _true(field: str) -> Condition:
+def _true(field: str) -> Predicate:
     return has(field) & is_true(field)
 
 
@@ -109,7 +109,7 @@ def _mounts_known_volumes(spec: Any) -> bool:
 
 RULES: tuple[Rule, ...] = (
     *(
-        Scope("metadata").rule(field, "keys such as team or example.com/team", Condition("", partial(_has_keys, field)))
+        Scope("metadata").rule(field, "keys such as team or example.com/team", Predicate("", partial(_has_keys, field)))
         for field in ("labels", "annotations")
     ),
     *_resource_rules(),
@@ -145,14 +145,14 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "pod.initContainers",
         "containers with different names",
-        Condition("", lambda spec: spec.pod is None or _names_differ(spec.pod)),
+        Predicate("", lambda spec: spec.pod is None or _names_differ(spec.pod)),
         secret=True,
     ),
     _INIT.rule("command", "a command, or another image: the trainer's would train", filled("command") | has("image")),
     SPEC.rule(
         "pod.initContainers",
         "volumeMounts of volumes in spec.volumes",
-        unset("pod") | Condition("", _mounts_known_volumes),
+        unset("pod") | Predicate("", _mounts_known_volumes),
         "volumes: [{name: …, mountPath: …, emptyDir: {}}]",
         secret=True,
     ),
