@@ -135,9 +135,9 @@ def _differences(spec: ClusterSpec, cluster: ClusterView) -> str:
     table = (
         ("--zone", sorted(spec.zones), sorted(raw.locations) if spec.zones else []),
         ("--release-channel", spec.channel.upper(), getattr(raw.release_channel.channel, "name", "")),
-        ("--private", spec.is_private, private),
-        ("--network", spec.network or "default", raw.network or "default"),
-        ("--subnetwork", spec.subnetwork, raw.subnetwork if spec.subnetwork else ""),
+        ("--private", spec.network.is_private, private),
+        ("--network", spec.network.name or "default", raw.network or "default"),
+        ("--subnetwork", spec.network.subnetwork, raw.subnetwork if spec.network.subnetwork else ""),
     )
     parts = [f"{flag}: {there} there, {wanted} asked for" for flag, wanted, there in table if wanted != there]
     return f": {'; '.join(parts)}" if parts else ""

@@ -15,7 +15,7 @@ from ptapi.errors import SpecError
 from ptctl.cluster.cloud.site import Site
 from ptctl.cluster.definition import spec as specs
 from ptctl.cluster.definition.requests import requests
-from ptctl.cluster.definition.spec import ClusterSpec, TpuPools
+from ptctl.cluster.definition.spec import ClusterSpec, CpuPool, Network, TpuPools
 from ptctl.errors import InputError
 from ptctl.ui.app import App
 from ptctl.ui.output import to_yaml
@@ -71,8 +71,6 @@ def print_requests(app: App, spec: ClusterSpec, form: str) -> None:
 def spec_from_flags(name: str, flags: Mapping[str, Any]) -> ClusterSpec:
     """Return the cluster that is asked for; its project comes later. Raises InputError."""
     location, zones = specs.placed(flags["location"], flags["zone"])
-    if flags["enable_private_endpoint"] and not flags["private"]:
-        raise InputError("--enable-private-endpoint: set without --private; accepted: both", "add --private")
     return ClusterSpec(
         name=specs.checked_name(name),
         project="",
@@ -80,16 +78,10 @@ def spec_from_flags(name: str, flags: Mapping[str, Any]) -> ClusterSpec:
         zones=zones,
         channel=_channel(flags["release_channel"]),
         version=flags["gke_version"],
-        network=flags["network"],
-        subnetwork=flags["subnetwork"],
+        network=_network(flags),
+        cpu_pool=CpuPool(flags["cpu_machine"], flags["cpu_nodes"]),
+        pathways_machine=flags["pathways_gce_machine_type"] if flags["enable_pathways"] else "",
         node_service_account=flags["node_service_account"],
-        cpu_machine=flags["cpu_machine"],
-        cpu_nodes=flags["cpu_nodes"],
-        has_pathways=flags["enable_pathways"],
-        pathways_machine=flags["pathways_gce_machine_type"],
-        is_private=flags["private"],
-        has_private_endpoint=flags["enable_private_endpoint"],
-        authorized_networks=_networks(flags["authorized_networks"]),
         drivers=frozenset(driver for driver in specs.DRIVERS if flags[driver]),
         maintenance=specs.maintenance_window(
             flags["maintenance_window"],
@@ -131,7 +123,19 @@ def _channel(value: str) -> str:
     return value.lower()
 
 
-def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
+def _network(flags: Mapping[str, Any]) -> Network:
+    if flags["enable_private_endpoint"] and not flags["private"]:
+        raise InputError("--enable-private-endpoint: set without --private; accepted: both", "add --private")
+    return Network(
+        name=flags["network"],
+        subnetwork=flags["subnetwork"],
+        is_private=flags["private"],
+        has_private_endpoint=flags["enable_private_endpoint"],
+        authorized=_address_blocks(flags["authorized_networks"]),
+    )
+
+
+def _address_blocks(values: tuple[str, ...]) -> tuple[str, ...]:
     blocks = tuple(each.strip() for value in values for each in value.split(","))
     for block in blocks:
         try:

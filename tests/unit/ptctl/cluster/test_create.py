@@ -24,7 +24,7 @@ from ptoperator.capacity.gke.client import connect
 ZONE = "us-east5-a"
 AGAIN = "ptctl cluster create tpus"
 SPOT = capacity_options(2, reservation=None, spot=True, flex=False, on_demand=False)
-SPEC = ClusterSpec("tpus", PROJECT, LOCATION, (ZONE,), has_pathways=True)
+SPEC = ClusterSpec("tpus", PROJECT, LOCATION, (ZONE,), pathways_machine="n2-standard-64")
 WITH_TPUS = replace(SPEC, tpus=TpuPools(resolve("v6e-16"), ZONE, SPOT))
 POOLS = {"cpu-system", "cpu-np", "v6e-16-spot-0", "v6e-16-spot-1"}
 
