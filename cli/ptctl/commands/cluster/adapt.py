@@ -6,8 +6,7 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command_line.command import Verb
-from ptctl.ui.command_line.google_options import install_options, location, project
-from ptctl.ui.command_line.options import context_options
+from ptctl.ui.command_line.google_options import install_options
 
 _EXAMPLES = """
 ptctl cluster adapt xpk-cluster --image REGISTRY/posttrain-operator:0.1.0 \\
@@ -16,11 +15,7 @@ ptctl cluster adapt xpk-cluster --image REGISTRY/posttrain-operator:0.1.0 \\
 
 
 @click.command("adapt", cls=Verb, examples=_EXAMPLES)
-@click.argument("name", required=False)
-@project
-@location
 @install_options
-@context_options
 @pass_app
 def adapt(app: App, /, target: Target, name: str | None, **flags: Any) -> None:
     """Make an existing cluster fit: XPK's, gcluster's or your own.

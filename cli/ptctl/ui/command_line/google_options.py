@@ -1,11 +1,8 @@
 """Options of verbs that talk to Google Cloud, with gcloud's and XPK's names."""
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-Function = Callable[..., Any]
+from ptctl.ui.command_line.options import Function, context_options
 
 
 def project(function: Function) -> Function:
@@ -39,7 +36,8 @@ def one_name(name: str | None, cluster_flag: str | None) -> str:
 
 
 def install_options(function: Function) -> Function:
-    """Add what an installation is made of."""
+    """Add the cluster (of GKE by its name, else the kubeconfig's) and what an installation is made of."""
+    function = context_options(function)
     for option in (
         click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Form of --dry-run."),
         click.option("--dry-run", is_flag=True, help="Print every object and apply none."),
@@ -53,6 +51,9 @@ def install_options(function: Function) -> Function:
         click.option("--operator-service-account", default="", metavar="EMAIL", help="Google account of the operator."),
         click.option("--trainer-image", required=True, metavar="IMAGE", help="Image of jobs that name none."),
         click.option("--image", required=True, metavar="IMAGE", help="Image of the operator."),
+        location,
+        project,
+        click.argument("name", required=False),
     ):
         function = option(function)
     return function
