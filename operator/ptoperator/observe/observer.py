@@ -33,7 +33,7 @@ from ptkube.resources import (
 )
 from ptoperator.capacity import open_attempt
 from ptoperator.capacity.cloud import CloudProvider
-from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
+from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.failures.pod_failures import PodFailure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels, names

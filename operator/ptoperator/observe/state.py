@@ -18,7 +18,7 @@ from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
-from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
+from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.failures.pod_failures import PodFailure, StartFailure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels
