@@ -47,7 +47,7 @@ from ptoperator.observe.log_progress import with_log
 from ptoperator.observe.missing_pods import why_a_pod_does_not_start, why_pods_are_missing
 from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
-from ptoperator.render.pod import pools_of
+from ptoperator.render.pods.pod import pools_of
 from ptoperator.render.tensorboard import route_kind, tensorboard_host, tensorboard_name
 from ptoperator.settings import Settings
 

@@ -24,7 +24,7 @@ from ptoperator.job import JobObject
 from ptoperator.kube import labels
 from ptoperator.kueue.workload import KueueState
 from ptoperator.render import Layout
-from ptoperator.render.pod import pools_of
+from ptoperator.render.pods.pod import pools_of
 
 _ENDED = ("Succeeded", "Failed")
 USUAL_CREATION_S = 2.0
