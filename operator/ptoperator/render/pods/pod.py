@@ -1,7 +1,7 @@
 """The trainer's pod: one per VM, one container per process, the same on every host.
 
-Unless `spec.pod` says otherwise (`render.pods.overrides`) it satisfies Pod Security "restricted": no root, no capabilities,
-no privilege escalation, no host namespaces, no Kubernetes token.
+Unless `spec.pod` says otherwise (`render.pods.overrides`) it satisfies Pod Security "restricted": no root, no
+capabilities, no privilege escalation, no host namespaces, no Kubernetes token.
 """
 
 from collections.abc import Sequence
