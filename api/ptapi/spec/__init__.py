@@ -5,6 +5,7 @@ page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`pt
 """
 
 from ptapi.spec.algorithm import Algorithm, Critic, Distill, Dpo, Grpo, Ppo, SelfTeacher, Sft
+from ptapi.spec.base import PythonCode
 from ptapi.spec.capacity import Accelerator, CapacityOption, Pathways
 from ptapi.spec.data import Columns, DataSource, DataSpec
 from ptapi.spec.environment import Environment, PythonEnvironment, PythonTool, Tool
@@ -69,6 +70,7 @@ __all__ = [
     "Precision",
     "Profile",
     "PythonEnvironment",
+    "PythonCode",
     "PythonReward",
     "PythonTool",
     "Resources",
