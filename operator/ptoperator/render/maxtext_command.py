@@ -2,13 +2,13 @@
 
 Read at MaxText e591f30 (2026-08-22): docs/tutorials/posttraining, configs/post_train/rl.yml and sft.yml,
 configs/types.py. A number that the spec has is always arguments, so that a job means the same here and in posttrain's
-trainer, whatever MaxText's defaults are. `ptapi.validation.rules.maxtext` refuses what has no word. MaxText takes the
-Hugging Face token from HF_TOKEN, so it never stands among the arguments.
+trainer, whatever MaxText's defaults are. `ptapi.validation.rules.pods.maxtext` refuses what has no word. MaxText takes
+the Hugging Face token from HF_TOKEN, so it never stands among the arguments.
 """
 
 from ptapi.defaults import ADAMW, CLIPS, LEARNING_RATES
 from ptapi.spec import DataSource, PostTrainJobSpec
-from ptapi.spec.pod import MaxTextRuntime
+from ptapi.spec.pods.runtime import MaxTextRuntime
 from ptapi.validation.accelerator_rules import mesh_sizes
 from ptoperator.render.layout import Layout
 

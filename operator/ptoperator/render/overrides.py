@@ -6,7 +6,7 @@ init containers to every program that sees the job's volumes.
 """
 
 from ptapi.spec import ContainerSecurityContext, InitContainer, Pod
-from ptapi.spec.pod_overrides import PodSecurityContext, VolumeMount
+from ptapi.spec.pods.overrides import PodSecurityContext, VolumeMount
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.render.environment import stated_env

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.cluster.conftest import Api
 from tests.integration.cluster.test_install import IMAGES, empty, ptctl  # noqa: F401 (empty is a fixture)
 
-from ptctl.cluster.doctor import in_cluster, rights
+from ptctl.cluster.doctor import health, rights
 from ptctl.cluster.doctor.examine import examine
 from ptctl.cluster.doctor.finding import Finding, Patient, Severity
 from ptctl.cluster.in_cluster.survey import survey
@@ -143,7 +143,7 @@ def test_rights_that_lack_and_one_too_many_are_named(installed: Kube) -> None:
 
 def test_a_webhook_with_nobody_behind_it_is_told(installed: Kube) -> None:
     kube = Answering(installed, jobset=False, kueue=True)
-    (finding,) = in_cluster.webhooks(Patient(kube, survey(kube), "default"))
+    (finding,) = health.webhooks(Patient(kube, survey(kube), "default"))
     assert finding.message == "jobset.kb.io refuses writes: no pod of service jobset-system/jobset is ready"
 
 
@@ -163,7 +163,7 @@ def test_an_image_that_cannot_be_pulled_is_told_once_with_its_reason(installed: 
         meta = {"name": name, "namespace": "default", "labels": {"app.kubernetes.io/name": "posttrain"}}
         installed.replace_status(PODS, {**installed.create(PODS, {"metadata": meta, "spec": pod}), "status": status})
     try:
-        (finding,) = in_cluster.images(Patient(installed, survey(installed), "default"))
+        (finding,) = health.images(Patient(installed, survey(installed), "default"))
     finally:
         for name in ("a", "b"):
             installed.delete(PODS, name, "default", grace_s=0)
@@ -172,13 +172,13 @@ def test_an_image_that_cannot_be_pulled_is_told_once_with_its_reason(installed: 
 
 
 def test_a_clock_that_is_off_is_told(installed: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Late(in_cluster.datetime):  # type: ignore[misc, name-defined]
+    class Late(health.datetime):  # type: ignore[misc, name-defined]
         @classmethod
         def now(cls, tz: Any = None) -> Any:
             return super().now(tz) - timedelta(minutes=10)
 
-    monkeypatch.setattr(in_cluster, "datetime", Late)
-    (finding,) = in_cluster.clock(Patient(installed, survey(installed), "default"))
+    monkeypatch.setattr(health, "datetime", Late)
+    (finding,) = health.clock(Patient(installed, survey(installed), "default"))
     assert finding.message.endswith("s behind the cluster's")
 
 

@@ -20,7 +20,7 @@ from ptapi.spec.openapi_schema import structural
 from ptapi.status import PostTrainJobStatus
 from ptctl.cli import root
 from ptctl.planning.prices import read as read_prices
-from ptctl.ui import xpk_flags
+from ptctl.ui.command_line import xpk_flags
 
 ROOT = Path(__file__).resolve().parents[3]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

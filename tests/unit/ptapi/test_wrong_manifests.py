@@ -14,7 +14,7 @@ import pytest
 from ptapi.errors import SpecError
 from ptapi.load import load_job, parse_job
 from ptapi.validation import RULES
-from ptapi.validation.rules.accelerator import checked_by_table
+from ptapi.validation.rules.chips.accelerator import checked_by_table
 
 GOOD: dict[str, Any] = {
     "apiVersion": "posttrain.dev/v1alpha1",
@@ -663,7 +663,7 @@ def test_mistake_is_refused_with_field_value_and_what_is_accepted(wrong: Wrong) 
 def test_every_rule_refuses_some_wrong_manifest() -> None:
     messages = {finding.accepted for wrong in WRONG for finding in refusal(patched(wrong.patch)).findings}
     # The schema refuses a wrong name before its rule does, and the table of accelerators speaks for its rules.
-    rules = [rule for rule in RULES if rule.scope and rule.condition.holds is not checked_by_table]
+    rules = [rule for rule in RULES if rule.scope and rule.predicate.holds is not checked_by_table]
     assert {rule.accepted for rule in rules} <= messages
 
 

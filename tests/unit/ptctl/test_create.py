@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptctl.jobs.from_flags import apply_flags, empty_job
+from ptctl.jobs.build.from_flags import apply_flags, empty_job
 from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]

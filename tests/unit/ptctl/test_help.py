@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.builders.verbs import verbs
 
-from ptctl.ui.lazy_group import LazyGroup
+from ptctl.ui.command_line.lazy_group import LazyGroup
 
 GOLDEN = Path(__file__).parent / "golden"
 ALL = dict(verbs())

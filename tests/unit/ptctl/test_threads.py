@@ -9,7 +9,7 @@ from typing import Any
 from tests.unit.ptctl.test_logs import pod
 
 from ptctl.jobs.view import view
-from ptctl.runs.log_stream import followed
+from ptctl.runs.logs.log_stream import followed
 from ptctl.ui import interrupts
 from ptkube.resources import PODS, POSTTRAINJOBS
 

@@ -1,0 +1,41 @@
+"""`ptctl workload retry`: a failed job again, from its newest checkpoint."""
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import assignments, cluster_options, complete_names, dry_run
+from ptctl.ui.command_line.xpk_flags import NAMED
+
+_EXAMPLES = """
+ptctl workload retry llama-gsm8k                      # as llama-gsm8k-2
+ptctl workload retry llama-gsm8k --set training.microBatchSize=4
+ptctl workload retry llama-gsm8k --dry-run -o yaml    # look first
+"""
+
+
+@click.command("retry", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@click.option("--name", "new_name", metavar="NEW", help="Name of the new job; default: NAME-2, or the next free.")
+@assignments
+@dry_run
+@click.option("-o", "form", type=click.Choice(("json", "yaml", "name")), help="Print the object.")
+@cluster_options
+@pass_app
+def retry(
+    app: App,
+    target: Target,
+    name: str,
+    new_name: str | None,
+    assignments: tuple[str, ...],
+    dry_run: str,
+    form: str | None,
+) -> None:
+    """Submit a failed job again, from its newest checkpoint.
+
+    Under another name, because a job that has ended never starts again; its run directory stays. Weights, optimizer and
+    position in the data come from its newest good checkpoint; without one the new run begins at step 0.
+    """
+    from ptctl.jobs.build.copying import retry as create_again
+
+    create_again(app, target, name, new_name, assignments, form, dry_run)
