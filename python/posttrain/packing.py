@@ -80,7 +80,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         function = function.__func__
     if inspect.isfunction(function):
         variables = inspect.getclosurevars(function)
-        yield from (variables.nonlocals | variables.globals).items()
+        yield from {**variables.nonlocals, **variables.globals}.items()
         yield from inspect.signature(function).parameters.items()
     elif isinstance(value, dict):
         yield from ((str(key), part) for key, part in value.items())
