@@ -18,8 +18,8 @@ from ptctl.cluster.definition.requests import MAKER
 from ptkube.resources import Manifest
 from ptoperator.capacity.cloud import Operation
 from ptoperator.capacity.cloud_errors import CloudFailure
-from ptoperator.capacity.gke import client as operators_client
 from ptoperator.capacity.gke.convert import operation_of, pool_of
+from ptoperator.capacity.gke.node_pool_api import connect
 from ptoperator.kube import labels
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class ClusterView:
 def open_gke(site: Site) -> Gke:
     """Return GKE's API. Raises CliError where there are no credentials."""
     if site.is_test_server:
-        return Gke(operators_client.connect(site.gke_endpoint))
+        return Gke(connect(site.gke_endpoint))
     options = {"api_endpoint": site.gke_endpoint.rpartition("://")[2]} if site.gke_endpoint else None
     return Gke(container.ClusterManagerClient(credentials=site.credentials(), client_options=options))
 

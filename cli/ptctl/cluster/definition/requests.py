@@ -11,7 +11,7 @@ from ptapi.accelerators import Slice
 from ptapi.spec import CapacityOption
 from ptctl.cluster.definition.spec import ClusterSpec, MaintenanceWindow, Network, TpuPools
 from ptkube.resources import Manifest
-from ptoperator.capacity.pathways_head_pool import head_pool
+from ptoperator.capacity.node_pools.pathways_head_pool import head_pool
 from ptoperator.kube import labels, names
 from ptoperator.render.node_pool import BASIC_CONFIG, pool_shape, service_account, slice_pool, spot_taints
 from ptoperator.settings import Settings

@@ -20,7 +20,7 @@ from ptctl.ui.output import stream
 from ptctl.ui.table import table
 from ptkube.client import Kube
 from ptkube.resources import Manifest
-from ptoperator.capacity.pathways_head_pool import MAX_PATHWAYS_HEADS
+from ptoperator.capacity.node_pools.pathways_head_pool import MAX_PATHWAYS_HEADS
 
 
 @dataclass(frozen=True)

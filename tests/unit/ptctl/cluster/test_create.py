@@ -19,7 +19,7 @@ from ptctl.cluster.definition.spec import ClusterSpec, TpuPools, capacity_option
 from ptctl.cluster.teardown import check_deletable, delete_cluster
 from ptctl.errors import CliError
 from ptctl.ui.console import Console
-from ptoperator.capacity.gke.client import connect
+from ptoperator.capacity.gke.node_pool_api import connect
 
 ZONE = "us-east5-a"
 AGAIN = "ptctl cluster create tpus"

@@ -1,7 +1,7 @@
 """The trainer's pod: one per VM, one container per process, the same on every host.
 
-Unless `spec.pod` says otherwise (`render.overrides`) it satisfies Pod Security "restricted": no root, no capabilities,
-no privilege escalation, no host namespaces, no Kubernetes token.
+Unless `spec.pod` says otherwise (`render.pods.overrides`) it satisfies Pod Security "restricted": no root, no
+capabilities, no privilege escalation, no host namespaces, no Kubernetes token.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from ptapi.spec import Volume
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
-from ptoperator.render import overrides, resources
-from ptoperator.render.command import process_namespace, program
 from ptoperator.render.config_map import MOUNT_PATH
-from ptoperator.render.environment import TERMINATION_LOG, container_env
 from ptoperator.render.layout import Layout
-from ptoperator.render.resources import TPU
+from ptoperator.render.pods import overrides, resources
+from ptoperator.render.pods.command import process_namespace, program
+from ptoperator.render.pods.environment_variables import TERMINATION_LOG, container_env
+from ptoperator.render.pods.resources import TPU
 
 SPOT = "cloud.google.com/gke-spot"
 QUEUED = "cloud.google.com/gke-queued"

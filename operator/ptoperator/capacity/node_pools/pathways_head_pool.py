@@ -7,8 +7,8 @@ of that name is used, whoever created it: clusters made by XPK have one.
 from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import Candidate, fail_attempt
 from ptoperator.capacity.cloud import Cloud, CreateShared
+from ptoperator.capacity.node_pools.slice_pool import may_be_permission_delay
 from ptoperator.capacity.request import CapacityRequest, Decision
-from ptoperator.capacity.slices import may_be_permission_delay
 from ptoperator.kube import labels
 from ptoperator.render.node_pool import BASIC_CONFIG, service_account
 from ptoperator.settings import Settings

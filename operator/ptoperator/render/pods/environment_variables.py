@@ -13,8 +13,8 @@ from ptapi.spec import EnvVar
 from ptkube.resources import Manifest
 from ptoperator.kube import names
 from ptoperator.kube.labels import COMPLETION_INDEX, JOB_INDEX
-from ptoperator.render.command import foreign_env
 from ptoperator.render.layout import Layout
+from ptoperator.render.pods.command import foreign_env
 
 TERMINATION_LOG = "/dev/termination-log"
 SLICE_INDEX = "POSTTRAIN_SLICE_INDEX"

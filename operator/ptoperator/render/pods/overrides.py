@@ -9,9 +9,9 @@ from ptapi.spec import ContainerSecurityContext, InitContainer, Pod
 from ptapi.spec.pods.overrides import PodSecurityContext, VolumeMount
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
-from ptoperator.render.environment import stated_env
 from ptoperator.render.layout import Layout
-from ptoperator.render.resources import over
+from ptoperator.render.pods.environment_variables import stated_env
+from ptoperator.render.pods.resources import over
 from ptoperator.settings import pod_defaults
 
 USER_ID = 65532

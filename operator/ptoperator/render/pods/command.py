@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ptapi.run_directory import JOB_FILE, RUN_DIRECTORY_ENV, run_uri
 from ptkube.resources import Manifest
-from ptoperator.render import maxtext_command
 from ptoperator.render.layout import Layout
+from ptoperator.render.pods import maxtext_command
 
 NUMBERED = (
     'export JAX_PROCESS_ID="$(( (POSTTRAIN_SLICE_INDEX * POSTTRAIN_HOSTS_PER_SLICE + POSTTRAIN_HOST_INDEX)'
