@@ -12,7 +12,7 @@ from typing import Any
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.definition import spec as specs
 from ptctl.cluster.definition.requests import requests
 from ptctl.cluster.definition.spec import ClusterSpec, CpuPool, Network, TpuPools
@@ -23,23 +23,23 @@ from ptctl.ui.output import to_yaml
 
 def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
     """Create the cluster that the flags describe, or print the requests."""
-    site = Site.from_env()
+    settings = CloudSettings.from_env()
     spec = spec_from_flags(name, flags)
     if flags["dry_run"] and flags["terraform"]:
         raise InputError("--dry-run: set with --terraform; accepted: one of them")
     if flags["dry_run"]:
-        print_requests(app, replace(spec, project=flags["project"] or site.project or "PROJECT"), flags["output"])
+        print_requests(app, replace(spec, project=flags["project"] or settings.project or "PROJECT"), flags["output"])
         return
     if flags["terraform"]:
-        write_module(app, replace(spec, project=site.project_for(flags["project"])), Path(flags["terraform"]))
+        write_module(app, replace(spec, project=settings.project_for(flags["project"])), Path(flags["terraform"]))
         return
     from ptctl.cluster.cloud.compute import open_compute
     from ptctl.cluster.cloud.gke import open_gke
     from ptctl.cluster.creation import Creation
 
-    spec = replace(spec, project=site.project_for(flags["project"]))
+    spec = replace(spec, project=settings.project_for(flags["project"]))
     again = command_line(spec, flags)
-    creation = Creation(open_gke(site), open_compute(site), app.console, site.poll_s)
+    creation = Creation(open_gke(settings), open_compute(settings), app.console, settings.poll_s)
     cluster = creation.run(spec, again)
     app.console.data(f"cluster {cluster.name} in {cluster.location} runs, {len(cluster.pools)} node pools")
     where = f"{spec.name} --project {spec.project} --location {spec.location}"
@@ -69,7 +69,7 @@ def print_requests(app: App, spec: ClusterSpec, form: str) -> None:
 
 
 def spec_from_flags(name: str, flags: Mapping[str, Any]) -> ClusterSpec:
-    """Return the cluster that is asked for; its project comes later. Raises InputError."""
+    """Return the requested cluster; its project comes later. Raises InputError."""
     location, zones = specs.placed(flags["location"], flags["zone"])
     return ClusterSpec(
         name=specs.checked_name(name),
@@ -155,7 +155,7 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def command_line(spec: ClusterSpec, flags: Mapping[str, Any]) -> str:
-    """Return the command line that goes on with this cluster: what was typed, with the project."""
+    """Return the command line that continues with this cluster: what was typed, with the project."""
     from ptctl.ui.command_line.typed import typed_words
 
     words = typed_words()

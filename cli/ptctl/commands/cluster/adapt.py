@@ -1,4 +1,4 @@
-"""`ptctl cluster adapt`: make somebody's cluster fit."""
+"""`ptctl cluster adapt`: prepare a cluster that ptctl did not make."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ ptctl cluster adapt xpk-cluster --image REGISTRY/posttrain-operator:0.1.0 \\
 @install_options
 @pass_app
 def adapt(app: App, /, target: Target, name: str | None, **flags: Any) -> None:
-    """Make an existing cluster fit: XPK's, gcluster's or your own.
+    """Prepare an existing cluster: XPK's, gcluster's or your own.
 
-    Says what is there, installs what lacks, and changes nothing that somebody else manages. What lacks on GKE's side
-    is told, with the command.
+    Shows what is installed, installs what is missing, and changes nothing that others manage. For what is missing on
+    GKE's side it prints the command.
     """
     from ptctl.cluster.in_cluster.installation import adapt as carry_out
 
