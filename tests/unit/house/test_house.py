@@ -17,6 +17,12 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listing.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
+def test_no_tracked_file_is_ignored() -> None:
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert tracked == "", "the wheel leaves out what .gitignore names"
+
+
 @pytest.mark.parametrize("root", ["api", "kube", "operator", "trainer", "cli", "python"])
 def test_source_roots_are_not_packages(root: str) -> None:
     assert not (ROOT / root / "__init__.py").exists()
