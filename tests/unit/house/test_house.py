@@ -114,6 +114,7 @@ BIGGER_ROOMS = (
     *(f"trainer/pttrainer/{room}" for room in ("preflight", "losses", "train_step")),
     "cli/ptlocal/apiserver",
     "cli/ptctl/cluster",
+    "cli/ptctl/importers",
 )
 
 
