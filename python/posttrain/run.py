@@ -125,11 +125,11 @@ class Run:
 
     def logs(self, follow: bool = False, *, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
         """Yield the trainer's lines; with `follow` as they are written, through restarts, until the job ends."""
-        from ptctl.runs.logs.log_stream import followed, written
+        from ptctl.runs.logs.log_stream import Limits, followed, written
 
         job = self.status
         with translated():
-            for entry in (followed if follow else written)(self._kube, job, rank, tail):
+            for entry in (followed if follow else written)(self._kube, job, Limits(rank=rank, tail=tail)):
                 if not entry.is_note:
                     yield entry.text
 

@@ -5,6 +5,7 @@ page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`pt
 """
 
 from ptapi.spec.algorithm import Algorithm, Critic, Distill, Dpo, Grpo, Ppo, SelfTeacher, Sft
+from ptapi.spec.base import PythonCode
 from ptapi.spec.chips.accelerator import Accelerator
 from ptapi.spec.chips.capacity import CapacityOption
 from ptapi.spec.chips.pathways import Pathways
@@ -72,6 +73,7 @@ __all__ = [
     "Ppo",
     "Precision",
     "Profile",
+    "PythonCode",
     "PythonEnvironment",
     "PythonReward",
     "PythonTool",

@@ -154,6 +154,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("sft with rewards", {"spec.algorithm": {"sft": {}}}, "spec.rewards", "gsm8k", "none without data.eval"),
     Wrong("reward of two kinds", {"spec.rewards": [{"builtin": "gsm8k", "python": {"uri": "file:///r.py"}}]},
           "spec.rewards[0]", "gsm8k", "exactly one of builtin, python"),
+    Wrong("code in two places", {"spec.rewards": [{"python": {"uri": "file:///r.py", "code": "a = 1"}}]},
+          "spec.rewards[0].python", "a = 1", "exactly one of uri, code"),
     Wrong("reward of no kind", {"spec.rewards": [{"weight": 2.0}]}, "spec.rewards[0]", "2.0", "exactly one of"),
     Wrong("pattern of another reward", {"spec.rewards": [{"builtin": "gsm8k", "pattern": "a"}]},
           "spec.rewards[0].pattern", "a", "only the builtin format"),

@@ -4,14 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import CodeUri, PositiveInt, PythonName, SpecModel
+from ptapi.spec.base import PositiveInt, PythonCode, PythonName, SpecModel
 
 
-class PythonTool(SpecModel):
+class PythonTool(PythonCode):
     """A Python function `tool(argument, …) -> str`; the model is told its name, annotations and docstring."""
 
-    uri: CodeUri
-    """The Python file: `file:///…` where the trainer runs, or `gs://…`."""
     function: PythonName
     """The function in that file."""
 
@@ -25,11 +23,9 @@ class Tool(SpecModel):
     """A tool of your own."""
 
 
-class PythonEnvironment(SpecModel):
+class PythonEnvironment(PythonCode):
     """A Python class with `reset(row) -> str | None` and `step(text) -> (observation, reward, done)`."""
 
-    uri: CodeUri
-    """The Python file: `file:///…` where the trainer runs, or `gs://…`."""
     class_name: PythonName = "Environment"
     """The class in that file; each episode gets its own instance."""
 

@@ -4,16 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import CodeUri, EnvName, HttpUrl, Name, PositiveInt, PythonName, SpecModel, Text
+from ptapi.spec.base import EnvName, HttpUrl, Name, PositiveInt, PythonCode, PythonName, SpecModel, Text
 
 BuiltinReward = Literal["gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact"]
 
 
-class PythonReward(SpecModel):
+class PythonReward(PythonCode):
     """A Python callable `reward(prompt, completion, row) -> float`, also `async def`."""
 
-    uri: CodeUri
-    """The Python file: `file:///…` where the trainer runs, for example from a ConfigMap in `volumes`, or `gs://…`."""
     function: PythonName = "reward"
     """The function in that file."""
 

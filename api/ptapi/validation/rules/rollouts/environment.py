@@ -14,7 +14,9 @@ def _tools_differ(environment: Environment) -> bool:
 
 RULES: tuple[Rule, ...] = (
     _ENVIRONMENT.rule("", "exactly one of tools, python", has("python") ^ filled("tools")),
+    Scope("spec.environment.python").exactly_one("uri", "code"),
     Scope("spec.environment.tools[]").exactly_one("builtin", "python"),
+    Scope("spec.environment.tools[].python").exactly_one("uri", "code"),
     _ENVIRONMENT.rule(
         "tools",
         "tools with different names, by which the model calls them: a builtin's or a function's",

@@ -42,6 +42,7 @@ _FALLS_WITHIN = unset("maxTokens") | compare("bufferTokens", "<=", "maxTokens")
 
 RULES: tuple[Rule, ...] = (
     _REWARD.exactly_one("builtin", "python", "judge"),
+    Scope("spec.rewards[].python").exactly_one("uri", "code"),
     _REWARD.rule("batched", "false, because only a python reward can be batched", ~is_true("batched") | has("python")),
     *(
         _REWARD.unset_unless(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.builders.cluster.manifests import eventually
-from tests.integration.cluster.conftest import Api
+from tests.integration.ptctl.cluster.conftest import Api
 
 from ptctl.cli import root
 from ptctl.cluster.doctor import queues
@@ -25,7 +25,7 @@ from ptkube.client import Kube
 from ptkube.errors import NotFound
 from ptkube.resources import CONFIGMAPS, CRDS, DEPLOYMENTS, NAMESPACES, POSTTRAINJOBS, SERVICE_ACCOUNTS
 
-PUBLIC = Path(__file__).resolve().parents[4] / "shared" / "data" / "crds"
+PUBLIC = Path(__file__).resolve().parents[5] / "shared" / "data" / "crds"
 IMAGES = ("--image", "r/operator:1", "--trainer-image", "r/trainer:1")
 VALUES = Values("r/operator:1", "r/trainer:1", GkeCluster("p", "us-east5", "tpus"))
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.integration.cluster.conftest import Api
-from tests.integration.cluster.test_install import IMAGES, empty, ptctl  # noqa: F401 (empty is a fixture)
+from tests.integration.ptctl.cluster.conftest import Api
+from tests.integration.ptctl.cluster.test_install import IMAGES, empty, ptctl  # noqa: F401 (empty is a fixture)
 
 from ptctl.cluster.doctor import health, rights
 from ptctl.cluster.doctor.examine import examine

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.unit.ptctl.test_logs import pod
+from tests.unit.ptctl.runs.test_logs import pod
 
 from ptctl.jobs.view import view
 from ptctl.runs.logs.log_stream import followed
@@ -23,7 +23,7 @@ def test_a_follower_that_stops_ends_the_threads_that_read_for_it(kube: Any, make
     job = view(kube.put(POSTTRAINJOBS, make_job("a")))
     kube.put(PODS, pod("p0", hosts=1))
     kube.pod_logs = endless
-    entries = followed(kube, job, None, None)
+    entries = followed(kube, job)
     assert next(entries).text == "line"
     (reader,) = [thread for thread in threading.enumerate() if thread.name == "logs of rank 0"]
     entries.close()

@@ -10,8 +10,8 @@ import yaml
 from tests.builders.gke.compute import ComputeServer
 from tests.builders.gke.model import GkeModel
 from tests.builders.gke.server import PROJECT, GkeServer
-from tests.integration.cluster.conftest import Api
-from tests.integration.cluster.test_install import IMAGES, empty, run_verb  # noqa: F401 (empty is a fixture)
+from tests.integration.ptctl.cluster.conftest import Api
+from tests.integration.ptctl.cluster.test_install import IMAGES, empty, run_verb  # noqa: F401 (empty is a fixture)
 
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS
 
