@@ -7,7 +7,7 @@ nodes that fit a hundredth of them; else each has its own CPU node. Prints looks
 calls per job by verb and kind, how long a look had to wait for its turn, and the memory of the process, in which the
 pretended API server is contained.
 
-    python benchmarks/simulated_jobs.py [--jobs 5000] [--line] [--most-calls 16]
+    python benchmarks/operator_and_cli/simulated_jobs.py [--jobs 5000] [--line] [--most-calls 16]
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.builders.operator.world import NAMESPACE, Api, Operator, Ref, World, copied, job_manifest
 
