@@ -183,7 +183,11 @@ def test_what_the_job_sets_wins_and_xla_flags_are_put_together() -> None:
 def test_keys_of_trackers_are_references() -> None:
     tracking = {
         "wandb": {"project": "maths", "apiKeySecretRef": {"name": "wandb"}},
-        "mlflow": {"trackingUri": "https://mlflow", "experiment": "maths", "tokenSecretRef": {"name": "ml", "key": "k"}},
+        "mlflow": {
+            "trackingUri": "https://mlflow",
+            "experiment": "maths",
+            "tokenSecretRef": {"name": "ml", "key": "k"},
+        },
     }
     env = env_of(made_for("v6e-4", tracking=tracking))
     assert env["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wandb", "key": "token"}}

@@ -45,7 +45,10 @@ def check(tracking: Tracking | None) -> None:
 def start(job: PostTrainJob, place: Place, reported: int, note: Callable[[str], None]) -> list[Background]:
     """Start the job's trackers, which know the steps up to `reported` from an earlier attempt."""
     run = TrackedRun(job, place, place.path if isinstance(place, Directory) else Path(tempfile.gettempdir()))
-    return [Background(name, partial(begin, run), reported, note) for name, begin in _starts(job.spec.tracking or Tracking())]
+    return [
+        Background(name, partial(begin, run), reported, note)
+        for name, begin in _starts(job.spec.tracking or Tracking())
+    ]
 
 
 def _starts(tracking: Tracking) -> Iterator[tuple[str, Start]]:
