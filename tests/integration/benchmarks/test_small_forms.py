@@ -27,6 +27,7 @@ SMALL = {
     "preflight_formula.py": (),
 }
 ELSEWHERE = {
+    "jumping_clock.py": "benchmarks/soak.py",
     "loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
     "native_rollout.py": "benchmarks/rollout.py",
     "preflight_times.py": "Makefile",  # asks the TPU compiler
