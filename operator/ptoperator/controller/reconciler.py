@@ -16,8 +16,9 @@ from ptoperator.kube.audited_client import KubeClient
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims
 from ptoperator.observe.copies import CachedReader, Copies
+from ptoperator.observe.observed_parts import Estimate
 from ptoperator.observe.observer import observe, observe_progress
-from ptoperator.observe.state import Estimate, Observed
+from ptoperator.observe.state import Observed
 from ptoperator.plan.job_plan import plan, with_failed_write
 from ptoperator.plan.step_result import Plan
 from ptoperator.settings import Settings
@@ -103,9 +104,11 @@ class Reconciler:
         if state is None:
             return None
         self.cache.note_read(key, live if state.jobset else live - {JOBSETS}, now)
-        if state.progress is not None:
-            state = replace(state, progress_since=self.cache.first_observed(key, state.progress.updated, state.now))
-        return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
+        if state.run.progress is not None:
+            since = self.cache.first_observed(key, state.run.progress.updated, state.now)
+            state = replace(state, run=replace(state.run, progress_since=since))
+        state = replace(state, preflight=replace(state.preflight, estimate=self.estimate(state)))
+        return with_competing_jobs(self.client, self.cache, state)
 
     def _apply(self, state: Observed, planned: Plan) -> Plan:
         """Carry out the actions. If the API server rejects a create, plan again with its message.
