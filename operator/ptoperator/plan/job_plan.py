@@ -9,6 +9,7 @@ its capacity, is written to status first and carried out by the next reconcile: 
 it again.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -102,9 +103,10 @@ def _report(state: Observed, layout: Layout | None, settings: Settings, step: St
 
 
 def _status_delay_s(state: Observed, settings: Settings) -> float:
-    """Return the seconds until progress may be written again."""
-    age = timestamps.seconds_since(state.status.accounted_until, state.now)
-    return 0.0 if age is None else max(0.0, settings.progress_seconds - age)
+    """Return the seconds until progress may be written again; 0 if it was written by a clock that is ahead."""
+    last = timestamps.from_text(state.status.accounted_until)
+    age = math.inf if last is None else (state.now - last).total_seconds()
+    return max(0.0, settings.progress_seconds - age) if age >= 0 else 0.0
 
 
 def with_failed_write(state: Observed, message: str) -> PostTrainJobStatus | None:
