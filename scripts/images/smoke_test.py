@@ -1,0 +1,42 @@
+"""Start an image's program, and look at what is installed."""
+
+from scripts.images.commands import container, entrypoint, step
+from scripts.images.settings import Settings
+
+USER = """
+import os, pathlib
+assert (os.getuid(), os.getgid()) == (65532, 65532), f"uid {os.getuid()}, gid {os.getgid()}"
+(pathlib.Path.home() / "written").touch()
+"""
+NO_JAX = "import importlib.util; assert importlib.util.find_spec('jax') is None, 'jax is installed'"
+TRAIN = """
+cd /tmp
+cat > job.yaml
+for row in 1 2 3 4; do echo '{"prompt": "What is 2 plus 2?", "completion": "4"}'; done > train.jsonl
+python -m pttrainer run job.yaml
+test -s runs/smoke/export/model.safetensors
+"""
+JOB = """
+apiVersion: posttrain.dev/v1alpha1
+kind: PostTrainJob
+metadata: {name: smoke}
+spec:
+  model: {uri: "random://tiny"}
+  algorithm: {sft: {}}
+  data: {train: {uri: file:///tmp/train.jsonl}}
+  training: {steps: 3, batchSize: 2, sequenceLength: 64, optimizer: {learningRate: 1.0e-3}}
+  accelerator: {type: cpu-1}
+  output: {uri: file:///tmp/runs}
+"""
+
+
+def run(settings: Settings, target: str) -> None:
+    """Try an image; raise ImageError at the first thing that is wrong."""
+    with container(settings, target) as inside:
+        step(f"{target}: --help", [*inside, *entrypoint(settings, target), "--help"])
+        step(f"{target}: its user and home", [*inside, "python", "-c", USER])
+        step(f"{target}: pip check", [*inside, "python", "-m", "pip", "check"])
+        if target == "operator":
+            step(f"{target}: no JAX", [*inside, "python", "-c", NO_JAX])
+        else:
+            step(f"{target}: 3 steps of training", [*inside, "sh", "-ec", TRAIN], stdin=JOB)
