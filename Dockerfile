@@ -50,8 +50,10 @@ RUN --mount=type=secret,id=pip.conf \
     && python /dist/installed.py < /tmp/report.json > /dist/installed.txt && rm /tmp/report.json
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "ptoperator"]
-# Last, because it is another one for every commit.
+# Last, because it is another one for every commit. podman and buildah take a label from their cache though its argument
+# has changed, but not a command; this one does nothing.
 ARG REVISION
+RUN : "${REVISION}"
 LABEL org.opencontainers.image.title="posttrain operator" \
       org.opencontainers.image.description="Operator for PostTrainJob: post-training of open models on GKE TPUs" \
       org.opencontainers.image.revision=${REVISION}
@@ -72,6 +74,7 @@ USER 65532:65532
 ENTRYPOINT ["python", "-m", "pttrainer"]
 CMD ["--help"]
 ARG REVISION
+RUN : "${REVISION}"
 LABEL org.opencontainers.image.title="posttrain trainer" \
       org.opencontainers.image.description="Trainer of PostTrainJob: SFT, preferences and RL in JAX" \
       org.opencontainers.image.revision=${REVISION}

@@ -36,7 +36,7 @@ def _make(settings: Settings, target: str, base: Base | None) -> None:
     started, at = datetime.now(UTC), revision()
     step(f"build {target} with {settings.tool}", build_command(settings, target, at, base))
     finished = datetime.now(UTC)
-    smoke_test.run(settings, target)
+    smoke_test.run(settings, target, at)
     bill = f"{target}-bill"
     step(f"{target}: what looks into it", build_command(settings, bill, at, base))
     for path in records.write(settings, target, base or pinned_base(), at, (started, finished)):

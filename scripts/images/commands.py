@@ -50,22 +50,26 @@ def container(settings: Settings, target: str) -> Iterator[list[str]]:
         output([settings.tool, "rm", name])
 
 
-def inspect(settings: Settings, image: str, docker: str, buildah: str) -> str:
-    """Return what the tool knows of an image, by a template in the words of docker and podman, or of buildah."""
-    form = buildah if settings.kind == "buildah" else docker
-    return output([settings.tool, "inspect", "--type=image", f"--format={form}", image])
-
-
 def image_id(settings: Settings, image: str) -> str:
     """Return the digest of an image's configuration, which is the same in every registry."""
-    return "sha256:" + inspect(settings, image, "{{.Id}}", "{{.FromImageID}}").removeprefix("sha256:")
+    form = "{{.FromImageID}}" if settings.kind == "buildah" else "{{.Id}}"
+    return f"sha256:{_inspect(settings, image, form).removeprefix('sha256:')}"
 
 
-def entrypoint(settings: Settings, target: str) -> list[str]:
+def label(settings: Settings, image: str, key: str) -> str:
+    """Return the value of an image's label; empty if it has none."""
+    return _inspect(settings, image, '{{index CONFIG.Labels "KEY"}}'.replace("KEY", key))
+
+
+def entrypoint(settings: Settings, image: str) -> list[str]:
     """Return what the image starts, one word a line in the tool's answer: `buildah run` does not know it."""
-    form = "{{range CONFIG.Entrypoint}}{{println .}}{{end}}"
-    forms = [form.replace("CONFIG", config) for config in (".Config", ".OCIv1.Config")]
-    return inspect(settings, settings.image(target), *forms).splitlines()
+    return _inspect(settings, image, "{{range CONFIG.Entrypoint}}{{println .}}{{end}}").splitlines()
+
+
+def _inspect(settings: Settings, image: str, form: str) -> str:
+    config = ".OCIv1.Config" if settings.kind == "buildah" else ".Config"
+    form = form.replace("CONFIG", config)
+    return output([settings.tool, "inspect", "--type=image", f"--format={form}", image])
 
 
 def step(what: str, command: list[str], stdin: str = "") -> None:

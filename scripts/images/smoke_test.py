@@ -1,7 +1,9 @@
 """Start an image's program, and look at what is installed."""
 
-from scripts.images.commands import container, entrypoint, step
-from scripts.images.settings import Settings
+from scripts.images.commands import container, entrypoint, label, step
+from scripts.images.settings import ImageError, Settings
+
+REVISION = "org.opencontainers.image.revision"
 
 USER = """
 import os, pathlib
@@ -30,10 +32,13 @@ spec:
 """
 
 
-def run(settings: Settings, target: str) -> None:
-    """Try an image; raise ImageError at the first thing that is wrong."""
+def run(settings: Settings, target: str, revision: str) -> None:
+    """Try an image that was built of a commit; raise ImageError at the first thing that is wrong."""
+    labelled = label(settings, settings.image(target), REVISION)
+    if labelled != revision:
+        raise ImageError(f"{target}: label {REVISION}: {labelled}: expected {revision}")
     with container(settings, target) as inside:
-        step(f"{target}: --help", [*inside, *entrypoint(settings, target), "--help"])
+        step(f"{target}: --help", [*inside, *entrypoint(settings, settings.image(target)), "--help"])
         step(f"{target}: its user and home", [*inside, "python", "-c", USER])
         step(f"{target}: pip check", [*inside, "python", "-m", "pip", "check"])
         if target == "operator":

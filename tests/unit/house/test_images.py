@@ -58,6 +58,14 @@ def test_an_image_has_the_labels_of_oci(target: str) -> None:
     assert sorted(labels) == sorted(wanted.split())
 
 
+def test_no_label_of_a_commit_comes_from_a_cache() -> None:
+    """podman and buildah take a LABEL from it though its argument changed: `make images` compares, too."""
+    assert len(re.findall(r"revision=\$\{REVISION\}", DOCKERFILE)) == len(build.TARGETS)
+    assert len(re.findall(r'^ARG REVISION\nRUN : "\$\{REVISION\}"\nLABEL', DOCKERFILE, re.MULTILINE)) == len(
+        build.TARGETS
+    )
+
+
 def test_the_base_image_is_pinned_by_version_and_digest() -> None:
     base = build.pinned_base()
     assert re.fullmatch(r"docker\.io/library/python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base.name)
