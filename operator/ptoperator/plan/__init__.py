@@ -153,13 +153,12 @@ def _deadline_exceeded(context: PlanContext) -> StepResult | None:
 
 def _start_failed(context: PlanContext) -> StepResult | None:
     """End the job if a container has been unable to start for too long."""
-    for failure in running_phases.start_failures(context.state):
-        age = timestamps.seconds_since(failure.since, context.state.now)
-        if age is not None and age >= context.settings.start_failure_seconds:
-            now = timestamps.to_text(context.state.now)
-            cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod, time=now)
-            return StepResult(terminal_phases.failed_with(context.layout, cause))
-    return None
+    failure = context.state.final_start_failure(context.settings.start_failure_seconds)
+    if failure is None:
+        return None
+    now, log = timestamps.to_text(context.state.now), context.state.start_log
+    cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod, log=log, time=now)
+    return StepResult(terminal_phases.failed_with(context.layout, cause))
 
 
 def _cleanup_pending(context: PlanContext) -> StepResult | None:
@@ -268,7 +267,7 @@ def _report(state: Observed, layout: Layout | None, settings: Settings, step: St
         release = release_capacity(state, settings) if update.capacity is None else None
         capacity = release.status if release else new.capacity
         return Plan(step.actions, new.model_copy(update={"capacity": capacity}), requeue_after=0.0)
-    can_wait = is_only_progress(old, new) and not any(running_phases.start_failures(state))
+    can_wait = is_only_progress(old, new) and not any(state.start_failures())
     wait = _status_delay_s(state, settings) if can_wait else 0.0
     if wait and differs(old, new):
         return Plan(step.actions, None, min(wait, step.requeue_after or wait), step.progress_only)
@@ -296,7 +295,7 @@ def _requeue_after_s(context: PlanContext, update: StatusUpdate) -> float:
         delays.append(context.settings.cloud_poll_seconds)
     if context.state.has_missing_pods:  # nobody sends an event of what is not created
         delays.append(USUAL_CREATION_S if context.state.is_jobset_young else context.settings.progress_seconds)
-    if any(running_phases.start_failures(context.state)):
+    if any(context.state.start_failures()):
         delays.append(context.settings.start_failure_seconds / 10)
     return min(delays)
 

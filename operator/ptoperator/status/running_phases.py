@@ -1,6 +1,5 @@
 """Status updates of an unfinished job: one function per situation, with its messages. Pure."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ptapi.conditions import ConditionType, Phase, Reason
@@ -11,8 +10,6 @@ from ptapi.status import CapacityStatus, FailureStatus
 from ptkube import timestamps
 from ptkube.resources import Manifest
 from ptoperator.capacity import open_attempt
-from ptoperator.failures import pod_failures
-from ptoperator.failures.pod_failures import StartFailure
 from ptoperator.kueue import workload
 from ptoperator.kueue.workload import KueueState
 from ptoperator.observe.elastic_slices import missing_slices, without_missing
@@ -176,14 +173,6 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
     return StatusUpdate(Phase.RESTARTING if state.jobset_restarts else Phase.STARTING, conditions)
 
 
-def start_failures(state: Observed) -> Iterator[StartFailure]:
-    """Return why pods are not created, and the containers that cannot start."""
-    if state.creation_failure is not None:
-        yield state.creation_failure
-    failures = (pod_failures.start_failure(pod, state.pull_errors) for pod in state.current_pods)
-    yield from (failure for failure in failures if failure is not None)
-
-
 def is_of_earlier(state: Observed) -> bool:
     """Return True if the JobSet belongs to an earlier job of this name that is being garbage-collected."""
     owners = state.jobset["metadata"].get("ownerReferences") or [] if state.jobset else []
@@ -273,7 +262,7 @@ def _training_message(layout: Layout, state: Observed) -> str:
 
 
 def _starting_message(layout: Layout, state: Observed) -> str:
-    failing = next(start_failures(state), None)
+    failing = next(state.start_failures(), None)
     if failing is not None:
         return f"pod {failing.pod} cannot start: {failing.message}"
     starting = [pod for pod in state.current_pods if not is_started(pod)]
