@@ -21,6 +21,7 @@ Document = dict[str, Any]
 @dataclass(frozen=True)
 class Build:
     """A build that is done. tool: its name and version. revision: as of `git describe`, empty where git cannot say.
+    base_digest: of the base image's manifest, or of its configuration where only the tool has it.
 
     installed: lines `name==version --hash=…` of the image. files: of the checkout that say what is built, and of the
     records beside the image, by name, with their digests.
