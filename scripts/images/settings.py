@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("podman", "buildah", "docker")
@@ -48,9 +49,15 @@ class Settings:
         return "/".join(filter(None, (self.registry.rstrip("/"), f"posttrain-{target}:{version()}")))
 
 
+def project() -> dict[str, Any]:
+    """Return what the project says of itself."""
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table
+
+
 def version() -> str:
     """Return the version of the project."""
-    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+    return str(project()["version"])
 
 
 def read(environ: Mapping[str, str]) -> Settings:

@@ -1,7 +1,10 @@
 """Start an image's program, and look at what is installed."""
 
-from scripts.images.commands import container, entrypoint, label, step
-from scripts.images.settings import ImageError, Settings
+import re
+from collections.abc import Iterable
+
+from scripts.images.commands import container, entrypoint, label, output, step
+from scripts.images.settings import ROOT, ImageError, Settings, project
 
 REVISION = "org.opencontainers.image.revision"
 
@@ -41,7 +44,26 @@ def run(settings: Settings, target: str, revision: str) -> None:
         step(f"{target}: --help", [*inside, *entrypoint(settings, settings.image(target)), "--help"])
         step(f"{target}: its user and home", [*inside, "python", "-c", USER])
         step(f"{target}: pip check", [*inside, "python", "-m", "pip", "check"])
+        check_pins(output([*inside, "cat", "/dist/installed.txt"]).splitlines(), (ROOT / "constraints.txt").read_text())
         if target == "operator":
             step(f"{target}: no JAX", [*inside, "python", "-c", NO_JAX])
         else:
             step(f"{target}: 3 steps of training", [*inside, "sh", "-ec", TRAIN], stdin=JOB)
+
+
+def check_pins(installed: Iterable[str], constraints: str) -> None:
+    """Raise ImageError for a package of an image that was installed at a version which nobody chose.
+
+    installed: lines `name==version --hash=…`.
+    """
+    pinned = {_normal(line) for line in constraints.splitlines() if "==" in line}
+    others = [line.split()[0] for line in installed if _normal(line) not in pinned]
+    floating = [each for each in others if _normal(each).partition("==")[0] != project()["name"]]
+    if floating:
+        names = ", ".join(floating)
+        raise ImageError(f"constraints.txt: lacks {names}; hint: add them, so that the next build installs the same")
+
+
+def _normal(requirement: str) -> str:
+    name, _, rest = requirement.partition("==")
+    return f"{re.sub(r'[-_.]+', '-', name).lower()}=={rest.split()[0]}"

@@ -148,6 +148,14 @@ def test_job_that_the_images_are_tried_with_is_accepted() -> None:
     assert load_job(smoke_test.JOB).spec.training.steps == 3
 
 
+def test_a_package_that_nobody_pinned_fails_a_build() -> None:
+    constraints = "# Versions\ncharset-normalizer==3.5.2\nkopf==1.45.2\n"
+    installed = ["charset_normalizer==3.5.2 --hash=sha256:1", f"{PROJECT['name']}==0.1.0 --hash=sha256:2"]
+    smoke_test.check_pins(installed, constraints)
+    with pytest.raises(ImageError, match=r"constraints\.txt: lacks kopf==1\.46\.0, click==8\.5\.1; hint"):
+        smoke_test.check_pins(["kopf==1.46.0 --hash=sha256:3", "click==8.5.1 --hash=sha256:4", *installed], constraints)
+
+
 def test_step_that_fails_is_named_with_its_command() -> None:
     with pytest.raises(ImageError, match="build operator: exit code 3; the command: sh -c 'exit 3'"):
         commands.step("build operator", ["sh", "-c", "exit 3"])
