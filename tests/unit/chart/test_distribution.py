@@ -157,6 +157,8 @@ def test_a_chart_that_is_pushed_to_a_registry_is_the_one_that_is_pulled(tmp_path
             if (name, kind) == ("charts/posttrain", "manifests")
         }
         assert "0.1.0" in tags
+        manifest = json.loads(registry.contents["charts/posttrain", "manifests", "0.1.0"][1])
+        assert manifest["annotations"]["org.opencontainers.image.source"] == "https://github.com/posttrain/posttrain"
         pulled = tmp_path / "pulled"
         pulled.mkdir()
         reference = f"oci://{registry.address}/charts/posttrain"
