@@ -57,7 +57,8 @@ def batch_rule(field: str) -> str:
     """Return CEL over spec: true if the batch, or micro-batch, divides over data x fsdp x expert in our own trainer."""
     size = f"self.training.{field}"
     present = "" if field == "batchSize" else f"!has({size}) || "
-    others = "has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container))"
+    kinds = " || ".join(f"has(self.runtime.{kind})" for kind in ("maxtext", "container", "function"))
+    others = f"has(self.runtime) && ({kinds})"
     fits = _sized(f"[{_product('tensor', 'sequence')}].all(t, t < 1 || d < t || {size} % (d / t) == 0)")
     return f"{present}{_IS_SPLIT} || ({others}) || {fits}"
 

@@ -109,9 +109,17 @@ def _folded(
 
 
 def followed(
-    kube: Kube, job: JobView, only_rank: int | None, tail: int | None, limits: Limits = ALL_LINES
+    kube: Kube,
+    job: JobView,
+    only_rank: int | None,
+    tail: int | None,
+    limits: Limits = ALL_LINES,
+    poll_s: float = _POLL_S,
 ) -> Iterator[Entry]:
-    """Yield the lines of all ranks as they are written, until the job has ended and everything is yielded."""
+    """Yield the lines of all ranks as they are written, until the job has ended and everything is yielded.
+
+    poll_s: how often to look for new pods and for the job's end.
+    """
     lines: queue.Queue[Line] = queue.Queue()
     layout, streamed, running = _Layout(), set[tuple[str, str]](), 0
     last_message = ""
@@ -130,7 +138,7 @@ def followed(
             if not running and (message := _waiting_message(job, current)) not in ("", last_message):
                 last_message = message
                 yield Entry(message, is_note=True)
-            for arrived in _arrivals(lines, _POLL_S):
+            for arrived in _arrivals(lines, poll_s):
                 if arrived is _END:
                     running -= 1
                 else:
