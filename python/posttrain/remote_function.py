@@ -30,6 +30,8 @@ OUTPUT_ENV = "POSTTRAIN_OUTPUT"
 """Where calls keep what they return, if `output` is not given."""
 _MOST_CODE = 100_000
 """Characters of a function and its arguments in the job itself; more goes to the output."""
+_MOST_ARGUMENTS = 65_536
+"""Bytes of arguments in the job itself."""
 _MOST_NAME = 50
 _NOT_READ = {
     "model": {"uri": "random://tiny"},
@@ -108,7 +110,8 @@ class Remote(Generic[P, R]):
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """Submit a job that calls the function, and return its run: `run.value()` waits for what it returns."""
-        return self._client().submit(self.job(*args, **kwargs))
+        job = self.job(*args, **kwargs)
+        return self._client().submit(job)
 
     def map(self, inputs: Iterable[Any]) -> Iterator[R]:
         """Submit a call for each input, all at once, and yield the values in order; a failed call raises in its turn.
@@ -131,13 +134,14 @@ class Remote(Generic[P, R]):
 
     def _runtime(self, output: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         runtime: dict[str, Any] = {"requirements": self._requirements} if self._requirements else {}
-        name, code = packing.python_file(self._function, *args, **kwargs)
-        if len(code) <= _MOST_CODE:
-            return {"code": code, "function": name, **runtime}
-        _, code = packing.python_file(self._function)
+        parts = packing.dumps((args, dict(kwargs)), f"arguments of {packing.name_of(self._function)}")
+        if sum(memoryview(part).nbytes for part in parts) <= _MOST_ARGUMENTS:
+            name, code = packing.python_file(self._function, *args, **kwargs)
+            if len(code) <= _MOST_CODE:
+                return {"code": code, "function": name, **runtime}
+        name, code = packing.python_file(self._function)
         place = {"code": code} if len(code) <= _MOST_CODE else {"uri": storing.store(output, [code.encode()], ".py")}
-        arguments = storing.store(output, packing.dumps((args, dict(kwargs)), f"arguments of {name}"), ".pickle")
-        return {**place, "function": name, "arguments": arguments, **runtime}
+        return {**place, "function": name, "arguments": storing.store(output, parts, ".pickle"), **runtime}
 
     def _client(self) -> Client:
         if self._given_client is None:
@@ -150,8 +154,8 @@ class Remote(Generic[P, R]):
         output = self._output or os.environ.get(OUTPUT_ENV) or self._client().local_output
         if not output:
             raise Error(
-                f"output of {packing.name_of(self._function)}: (missing): accepted: gs://bucket/directory, or a directory "
-                "that the pods and this machine share",
+                f"output of {packing.name_of(self._function)}: (missing): accepted: gs://bucket/directory, or a "
+                "directory that the pods and this machine share",
                 f'remote(output="gs://…"), or the variable {OUTPUT_ENV}',
             )
         return storing.uri(output)

@@ -11,7 +11,9 @@ from ptapi import pickled
 def value(files: Sequence[Path], name: str) -> Any:
     """Return what process 0 of a job that succeeded returned. Raises Error if it cannot be loaded here."""
     if not files:
-        raise Error(f"job {name!r} returned nothing", "it is no job of posttrain.remote, or its run directory was cleared")
+        raise Error(
+            f"job {name!r} returned nothing", "it is no job of posttrain.remote, or its run directory was cleared"
+        )
     try:
         return pickled.load(files[0])["value"]
     except pickled.NotLoadable as error:

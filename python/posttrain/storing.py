@@ -1,4 +1,4 @@
-"""Files that are too large for a job, written where its pods read them, by their content: the same file is written once."""
+"""Files that are too large for a job, written where its pods read them, once for each content."""
 
 import hashlib
 import os

@@ -114,3 +114,18 @@ def test_what_cannot_be_returned_is_named(on: dict[str, Any]) -> None:
 
     with pytest.raises(posttrain.JobFailed, match="opened: returned a lock, which cannot travel"):
         opened.submit().value(timeout=300)
+
+
+def test_every_process_of_several_calls_it_and_the_first_ones_value_returns(
+    on: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    @posttrain.remote(**{**on, "accelerator": {"type": "cpu-1", "slices": 2}})
+    def devices() -> tuple[int, int, int]:
+        import jax
+
+        print(f"I am {jax.process_index()}", flush=True)
+        return jax.process_count(), len(jax.devices()), jax.process_index()
+
+    assert devices() == (2, 2, 0)
+    lines = capfd.readouterr().err.splitlines()
+    assert {"[0] I am 0", "[1] I am 1"} <= set(lines)

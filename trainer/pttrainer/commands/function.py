@@ -1,9 +1,9 @@
 """`python -m pttrainer function job.yaml`: call the Python function of `spec.runtime.function`.
 
 Every process calls it once; they are joined before, so that jax.devices() has the devices of all. What process 0
-returns, or what any process raises, goes to the run directory under the job's uid, where `posttrain.Run.value` reads it.
-A process that is stopped calls the function again when the job restarts. Left out: progress, checkpoints and a lease;
-a function that wants to go on where it stopped writes its own files below POSTTRAIN_RUN_DIRECTORY.
+returns, or what any process raises, goes to the run directory under the job's uid, where `posttrain.Run.value` reads
+it. A process that is stopped calls the function again when the job restarts. Left out: progress, checkpoints and a
+lease; a function that wants to go on where it stopped writes its own files below POSTTRAIN_RUN_DIRECTORY.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class ContainerRuntime(SpecModel):
 class FunctionRuntime(PythonCode):
     """A Python function, called once by every process; `posttrain.remote` writes such jobs.
 
-    Process 0's value, or the exception of any, is kept in the run directory. `model`, `algorithm` and `data` are not read.
+    Process 0's value, or the exception of any, is kept in the run directory. `model`, `algorithm` and `data` are not
+    read.
     """
 
     function: PythonName = "main"
@@ -54,8 +55,8 @@ class FunctionRuntime(PythonCode):
     requirements: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s-]")]], Field(max_length=64)
     ] = []
-    """Packages that pip installs before the call, such as `einops==0.8.1`. They are kept in `output.uri`, so that the next
-    job with the same ones installs nothing."""
+    """Packages that pip installs before the call, such as `einops==0.8.1`. They are kept in `output.uri`, so that the
+    next job with the same ones installs nothing."""
 
 
 class Runtime(SpecModel):

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptctl.errors import CliError
 
-if TYPE_CHECKING:
-    from google.cloud import storage
-
 _TIMEOUT_S = 60.0
+_PATIENCE_S = 20.0
+"""How long a request that fails is tried again."""
 _HINT = "`gcloud auth application-default login` logs in; without rights there: gcloud storage cat {}"
 
 
@@ -24,13 +23,14 @@ def copy(run_uri: str, folder: Path, pattern: str, newest: int) -> None:
     bucket, _, prefix = run_uri.removeprefix("gs://").rstrip("/").partition("/")
     literal = pattern.partition("*")[0]
     with _named(f"{run_uri}/{pattern}"):
-        listed = _client().list_blobs(bucket, prefix=f"{prefix}/{literal}".lstrip("/"), timeout=_TIMEOUT_S)
+        start = f"{prefix}/{literal}".lstrip("/")
+        listed = _client().list_blobs(bucket, prefix=start, timeout=_TIMEOUT_S, retry=_retry())
         names = {str(blob.name).removeprefix(f"{prefix}/"): blob for blob in listed}
         chosen = sorted(name for name in names if fnmatchcase(name, pattern))[-newest:]
         for name in chosen:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            names[name].download_to_filename(str(path), timeout=_TIMEOUT_S)
+            names[name].download_to_filename(str(path), timeout=_TIMEOUT_S, retry=_retry())
 
 
 def write_once(uri: str, parts: Sequence[bytes | memoryview]) -> None:
@@ -38,11 +38,11 @@ def write_once(uri: str, parts: Sequence[bytes | memoryview]) -> None:
     bucket, _, name = uri.removeprefix("gs://").partition("/")
     with _named(uri), tempfile.TemporaryFile() as file:
         blob = _client().bucket(bucket).blob(name)
-        if blob.exists(timeout=_TIMEOUT_S):
+        if blob.exists(timeout=_TIMEOUT_S, retry=_retry()):
             return
         file.writelines(parts)
         file.seek(0)
-        blob.upload_from_file(file, timeout=_TIMEOUT_S)
+        blob.upload_from_file(file, timeout=_TIMEOUT_S, retry=_retry())
 
 
 @contextmanager
@@ -56,6 +56,12 @@ def _named(uri: str) -> Iterator[None]:
         yield
     except (GoogleAPIError, GoogleAuthError, RequestException) as error:
         raise CliError(f"{uri} cannot be reached: {error}", _HINT.format(uri)) from error
+
+
+def _retry() -> Any:
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return DEFAULT_RETRY.with_timeout(_PATIENCE_S)
 
 
 @cache
