@@ -64,7 +64,7 @@ GROUPS = (
         Change.MEANING,
         "which rows exist and how they are read; also held-out rows, because a curve is about one set",
         "data.train.format data.train.columns data.train.split data.train.limit data.eval.format data.eval.columns "
-        "data.eval.split data.eval.limit data.systemPrompt data.onBadRow",
+        "data.eval.split data.eval.limit data.systemPrompt data.onBadRow data.allowHttpsImages",
     ),
     Group(
         Change.MEANING,
@@ -120,7 +120,7 @@ GROUPS = (
         Change.FREE,
         "when the run is evaluated, and what else it measures",
         "evaluation.everySteps evaluation.atStart evaluation.atEnd evaluation.samples evaluation.answers "
-        "training.profile tensorboard",
+        "training.profile tensorboard tracking",
     ),
     Group(
         Change.FREE,

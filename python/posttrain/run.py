@@ -132,13 +132,11 @@ class Run:
 
         poll_s: how often to look for new pods and for the end.
         """
-        from ptctl.runs.logs.log_stream import followed, written
+        from ptctl.runs.logs.log_stream import Limits, followed, written
 
-        job = self.status
+        job, limits = self.status, Limits(rank=rank, tail=tail)
         with translated():
-            entries = (
-                followed(self._kube, job, rank, tail, poll_s=poll_s) if follow else written(self._kube, job, rank, tail)
-            )
+            entries = followed(self._kube, job, limits, poll_s) if follow else written(self._kube, job, limits)
             for entry in entries:
                 if not entry.is_note:
                     yield entry.text

@@ -30,11 +30,15 @@ def ended(job: posttrain.PostTrainJob, tmp_path: Path, environment: dict[str, st
     path = tmp_path / "job.yaml"
     path.write_text(job.to_yaml())
     command = [sys.executable, "-m", "pttrainer", "function", str(path)]
-    done = subprocess.run(command, env={**os.environ, **environment, "POSTTRAIN_TERMINATION_LOG": str(tmp_path / "end")})
+    done = subprocess.run(
+        command, env={**os.environ, **environment, "POSTTRAIN_TERMINATION_LOG": str(tmp_path / "end")}
+    )
     end = json.loads((tmp_path / "end").read_text())
     failure = {"failureClass": end["failureClass"], "message": end["message"]}
     status = {"phase": "Failed", "failure": failure} if done.returncode else {"phase": "Succeeded"}
-    return posttrain.Run(cast(Kube, Answering({**job.manifest(), "status": status})), {**job.manifest(), "status": status})
+    return posttrain.Run(
+        cast(Kube, Answering({**job.manifest(), "status": status})), {**job.manifest(), "status": status}
+    )
 
 
 def test_arguments_values_and_exceptions_pass_through_the_bucket(

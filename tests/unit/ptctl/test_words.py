@@ -193,6 +193,7 @@ def test_a_sparkline_rises_with_its_values() -> None:
     assert sparkline([0, 1, 2, 3], 4) == "▁▃▆█"
     assert sparkline([5, 5], 4) == "▁▁"
     assert sparkline([], 4) == ""
+    assert sparkline([0.0, 1e-308], 4) == "▁█"
 
 
 def test_name_and_phase_are_never_given_up() -> None:

@@ -7,7 +7,7 @@ and nothing of the first one is touched.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -22,44 +22,51 @@ from ptkube.errors import Forbidden
 from ptkube.resources import POSTTRAINJOBS, Manifest
 
 if TYPE_CHECKING:
+    from ptctl.ui.command_line.copy_options import CopyOptions
     from ptkube.client import Kube
 
 _KEPT_METADATA = ("namespace", "labels", "annotations")
 
 
-def clone(
-    app: App, target: Target, name: str, new_name: str | None, changes: Sequence[str], form: str | None, dry_run: str
-) -> None:
+def clone(app: App, target: Target, name: str, options: CopyOptions) -> None:
     """Create a job with the spec of another one and these changes."""
     kube = app.connect(target)
-    job = _copy(fetch(kube, target, name), new_name or free_name(kube, target, name), changes)
-    _check(kube, job)
-    submit(app, target, job, form, dry_run, "--name")
+    _submit_copy(app, kube, target, fetch(kube, target, name), options)
 
 
-def retry(
-    app: App, target: Target, name: str, new_name: str | None, changes: Sequence[str], form: str | None, dry_run: str
-) -> None:
+def retry(app: App, target: Target, name: str, options: CopyOptions) -> None:
     """Create a failed job again, under another name, from its newest checkpoint if it has one."""
     kube = app.connect(target)
     failed = view(fetch(kube, target, name))
     _check_failed(failed)
     source = copy.deepcopy(failed.raw)
     uri = _continue_from_checkpoint(source, failed)
-    job = _copy(source, new_name or free_name(kube, target, name), changes)
+    _submit_copy(app, kube, target, source, options, _outlook(failed, uri, has_changes=bool(options.assignments)))
+
+
+def _submit_copy(
+    app: App, kube: Kube, target: Target, source: Manifest, options: CopyOptions, notes: Iterable[str] = ()
+) -> None:
+    """Create the copy, after the notes; nothing of either if it is invalid."""
+    job = _copy(source, options.name or _free_name(kube, target, source["metadata"]["name"]), options.assignments)
     _check(kube, job)
-    app.console.say(f"job {name!r} failed with {failed.failure or 'no recorded cause'}")
-    app.console.say(
-        f"the new run goes on from {uri}"
-        if uri
-        else "it has no checkpoint of posttrain's trainer: the new run begins at step 0"
-    )
-    if not changes:
-        app.console.say("unless the cause is gone it fails again; --set changes fields of spec")
-    submit(app, target, job, form, dry_run, "--name")
+    for note in notes:
+        app.console.say(note)
+    submit(app, target, job, options.form, options.dry_run, "--name")
 
 
-def free_name(kube: Kube, target: Target, name: str) -> str:
+def _outlook(failed: JobView, uri: str, *, has_changes: bool) -> Iterator[str]:
+    """Yield why the job failed, where its copy begins, and what to think of."""
+    yield f"job {failed.name!r} failed with {failed.failure or 'no recorded cause'}"
+    if uri:
+        yield f"the new run goes on from {uri}"
+    else:
+        yield "it has no checkpoint of posttrain's trainer: the new run begins at step 0"
+    if not has_changes:
+        yield "unless the cause is gone it fails again; --set changes fields of spec"
+
+
+def _free_name(kube: Kube, target: Target, name: str) -> str:
     """Return the first of NAME-2, NAME-3, … that no job of the namespace has."""
     taken = {job["metadata"]["name"] for job in kube.list(POSTTRAINJOBS, namespace_of(kube, target)).items}
     return next(f"{name}-{number}" for number in count(2) if f"{name}-{number}" not in taken)

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ptapi.text.terminal import PROGRESS_LINE
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view
+from ptctl.runs.logs.log_layout import Entry, Layout
 from ptctl.runs.logs.ranks import Rank, ranks
 from ptctl.ui.app import App, Target
 from ptkube.errors import ApiError, NotFound
@@ -33,25 +34,24 @@ _END = None
 Line = tuple[Rank, str] | None
 
 
-class Entry(NamedTuple):
-    """A line of the trainer's, with its rank where there are several; or a note about the job, such as a restart."""
-
-    text: str
-    is_note: bool = False
-
-
 @dataclass(frozen=True)
 class Limits:
-    """Which lines are left out; None: none. since_s: all but those of the newest seconds."""
+    """Which lines are wanted; None: all. tail: the newest lines of each rank; since_s: those of the newest seconds."""
 
+    rank: int | None = None
     attempt: int | None = None
+    tail: int | None = None
     since_s: int | None = None
     pattern: re.Pattern[str] | None = None
 
-    def read(self, kube: Kube, namespace: str, rank: Rank, tail: int | None, *, follow: bool = False) -> Iterator[str]:
-        """Yield the lines of a rank, without what the trainer says to the operator."""
+    def include(self, rank: Rank) -> bool:
+        """Return True if lines of the rank are wanted."""
+        return self.rank in (None, rank.number) and self.attempt in (None, rank.attempt)
+
+    def read(self, kube: Kube, namespace: str, rank: Rank, *, follow: bool = False) -> Iterator[str]:
+        """Yield the lines of a rank, without the progress that the trainer reports to the operator."""
         for line in kube.pod_logs(
-            rank.pod, namespace, container=rank.container, follow=follow, tail=tail, since_s=self.since_s
+            rank.pod, namespace, container=rank.container, follow=follow, tail=self.tail, since_s=self.since_s
         ):
             if not line.startswith(PROGRESS_LINE) and (self.pattern is None or self.pattern.search(line)):
                 yield line
@@ -60,26 +60,24 @@ class Limits:
 ALL_LINES = Limits()
 
 
-def print_logs(app: App, target: Target, name: str, rank: int | None, tail: int | None, limits: Limits) -> None:
+def print_logs(app: App, target: Target, name: str, limits: Limits) -> None:
     """Print what the ranks have written so far, newest attempt last; a line that several ranks wrote, once."""
     kube = app.connect(target)
-    _print(app, written(kube, view(fetch(kube, target, name)), rank, tail, limits))
+    _print(app, written(kube, view(fetch(kube, target, name)), limits))
 
 
-def follow_logs(app: App, target: Target, name: str, rank: int | None, tail: int | None, limits: Limits) -> None:
+def follow_logs(app: App, target: Target, name: str, limits: Limits) -> None:
     """Print the lines of all ranks as they are written, until the job has ended and everything is printed."""
     kube = app.connect(target)
-    _print(app, followed(kube, view(fetch(kube, target, name)), rank, tail, limits))
+    _print(app, followed(kube, view(fetch(kube, target, name)), limits))
 
 
-def written(
-    kube: Kube, job: JobView, only_rank: int | None, tail: int | None, limits: Limits = ALL_LINES
-) -> Iterator[Entry]:
+def written(kube: Kube, job: JobView, limits: Limits = ALL_LINES) -> Iterator[Entry]:
     """Yield what the ranks have written so far, newest attempt last; a line that several ranks wrote, once."""
-    current = _ranks(kube, job, only_rank, limits)
+    current = _ranks(kube, job, limits)
     if not current:
-        raise _no_logs_error(job, only_rank, limits, _ranks(kube, job, None))
-    layout = _Layout()
+        raise _no_logs_error(job, limits, _ranks(kube, job))
+    layout = Layout()
     layout.note_ranks(current)
     for _, attempt in groupby(current, key=lambda rank: rank.attempt):
         started = []
@@ -88,53 +86,44 @@ def written(
                 started.append(rank)
             else:
                 yield Entry(f"rank {rank.number} has not started: {rank.waiting_for}", is_note=True)
-        for line, writers in _folded(kube, job.namespace, started, tail, limits):
+        for line, writers in _folded(kube, job.namespace, started, limits):
             yield from layout.entries(writers, line)
 
 
-def _folded(
-    kube: Kube, namespace: str, started: Sequence[Rank], tail: int | None, limits: Limits
-) -> Iterator[tuple[str, list[Rank]]]:
+def _folded(kube: Kube, namespace: str, started: Sequence[Rank], limits: Limits) -> Iterator[tuple[str, list[Rank]]]:
     """Yield each line with the ranks that wrote it, in the order of the first of them; one rank's as they arrive."""
     if len(started) == 1:
-        yield from ((line, [started[0]]) for line in limits.read(kube, namespace, started[0], tail))
+        yield from ((line, [started[0]]) for line in limits.read(kube, namespace, started[0]))
         return
     writers: dict[tuple[str, int], list[Rank]] = {}
     for rank in started:
         repeats: Counter[str] = Counter()
-        for line in limits.read(kube, namespace, rank, tail):
+        for line in limits.read(kube, namespace, rank):
             writers.setdefault((line, repeats[line]), []).append(rank)
             repeats[line] += 1
     yield from ((line, ranks_of_line) for (line, _), ranks_of_line in writers.items())
 
 
-def followed(
-    kube: Kube,
-    job: JobView,
-    only_rank: int | None,
-    tail: int | None,
-    limits: Limits = ALL_LINES,
-    poll_s: float = _POLL_S,
-) -> Iterator[Entry]:
+def followed(kube: Kube, job: JobView, limits: Limits = ALL_LINES, poll_s: float = _POLL_S) -> Iterator[Entry]:
     """Yield the lines of all ranks as they are written, until the job has ended and everything is yielded.
 
     poll_s: how often to look for new pods and for the job's end.
     """
     lines: queue.Queue[Line] = queue.Queue()
-    layout, streamed, running = _Layout(), set[tuple[str, str]](), 0
+    layout, streamed, running = Layout(), set[tuple[str, str]](), 0
     last_message = ""
     closed = threading.Event()
     try:
         while True:
-            current = _ranks(kube, job, only_rank, limits)
+            current = _ranks(kube, job, limits)
             if job.is_terminal and not current and not streamed:
-                raise _no_logs_error(job, only_rank, limits, _ranks(kube, job, None))
+                raise _no_logs_error(job, limits, _ranks(kube, job))
             layout.note_ranks(current)
             for rank in current:
                 if rank.has_started and rank.key not in streamed:
                     streamed.add(rank.key)
                     running += 1
-                    _start_reader(kube, job.namespace, rank, lines, tail, limits, closed)
+                    _start_reader(kube, job.namespace, rank, lines, limits, closed)
             if not running and (message := _waiting_message(job, current)) not in ("", last_message):
                 last_message = message
                 yield Entry(message, is_note=True)
@@ -149,7 +138,7 @@ def followed(
             except MissingError:
                 yield Entry(f"job {job.name!r} was deleted", is_note=True)
                 return
-            if job.is_terminal and not running and not _has_unread_ranks(kube, job, only_rank, limits, streamed):
+            if job.is_terminal and not running and not _has_unread_ranks(kube, job, limits, streamed):
                 yield Entry(_final_line(job), is_note=True)
                 return
     finally:
@@ -161,30 +150,22 @@ def _print(app: App, entries: Iterator[Entry]) -> None:
         (app.console.say if entry.is_note else app.console.data)(entry.text)
 
 
-def _ranks(kube: Kube, job: JobView, only_rank: int | None, limits: Limits = ALL_LINES) -> list[Rank]:
+def _ranks(kube: Kube, job: JobView, limits: Limits = ALL_LINES) -> list[Rank]:
     pods = kube.list(PODS, job.namespace, labels=labels.selector(job.name)).items
     ours = [pod for pod in pods if pod["metadata"]["labels"].get(labels.JOB_UID, job.uid) == job.uid]
-    return [rank for rank in ranks(ours) if only_rank in (None, rank.number) and limits.attempt in (None, rank.attempt)]
+    return [rank for rank in ranks(ours) if limits.include(rank)]
 
 
-def _has_unread_ranks(
-    kube: Kube, job: JobView, only_rank: int | None, limits: Limits, streamed: set[tuple[str, str]]
-) -> bool:
-    return any(rank.has_started and rank.key not in streamed for rank in _ranks(kube, job, only_rank, limits))
+def _has_unread_ranks(kube: Kube, job: JobView, limits: Limits, streamed: set[tuple[str, str]]) -> bool:
+    return any(rank.has_started and rank.key not in streamed for rank in _ranks(kube, job, limits))
 
 
 def _start_reader(
-    kube: Kube,
-    namespace: str,
-    rank: Rank,
-    lines: queue.Queue[Line],
-    tail: int | None,
-    limits: Limits,
-    closed: threading.Event,
+    kube: Kube, namespace: str, rank: Rank, lines: queue.Queue[Line], limits: Limits, closed: threading.Event
 ) -> None:
     def read() -> None:
         try:
-            for line in limits.read(kube, namespace, rank, tail, follow=True):
+            for line in limits.read(kube, namespace, rank, follow=True):
                 if closed.is_set():
                     return  # nobody reads on
                 lines.put((rank, line))
@@ -208,37 +189,6 @@ def _arrivals(lines: queue.Queue[Line], seconds: float) -> Iterator[Line]:
             return
 
 
-class _Layout:
-    """Lay out lines: with more than one rank each begins with its rank; a new attempt is announced."""
-
-    def __init__(self) -> None:
-        self._has_many = False
-        self._attempt = 0
-
-    def note_ranks(self, current: list[Rank]) -> None:
-        """Learn whether there is more than one rank."""
-        self._has_many = self._has_many or any(rank.number > 0 for rank in current)
-
-    def entries(self, writers: Sequence[Rank], line: str) -> Iterator[Entry]:
-        attempt = writers[0].attempt
-        if attempt != self._attempt:
-            if self._attempt or attempt > 1:
-                yield Entry(f"--- attempt {attempt}", is_note=True)
-            self._attempt = attempt
-        yield Entry(f"[{_numbers(writers)}] {line}" if self._has_many else line)
-
-
-def _numbers(writers: Sequence[Rank]) -> str:
-    """Return the numbers of ranks, in ascending order, as `0`, `0,2` or `0-7`."""
-    runs: list[list[int]] = []
-    for number in (rank.number for rank in writers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
 def _waiting_message(job: JobView, current: list[Rank]) -> str:
     """Return why there is no output; empty once the job has ended."""
     if job.is_terminal:
@@ -247,9 +197,9 @@ def _waiting_message(job: JobView, current: list[Rank]) -> str:
     return f"waiting for the trainer: job is {job.phase}" + (f" ({'; '.join(reasons)})" if reasons else "")
 
 
-def _no_logs_error(job: JobView, only_rank: int | None, limits: Limits, others: list[Rank]) -> CliError:
+def _no_logs_error(job: JobView, limits: Limits, others: list[Rank]) -> CliError:
     """Return the error for a job without logs, with where to look instead. others: the ranks that have pods."""
-    rank = f", rank {only_rank}," if only_rank is not None else ""
+    rank = f", rank {limits.rank}," if limits.rank is not None else ""
     attempt = f", attempt {limits.attempt}," if limits.attempt is not None else ""
     whose = f"job {job.name!r}{rank}{attempt}"
     if others:

@@ -7,7 +7,7 @@ from ptctl.jobs.view import part
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.kube.names import CONTAINER
-from ptoperator.render.environment import HOSTS_PER_SLICE
+from ptoperator.render.pods.environment_variables import HOSTS_PER_SLICE
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The operator renders the fields in `RENDERED` as MaxText's arguments; every other field about training must be at its
 default, because a setting that nothing obeys is worse than none. A default that is not rendered is MaxText's own. Left
-out: the arguments themselves (`ptoperator.render.maxtext_command`), and which of them a version of MaxText takes.
+out: the arguments themselves (`ptoperator.render.pods.maxtext_command`), and which of them a version of MaxText takes.
 """
 
 from collections.abc import Iterator

@@ -65,4 +65,4 @@ def logs(
 
     since_s = None if since is None else max(1, round(since))
     show = follow_logs if follow else print_logs
-    show(app, target, name, rank, tail, Limits(attempt, since_s, grep))
+    show(app, target, name, Limits(rank, attempt, tail, since_s, grep))

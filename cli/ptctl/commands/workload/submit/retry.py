@@ -4,7 +4,7 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command_line.command import Verb
-from ptctl.ui.command_line.options import assignments, cluster_options, complete_names, dry_run
+from ptctl.ui.command_line.copy_options import CopyOptions, copy_options
 from ptctl.ui.command_line.xpk_flags import NAMED
 
 _EXAMPLES = """
@@ -15,22 +15,9 @@ ptctl workload retry llama-gsm8k --dry-run -o yaml    # look first
 
 
 @click.command("retry", cls=Verb, examples=_EXAMPLES, replacements=NAMED)
-@click.argument("name", shell_complete=complete_names)
-@click.option("--name", "new_name", metavar="NEW", help="Name of the new job; default: NAME-2, or the next free.")
-@assignments
-@dry_run
-@click.option("-o", "form", type=click.Choice(("json", "yaml", "name")), help="Print the object.")
-@cluster_options
+@copy_options
 @pass_app
-def retry(
-    app: App,
-    target: Target,
-    name: str,
-    new_name: str | None,
-    assignments: tuple[str, ...],
-    dry_run: str,
-    form: str | None,
-) -> None:
+def retry(app: App, target: Target, name: str, options: CopyOptions) -> None:
     """Submit a failed job again, from its newest checkpoint.
 
     Under another name, because a job that has ended never starts again; its run directory stays. Weights, optimizer and
@@ -38,4 +25,4 @@ def retry(
     """
     from ptctl.jobs.build.copying import retry as create_again
 
-    create_again(app, target, name, new_name, assignments, form, dry_run)
+    create_again(app, target, name, options)
