@@ -1,6 +1,6 @@
 """Rules for Pathways. CEL does not see `pathways.enabled`, a word or a boolean, so Python alone checks most of them."""
 
-from ptapi.validation.predicate import Predicate, at, empty, equals, has, is_true, starts_with, unset
+from ptapi.validation.predicate import Predicate, at, empty, equals, is_true, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
 
