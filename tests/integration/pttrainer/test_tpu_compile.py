@@ -6,6 +6,7 @@ Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e
 import importlib.util
 import os
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -91,7 +92,8 @@ def step_of_llama(remat: Remat) -> str:
 def test_matrices_are_gathered_once_a_pass_and_the_embedding_not_at_all() -> None:
     text = step_of_llama("full")
     assert len(collectives(text, "all-gather", (1, 512, 256))) == 2  # `down`: forward, and once backward
-    assert len(collectives(text, "all-gather", (1, 256, 256))) == 4  # `q` and `o`
+    assert len(collectives(text, "all-gather", (256, 4, 64))) == 2  # `q`
+    assert len(collectives(text, "all-gather", (4, 64, 256))) == 2  # `o`
     assert len(collectives(text, "all-gather", (1000, 256))) == 1  # the head; a look-up sends rows
     assert len(collectives(text, "all-reduce", (1000, 256))) == 1
 
@@ -105,6 +107,11 @@ def test_attention_runs_forward_once_where_its_output_is_saved(remat: Remat, run
 def test_rotations_do_not_cut_heads_in_halves() -> None:
     halves = r"\[2,256,[24],32\]"  # of 2 rows a device, and its query and key heads
     assert not re.search(halves, step_of_llama("full"))
+
+
+def test_queries_keys_and_values_are_not_copied_into_another_order() -> None:
+    text = compiled(Model(replace(LLAMA, head_dim=128), "bfloat16", remat="full"), "v6e:2x2")
+    assert not re.findall(r"%\S+ = bf16\[2,(?:256,[24]|[24],256),128\]\S* (?:copy|transpose)\(", text)
 
 
 def collectives(text: str, kind: str, shape: tuple[int, ...]) -> list[str]:

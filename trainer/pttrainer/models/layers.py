@@ -20,6 +20,7 @@ from pttrainer.models.config import ModelConfig
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.parameters import ParamSpec
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.explicit_collectives import SplitMatrix
 
 Drop = Callable[[str, Array], Array]
 """(matrix, x_BTX) -> the matrix's adapter's input in training (`lora_dropout`)."""
@@ -81,7 +82,7 @@ def project(
     """
     w = matrix[...].astype(x_BTX.dtype)
     read_BTX = None if drop is None or adapter is None else drop(adapter.name, x_BTX)
-    if sharding.is_split("sequence"):
+    if sharding.is_split("sequence") or isinstance(w, SplitMatrix):
         out = _product(x_BTX, w, adapter, read_BTX)
     else:
         B, T, X = x_BTX.shape

@@ -40,7 +40,7 @@ from pttrainer.models.attention.dot_product import (
 from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.models.config import Chunk, Delta, ModelConfig, Rope, Window
 from pttrainer.models.decoder import Decoder, DecoderLayer
-from pttrainer.models.layers import Attend, Drop, LowRank
+from pttrainer.models.layers import Attend, Attention, Drop, LowRank
 from pttrainer.models.lora import adapters as lora
 from pttrainer.models.lora import init_and_merge
 from pttrainer.models.lora.adapters import Adapters
@@ -361,7 +361,8 @@ class Model(ModelStructure):
             weights, is_local, number = of_layer
             block: DecoderLayer = nnx.merge(graphdef, weights)
             if is_explicit:
-                explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"])
+                head_dim = config.head_dim if isinstance(block.attention, Attention) else None
+                explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"], head_dim)
                 if config.experts is None:
                     explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
             drop = None if dropped is None or number is None else dropped(number)
