@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -28,6 +29,7 @@ from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step
+from pttrainer.training.step_programs import StepPrograms
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
@@ -102,6 +104,19 @@ def test_matrices_are_gathered_once_a_pass_and_the_embedding_not_at_all() -> Non
 def test_attention_runs_forward_once_where_its_output_is_saved(remat: Remat, runs: int) -> None:
     kernels = re.findall(r"%(splash_mha_fwd\S*) = .* custom-call\(", step_of_llama(remat))
     assert len(kernels) == runs
+
+
+def test_a_step_that_the_compiler_refuses_gives_way_to_full_recomputation_where_the_job_leaves_that_open() -> None:
+    where = NamedSharding(Mesh(tpu_topology.devices(accelerators.resolve("v6e-1")), ("all",)), PartitionSpec())
+    state = jax.ShapeDtypeStruct((128,), "float32", sharding=where)
+    large: Any = jax.jit(lambda x, y: jnp.broadcast_to(x + y, (2**27, 128)))  # 64 GiB, of which a chip has half
+    small: Any = jax.jit(lambda x, y: x + y)
+    notes: list[str] = []
+    layout: Any = None
+    assert StepPrograms(large, layout, (), None, small, notes.append).compile(state, state).as_text()  # type: ignore[arg-type]
+    assert notes == ["training.remat: auto: the compiler finds no memory for saved activations; full is taken"]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        StepPrograms(large, layout, ()).compile(state, state)  # type: ignore[arg-type]
 
 
 def test_rotations_do_not_cut_heads_in_halves() -> None:
