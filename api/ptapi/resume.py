@@ -64,12 +64,13 @@ GROUPS = (
         Change.MEANING,
         "which rows exist and how they are read; also held-out rows, because a curve is about one set",
         "data.train.format data.train.columns data.train.split data.train.limit data.eval.format data.eval.columns "
-        "data.eval.split data.eval.limit data.systemPrompt data.onBadRow",
+        "data.eval.split data.eval.limit data.systemPrompt data.onBadRow data.allowHttpsImages",
     ),
     Group(
         Change.MEANING,
         "the reward of a completion; a time limit decides which samples count",
-        "rewards[].name rewards[].builtin rewards[].python.function rewards[].judge.url rewards[].judge.model "
+        "rewards[].name rewards[].builtin rewards[].python.code rewards[].python.function rewards[].judge.url "
+        "rewards[].judge.model "
         "rewards[].judge.prompt rewards[].judge.lowest rewards[].judge.highest rewards[].judge.maxTokens "
         "rewards[].weight rewards[].timeoutSeconds rewards[].pattern rewards[].batched rewards[].maxTokens "
         "rewards[].bufferTokens",
@@ -77,7 +78,8 @@ GROUPS = (
     Group(
         Change.MEANING,
         "the environment's replies to the model",
-        "environment.tools[].builtin environment.tools[].python.function environment.python.className "
+        "environment.tools[].builtin environment.tools[].python.code environment.tools[].python.function "
+        "environment.python.code environment.python.className "
         "environment.toolFormat environment.maxTurns environment.maxObservationTokens environment.timeoutSeconds "
         "environment.rewardWeight",
     ),
@@ -116,7 +118,7 @@ GROUPS = (
         Change.FREE,
         "when the run is evaluated, and what else it measures",
         "evaluation.everySteps evaluation.atStart evaluation.atEnd evaluation.samples evaluation.answers "
-        "training.profile tensorboard",
+        "training.profile tensorboard tracking",
     ),
     Group(
         Change.FREE,

@@ -27,6 +27,8 @@ class Columns(SpecModel):
     """The other completion. Usual: `rejected`."""
     text: Column | None = None
     """Plain text. Usual: `text`."""
+    images: Column | None = None
+    """A row's images: one or a list. Usual: `images`, `image`."""
 
 
 class DataSource(SpecModel):
@@ -58,6 +60,8 @@ class DataSpec(SpecModel):
     """Held-out rows for `evaluation`."""
     system_prompt: Annotated[str, Field(max_length=8192)] | None = None
     """System message of every conversation that has none of its own."""
+    allow_https_images: bool = False
+    """Fetch images that rows name by `https://` addresses. Others are in the rows, beside their file or on `gs://`."""
     on_bad_row: Literal["fail", "skip"] = "fail"
     """What happens to an unreadable row. `fail`: the run ends, so that no error goes unnoticed; `skip`: the row is
     counted and left out."""

@@ -6,9 +6,9 @@ from datetime import datetime
 from ptapi.text.terminal import printable
 from ptctl.jobs.columns import slice_label
 from ptctl.jobs.view import JobView, part
-from ptctl.runs.event_table import job_event_rows
+from ptctl.runs.history.event_table import job_event_rows
+from ptctl.runs.logs.ranks import ranks
 from ptctl.runs.metric_table import number
-from ptctl.runs.ranks import ranks
 from ptctl.ui.duration import age, short
 from ptctl.ui.table import table_or_records
 from ptkube import timestamps
@@ -79,7 +79,7 @@ def _head(job: JobView, now: datetime) -> Iterator[str]:
     since = timestamps.seconds_since(job.created, now) if job.created else None
     if not job.raw.get("status") and since is not None and since > _CLAIM_S:
         yield from _pair(
-            "Operator", f"none has seen the job yet; hint: does one run, and serve namespace {job.namespace}?"
+            "Operator", f"none has handled the job yet; hint: does one run, and serve namespace {job.namespace}?"
         )
     yield from _pair("Algorithm", job.algorithm)
     yield from _pair("Model", part(spec, "model", "uri", missing=""))

@@ -6,7 +6,7 @@ from datetime import datetime
 from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator.capacity.cloud import Cloud, CloudAction
 from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
-from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
+from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.kube.actions import Action
 from ptoperator.render import Layout
 
@@ -34,8 +34,8 @@ class Decision:
 
     ready: pods may be created now, on these pools (empty: on any nodes that fit). is_queued_provisioning: their nodes
     came by a ProvisioningRequest. message: what the job waits for. failure: nothing more is tried. is_soon: the status
-    is a decision that the next reconcile carries out. is_turn: the status gives the job its turn. ahead: the jobs
-    before it in its queue.
+    is a decision that the next reconcile carries out. is_turn: the status gives the job its turn. in_line_s: the job
+    waits in its queue, and looks again after so many seconds.
     """
 
     ready: bool
@@ -47,4 +47,4 @@ class Decision:
     failure: FailureStatus | None = None
     is_soon: bool = False
     is_turn: bool = False
-    ahead: int | None = None
+    in_line_s: float | None = None

@@ -263,6 +263,7 @@ GEMMA_3 = """{{ bos_token }}
         {{ message['content'] | trim }}
     {%- elif message['content'] is iterable -%}
         {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}{{ '<start_of_image>' }}{%- endif -%}
             {%- if item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}
         {%- endfor -%}
     {%- endif -%}
@@ -344,6 +345,7 @@ MARKED = """{{ bos_token }}{% for message in messages %}
 _LLAMA_TOKENS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|end_of_text|>")
 _MISTRAL_TOKENS = ("<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]")
 _GEMMA_TOKENS = ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
+GEMMA_IMAGE_TOKENS = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 _HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
 FAMILIES = {
@@ -352,7 +354,7 @@ FAMILIES = {
     "qwen-2.5": Family(QWEN_2, _CHATML_TOKENS, None, ("<|im_end|>", "<|endoftext|>")),
     "qwen-3": Family(QWEN_3, _CHATML_TOKENS, None, ("<|im_end|>", "<|endoftext|>")),
     "gemma-2": Family(GEMMA_2, _GEMMA_TOKENS, "<bos>", ("<eos>", "<end_of_turn>")),
-    "gemma-3": Family(GEMMA_3, _GEMMA_TOKENS, "<bos>", ("<eos>", "<end_of_turn>")),
+    "gemma-3": Family(GEMMA_3, (*_GEMMA_TOKENS, *GEMMA_IMAGE_TOKENS), "<bos>", ("<eos>", "<end_of_turn>")),
     "gpt-oss": Family(GPT_OSS, _HARMONY_TOKENS, None, ("<|return|>", "<|call|>", "<|end|>")),
     "marked": Family(MARKED, _CHATML_TOKENS, None, ("<|im_end|>",)),
 }

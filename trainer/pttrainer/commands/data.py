@@ -22,7 +22,7 @@ from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from pttrainer.data.data_check import Report, Shown
+    from pttrainer.data.data_check import Images, Report, Shown
 
 PARTS = ("train", "eval")
 BAD_SHOWN = 20
@@ -90,6 +90,7 @@ def text(report: Report, length: int, *, colour: bool) -> str:
         f"  format   {report.format} ({', '.join(f'{part}: {name}' for part, name in report.columns.items())})",
         f"  rows     {report.rows:,}, {len(report.bad):,} bad",
         f"  tokens   {numbers['total']:,}{learned}; per row: {per_row}",
+        *([] if report.images is None else [_images(report.images)]),
         f"  cut      {report.cut:,} rows (longer than sequenceLength {length:,})",
         f"  dropped  {report.dropped:,} rows ({reason})",
     ]
@@ -99,6 +100,12 @@ def text(report: Report, length: int, *, colour: bool) -> str:
     for row in report.shown:
         lines += ["", f"  {row.where}", *(f"    {line}" for line in _masked(row, colour=colour).split("\n"))]
     return "\n".join(lines)
+
+
+def _images(images: Images) -> str:
+    facts = images.document()
+    smallest, largest = (f"{width:,} x {height:,}" for width, height in (facts["smallest"], facts["largest"]))
+    return f"  images   {facts['count']:,}, {images.tokens_each:,} tokens each; {smallest} to {largest} pixels"
 
 
 def _masked(row: Shown, *, colour: bool) -> str:

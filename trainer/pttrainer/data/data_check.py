@@ -4,7 +4,7 @@ Everything comes from the code that training uses; bad rows are always collected
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -14,13 +14,14 @@ from ptapi.spec import DataSource, PostTrainJobSpec
 from pttrainer.data import preference_pairs, prompts, rows, sft_examples
 from pttrainer.data.rows import Row, Rows
 from pttrainer.data.sources import files
+from pttrainer.data.sources.images import decoding
 from pttrainer.data.tokenization.chat_template import Chat, Tokens
 from pttrainer.errors import DataError
 from pttrainer.rewards import NEEDS_ANSWER
 
 
 class Piece(NamedTuple):
-    """A run of text that is learned, or not."""
+    """A run of text that is learned, or not; images are named by their size."""
 
     text: str
     learned: bool
@@ -32,6 +33,24 @@ class Shown:
 
     where: str
     pieces: list[Piece]
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of all rows that are trained on: each one's width and height, and the tokens for each."""
+
+    sizes: Sequence[tuple[int, int]]
+    tokens_each: int
+
+    def document(self) -> dict[str, Any]:
+        """Return counts and the least and most pixels as JSON."""
+        by_pixels = sorted(self.sizes, key=lambda size: size[0] * size[1])
+        return {
+            "count": len(self.sizes),
+            "tokensEach": self.tokens_each,
+            "smallest": list(by_pixels[0]),
+            "largest": list(by_pixels[-1]),
+        }
 
 
 @dataclass(frozen=True)
@@ -56,12 +75,14 @@ class Report:
     trainable: int | None
     bad: Sequence[str]
     shown: list[Shown]
+    images: Images | None = None
 
 
 def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, shown: int) -> Report:
     """Read `data.train` or `data.eval` as the job's algorithm would; raise DataError if nothing is usable."""
     source: DataSource = getattr(spec.data, part)
-    read = rows.load(source, f"spec.data.{part}", spec.data.system_prompt, skip_bad=True, note=note)
+    https = spec.data.allow_https_images
+    read = rows.load(source, f"spec.data.{part}", spec.data.system_prompt, skip_bad=True, note=note, https=https)
     distill = spec.algorithm.distill
     samples = distill is not None and distill.mode == "on-policy" and distill.student_share == 1.0 and part == "train"
     look = (
@@ -83,6 +104,7 @@ def document(report: Report) -> dict[str, Any]:
         "cut": report.cut,
         "dropped": report.dropped,
         "withoutTrainableToken": report.without_target,
+        "images": None if report.images is None else report.images.document(),
         "bad": list(report.bad),
         "examples": [
             {"where": row.where, "pieces": [{"text": piece.text, "learned": piece.learned} for piece in row.pieces]}
@@ -112,7 +134,9 @@ def _examples(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: 
 
     trainable = sum(int(example.learned.sum()) for example in result.examples)
     counts = (result.rows, result.lengths, result.cut, result.dropped, result.without_target, trainable)
-    return _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
+    report = _report(part, read, counts, result.bad, _shown(read, result.bad, shown, chat, visible))
+    sizes = [image.size for example in result.examples for image in example.images]
+    return replace(report, images=Images(sizes, chat.images.count)) if sizes and chat.images is not None else report
 
 
 def _prompts(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
@@ -164,12 +188,22 @@ def _shown(
     read: Rows, bad: Sequence[DataError], count: int, chat: Chat, visible: Callable[[Row], dict[str, Tokens]]
 ) -> list[Shown]:
     return [
-        Shown(where, _pieces(tokens, chat)) for row in _good(read, bad, count) for where, tokens in visible(row).items()
+        Shown(where, _pieces(tokens, chat, row))
+        for row in _good(read, bad, count)
+        for where, tokens in visible(row).items()
     ]
 
 
-def _pieces(tokens: Tokens, chat: Chat) -> list[Piece]:
-    runs = groupby(zip(tokens.ids, tokens.assistant_mask, strict=True), key=lambda pair: pair[1])
-    return [
-        Piece(chat.tokenizer.decode([token for token, _ in run], skip_special=False), learned) for learned, run in runs
-    ]
+def _pieces(tokens: Tokens, chat: Chat, row: Row) -> list[Piece]:
+    part_id = None if chat.images is None else chat.images.part_id
+    sizes = iter([image.size for image in decoding.checked(row.images)])
+    kinds = zip(tokens.ids, tokens.assistant_mask, strict=True)
+    pieces = []
+    for (learned, is_image), run in groupby(kinds, key=lambda pair: (pair[1], pair[0] == part_id)):
+        ids = [token for token, _ in run]
+        if is_image:
+            width, height = next(sizes)
+            pieces.append(Piece(f"[image {width} x {height}: {len(ids)} tokens]", False))
+        else:
+            pieces.append(Piece(chat.tokenizer.decode(ids, skip_special=False), learned))
+    return pieces

@@ -82,6 +82,8 @@ def _question(row: Row, chat: Chat, field: str, tools: Tools, *, with_answer: bo
             f"{row.where}: no gold answer for the reward to compare with; it has: {', '.join(row.fields)}; "
             f"hint: name the column in {field}.columns.answer"
         )
+    if row.images:
+        raise DataError(f"{row.where}: images in prompts to sample from: not supported yet; accepted: prompts of text")
     if not row.prompt:
         raise DataError(f"{row.where}: no prompt; accepted: a row with a prompt to answer")
     try:

@@ -14,6 +14,8 @@ from ptapi.spec import Columns, DataSource, DataSpec
 from pttrainer.data import conversation
 from pttrainer.data.sources import files, formats
 from pttrainer.data.sources.formats.record import Record
+from pttrainer.data.sources.images import in_messages
+from pttrainer.data.sources.images.references import ImageReference, Origin, reference
 from pttrainer.errors import DataError
 
 T = TypeVar("T")
@@ -26,6 +28,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "chosen": ("chosen",),
     "rejected": ("rejected",),
     "text": ("text",),
+    "images": ("images", "image"),
 }
 """Column names that are recognised by default."""
 
@@ -48,7 +51,8 @@ class Row:
 
     line: its number in its file, a line or a row depending on the format; where: the same for messages, with the
     file's name. tools: what the assistant may call, in the form of chat templates. rejected: for a preference, the
-    conversation with the worse answer (`messages` has the better one).
+    conversation with the worse answer (`messages` has the better one). images: those that `messages` have parts for, in
+    their order; `fields` has none of their bytes.
     """
 
     line: int
@@ -59,6 +63,7 @@ class Row:
     fields: Mapping[str, Any]
     tools: Sequence[Any] | None = None
     rejected: tuple[Mapping[str, Any], ...] = ()
+    images: tuple[ImageReference, ...] = ()
 
     @property
     def prompt(self) -> tuple[Mapping[str, Any], ...]:
@@ -115,7 +120,10 @@ def of_job(data: DataSpec, part: str, note: files.Note) -> Rows | None:
     source: DataSource | None = getattr(data, part)
     if source is None:
         return None
-    return load(source, f"spec.data.{part}", data.system_prompt, skip_bad=data.on_bad_row == "skip", note=note)
+    skip_bad = data.on_bad_row == "skip"
+    return load(
+        source, f"spec.data.{part}", data.system_prompt, skip_bad=skip_bad, note=note, https=data.allow_https_images
+    )
 
 
 def load(
@@ -125,21 +133,23 @@ def load(
     *,
     skip_bad: bool = False,
     note: files.Note = files.silent,
+    https: bool = False,
 ) -> Rows:
     """Read a source; `field` is where the job names it (`spec.data.train`). Raise DataError.
 
-    A bad row is an error, or counted with `skip_bad`. A file that cannot be read at all is always an error.
+    A bad row is an error, or counted with `skip_bad`. A file that cannot be read at all is always an error. https:
+    rows may name images on the web.
     """
     data_files = files.find(source, field, note)
     rows: list[Row] = []
     bad: list[DataError] = []
     reading: _Reading | None = None
-    for record in _records(data_files):
+    for file, record in _records(data_files):
         try:
             if isinstance(record.value, DataError):
                 raise record.value
             reading = reading or _reading(source, record.value, record.where, field)
-            rows.append(_row(reading, record, record.value, system_prompt))
+            rows.append(_row(reading, record, record.value, system_prompt, Origin(file, https)))
         except DataError as error:
             if not skip_bad:
                 raise
@@ -166,7 +176,8 @@ class _Reading:
 
     @property
     def used(self) -> dict[str, str]:
-        return {part: self.columns[part] for part in FORMATS[self.format]}
+        parts = (*FORMATS[self.format], *["images"] * ("images" in self.columns))
+        return {part: self.columns[part] for part in parts}
 
 
 def _reading(source: DataSource, first: Mapping[str, Any], where: str, field: str) -> _Reading:
@@ -174,9 +185,11 @@ def _reading(source: DataSource, first: Mapping[str, Any], where: str, field: st
     return _Reading(_format(source, columns, first, field), columns)
 
 
-def _records(data_files: Sequence[files.DataFile]) -> Iterator[Record]:
+def _records(data_files: Sequence[files.DataFile]) -> Iterator[tuple[str, Record]]:
+    """Yield every record, with the URI of its file."""
     for file in data_files:
-        yield from formats.read(file.path.name, files.read(file), file.uri)
+        for record in formats.read(file.path.name, files.read(file), file.uri):
+            yield file.uri, record
 
 
 def _no_rows(source: DataSource, field: str, bad: Sequence[DataError]) -> str:
@@ -217,21 +230,54 @@ def _format(source: DataSource, columns: Mapping[str, str], first: Mapping[str, 
     )
 
 
-def _row(reading: _Reading, record: Record, raw: Mapping[str, Any], system: str | None) -> Row:
+def _row(reading: _Reading, record: Record, raw: Mapping[str, Any], system: str | None, origin: Origin) -> Row:
     form, columns, where = reading.format, reading.columns, record.where
     for part in FORMATS[form]:
         if columns[part] not in raw:
             raise DataError(f"{where}: no column {columns[part]!r}; it has: {', '.join(raw) or '(none)'}")
     answer = raw.get(columns["answer"]) if "answer" in columns else None
     gold = None if answer is None else str(answer)
+    fields = {name: _without_bytes(value) for name, value in raw.items()}
+    column, own_images = _images(raw, columns, where)
     if form == "text":
-        return Row(record.number, where, (), _text(raw, columns["text"], where), gold, raw)
+        _refuse_images(own_images, form, where)
+        return Row(record.number, where, (), _text(raw, columns["text"], where), gold, fields)
     tools = conversation.tools(raw.get(TOOLS), where)
     if form == "preference":
         chosen, rejected = (_with_system(messages_of, system) for messages_of in _answers(columns, raw, where))
-        return Row(record.number, where, chosen, None, gold, raw, tools, rejected)
-    messages = _messages(form, columns, raw, where)
-    return Row(record.number, where, _with_system(messages, system), None, gold, raw, tools)
+        parts = [part for message in (*chosen, *rejected) for part in in_messages.image_parts(message)]
+        _refuse_images([*own_images, *parts], form, where)
+        return Row(record.number, where, chosen, None, gold, fields, tools, rejected)
+    messages, named = in_messages.place(_messages(form, columns, raw, where), column, own_images, where)
+    images = tuple(reference(value, here, origin) for here, value in named)
+    return Row(record.number, where, _with_system(messages, system), None, gold, fields, tools, images=images)
+
+
+def _images(raw: Mapping[str, Any], columns: Mapping[str, str], where: str) -> tuple[str, list[Any]]:
+    """Return a row's column of images and what it holds, without nulls; JSON text of a list is one.
+
+    Not every row of JSON Lines has the column, so the first one does not decide that there is none.
+    """
+    column = columns.get("images") or next((name for name in USUAL["images"] if name in raw), USUAL["images"][0])
+    value = raw.get(column)
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = conversation.parsed(value, f"{where}: column {column!r}")
+    return column, [one for one in (value if isinstance(value, list) else [value]) if one not in (None, "")]
+
+
+def _refuse_images(images: Sequence[Any], form: str, where: str) -> None:
+    if images:
+        raise DataError(
+            f"{where}: has images, which rows of format {form} cannot have; accepted: images in messages, "
+            "prompt-completion and prompt-answer"
+        )
+
+
+def _without_bytes(value: Any) -> Any:
+    """Return a value without the content of files in it (Hugging Face's `{bytes, path}`)."""
+    if isinstance(value, dict):
+        return {key: _without_bytes(inner) for key, inner in value.items() if not isinstance(inner, bytes)}
+    return [_without_bytes(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _with_system(messages: list[Mapping[str, Any]], system: str | None) -> tuple[Mapping[str, Any], ...]:

@@ -12,17 +12,23 @@ import numpy as np
 from pttrainer.data.distillation import teacher_logprobs
 from pttrainer.data.distillation.teacher_logprobs import TeacherLogprobs
 from pttrainer.data.rows import Row, Rows
+from pttrainer.data.sources.images import decoding
+from pttrainer.data.sources.images.decoding import CheckedImage
 from pttrainer.data.tokenization.chat_template import Chat, Tokens
 from pttrainer.errors import DataError
 
 
 @dataclass(frozen=True)
 class Example:
-    """tokens: [n] int32; learned: [n] bool (never the first token: nothing predicts it). teacher: of learned tokens."""
+    """tokens: [n] int32; learned: [n] bool (never the first token: nothing predicts it). teacher: of learned tokens.
+
+    images: those that tokens stand for, in order.
+    """
 
     tokens: np.ndarray
     learned: np.ndarray
     teacher: TeacherLogprobs | None = None
+    images: tuple[CheckedImage, ...] = ()
 
     @property
     def length(self) -> int:
@@ -64,7 +70,7 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, wit
     def example(row: Row) -> tuple[Example, int, bool]:
         nonlocal outcomes
         tokens = row_tokens(row, chat)
-        one, targets = _example(tokens, length, learn_prompt), sum(tokens.assistant_mask[1:])
+        one, targets = _example(tokens, length, learn_prompt, row, chat), sum(tokens.assistant_mask[1:])
         if with_teacher:
             teacher = teacher_logprobs.read(row.fields, row.where, targets, outcomes, chat.tokenizer.size)
             outcomes, learned = teacher.ids.shape[1], int(one.learned.sum())
@@ -89,11 +95,13 @@ def row_tokens(row: Row, chat: Chat) -> Tokens:
         raise DataError(f"{row.where}: {error}") from error
 
 
-def _example(tokens: Tokens, length: int, learn_prompt: bool) -> Example:
+def _example(tokens: Tokens, length: int, learn_prompt: bool, row: Row, chat: Chat) -> Example:
     ids = np.asarray(tokens.ids[: length + 1], np.int32)
-    learned = np.ones(len(ids), bool) if learn_prompt else np.asarray(tokens.assistant_mask[: length + 1], bool)
+    learned = np.asarray(tokens.assistant_mask[: length + 1], bool)
+    if learn_prompt:
+        learned = np.isin(ids, list(chat.image_ids), invert=True)
     learned[:1] = False
-    return Example(ids, learned)
+    return Example(ids, learned, images=decoding.checked(row.images))
 
 
 def _nothing_to_learn(rows: Rows, chat: Chat, length: int) -> str:

@@ -25,7 +25,7 @@ from pttrainer.checkpoint.model_export import (
 )
 from pttrainer.data.loss_weights import perplexity
 from pttrainer.errors import Preempted
-from pttrainer.models.structure import Remat
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.place import Place
@@ -46,12 +46,14 @@ def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest, 
     lease.take(place, job, attempt, stop)
     session = build_session(job, place, remat)
     attempt.step = session.first_step
+    is_failed = True
     try:
         _steps(session, attempt, stop)
         session.check_learning()
         _export(session)
+        is_failed = False
     finally:
-        session.close()
+        session.close(is_failed=is_failed)
 
 
 @dataclass

@@ -26,12 +26,13 @@ from pttrainer.checkpoint.store import Checkpoints, path_of, weight_digests
 from pttrainer.errors import ConfigError
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
-from pttrainer.models.structure import Remat
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.reporting import experiment_trackers
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
@@ -54,6 +55,8 @@ from pttrainer.training.throughput import Meter, peak_flops
 def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -> Session:
     """Build the run. Raises ConfigError, DataError, UserCodeError or StorageError if that is impossible."""
     run = claim(job, place)
+    if run.leader:
+        experiment_trackers.check(job.spec.tracking)
     watchdog = _watchdog(run)
     loaded = load(run, remat)
     model = loaded.parts.model
@@ -75,6 +78,8 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
     metrics = MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if run.leader else None
+    if metrics is not None:
+        metrics.trackers = experiment_trackers.start(job, place, metrics.last_step, run.reporter.note)
     storage = RunStorage(checkpoints, policy, sample_log, metrics)
     monitors = _monitors(job.spec, model, watchdog)
     return Session(run, loaded, algorithm, programs, storage, monitors, transfer, state, first, record)

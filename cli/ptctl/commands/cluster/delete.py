@@ -1,15 +1,15 @@
-"""`ptctl cluster delete`: a cluster of ours, with all that is in it."""
+"""`ptctl cluster delete`: a cluster that ptctl made, with everything in it."""
 
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import cluster_name, location, one_name, project
-from ptctl.ui.xpk_flags import CLUSTER_OTHERS
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import cluster_name, location, one_name, project
+from ptctl.ui.command_line.xpk_flags import CLUSTER_OTHERS
 
 _EXAMPLES = """
 ptctl cluster delete tpus
-ptctl cluster delete tpus --yes --force      # ask nothing, and end the jobs that run
+ptctl cluster delete tpus --yes --force      # without a question, and with the jobs that run
 """
 
 
@@ -18,7 +18,7 @@ ptctl cluster delete tpus --yes --force      # ask nothing, and end the jobs tha
 @project
 @location
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--force", is_flag=True, help="Also if jobs are not over, or cannot be asked for.")
+@click.option("--force", is_flag=True, help="Delete even if jobs have not ended, or cannot be listed.")
 @pass_app
 def delete(
     app: App,
@@ -31,8 +31,8 @@ def delete(
 ) -> None:
     """Delete a cluster that ptctl made.
 
-    Refuses one that somebody else made, that holds node pools of others, or whose jobs are not over.
+    Refuses one that ptctl did not make, that has node pools of others, or whose jobs have not ended.
     """
-    from ptctl.cluster.verbs.delete import delete_cluster
+    from ptctl.cluster.verbs.delete_cluster import delete_cluster
 
     delete_cluster(app, one_name(name, cluster_flag), project, location, yes=yes, force=force)

@@ -1,10 +1,10 @@
-"""`ptctl cluster queue`: who waits for what."""
+"""`ptctl cluster queue`: the jobs that wait."""
 
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import cluster_options, output
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import cluster_options, output
 
 _EXAMPLES = """
 ptctl cluster queue

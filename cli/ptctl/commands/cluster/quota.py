@@ -1,10 +1,10 @@
-"""`ptctl cluster quota`: what Kueue gives out."""
+"""`ptctl cluster quota`: Kueue's quotas."""
 
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import context_options, output
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import context_options, output
 
 _EXAMPLES = """
 ptctl cluster quota
@@ -17,7 +17,7 @@ ptctl cluster quota -o json
 @context_options
 @pass_app
 def quota(app: App, target: Target, output: str | None) -> None:
-    """Show Kueue's quotas, and what of them is in use.
+    """Show Kueue's quotas, and how much is in use.
 
     One line per ClusterQueue, flavor and resource; pending: jobs that wait in the queue.
     """

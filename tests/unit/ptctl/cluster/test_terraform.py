@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from ptapi.accelerators import resolve
-from ptctl.cluster.manifests import cpu_pool, pools
-from ptctl.cluster.spec import DRIVERS, ClusterSpec, MaintenanceWindow, TpuPools, capacity_options, maintenance_window
-from ptctl.cluster.terraform import module
+from ptctl.cluster.definition.requests import cpu_pool, pools
+from ptctl.cluster.definition.spec import (
+    DRIVERS,
+    ClusterSpec,
+    MaintenanceWindow,
+    Network,
+    TpuPools,
+    capacity_options,
+    maintenance_window,
+)
+from ptctl.cluster.definition.terraform import module
 
 Invoke = Callable[..., Any]
 PROVIDER: dict[str, str] = {
@@ -66,14 +74,10 @@ SPECS = {
     "flex, placed by a policy": with_tpus("tpu7x-128", flex=True),
     "everything": replace(
         with_tpus("v5e-4", on_demand=True),
-        has_pathways=True,
-        is_private=True,
-        has_private_endpoint=True,
-        authorized_networks=("10.0.0.0/8", "10.1.0.0/16"),
+        pathways_machine="n2-standard-64",
+        network=Network("n", "s", is_private=True, has_private_endpoint=True, authorized=("10.0.0.0/8", "10.1.0.0/16")),
         drivers=frozenset(DRIVERS),
         version="1.34",
-        network="n",
-        subnetwork="s",
         node_service_account="n@p.iam",
         labels={"team": "a"},
         maintenance=maintenance_window(None, "2026-01-03T02:00:00Z", "2026-01-03T06:00:00Z", "FREQ=DAILY"),

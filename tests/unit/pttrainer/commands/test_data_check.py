@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.builders.pictures import drawn, encoded
 
 from ptapi.failures import ExitCode
 from pttrainer.__main__ import main
@@ -54,6 +55,17 @@ def test_bad_rows_are_all_listed_and_end_as_a_run_would(tmp_path: Path, capsys: 
     assert f"bad      file://{tmp_path}/rows.jsonl line 3: is not valid JSON" in printed.out
     assert "error: 2 bad rows; the first: " in printed.err
     assert main(["data", job(tmp_path, *GOOD, "{", data={"onBadRow": "skip"})]) == ExitCode.OK
+
+
+def test_a_model_that_takes_no_images_refuses_rows_that_have_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(drawn(3, 2)))
+    pictured = {**GOOD[0], "image": "a.png"}
+    assert main(["data", job(tmp_path, GOOD[1], pictured, data={"onBadRow": "skip"})]) == ExitCode.OK
+    answer = f"file://{tmp_path}/rows.jsonl line 2: has images, and the model takes none; accepted: rows of text"
+    assert f"bad      {answer}" in capsys.readouterr().out
+    assert main(["data", job(tmp_path, GOOD[1], pictured)]) == ExitCode.DATA_ERROR
 
 
 def test_cut_and_dropped_rows_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

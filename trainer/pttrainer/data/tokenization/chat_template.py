@@ -6,6 +6,8 @@ rendering the conversation up to each assistant turn (with the generation prompt
 prefixes. If the shorter text is not a prefix of the longer one, a mask would be a guess, so the template is refused.
 
 A base model without a template gets plain text: beginning token, prompt, completion, end token.
+
+An image is a part of a message, for which the template writes a mark (`image_tokens`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,9 @@ from typing import Any
 
 import jinja2
 
-from pttrainer.data.tokenization import jinja_sandbox
+from pttrainer.data.sources.images.in_messages import image_parts
+from pttrainer.data.tokenization import image_tokens, jinja_sandbox
+from pttrainer.data.tokenization.image_tokens import ImageTokens
 from pttrainer.data.tokenization.jinja_sandbox import BEGIN, END
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError, DataError
@@ -40,11 +44,18 @@ class Chat:
     tokenizer: Tokenizer
     source: str | None
     """Jinja text; None for a base model."""
+    images: ImageTokens | None = None
+    """Tokens of an image; None for a model that takes none."""
+
+    @property
+    def image_ids(self) -> frozenset[int]:
+        """Return the tokens that are of images, which are never learned."""
+        return frozenset() if self.images is None else self.images.ids
 
     def prompt_ids(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Return the tokens of a conversation, ready for the assistant's turn."""
         if self.source is None:
-            return [*self._bos(), *self.tokenizer.encode(_plain(messages))]
+            return [*self._bos(), *self.tokenizer.encode(self._plain(messages))]
         return self.tokenizer.encode(self.render(messages, tools, generate=True))
 
     def tokens(self, messages: Sequence[Message], tools: Tools = None) -> Tokens:
@@ -63,7 +74,7 @@ class Chat:
         for begin, end in spans:
             inside = [i for i, start in enumerate(starts) if begin <= start < end]
             for i in self._with_end_of_turn(ids, inside):
-                assistant_mask[i] = True
+                assistant_mask[i] = ids[i] not in self.image_ids
         return Tokens(ids, assistant_mask)
 
     def between(self, messages: Sequence[Message], *, has_end: bool) -> list[int]:
@@ -112,7 +123,7 @@ class Chat:
 
     def text_tokens(self, text: str) -> Tokens:
         """Return the tokens of plain text between beginning and end token; all but the first are learned."""
-        body = self.tokenizer.encode(text)
+        body = self.tokenizer.encode(image_tokens.expanded(text, (), self.images))
         ids = [*self._bos(), *body, self.tokenizer.eos_ids[0]]
         return Tokens(ids, [False] * len(self._bos()) + [True] * (len(body) + 1))
 
@@ -129,7 +140,7 @@ class Chat:
         }
         special = {name: self.tokenizer.token(token) for name, token in special_ids.items() if token is not None}
         try:
-            return jinja_sandbox.render(
+            rendered = jinja_sandbox.render(
                 self._template,
                 messages=messages,
                 tools=tools,
@@ -146,6 +157,7 @@ class Chat:
             raise DataError(f"chat template: {error}") from error
         except Exception as error:  # templates are a checkpoint's code: any exception is about these messages
             raise DataError(f"chat template: cannot be applied to {_roles(messages)}: {error}") from error
+        return image_tokens.expanded(rendered, messages, self.images)
 
     @cached_property
     def _template(self) -> jinja2.Template:
@@ -189,9 +201,10 @@ class Chat:
     def _bos(self) -> list[int]:
         return [] if self.tokenizer.bos_id is None else [self.tokenizer.bos_id]
 
-
-def _plain(messages: Sequence[Message]) -> str:
-    return "\n".join(str(m["content"]) for m in messages)
+    def _plain(self, messages: Sequence[Message]) -> str:
+        if any(image_parts(message) for message in messages):
+            raise DataError("has images, which need a chat template; hint: name one in spec.model.chatTemplate")
+        return image_tokens.expanded("\n".join(str(m["content"]) for m in messages), messages, self.images)
 
 
 def _roles(messages: Sequence[Message]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.errors import ConfigError
-from pttrainer.models.structure import Remat
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.memory.staged_check import ROOMY
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of

@@ -3,6 +3,7 @@
 Errors say which URI could not be read or written, and why.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -41,14 +42,17 @@ def split(uri: str) -> tuple[str, str]:
     raise ConfigError(f"{uri}: {parsed.scheme}:// not supported yet; accepted: file://, gs://")
 
 
-def read_file(uri: str, field: str) -> bytes:
-    """Return the content of the file that the job names in `field`; raise DataError if it cannot be read."""
+def read_file(uri: str, field: str, open_place: Callable[[str], Place] = place) -> bytes:
+    """Return the content of the file that the job names in `field`; raise DataError if it cannot be read.
+
+    open_place: for callers that read many files of a place.
+    """
     directory, _, name = uri.rpartition("/")
     try:
         scheme, path = split(uri)
         if scheme == "file" and Path(path).exists() and not Path(path).is_file():
             raise DataError(f"{field}: {uri}: is not a regular file; accepted: the URI of one file")
-        content = place(directory).read(name)
+        content = open_place(directory).read(name)
     except OSError as error:
         raise DataError(f"{field}: {uri}: cannot be read: {error.strerror or error}") from error
     except NetworkError:

@@ -1,6 +1,7 @@
 """Parquet, and Arrow as `datasets.save_to_disk` writes it: batch by batch, so that a limit saves the rest.
 
-Values become JSON types, so that a row is the same in every file format: times and decimals become text.
+Values become JSON types, so that a row is the same in every file format: times and decimals become text. Only the
+content of a file in a row stays bytes (Hugging Face's features Image and Audio: `{bytes, path}`).
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pttrainer.data.sources.formats.record import Record
 from pttrainer.errors import DataError, first_line
 
 BATCH_ROWS = 1024
+FILE = {"bytes", "path"}
+"""Keys of a file that a row holds."""
 
 
 def read_parquet(content: bytes, where: str) -> Iterator[Record]:
@@ -54,6 +57,8 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):
+        if value.keys() == FILE:
+            return {"bytes": value["bytes"], "path": _plain(value["path"])}
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]

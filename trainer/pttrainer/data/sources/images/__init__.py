@@ -1,0 +1,1 @@
+"""Images of rows: where they are, their bytes, their pixels."""

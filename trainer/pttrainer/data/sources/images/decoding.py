@@ -1,0 +1,77 @@
+"""Encoded images to pixels, by Pillow: one still picture, upright, RGB with 8 bits per channel.
+
+A picture is turned as its camera says (EXIF), 16-bit grey is scaled to 8 bits, CMYK and palettes are converted, and
+transparency is dropped, as transformers does. What would be guessed is refused: animations, several pages, numbers
+without a scale, and pictures of more than `MAX_PIXELS`.
+"""
+
+import io
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from pttrainer.data.sources.images import reading
+from pttrainer.data.sources.images.references import ImageReference
+from pttrainer.errors import DataError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""Formats that Pillow decodes by itself."""
+MAX_PIXELS = 2**26
+"""A small file may claim any size; this is four times what a large camera takes."""
+PHONE = "MPO"
+"""A JPEG with further pictures behind it, such as a depth map: the first one counts."""
+EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+
+
+@dataclass(frozen=True)
+class CheckedImage:
+    """An image that can be decoded, and its width and height."""
+
+    reference: ImageReference
+    size: tuple[int, int]
+
+
+def checked(images: Sequence[ImageReference]) -> tuple[CheckedImage, ...]:
+    """Return the images of a row, each decoded once to see that it can be; raise DataError."""
+    return tuple(CheckedImage(image, picture(image).size) for image in images)
+
+
+def picture(image: ImageReference) -> Image.Image:
+    """Return a row's image as RGB; raise DataError, naming its row."""
+    content = reading.read(image)
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            _check(opened, image.where)
+            opened.load()
+            return _rgb(ImageOps.exif_transpose(opened))
+    except UnidentifiedImageError as error:
+        raise DataError(f"{image.where}: is no image ({len(content)} bytes); accepted: {', '.join(FORMATS)}") from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{image.where}: {error}; {_LARGEST}") from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, ZeroDivisionError) as error:
+        raise DataError(f"{image.where}: a broken image: {error}; hint: is the file complete?") from error
+
+
+def _check(opened: Image.Image, where: str) -> None:
+    """Refuse what cannot be read as one picture, before its pixels are decoded."""
+    width, height = opened.size
+    if width * height > MAX_PIXELS:
+        raise DataError(f"{where}: has {width} x {height} pixels; {_LARGEST}")
+    frames = getattr(opened, "n_frames", 1)
+    if frames > 1 and opened.format != PHONE:
+        raise DataError(f"{where}: an animation, or several pages: {frames} pictures; accepted: one")
+    if opened.mode not in EIGHT_BITS + SIXTEEN_BITS:
+        raise DataError(f"{where}: pixels of mode {opened.mode}; accepted: 8 bits per channel, or 16 bits of grey")
+
+
+def _rgb(opened: Image.Image) -> Image.Image:
+    if opened.mode in SIXTEEN_BITS:
+        to_eight_bits: Callable[[float], float] = lambda level: level / 256  # noqa: E731 — Pillow takes no other form
+        opened = opened.convert("I").point(to_eight_bits, "L")
+    return opened.convert("RGB")
+
+
+_LARGEST = f"accepted: at most {MAX_PIXELS:,}"
