@@ -23,7 +23,7 @@ from pttrainer.models.forward import embedding, layer_kinds, packed_attention
 from pttrainer.models.forward.layer_kinds import ViewKind
 from pttrainer.models.forward.remat import LayerFunction, rematerialised
 from pttrainer.models.layers import decoder as modules
-from pttrainer.models.layers.attention import AttentionInputs
+from pttrainer.models.layers.attention import Attention, AttentionInputs
 from pttrainer.models.layers.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers.experts import RouterUse, joined_use
 from pttrainer.models.layers.linear import Drop
@@ -146,7 +146,8 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
 
 
 def _write_out_collectives(config: ModelConfig, block: DecoderLayer) -> None:
-    explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"])
+    head_dim = config.head_dim if isinstance(block.attention, Attention) else None
+    explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"], head_dim)
     if config.experts is None:
         explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
 
