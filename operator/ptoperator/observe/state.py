@@ -1,4 +1,4 @@
-"""The observed state of one job at one moment: a frozen value with named buckets.
+"""The observed state of one job at one moment: a frozen value with named parts.
 
 It is read once per reconcile (`observer`); plan and status use this value and never the API. Manifests are raw;
 questions that several places ask of them are answered here.
