@@ -166,6 +166,9 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
     if not spec["output"]["uri"].startswith("gs://"):
         spec.setdefault("tensorboard", {})["server"] = False
+    else:  # what trackers write into a run directory needs a folder
+        spec.get("tracking", {}).get("wandb", {}).pop("mode", None)
+        spec.get("tracking", {}).get("trackio", {}).setdefault("spaceId", "a/b")
     spec["env"] = [variable for variable in spec.get("env", []) if variable["name"].startswith("_")]
     for variable in spec["env"]:
         variable.pop("valueFrom", None)
