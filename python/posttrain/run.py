@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from posttrain import card
 from posttrain.errors import Error, JobFailed, NotFound, TimedOut, translated
 from posttrain.rows import Row, Rows
 from ptapi.run_directory import EXPORT, METRICS
+from ptapi.run_directory import returned as returned_name
 from ptctl.jobs.view import JobView, view
 from ptctl.runs.storage import directory
 from ptkube.errors import NotFound as MissingObject
@@ -123,13 +125,19 @@ class Run:
         finally:
             kube.close()
 
-    def logs(self, follow: bool = False, *, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
-        """Yield the trainer's lines; with `follow` as they are written, through restarts, until the job ends."""
+    def logs(
+        self, follow: bool = False, *, rank: int | None = None, tail: int | None = None, poll_s: float = 1.0
+    ) -> Iterator[str]:
+        """Yield the trainer's lines; with `follow` as they are written, through restarts, until the job ends.
+
+        poll_s: how often to look for new pods and for the end.
+        """
         from ptctl.runs.logs.log_stream import Limits, followed, written
 
-        job = self.status
+        job, limits = self.status, Limits(rank=rank, tail=tail)
         with translated():
-            for entry in (followed if follow else written)(self._kube, job, Limits(rank=rank, tail=tail)):
+            entries = followed(self._kube, job, limits, poll_s) if follow else written(self._kube, job, limits)
+            for entry in entries:
                 if not entry.is_note:
                     yield entry.text
 
@@ -158,6 +166,22 @@ class Run:
             adapters=export if form == "peft" else None,
             metrics=lambda: self._metrics(job),  # also after the job is deleted
         )
+
+    def value(self, timeout: float | None = None) -> Any:
+        """Return what the function of a job of `posttrain.remote` returned; wait for it first.
+
+        Raises what the function raised, with its traceback there as the cause; else as `wait` does.
+        """
+        from posttrain import returned
+
+        try:
+            job = self.wait(timeout)
+        except JobFailed as failure:
+            with self._returned(self._job) as files:
+                returned.raise_error(files, failure)
+            raise
+        with self._returned(job) as files:
+            return returned.value(files, self.name)
 
     def cancel(self) -> None:
         """Save a checkpoint, stop the pods and give back the chips; the job stays, and `resume` goes on with it."""
@@ -198,6 +222,12 @@ class Run:
     def _metrics(self, job: JobView) -> Rows:
         with translated(), self._directory(job, METRICS) as path:
             return Rows(directory.metrics(path))
+
+    @contextmanager
+    def _returned(self, job: JobView) -> Iterator[list[Path]]:
+        pattern = returned_name(job.uid, "*")
+        with translated(), self._directory(job, pattern) as path:
+            yield sorted(path.glob(pattern))
 
     def _directory(self, job: JobView, pattern: str, newest: int | None = None) -> AbstractContextManager[Path]:
         from ptctl.runs.storage import claim

@@ -43,7 +43,7 @@ from ptoperator.plan.teardown import add_finalizer, deletion_actions, release_ca
 from ptoperator.plan.tensorboard import plan_tensorboard
 from ptoperator.render import Layout
 from ptoperator.settings import Settings
-from ptoperator.status import running_phases, terminal_phases
+from ptoperator.status import terminal_phases
 from ptoperator.status.builder import ConditionUpdate, build, differs, is_only_progress, merge_conditions
 from ptoperator.status.common_conditions import with_common_conditions
 
@@ -94,7 +94,7 @@ def _report(state: Observed, layout: Layout | None, settings: Settings, step: St
         release = release_capacity(state, settings) if update.capacity is None else None
         capacity = release.status if release else new.capacity
         return Plan(step.actions, new.model_copy(update={"capacity": capacity}), requeue_after=0.0)
-    can_wait = is_only_progress(old, new) and not any(running_phases.start_failures(state))
+    can_wait = is_only_progress(old, new) and not any(state.start_failures())
     wait = _status_delay_s(state, settings) if can_wait else 0.0
     if wait and differs(old, new):
         return Plan(step.actions, None, min(wait, step.requeue_after or wait), step.progress_only)
