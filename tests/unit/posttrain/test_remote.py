@@ -107,7 +107,7 @@ def test_every_option_is_a_field_of_the_job() -> None:
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}},
     ]
     claim = {"claimName": "data"}
-    assert spec["volumes"] == [{"name": "mnt-data", "mountPath": "/mnt/data", "persistentVolumeClaim": claim}]
+    assert spec["volumes"] == [{"name": "volume-0", "mountPath": "/mnt/data", "persistentVolumeClaim": claim}]
     assert spec["capacity"] == [{"type": "spot"}, {"type": "onDemand"}]
     assert spec["runPolicy"] == {"maxRestarts": 0, "activeDeadlineSeconds": 90}
     assert (spec["queue"], spec["image"]) == ("team", "registry.example/mine:1")
@@ -139,3 +139,37 @@ def test_a_function_that_calls_another_one_calls_it_in_its_own_job() -> None:
     names: dict[str, Any] = {}
     exec(function.code or "", names)
     assert names["outer"]() == 8
+
+
+def test_what_is_too_large_for_a_job_is_not_written_past_a_claim(tmp_path: Path) -> None:
+    @posttrain.remote(accelerator="cpu-1", output=f"{tmp_path}/data/calls", volumes={f"{tmp_path}/data": "claim"})
+    def first(array: Any) -> float:
+        return float(array[0])
+
+    assert first.job(numpy.arange(10)).runtime.function
+    with pytest.raises(
+        posttrain.Error, match=r"a call of first: more than 65,536 bytes .*\nhint: put the data on the claim"
+    ):
+        first.job(numpy.arange(100_000))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_map_whose_submission_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def submit(self, job: posttrain.PostTrainJob) -> Any:
+            if len(self.names) == 2:
+                raise posttrain.Error("quota exceeded")
+            self.names.append(job.name)
+            return self
+
+        def delete(self) -> None:
+            self.names.pop()
+
+    full = Full()
+    decorated = posttrain.remote(accelerator="cpu-1", output="gs://b/c", client=cast(posttrain.Client, full))(abs)
+    with pytest.raises(posttrain.Error, match="quota exceeded"):
+        decorated.map([1, 2, 3])
+    assert full.names == []
