@@ -12,6 +12,7 @@ import pytest
 from tests.builders.servers import bucket as bucketserver
 
 import posttrain
+from ptctl.runs.storage import bucket as ptctl_bucket
 from ptkube.client import Kube
 
 
@@ -62,6 +63,17 @@ def test_arguments_values_and_exceptions_pass_through_the_bucket(
         with pytest.raises(OverflowError, match="too much") as raised:
             run.value()
         assert "in total" in str(raised.value.__cause__)
+
+
+def test_a_failure_is_raised_as_it_is_where_the_run_directory_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = posttrain.remote(accelerator="cpu-1", output="gs://bucket/calls")(abs).job(1).manifest()
+    job["status"] = {"phase": "Failed", "failure": {"failureClass": "ImagePull", "message": "no such image"}}
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(ptctl_bucket, "_PATIENCE_S", 0.1)
+    ptctl_bucket._client.cache_clear()
+    with pytest.raises(posttrain.JobFailed, match="no such image"):
+        posttrain.Run(cast(Kube, Answering(job)), job).value()
+    ptctl_bucket._client.cache_clear()
 
 
 @pytest.mark.parametrize(
