@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ptkube import timestamps
 from ptkube.client import Kube
 from ptkube.errors import ApiError
 from ptkube.objects import label
@@ -69,6 +68,7 @@ class Application:
             self._copies,
             self.cache,
             settings,
+            now=kube.now,
             cloud=cloud,
             namespaces=namespaces,
             on_report=self.metrics.on_report,
@@ -89,8 +89,8 @@ class Application:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _orphan_collector(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> OrphanCollector:
-        on_sweep = self.metrics.on_sweep
-        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=on_sweep, on_leaving=self._add)
+        now, on_sweep = self.kube.now, self.metrics.on_sweep
+        return OrphanCollector(client, cloud, self.settings, namespaces, now, on_sweep, on_leaving=self._add)
 
     async def start(self) -> None:
         """Start the watches, the endpoints, the leader election and the periodic tasks."""
@@ -213,7 +213,7 @@ class Application:
         self._answered = time.monotonic()
 
     def _mark_checks(self) -> None:
-        mark_active(self._client, timestamps.utc_now())
+        mark_active(self._client, self.kube.now())
 
     async def _keep(self, do: Callable[[], None], pause_s: float, otherwise: str) -> None:
         """Run a periodic task on the leader."""

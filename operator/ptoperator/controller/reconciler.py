@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ptapi.status import PostTrainJobStatus
-from ptkube import timestamps
 from ptkube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest, Resource
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
@@ -37,13 +36,13 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Reconciler:
-    """Reconciles any job; holds no state of its own."""
+    """Reconciles any job; holds no state of its own. now: the API server's time, with which all others are compared."""
 
     client: KubeClient
     copies: Copies
     cache: JobCache
     settings: Settings
-    now: Callable[[], datetime] = timestamps.utc_now
+    now: Callable[[], datetime]
     cloud: CloudProvider | None = None
     namespaces: Sequence[str] = ()
     on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None

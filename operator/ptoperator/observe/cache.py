@@ -180,7 +180,7 @@ class JobCache:
 
     def are_turns_known(self, now: datetime, every_s: float) -> bool:
         """Return True if all jobs were read within so many seconds, and each turn since then is noted."""
-        return self._all_read is not None and (now - self._all_read).total_seconds() < every_s
+        return self._all_read is not None and 0 <= (now - self._all_read).total_seconds() < every_s
 
     def next_in_queue(self) -> list[Key]:
         """Return jobs that may be next, because their queue changed since the last call."""
@@ -236,7 +236,7 @@ class JobCache:
         """Return the kinds whose local copies are as good as what the API server would answer."""
         with self._lock:
             times = self._read.get(key, {})
-            return frozenset(kind for kind, time in times.items() if now - time <= _STILL_FRESH)
+            return frozenset(kind for kind, time in times.items() if timedelta(0) <= now - time <= _STILL_FRESH)
 
     def note_outdated(self, key: Key) -> None:
         """Record that a call failed, perhaps because of an old local copy, so that the next reconcile reads anew."""
@@ -246,8 +246,8 @@ class JobCache:
     def kinds_due(self, key: Key, now: datetime, every_s: float) -> frozenset[Resource]:
         """Return the kinds to read from the API server whatever the plan: all after a failed call, and now and then."""
         with self._lock:
-            is_due = (now - self._resynced.setdefault(key, now)).total_seconds() >= every_s
-            if not is_due and key not in self._outdated:
+            age_s = (now - self._resynced.setdefault(key, now)).total_seconds()
+            if 0 <= age_s < every_s and key not in self._outdated:
                 return frozenset()
             self._outdated.discard(key)
             self._resynced[key] = now

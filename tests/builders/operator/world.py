@@ -154,8 +154,8 @@ class Api:
         self, name: str, namespace: str, *, container: str | None, tail: int | None, timestamps: bool
     ) -> Iterator[str]:
         """Return the end of a container's log."""
-        assert timestamps
-        yield from self.logs.get((name, container or ""), [])[-(tail or 0) :]
+        lines = self.logs.get((name, container or ""), [])[-(tail or 0) :]
+        yield from lines if timestamps else (line.partition(" ")[2] for line in lines)
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
         """Return a subresource that a test has set."""

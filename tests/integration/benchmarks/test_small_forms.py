@@ -27,6 +27,7 @@ SMALL = {
     "preflight/preflight_formula.py": (),
 }
 ELSEWHERE = {
+    "operator_and_cli/jumping_clock.py": "benchmarks/operator_and_cli/soak.py",
     "trainer/loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
     "peers/native_rollout.py": "benchmarks/peers/rollout.py",
     "preflight/preflight_times.py": "Makefile",  # asks the TPU compiler

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+<<<<<<< HEAD
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks/operator_and_cli"))
+=======
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "operator_and_cli"))
+>>>>>>> refs/heads/houseapi
 
 from simulated_jobs import Simulation
 
