@@ -12,7 +12,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit --ignore=tests/unit/pttrainer --ignore-glob='*simulation.py'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static quick unit integration format crds golden docs bench learning bench-peers parity vllm references aot tune-attention images clean
+.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers parity vllm references aot tune-attention images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ golden: $(VENV)/.dev  ## rewrite the golden files, to be read in the diff
 
 docs: $(VENV)/.dev  ## write the generated reference pages
 	$(BIN)/python scripts/make_reference.py
+
+site: $(VENV)/.dev  ## build the documentation site into site/ (make site ARGS=serve: look at it, rebuilt as you write)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build)
 
 bench: $(VENV)/.dev  ## run the benchmarks (quiet machine; each prints its ratio)
 	@for file in apply_to_jobset ptctl_cpu; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done

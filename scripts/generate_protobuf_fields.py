@@ -97,7 +97,7 @@ def main() -> None:
     lines = [
         f"{json.dumps(name)}: {json.dumps(fields, separators=(',', ':'))}" for name, fields in sorted(reached.items())
     ]
-    (Path(__file__).parents[1] / "cli/ptlocal/apiserver/http/protobuf.json").write_text(
+    (Path(__file__).parents[1] / "cli/ptlocal/apiserver/http/encoding/protobuf.json").write_text(
         "{\n" + ",\n".join(lines) + "\n}\n"
     )
 

@@ -31,7 +31,7 @@ from ptapi.text.messages import accepted
 from ptapi.validation import RULES
 from ptapi.validation.rule import Rule
 from ptapi.validation.rules.unsupported import RULES as UNSUPPORTED
-from ptctl.ui import xpk_commands, xpk_flags
+from ptctl.ui.command_line import xpk_commands, xpk_flags
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
 DEVICES = (

@@ -69,7 +69,8 @@ GROUPS = (
     Group(
         Change.MEANING,
         "the reward of a completion; a time limit decides which samples count",
-        "rewards[].name rewards[].builtin rewards[].python.function rewards[].judge.url rewards[].judge.model "
+        "rewards[].name rewards[].builtin rewards[].python.code rewards[].python.function rewards[].judge.url "
+        "rewards[].judge.model "
         "rewards[].judge.prompt rewards[].judge.lowest rewards[].judge.highest rewards[].judge.maxTokens "
         "rewards[].weight rewards[].timeoutSeconds rewards[].pattern rewards[].batched rewards[].maxTokens "
         "rewards[].bufferTokens",
@@ -77,7 +78,8 @@ GROUPS = (
     Group(
         Change.MEANING,
         "the environment's replies to the model",
-        "environment.tools[].builtin environment.tools[].python.function environment.python.className "
+        "environment.tools[].builtin environment.tools[].python.code environment.tools[].python.function "
+        "environment.python.code environment.python.className "
         "environment.toolFormat environment.maxTurns environment.maxObservationTokens environment.timeoutSeconds "
         "environment.rewardWeight",
     ),

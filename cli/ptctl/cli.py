@@ -2,8 +2,8 @@
 
 import click
 
-from ptctl.ui.lazy_group import Lazy, LazyGroup
-from ptctl.ui.xpk_commands import ROOT
+from ptctl.ui.command_line.lazy_group import Lazy, LazyGroup
+from ptctl.ui.command_line.xpk_commands import ROOT
 
 _JOBS = "Jobs"
 _CLUSTERS = "Clusters"
@@ -13,15 +13,15 @@ _OTHER = "Other"
 COMMANDS = {
     "workload": Lazy("ptctl.commands.workload:workload", "Create, watch and delete jobs in a cluster.", _JOBS),
     "cluster": Lazy("ptctl.commands.cluster:cluster", "Create, inspect and delete clusters on GKE.", _CLUSTERS),
-    "validate": Lazy("ptctl.commands.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
+    "validate": Lazy("ptctl.commands.job_file.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
     "import": Lazy(
-        "ptctl.commands.import_job:import_job",
+        "ptctl.commands.job_file.import_job:import_job",
         "Turn XPK's and gcluster's command lines into jobs.",
         _JOBS,
     ),
     "plan": Lazy("ptctl.commands.plan:plan", "Check whether a job fits its chips, without using any.", _LAPTOP),
     "data": Lazy("ptctl.commands.data:data", "Inspect a job's data before you pay for chips.", _LAPTOP),
-    "train": Lazy("ptctl.commands.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),
+    "train": Lazy("ptctl.commands.job_file.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),
     "local": Lazy("ptctl.commands.local:local", "Run a small cluster on this machine, to try things out.", _LAPTOP),
     "demo": Lazy("ptctl.commands.demo:demo", "Teach a small model to add, and watch it learn.", _LAPTOP),
     "completion": Lazy("ptctl.commands.completion:completion", "Print the completion script of a shell.", _OTHER),

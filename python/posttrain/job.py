@@ -2,6 +2,7 @@
 
 The class inherits the fields of `ptapi.spec.PostTrainJobSpec`, so that editors complete and type checkers check them.
 What is passed becomes a document, and `ptapi.load.parse_job` checks it as it checks a file: one edge for both.
+Functions become the text of Python files in that document (`packing`), so that the job is complete in itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from posttrain import packing
 from posttrain.errors import translated
 from ptapi import spec
 from ptapi.errors import Finding, SpecError
@@ -26,7 +28,8 @@ Manifest = dict[str, Any]
 class PostTrainJob(spec.PostTrainJobSpec):
     """A job to submit; parts may be models of `posttrain.spec` or dicts, keys in snake_case or camelCase.
 
-    Raises SpecError with every finding at once: field, value, what is accepted.
+    A reward, a tool or an environment may be a function or a class; its code goes into the job.
+    Raises SpecError with every finding at once: field, value, what is accepted; Error for what cannot travel.
     """
 
     name: str
@@ -50,7 +53,7 @@ class PostTrainJob(spec.PostTrainJobSpec):
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> PostTrainJob:
         """Return the job in a YAML or JSON file, as `ptctl workload create -f` takes it."""
-        from ptctl.jobs import file
+        from ptctl.jobs.build import file
 
         with translated():
             manifest, _ = file.without_server_fields(file.read(fspath(path)))
@@ -91,7 +94,9 @@ def _document(metadata: Manifest, fields: Manifest) -> Manifest:
 
 
 def _in_camel_case(schema: Schema | None, value: Any, where: str, findings: list[Finding]) -> Any:
-    """Return models as dicts, and keys that are fields in camelCase; keys of maps, such as labels, stay."""
+    """Return models as dicts, functions as files, and keys that are fields in camelCase; keys of maps stay."""
+    if callable(value) and (fields := (schema or {}).get("properties", {})).keys() & {"python", "code"}:
+        return _packed(value) if "code" in fields else {"python": _packed(value)}
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, list | tuple):
@@ -109,3 +114,9 @@ def _in_camel_case(schema: Schema | None, value: Any, where: str, findings: list
             )
         document[name] = _in_camel_case(schema and child(schema, name), below, f"{where}.{name}", findings)
     return document
+
+
+def _packed(function: Any) -> Manifest:
+    """Return a reward, a tool or an environment with its code in the job."""
+    name, code = packing.python_file(function)
+    return {"code": code, "className" if isinstance(function, type) else "function": name}

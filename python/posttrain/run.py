@@ -12,7 +12,7 @@ from posttrain.errors import Error, JobFailed, NotFound, TimedOut, translated
 from posttrain.rows import Row, Rows
 from ptapi.run_directory import EXPORT, METRICS
 from ptctl.jobs.view import JobView, view
-from ptctl.runs import directory
+from ptctl.runs.storage import directory
 from ptkube.errors import NotFound as MissingObject
 from ptkube.resources import POSTTRAINJOBS, Manifest
 
@@ -125,11 +125,11 @@ class Run:
 
     def logs(self, follow: bool = False, *, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
         """Yield the trainer's lines; with `follow` as they are written, through restarts, until the job ends."""
-        from ptctl.runs.log_stream import followed, written
+        from ptctl.runs.logs.log_stream import Limits, followed, written
 
         job = self.status
         with translated():
-            for entry in (followed if follow else written)(self._kube, job, rank, tail):
+            for entry in (followed if follow else written)(self._kube, job, Limits(rank=rank, tail=tail)):
                 if not entry.is_note:
                     yield entry.text
 
@@ -200,7 +200,7 @@ class Run:
             return Rows(directory.metrics(path))
 
     def _directory(self, job: JobView, pattern: str, newest: int | None = None) -> AbstractContextManager[Path]:
-        from ptctl.runs import claim
+        from ptctl.runs.storage import claim
         from ptctl.ui.app import App, Target
 
         app = App(connect=lambda target: self._kube)

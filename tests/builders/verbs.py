@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 
 from ptctl.cli import root
-from ptctl.ui.lazy_group import LazyGroup
+from ptctl.ui.command_line.lazy_group import LazyGroup
 
 
 def verbs(

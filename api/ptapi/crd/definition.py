@@ -98,7 +98,7 @@ def openapi_schema() -> Schema:
         },
     }
     for rule in RULES:
-        if rule.condition.cel:
+        if rule.predicate.cel:
             node = _descend(root, rule.scope.split(".") if rule.scope else [])
             _attach(node, _validation(rule, node))
     _expand_validated_defaults(spec)
@@ -120,7 +120,7 @@ def _version() -> Schema:
 
 
 def _validation(rule: Rule, node: Schema) -> Schema:
-    validation: Schema = {"rule": rule.condition.cel, "message": rule.message}
+    validation: Schema = {"rule": rule.predicate.cel, "message": rule.message}
     if rule.cel_message or (_is_scalar(node, rule.field) and not rule.secret):
         validation["messageExpression"] = rule.cel_message or _with_value(rule.field, rule.message)
     return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation

@@ -5,9 +5,11 @@ page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`pt
 """
 
 from ptapi.spec.algorithm import Algorithm, Critic, Distill, Dpo, Grpo, Ppo, SelfTeacher, Sft
-from ptapi.spec.capacity import Accelerator, CapacityOption, Pathways
+from ptapi.spec.base import PythonCode
+from ptapi.spec.chips.accelerator import Accelerator
+from ptapi.spec.chips.capacity import CapacityOption
+from ptapi.spec.chips.pathways import Pathways
 from ptapi.spec.data import Columns, DataSource, DataSpec
-from ptapi.spec.environment import Environment, PythonEnvironment, PythonTool, Tool
 from ptapi.spec.evaluation_checkpoint_export import (
     BestCheckpoints,
     Checkpoint,
@@ -19,11 +21,14 @@ from ptapi.spec.evaluation_checkpoint_export import (
 )
 from ptapi.spec.job import API_GROUP, API_VERSION, KIND, PLURAL, ObjectMeta, PostTrainJob, PostTrainJobSpec
 from ptapi.spec.model import ModelSpec
-from ptapi.spec.pod import EnvVar, Runtime, Volume
-from ptapi.spec.pod_overrides import ContainerSecurityContext, InitContainer, Pod
-from ptapi.spec.resources import Amounts, ContainerResources, Resources
-from ptapi.spec.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
-from ptapi.spec.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
+from ptapi.spec.pods.env import EnvVar
+from ptapi.spec.pods.overrides import ContainerSecurityContext, InitContainer, Pod
+from ptapi.spec.pods.resources import Amounts, ContainerResources, Resources
+from ptapi.spec.pods.runtime import Runtime
+from ptapi.spec.pods.volumes import Volume
+from ptapi.spec.rollouts.environment import Environment, PythonEnvironment, PythonTool, Tool
+from ptapi.spec.rollouts.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
+from ptapi.spec.rollouts.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
 
 __all__ = [
@@ -68,6 +73,7 @@ __all__ = [
     "Ppo",
     "Precision",
     "Profile",
+    "PythonCode",
     "PythonEnvironment",
     "PythonReward",
     "PythonTool",

@@ -81,9 +81,19 @@ Image = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=I
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 AbsolutePath = Annotated[str, StringConstraints(max_length=1024, pattern=ABSOLUTE_PATH)]
 EnvName = Annotated[str, StringConstraints(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Code = Annotated[str, StringConstraints(min_length=1, max_length=131_072)]
 PythonName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 LearningRate = Annotated[float, Field(ge=1e-12, le=10.0)]
 """A smaller rate moves no weight in float32."""
+
+
+class PythonCode(SpecModel):
+    """Python of your own: exactly one of `uri` and `code`."""
+
+    uri: CodeUri | None = None
+    """The Python file: `file:///…` where the trainer runs, for example from a ConfigMap in `volumes`, or `gs://…`."""
+    code: Code | None = None
+    """The text of the Python file. `posttrain.PostTrainJob` writes it for a function of Python."""

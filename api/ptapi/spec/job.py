@@ -6,16 +6,20 @@ from pydantic import Field
 
 from ptapi.spec.algorithm import Algorithm
 from ptapi.spec.base import DnsLabel, DnsName, Image, LabelValue, QueueName, SpecModel, by_key
-from ptapi.spec.capacity import Accelerator, CapacityOption, Pathways
+from ptapi.spec.chips.accelerator import Accelerator
+from ptapi.spec.chips.capacity import CapacityOption
+from ptapi.spec.chips.pathways import Pathways
 from ptapi.spec.data import DataSpec
-from ptapi.spec.environment import Environment
 from ptapi.spec.evaluation_checkpoint_export import Checkpoint, Evaluation, Export, Output, RunPolicy, Tensorboard
 from ptapi.spec.model import ModelSpec
-from ptapi.spec.pod import EnvVar, Runtime, Volume
-from ptapi.spec.pod_overrides import Pod
-from ptapi.spec.resources import Resources
-from ptapi.spec.rewards import Reward
-from ptapi.spec.rollout import Rollout
+from ptapi.spec.pods.env import EnvVar
+from ptapi.spec.pods.overrides import Pod
+from ptapi.spec.pods.resources import Resources
+from ptapi.spec.pods.runtime import Runtime
+from ptapi.spec.pods.volumes import Volume
+from ptapi.spec.rollouts.environment import Environment
+from ptapi.spec.rollouts.rewards import Reward
+from ptapi.spec.rollouts.rollout import Rollout
 from ptapi.spec.training import Training
 
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"

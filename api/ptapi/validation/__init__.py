@@ -1,8 +1,8 @@
 """Everything that is checked beyond the shape of a job, in one place to call.
 
 `rules` holds rules across fields, a module per section of the spec; `accelerator_rules` what the chips require;
-`rules.maxtext` what MaxText can be told. The CRD carries the rules as CEL where CEL can say them, and it alone judges
-changes after creation (`ptapi.crd.immutable_fields`).
+`rules.pods.maxtext` what MaxText can be told. The CRD carries the rules as CEL where CEL can say them, and it alone
+judges changes after creation (`ptapi.crd.immutable_fields`).
 """
 
 from ptapi.errors import Finding
@@ -10,30 +10,25 @@ from ptapi.spec import PostTrainJob
 from ptapi.validation.accelerator_rules import check_devices
 from ptapi.validation.rule import Rule, objects_at
 from ptapi.validation.rules import (
-    accelerator,
     algorithm,
-    capacity,
     data,
     distillation,
-    environment,
     evaluation_checkpoint_export,
     job,
     model,
-    pathways,
-    pod_overrides,
-    pods,
-    rewards,
-    rollout,
     training,
     unsupported,
 )
-from ptapi.validation.rules.maxtext import check_maxtext
-from ptapi.validation.rules.pod_overrides import check_affinity
+from ptapi.validation.rules.chips import accelerator, capacity, pathways
+from ptapi.validation.rules.pods import env_and_volumes, overrides, runtime_image_queue
+from ptapi.validation.rules.pods.maxtext import check_maxtext
+from ptapi.validation.rules.pods.overrides import check_affinity
+from ptapi.validation.rules.rollouts import environment, rewards, rollout
 
 RULES: tuple[Rule, ...] = (
     *unsupported.RULES, *job.RULES, *algorithm.RULES, *environment.RULES, *rewards.RULES, *distillation.RULES,
     *pathways.RULES, *training.RULES, *data.RULES, *model.RULES, *accelerator.RULES, *capacity.RULES, *rollout.RULES,
-    *evaluation_checkpoint_export.RULES, *pods.RULES, *pod_overrides.RULES,
+    *evaluation_checkpoint_export.RULES, *runtime_image_queue.RULES, *env_and_volumes.RULES, *overrides.RULES,
 )  # fmt: skip
 """In order of precedence: the first rule that refuses a field speaks for it."""
 ALGORITHM_FIELD = "spec.algorithm"

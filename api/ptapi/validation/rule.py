@@ -1,4 +1,4 @@
-"""A rule across fields: one condition that the API server and Python check, with one message.
+"""A rule across fields: one predicate that the API server and Python check, with one message.
 
 The API server applies the CEL before it stores a job; `ptapi.load` applies the Python wherever a job enters. A `Scope`
 makes rules; for the usual shapes (`exactly_one`, `unset_unless`, …) it writes the message, too.
@@ -12,12 +12,12 @@ from pydantic import BaseModel
 
 from ptapi.errors import Finding
 from ptapi.text.messages import shown
-from ptapi.validation.condition import Condition, at, child, compare, count_set, has, is_multiple, unset
+from ptapi.validation.predicate import Predicate, at, child, compare, count_set, has, is_multiple, unset
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on every object at a scope, and what a field of it accepts.
+    """A predicate on every object at a scope, and what a field of it accepts.
 
     scope: where the rule stands (`spec.rewards[]`: every entry); field: what is wrong, relative to it.
     cel_message: CEL that makes the message on the API server, where it depends on the value.
@@ -27,7 +27,7 @@ class Rule:
     scope: str
     field: str
     accepted: str
-    condition: Condition
+    predicate: Predicate
     hint: str = ""
     secret: bool = False
     cel_message: str = ""
@@ -42,7 +42,7 @@ class Rule:
         return [
             Finding(_join(path, self.field), self._value(node), self.accepted, self.hint)
             for path, node in objects
-            if not self.condition.holds(node)
+            if not self.predicate.holds(node)
         ]
 
     def _value(self, node: Any) -> str:
@@ -55,26 +55,26 @@ class Scope:
 
     path: str
 
-    def rule(self, field: str, accepted: str, condition: Condition, hint: str = "", secret: bool = False) -> Rule:
+    def rule(self, field: str, accepted: str, predicate: Predicate, hint: str = "", secret: bool = False) -> Rule:
         """Make a rule with its own message."""
-        return Rule(self.path, field, accepted, condition, hint, secret)
+        return Rule(self.path, field, accepted, predicate, hint, secret)
 
     def exactly_one(self, *fields: str, parent: str = "", hint: str = "", secret: bool = False) -> Rule:
         """Require one of several fields; parent: the map that holds them, below the scope."""
         paths = tuple(_join(parent, field) for field in fields)
-        condition = has(paths[0]) ^ has(paths[1]) if len(paths) == 2 else count_set(paths, "==", 1)
-        return self.rule(parent, f"exactly one of {', '.join(fields)}", condition, hint, secret)
+        predicate = has(paths[0]) ^ has(paths[1]) if len(paths) == 2 else count_set(paths, "==", 1)
+        return self.rule(parent, f"exactly one of {', '.join(fields)}", predicate, hint, secret)
 
-    def unset_unless(self, field: str, condition: Condition, why: str, hint: str = "", secret: bool = False) -> Rule:
-        """Accept a field only where the condition holds; why: the rest of the message, after `unset, `."""
-        return self.rule(field, f"unset, {why}", unset(field) | condition, hint, secret)
+    def unset_unless(self, field: str, predicate: Predicate, why: str, hint: str = "", secret: bool = False) -> Rule:
+        """Accept a field only where the predicate holds; why: the rest of the message, after `unset, `."""
+        return self.rule(field, f"unset, {why}", unset(field) | predicate, hint, secret)
 
-    def less_than(self, field: str, limit: str, why: str, *, unless: Condition) -> Rule:
-        """Require a number below another field's, unless a condition holds."""
+    def less_than(self, field: str, limit: str, why: str, *, unless: Predicate) -> Rule:
+        """Require a number below another field's, unless a predicate holds."""
         return self.rule(field, f"less than {limit}, {why}", unless | compare(field, "<", limit))
 
-    def multiple_of(self, field: str, divisor: str, why: str, hint: str = "", *, unless: Condition) -> Rule:
-        """Require a multiple of another field, unless a condition holds."""
+    def multiple_of(self, field: str, divisor: str, why: str, hint: str = "", *, unless: Predicate) -> Rule:
+        """Require a multiple of another field, unless a predicate holds."""
         return self.rule(field, f"a multiple of {divisor}, {why}", unless | is_multiple(field, divisor), hint)
 
 

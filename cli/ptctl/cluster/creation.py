@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from ptctl.cluster.cloud_errors import CloudError, is_busy
-from ptctl.cluster.compute import Compute
+from ptctl.cluster.cloud.cloud_errors import CloudError, is_busy
+from ptctl.cluster.cloud.compute import Compute
+from ptctl.cluster.cloud.gke import ClusterView, Gke
 from ptctl.cluster.decision import Action, Attempts, Decision, Observed, decide
-from ptctl.cluster.gke import ClusterView, Gke
-from ptctl.cluster.manifests import policies
+from ptctl.cluster.definition.requests import policies
+from ptctl.cluster.definition.spec import ClusterSpec
 from ptctl.cluster.progress import Progress
-from ptctl.cluster.spec import ClusterSpec
 from ptctl.errors import INTERRUPTED, CliError
 from ptctl.ui import interrupts
 from ptctl.ui.console import Console

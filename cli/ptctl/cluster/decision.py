@@ -10,10 +10,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ptctl.cluster.cloud_errors import described
-from ptctl.cluster.gke import ClusterView, PoolView
-from ptctl.cluster.manifests import CPU_POOL, MAKER, Request, create_cluster, create_pool, policies, pools, spec_hash
-from ptctl.cluster.spec import ClusterSpec
+from ptctl.cluster.cloud.cloud_errors import described
+from ptctl.cluster.cloud.gke import ClusterView, PoolView
+from ptctl.cluster.definition.requests import (
+    CPU_POOL,
+    MAKER,
+    Request,
+    create_cluster,
+    create_pool,
+    policies,
+    pools,
+    spec_hash,
+)
+from ptctl.cluster.definition.spec import ClusterSpec
 from ptoperator.capacity.cloud import Operation
 from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.kube import labels

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
+from ptctl.ui.command_line.command import Verb
 
 _EXAMPLES = """
 ptctl demo

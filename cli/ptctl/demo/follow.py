@@ -14,7 +14,7 @@ from ptctl.demo.paths import NAMESPACE
 from ptctl.demo.task_list import TaskList
 from ptctl.errors import CliError
 from ptctl.jobs.view import JobView, view
-from ptctl.runs import directory
+from ptctl.runs.storage import directory
 from ptctl.ui.duration import short
 from ptkube.errors import NotFound
 from ptkube.resources import POSTTRAINJOBS

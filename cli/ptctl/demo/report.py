@@ -9,8 +9,8 @@ from typing import Any
 
 from ptapi.run_directory import COMPLETION_LENGTH, EVAL_REWARD, REWARD
 from ptctl.demo.paths import GRPO, SFT, DemoPaths
-from ptctl.runs import directory
 from ptctl.runs.plot import curve
+from ptctl.runs.storage import directory
 from ptctl.ui.table import table
 
 Row = dict[str, Any]

@@ -11,9 +11,9 @@ from typing import Any
 
 from ptapi import accelerators
 from ptctl.errors import InputError
-from ptctl.importers.command_line import Command, as_text, parse, unknown
+from ptctl.importers.command_lines.flags import put_environment
+from ptctl.importers.command_lines.shell import Command, as_text, parse, unknown
 from ptctl.importers.draft import Draft
-from ptctl.importers.flags import put_environment
 from ptctl.importers.secrets import is_secret, variable_of, without_secrets
 
 _MODULES = {

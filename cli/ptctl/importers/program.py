@@ -5,10 +5,10 @@ from copy import deepcopy
 
 from ptctl.errors import InputError
 from ptctl.importers import maxtext
-from ptctl.importers.command_line import as_text
+from ptctl.importers.command_lines.shell import as_text
 from ptctl.importers.draft import Draft
 from ptctl.importers.secrets import without_secrets
-from ptctl.jobs.file import check
+from ptctl.jobs.build.file import check
 
 _ALGORITHM = "algorithm: sft"
 _STANDS = "stands for what the command does, which posttrain cannot read: the command finds the job in its pods"

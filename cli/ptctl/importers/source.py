@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from ptctl.errors import InputError
-from ptctl.importers import documents, gcluster, xpk
-from ptctl.importers.command_line import Command, parse, unknown
+from ptctl.importers.command_lines import gcluster, xpk
+from ptctl.importers.command_lines.shell import Command, parse, unknown
+from ptctl.importers.documents import yaml_stream
 from ptctl.importers.draft import Draft
 from ptctl.importers.program import put_program
 from ptctl.importers.secrets import is_secret, without_secrets
-from ptctl.jobs.set_field import assign
+from ptctl.jobs.build.set_field import assign
 
 _IGNORED = ("set", "echo", "printf", "export", "true", "exit", ":", "[", "[[", "test", "read", "sleep", "done", "fi")
 """Shell words that create nothing."""
@@ -17,8 +18,8 @@ _SOURCES = (xpk, gcluster)
 
 def drafts(text: str, where: str, variables: Mapping[str, str]) -> list[Draft]:
     """Return the jobs of a script or of YAML documents. Raises InputError if there is none."""
-    if documents.is_document(text):
-        return documents.drafts(text, where)
+    if yaml_stream.is_document(text):
+        return yaml_stream.drafts(text, where)
     script = parse(text, variables)
     jobs = [(command, source) for command in script.commands for source in _SOURCES if source.is_submit(command)]
     if not jobs:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ptctl.errors import MissingError
 from ptctl.jobs.view import JobView, view
 from ptctl.ui.app import Target
-from ptctl.ui.choices import STATUS_PHASES
+from ptctl.ui.command_line.choices import STATUS_PHASES
 from ptkube.errors import NotFound
 from ptkube.resources import POSTTRAINJOBS, Manifest
 

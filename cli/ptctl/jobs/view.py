@@ -7,7 +7,7 @@ thousand jobs may take, and extra fields of a newer operator must not break an o
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptctl.ui.choices import ALGORITHMS
+from ptctl.ui.command_line.choices import ALGORITHMS
 from ptkube.resources import Manifest
 
 TERMINAL = ("Succeeded", "Failed")

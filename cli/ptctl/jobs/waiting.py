@@ -7,7 +7,7 @@ from ptctl.errors import CliError, MissingError, TimedOutError
 from ptctl.jobs.lookup import fetch
 from ptctl.jobs.view import JobView, view
 from ptctl.ui.app import App, Target
-from ptctl.ui.choices import GOAL_PHASES
+from ptctl.ui.command_line.choices import GOAL_PHASES
 from ptctl.ui.output import RESOURCE
 from ptkube.client import Kube
 from ptkube.resources import POSTTRAINJOBS

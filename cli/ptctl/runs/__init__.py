@@ -1,1 +1,1 @@
-"""A run's logs, metrics, samples, ranks and links."""
+"""What a run did and wrote: logs, events, metrics, samples; where its directory lies; two runs compared."""

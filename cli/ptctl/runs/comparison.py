@@ -8,7 +8,7 @@ from typing import Any
 
 from ptctl.errors import CliError
 from ptctl.jobs.view import JobView, part, view
-from ptctl.runs import claim, local_run
+from ptctl.runs.storage import claim, local_run
 from ptctl.ui.app import App, Target
 from ptctl.ui.table import table
 from ptkube.resources import Manifest

@@ -6,9 +6,9 @@ from datetime import datetime
 from ptapi.text.terminal import printable
 from ptctl.jobs.columns import slice_label
 from ptctl.jobs.view import JobView, part
-from ptctl.runs.event_table import job_event_rows
+from ptctl.runs.history.event_table import job_event_rows
+from ptctl.runs.logs.ranks import ranks
 from ptctl.runs.metric_table import number
-from ptctl.runs.ranks import ranks
 from ptctl.ui.duration import age, short
 from ptctl.ui.table import table_or_records
 from ptkube import timestamps

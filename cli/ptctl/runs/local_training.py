@@ -11,8 +11,8 @@ from ptapi.spec import PostTrainJob
 from ptctl import trainer_process
 from ptctl.errors import INTERRUPTED, OK
 from ptctl.jobs.summary import summary
-from ptctl.runs import directory
 from ptctl.runs.metric_table import number
+from ptctl.runs.storage import directory
 from ptctl.ui.app import App
 from ptctl.ui.console import Console
 

@@ -16,8 +16,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     edges = [len(values) * i // count for i in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((mean - low) * scale)] for mean in means)
+    span = (high - low) or 1.0
+    return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1))] for mean in means)
 
 
 def curve(xs: Sequence[float], ys: Sequence[float], title: str, width: int, height: int = 12) -> str:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from ptapi.text.terminal import printable
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.view import view
-from ptctl.runs import claim, directory, local_run
 from ptctl.runs.metric_table import number
+from ptctl.runs.storage import claim, directory, local_run
 from ptctl.ui.app import App, Target
 
 POLL_S = 1.0

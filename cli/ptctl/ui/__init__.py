@@ -1,1 +1,1 @@
-"""The terminal: click groups and options, console, tables, exit codes, XPK's flags."""
+"""The terminal: console, tables, durations, interrupts, exit codes; `command_line/` is what click reads."""

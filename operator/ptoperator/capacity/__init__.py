@@ -5,7 +5,7 @@ pools without a job. The only module that talks to a cloud is `gke`, behind `clo
 """
 
 from ptoperator.capacity.attempts import open_attempt
-from ptoperator.capacity.pool_release import release
+from ptoperator.capacity.node_pools.pool_release import release
 from ptoperator.capacity.provision import provide
 from ptoperator.capacity.request import CapacityRequest, Decision
 

@@ -12,7 +12,7 @@ from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS
 from ptoperator.capacity import cloud_errors
 from ptoperator.capacity.attempts import Candidate, fail_attempt, restart_attempts, timeout_failure
 from ptoperator.capacity.cloud_errors import CloudFailure
-from ptoperator.capacity.provisioning_state import ProvisioningRequestState
+from ptoperator.capacity.provisioning_request_state import ProvisioningRequestState
 from ptoperator.capacity.request import CapacityRequest, Decision
 from ptoperator.kube.actions import Create
 from ptoperator.render import Layout

@@ -11,7 +11,7 @@ from ptoperator.capacity.cloud import ClaimPool, CloudAction, CreatePool
 from ptoperator.kube.actions import Action, Create, Patch
 from ptoperator.observe.copies import WATCHED
 from ptoperator.observe.state import Observed
-from ptoperator.plan import Plan
+from ptoperator.plan.step_result import Plan
 
 _ALL = frozenset(WATCHED)
 

@@ -12,7 +12,7 @@ from ptkube import timestamps
 from ptkube.errors import Forbidden
 from ptkube.resources import POSTTRAINJOBS
 from ptoperator.capacity.cloud import CloudProvider
-from ptoperator.capacity.orphaned_pools import find_orphans
+from ptoperator.capacity.node_pools.orphaned_pools import find_orphans
 from ptoperator.job import JobObject, read_job
 from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe.cache import Key

@@ -19,7 +19,8 @@ from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_cl
 from ptoperator.observe.copies import CachedReader, Copies
 from ptoperator.observe.observer import observe, observe_progress
 from ptoperator.observe.state import Estimate, Observed
-from ptoperator.plan import Plan, plan, with_failed_write
+from ptoperator.plan.job_plan import plan, with_failed_write
+from ptoperator.plan.step_result import Plan
 from ptoperator.settings import Settings
 from ptoperator.status import events
 

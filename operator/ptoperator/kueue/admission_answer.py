@@ -12,7 +12,7 @@ from ptkube.resources import WORKLOADS, Manifest
 from ptoperator.kube.actions import PutStatus
 from ptoperator.kueue.workload import KueueState
 from ptoperator.render import Layout
-from ptoperator.render.pod import on_pools
+from ptoperator.render.pods.pod import on_pools
 
 
 def ready(layout: Layout, kueue: KueueState, pools: Sequence[str], now: datetime) -> PutStatus:

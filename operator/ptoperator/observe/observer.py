@@ -33,7 +33,7 @@ from ptkube.resources import (
 )
 from ptoperator.capacity import open_attempt
 from ptoperator.capacity.cloud import CloudProvider
-from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
+from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.failures.pod_failures import PodFailure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels, names
@@ -47,7 +47,7 @@ from ptoperator.observe.log_progress import with_log
 from ptoperator.observe.missing_pods import why_a_pod_does_not_start, why_pods_are_missing
 from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
-from ptoperator.render.pod import pools_of
+from ptoperator.render.pods.pod import pools_of
 from ptoperator.render.tensorboard import route_kind, tensorboard_host, tensorboard_name
 from ptoperator.settings import Settings
 

@@ -18,13 +18,13 @@ from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
-from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
+from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.failures.pod_failures import PodFailure, StartFailure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels
 from ptoperator.kueue.workload import KueueState
 from ptoperator.render import Layout
-from ptoperator.render.pod import pools_of
+from ptoperator.render.pods.pod import pools_of
 
 _ENDED = ("Succeeded", "Failed")
 USUAL_CREATION_S = 2.0

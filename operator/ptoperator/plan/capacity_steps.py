@@ -19,7 +19,7 @@ from ptoperator.capacity.attempts import (
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.observe.state import Observed
 from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
-from ptoperator.status import running_phases, terminal_phases
+from ptoperator.status import terminal_phases, waiting_phases
 from ptoperator.status.builder import ConditionUpdate
 
 _MAX_REPAIR_S = 2.0 * USUAL_WAIT_S
@@ -47,11 +47,11 @@ def capacity_pending(context: PlanContext) -> StepResult | None:
     if decision.failure:
         return capacity_failed(context, decision)
     if decision.ahead is not None:
-        update = running_phases.waiting_in_queue(context.state, decision.message, decision.status)
+        update = waiting_phases.waiting_in_queue(context.state, decision.message, decision.status)
         is_near = decision.ahead == 0
         wait = context.settings.cloud_poll_seconds if is_near else context.settings.queue_seconds
         return StepResult(update, requeue_after=wait, progress_only=True)
-    update = running_phases.waiting_for_capacity(context.state, decision.message, decision.status)
+    update = waiting_phases.waiting_for_capacity(context.state, decision.message, decision.status)
     if decision.is_soon:
         return StepResult(update, decision.actions, 0.0, gives_turn=decision.is_turn)
     wait = context.settings.cloud_poll_seconds
@@ -82,7 +82,7 @@ def nodes_missing(context: PlanContext) -> StepResult | None:
         return None
     if decision.failure:
         return capacity_failed(context, decision)
-    return StepResult(running_phases.waiting_for_capacity(state, decision.message, decision.status), requeue_after=0.0)
+    return StepResult(waiting_phases.waiting_for_capacity(state, decision.message, decision.status), requeue_after=0.0)
 
 
 def stale_jobset(context: PlanContext) -> StepResult | None:
@@ -94,7 +94,7 @@ def stale_jobset(context: PlanContext) -> StepResult | None:
     if state.is_jobset_deleting or (context.quota_first and state.is_suspended_by_kueue):
         return None
     message = f"{attempts[-1].option}: {attempts[-1].outcome}"
-    build_update = running_phases.waiting_for_quota if context.quota_first else running_phases.waiting_for_capacity
+    build_update = waiting_phases.waiting_for_quota if context.quota_first else waiting_phases.waiting_for_capacity
     update = build_update(state, message, state.status.capacity)
     return StepResult(update, (delete_jobset(state),), context.settings.cloud_poll_seconds)
 

@@ -21,9 +21,9 @@ from ptoperator.kueue.workload import KueueState
 from ptoperator.plan.capacity_steps import capacity_failed
 from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.plan.teardown import release_capacity
-from ptoperator.status import running_phases, terminal_phases
+from ptoperator.status import terminal_phases, waiting_phases
 from ptoperator.status.builder import ConditionUpdate, StatusUpdate
-from ptoperator.status.running_phases import QUOTA
+from ptoperator.status.waiting_phases import QUOTA
 
 _SOON_S = 1.0
 
@@ -55,7 +55,7 @@ def provisioning_round_failed(context: PlanContext) -> StepResult | None:
         return None
     last = state.status.capacity.attempts[-1]
     message = f"{last.option}: {last.outcome}; the quota is released"
-    update = running_phases.waiting_for_quota(state, message, state.status.capacity)
+    update = waiting_phases.waiting_for_quota(state, message, state.status.capacity)
     return StepResult(update, (delete_jobset(state),), context.settings.cloud_poll_seconds)
 
 
@@ -66,7 +66,7 @@ def backing_off(context: PlanContext) -> StepResult | None:
     decision = between_attempts(context.capacity_request)
     if decision is None:
         return None
-    update = running_phases.waiting_for_quota(context.state, decision.message, decision.status)
+    update = waiting_phases.waiting_for_quota(context.state, decision.message, decision.status)
     return StepResult(update, decision.actions, context.settings.cloud_poll_seconds, progress_only=not decision.actions)
 
 
@@ -107,12 +107,12 @@ def quota_missing(context: PlanContext) -> StepResult | None:
     release = release_capacity(state, context.settings)
     if release is None:
         return None
-    update = running_phases.queued(context.layout, state)
+    update = waiting_phases.queued(context.layout, state)
     return StepResult(replace(update, capacity=release.status), release.actions, context.settings.cloud_poll_seconds)
 
 
 def _provisioning(context: PlanContext, kueue: KueueState, message: str, capacity: CapacityStatus) -> StatusUpdate:
-    update = running_phases.waiting_for_capacity(context.state, message, capacity)
+    update = waiting_phases.waiting_for_capacity(context.state, message, capacity)
     condition = ConditionUpdate(
         True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {workload.chips_message(context.layout.accelerator)}"
     )

@@ -14,7 +14,7 @@ from ptkube.resources import Manifest
 from ptoperator.observe.state import Observed
 from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.render.failure_policy import REACHED_MAX
-from ptoperator.status import running_phases, terminal_phases
+from ptoperator.status import terminal_phases, waiting_phases
 from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, restart_counts
 
 INITIAL_BACKOFF_S = 30.0
@@ -55,7 +55,7 @@ def retry_uncharged(context: PlanContext, failed: Manifest) -> StepResult | None
     limit = REACTIONS[kind].limit
     if limit is not None and counts.get(kind, 0) >= limit:
         return None
-    return StepResult(running_phases.restarting(state, cause, _backoff_s(counts, kind)), requeue_after=0.0)
+    return StepResult(waiting_phases.restarting(state, cause, _backoff_s(counts, kind)), requeue_after=0.0)
 
 
 def is_restart_recorded(state: Observed) -> bool:
@@ -73,7 +73,7 @@ def _recreate_jobset(context: PlanContext, failed: Manifest) -> StepResult:
     age = timestamps.seconds_since(str(failed.get("lastTransitionTime") or ""), state.now)
     left = 0.0 if age is None else max(0.0, backoff - age)
     is_waiting = left > 0 or state.is_jobset_deleting
-    update = running_phases.restarting(state, None, backoff)
+    update = waiting_phases.restarting(state, None, backoff)
     return StepResult(update, () if is_waiting else (delete_jobset(state),), left or None)
 
 

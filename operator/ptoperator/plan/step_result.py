@@ -1,16 +1,37 @@
-"""The input and output of a guarded step of `plan`."""
+"""The values of `plan`: what a guarded step is given, what it answers, and the plan that comes of it."""
 
 from dataclasses import dataclass
 
+from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS
 from ptoperator.capacity import CapacityRequest
 from ptoperator.capacity.cloud import CloudAction
-from ptoperator.kube.actions import Action, Delete, deletion
+from ptoperator.kube.actions import Action, Delete, Patch, deletion
 from ptoperator.observe.elastic_slices import has_nodes
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.settings import Settings
 from ptoperator.status.builder import StatusUpdate
+
+CLEANUP_POLL_S = 10.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, and when to reconcile next.
+
+    status: what to write, None if nothing changed. requeue_after: seconds until the next reconcile, None: only on an
+    event. progress_only: unless an event arrives, that reconcile reads only progress. gives_turn: the status gives the
+    job its turn in a queue, so all positions must have been read just now. optional: actions on objects without which
+    the job runs as well, so that a refusal holds up nothing.
+    """
+
+    actions: tuple[Action | CloudAction, ...] = ()
+    status: PostTrainJobStatus | None = None
+    requeue_after: float | None = None
+    progress_only: bool = False
+    gives_turn: bool = False
+    optional: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,3 +92,8 @@ def delete_jobset(state: Observed) -> Delete:
     """Return the deletion of the observed JobSet."""
     assert state.jobset is not None
     return deletion(JOBSETS, state.jobset, state.job.namespace)
+
+
+def suspend_jobset(context: PlanContext, suspend: bool) -> Patch:
+    """Return the patch that suspends or resumes the JobSet."""
+    return Patch(JOBSETS, context.layout.jobset, context.state.job.namespace, {"spec": {"suspend": suspend}})

@@ -12,7 +12,7 @@ from ptoperator.kube import labels, names
 from ptoperator.render import pathways
 from ptoperator.render.failure_policy import failure_policy, pod_failure_policy
 from ptoperator.render.layout import Layout
-from ptoperator.render.pod import pod_template
+from ptoperator.render.pods.pod import pod_template
 
 
 def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) -> Manifest:

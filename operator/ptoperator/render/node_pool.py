@@ -16,7 +16,7 @@ from ptapi.spec import CapacityOption
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
 from ptoperator.render import Layout
-from ptoperator.render.pod import SPOT
+from ptoperator.render.pods.pod import SPOT
 from ptoperator.render.provisioning_request import FLEX_START_SECONDS
 from ptoperator.settings import Settings
 

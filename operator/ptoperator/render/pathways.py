@@ -12,12 +12,19 @@ Headless, the servers are all there is. With elastic slices a lost worker ends n
 from ptapi.accelerators import compiler_flags
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
-from ptoperator.render import overrides, resources
-from ptoperator.render.command import process_namespace
-from ptoperator.render.environment import controller_env, from_annotation, from_label, value
 from ptoperator.render.failure_policy import disruption_policy, ignored_disruption_policy, pod_failure_policy
 from ptoperator.render.layout import Layout
-from ptoperator.render.pod import chip_metadata, placement, pod_base, trainer_container, volumes, with_init_containers
+from ptoperator.render.pods import overrides, resources
+from ptoperator.render.pods.command import process_namespace
+from ptoperator.render.pods.environment_variables import controller_env, from_annotation, from_label, value
+from ptoperator.render.pods.pod import (
+    chip_metadata,
+    placement,
+    pod_base,
+    trainer_container,
+    volumes,
+    with_init_containers,
+)
 
 _SCRATCH = ".pathways"
 _TMP = "shared-tmp"

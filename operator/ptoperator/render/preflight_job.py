@@ -9,10 +9,10 @@ from ptapi.failures import FATAL_EXIT_CODES
 from ptapi.run_directory import JOB_FILE
 from ptkube.resources import JOBS, Manifest
 from ptoperator.kube import labels, names
-from ptoperator.render import overrides, resources
-from ptoperator.render.environment import preflight_env
 from ptoperator.render.layout import Layout
-from ptoperator.render.pod import SHARED_MEMORY_VOLUME, pod_base, trainer_container, volumes, with_init_containers
+from ptoperator.render.pods import overrides, resources
+from ptoperator.render.pods.environment_variables import preflight_env
+from ptoperator.render.pods.pod import SHARED_MEMORY_VOLUME, pod_base, trainer_container, volumes, with_init_containers
 
 _TRIES = 2
 _GRACE_S = 5

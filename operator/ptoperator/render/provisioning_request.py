@@ -8,7 +8,7 @@ from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest, Res
 from ptoperator.kube import labels
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout
-from ptoperator.render.pod import QUEUED_CLASS
+from ptoperator.render.pods.pod import QUEUED_CLASS
 
 FLEX_START_SECONDS = 7 * 24 * 3600
 """The longest that flex-start gives."""

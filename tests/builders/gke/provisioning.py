@@ -8,7 +8,7 @@ from tests.builders.gke.model import GkeModel
 
 from ptkube import timestamps
 from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
-from ptoperator.render.pod import pools_of
+from ptoperator.render.pods.pod import pools_of
 
 
 @dataclass

@@ -27,6 +27,7 @@ class Site:
     faults: dict[str, Fault] = field(default_factory=dict)
     model: GkeModel = field(init=False)
     operator: Operator = field(init=False)
+    client: GkeClient = field(init=False)
     gke: Gke = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +35,8 @@ class Site:
             return self.world.api.now.timestamp()
 
         self.model = GkeModel(seconds, fault_for=self._fault)
-        self.gke = Gke(self.settings, GkeClient(self.model), seconds)
+        self.client = GkeClient(self.model)
+        self.gke = Gke(self.settings, self.client, seconds)
         self.operator = Operator(self.world, self.settings, cloud=self.gke)
 
     def _fault(self, pool: PoolRecord) -> Fault | None:

@@ -55,6 +55,35 @@ def test_every_code_block_of_the_guide_runs(
         _ = names["run"].status
 
 
+def test_a_reward_written_here_scores_what_the_trainer_samples_there(client: posttrain.Client, tmp_path: Path) -> None:
+    data = tmp_path / "train.jsonl"
+    data.write_text("".join(f'{{"prompt": "{i} + 1 =", "answer": "{i + 1}"}}\n' for i in range(8)))
+    longest = 40
+
+    def shortness(prompt: str, completion: str, row: dict[str, str]) -> float:
+        return 1.0 - len(completion) / longest + (row["answer"] in completion)
+
+    run = client.submit(
+        posttrain.PostTrainJob(
+            name="own-reward",
+            model={"uri": "random://tiny"},
+            algorithm={"grpo": {"group_size": 2}},
+            data={"train": {"uri": data.as_uri()}},
+            rewards=[shortness],
+            training={"steps": 3, "batch_size": 2, "sequence_length": 32},
+            rollout={"max_new_tokens": 4},
+            accelerator={"type": "cpu-1"},
+            output={"uri": f"{tmp_path.as_uri()}/runs"},
+        )
+    )
+    run.wait(timeout=600)
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3]
+    answers = {f"{i} + 1 =": str(i + 1) for i in range(8)}
+    for sample in run.samples(3):
+        row = next({"answer": answer} for prompt, answer in answers.items() if prompt in sample["prompt"])
+        assert sample["reward"] == pytest.approx(shortness("", sample["completion"], row))
+
+
 def test_a_job_that_fails_raises_its_class_message_and_hint(client: posttrain.Client, job: Make) -> None:
     run = client.submit(job(suspend=False))
     lines = list(run.logs(follow=True))

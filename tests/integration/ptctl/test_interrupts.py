@@ -24,8 +24,8 @@ main({words!r})
 """Interrupts itself at the moment when it begins to import a module."""
 
 MODULES = {
-    "validate": ("click", "ptctl.cli", "ptctl.commands.validate", "yaml", "pydantic", "ptapi.validation"),
-    "train": ("ptctl.ui.exit_codes", "ptctl.jobs.file", "ptctl.trainer_process"),
+    "validate": ("click", "ptctl.cli", "ptctl.commands.job_file.validate", "yaml", "pydantic", "ptapi.validation"),
+    "train": ("ptctl.ui.exit_codes", "ptctl.jobs.build.file", "ptctl.trainer_process"),
     "demo": ("ptctl.ui.app", "ptctl.demo.script", "ptctl.demo.display"),
     "workload list": ("ptctl.commands.workload", "ptkube.client", "ssl"),
 }

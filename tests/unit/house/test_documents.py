@@ -20,7 +20,7 @@ from ptapi.spec.openapi_schema import structural
 from ptapi.status import PostTrainJobStatus
 from ptctl.cli import root
 from ptctl.planning.prices import read as read_prices
-from ptctl.ui import xpk_flags
+from ptctl.ui.command_line import xpk_flags
 
 ROOT = Path(__file__).resolve().parents[3]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -147,6 +147,24 @@ def parse(line: str) -> None:
 @pytest.mark.parametrize(("where", "line"), [pair for pair in commands() if pair[1].startswith("ptctl")])
 def test_every_command_in_a_document_or_a_help_is_one_of_ptctl(where: str, line: str) -> None:
     parse(line)
+
+
+def test_every_verb_of_ptctl_named_in_a_sentence_exists() -> None:
+    paths = {path[1:] for path, command in verbs() if not isinstance(command, click.Group)}
+    groups = {path[:end] for path in paths for end in range(len(path) + 1)}
+    named = [
+        (name_of(page), span.split())
+        for page in pages()
+        if page.name != "CHANGELOG.md"  # it names commands that are answered with what to type
+        for span in re.findall(r"`ptctl ((?:[a-z][a-z-]+ ?)+)", _FENCE.sub("", page.read_text()))
+    ]
+    assert len(named) > 50
+
+    def is_verb(words: list[str]) -> bool:
+        known = max((end for end in range(len(words) + 1) if tuple(words[:end]) in groups), default=0)
+        return tuple(words[:known]) in paths or known == len(words)
+
+    assert [(where, " ".join(words)) for where, words in named if not is_verb(words)] == []
 
 
 @cache

@@ -23,7 +23,7 @@ from ptapi.text.messages import PATTERN_DESCRIPTIONS
 from ptapi.validation import RULES
 from ptapi.validation.accelerator_cel import UNKNOWN
 from ptapi.validation.rule import Rule, objects_at
-from ptapi.validation.rules.accelerator import checked_by_table
+from ptapi.validation.rules.chips.accelerator import checked_by_table
 from ptlocal.apiserver.schema.cel import RuleWalk, activation, program
 from ptlocal.apiserver.schema.defaulting import apply_defaults
 
@@ -139,8 +139,8 @@ def evaluate(rule: str, **values: Any) -> bool:
 def has_cel(rule: Rule) -> bool:
     # Python says more about chips, and about functions of the same name; both are tested apart.
     return (
-        bool(rule.condition.cel)
-        and rule.condition.holds is not checked_by_table
+        bool(rule.predicate.cel)
+        and rule.predicate.holds is not checked_by_table
         and "different names" not in rule.accepted
     )
 
@@ -154,8 +154,8 @@ def test_each_rule_says_the_same_in_cel_and_in_python(wrong: Any) -> None:
         for path, value in objects_at(job, rule.scope):
             here = _document_at(whole, path)
             # Where nothing is, the API server evaluates nothing.
-            kept = here is None or evaluate(rule.condition.cel, self=here)
-            assert kept == rule.condition.holds(value), (rule, path)
+            kept = here is None or evaluate(rule.predicate.cel, self=here)
+            assert kept == rule.predicate.holds(value), (rule, path)
 
 
 def _document_at(document: Any, path: str) -> Any:
@@ -222,7 +222,7 @@ NAMES = (
 
 
 def spec_rules() -> list[Rule]:
-    return [rule for rule in RULES if rule.condition.holds is checked_by_table]
+    return [rule for rule in RULES if rule.predicate.holds is checked_by_table]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -243,7 +243,7 @@ def test_what_chips_ask_is_the_same_in_cel_and_in_python(
     refused = {
         f"{rule.scope}.{rule.field}"
         for rule in spec_rules()
-        if not evaluate(rule.condition.cel, self=spec if rule.scope == "spec" else spec["accelerator"])
+        if not evaluate(rule.predicate.cel, self=spec if rule.scope == "spec" else spec["accelerator"])
     }
     if "x" in name.partition("-")[2]:
         assert refused == set(), "shapes are left to Python"
@@ -264,7 +264,7 @@ def test_what_chips_ask_is_the_same_in_cel_and_in_python(
 )  # fmt: skip
 def test_topology_with_other_chips_is_refused_at_the_server(type: str, topology: str, kept: bool) -> None:
     rule = next(rule for rule in RULES if rule.field == "topology")
-    assert evaluate(rule.condition.cel, self={"type": type, "topology": topology}) == kept
+    assert evaluate(rule.predicate.cel, self={"type": type, "topology": topology}) == kept
 
 
 @pytest.mark.parametrize(

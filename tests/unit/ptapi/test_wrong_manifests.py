@@ -14,7 +14,7 @@ import pytest
 from ptapi.errors import SpecError
 from ptapi.load import load_job, parse_job
 from ptapi.validation import RULES
-from ptapi.validation.rules.accelerator import checked_by_table
+from ptapi.validation.rules.chips.accelerator import checked_by_table
 
 GOOD: dict[str, Any] = {
     "apiVersion": "posttrain.dev/v1alpha1",
@@ -154,6 +154,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("sft with rewards", {"spec.algorithm": {"sft": {}}}, "spec.rewards", "gsm8k", "none without data.eval"),
     Wrong("reward of two kinds", {"spec.rewards": [{"builtin": "gsm8k", "python": {"uri": "file:///r.py"}}]},
           "spec.rewards[0]", "gsm8k", "exactly one of builtin, python"),
+    Wrong("code in two places", {"spec.rewards": [{"python": {"uri": "file:///r.py", "code": "a = 1"}}]},
+          "spec.rewards[0].python", "a = 1", "exactly one of uri, code"),
     Wrong("reward of no kind", {"spec.rewards": [{"weight": 2.0}]}, "spec.rewards[0]", "2.0", "exactly one of"),
     Wrong("pattern of another reward", {"spec.rewards": [{"builtin": "gsm8k", "pattern": "a"}]},
           "spec.rewards[0].pattern", "a", "only the builtin format"),
@@ -663,7 +665,7 @@ def test_mistake_is_refused_with_field_value_and_what_is_accepted(wrong: Wrong) 
 def test_every_rule_refuses_some_wrong_manifest() -> None:
     messages = {finding.accepted for wrong in WRONG for finding in refusal(patched(wrong.patch)).findings}
     # The schema refuses a wrong name before its rule does, and the table of accelerators speaks for its rules.
-    rules = [rule for rule in RULES if rule.scope and rule.condition.holds is not checked_by_table]
+    rules = [rule for rule in RULES if rule.scope and rule.predicate.holds is not checked_by_table]
     assert {rule.accepted for rule in rules} <= messages
 
 

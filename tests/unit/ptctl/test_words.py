@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests.builders.verbs import verbs
 
 from ptapi.spec.algorithm import ALGORITHMS, GrpoLoss
-from ptapi.spec.rewards import BuiltinReward
-from ptctl.commands.workload.create import create
+from ptapi.spec.rollouts.rewards import BuiltinReward
+from ptctl.commands.workload.submit.create import create
 from ptctl.jobs.columns import COLUMNS
 from ptctl.runs.plot import curve, sparkline
-from ptctl.ui import choices, xpk_commands, xpk_flags
+from ptctl.ui.command_line import choices, xpk_commands, xpk_flags
+from ptctl.ui.command_line.lazy_group import LazyGroup
 from ptctl.ui.duration import age, parse_duration, short
-from ptctl.ui.lazy_group import LazyGroup
 
 Invoke = Callable[..., Any]
 
@@ -193,6 +193,7 @@ def test_a_sparkline_rises_with_its_values() -> None:
     assert sparkline([0, 1, 2, 3], 4) == "▁▃▆█"
     assert sparkline([5, 5], 4) == "▁▁"
     assert sparkline([], 4) == ""
+    assert sparkline([0.0, 1e-308], 4) == "▁█"
 
 
 def test_name_and_phase_are_never_given_up() -> None:

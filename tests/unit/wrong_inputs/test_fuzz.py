@@ -24,7 +24,8 @@ from ptapi.load import load_job, parse_job
 from ptapi.run_directory import LEASE, LINEAGE, METRICS, PROGRESS, TERMINATION
 from ptapi.spec import DataSource
 from ptctl.errors import CliError
-from ptctl.runs import directory, local_run, metric_table, sample_view
+from ptctl.runs import metric_table, sample_view
+from ptctl.runs.storage import directory, local_run
 from ptkube.client import Kube
 from ptkube.errors import ApiError
 from ptkube.kubeconfig import Access

@@ -21,7 +21,7 @@ class UserEnvironment:
     is_rewarding = True
 
     def __init__(self, spec: PythonEnvironment, timeout_s: float, alive: Alive) -> None:
-        path = local_copy(f"{FIELD}.uri", spec.uri)
+        path = local_copy(FIELD, spec)
         self._pool = Pool(FIELD, {"kind": "environment", "path": path, "function": spec.class_name})
         self._timeout_s, self._alive = timeout_s, alive
         self._role: str = self._pool.loaded["role"]

@@ -155,5 +155,5 @@ def _call_builtin(tool: Tool, pending: _PendingCall) -> _ToolResult:
 
 
 def _pool(field: str, python: PythonTool) -> Pool:
-    path = local_copy(f"{field}.python.uri", python.uri)
+    path = local_copy(f"{field}.python", python)
     return Pool(f"{field}.python", {"kind": "tool", "path": path, "function": python.function})

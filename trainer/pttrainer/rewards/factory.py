@@ -58,7 +58,7 @@ def _named(reward: Reward) -> str:
 def _python(field: str, reward: Reward, python: PythonReward) -> Scorer:
     source = {
         "kind": "function",
-        "path": local_copy(f"{field}.python.uri", python.uri),
+        "path": local_copy(f"{field}.python", python),
         "function": python.function,
         "batched": reward.batched,
         "timeout": reward.timeout_seconds,

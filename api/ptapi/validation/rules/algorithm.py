@@ -1,7 +1,7 @@
 """Rules for the algorithm: which one, what it asks of rewards and environment, and what belongs to one loss alone."""
 
-from ptapi.validation.condition import (
-    Condition,
+from ptapi.validation.predicate import (
+    Predicate,
     compare,
     differs,
     empty,
@@ -16,7 +16,7 @@ from ptapi.validation.rule import SPEC, Rule, Scope
 
 USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo")
 # Not `~USES_REWARDS`, so that no rule stored in a cluster changes its text.
-USES_NO_REWARDS = Condition(
+USES_NO_REWARDS = Predicate(
     "!has(self.algorithm.grpo) && !has(self.algorithm.ppo)", lambda spec: not spec.algorithm.learns_from_rewards
 )
 _DPO = Scope("spec.algorithm.dpo")

@@ -1,7 +1,7 @@
 """Rules for data: when rows are held out, and whose revisions and columns there are."""
 
 from ptapi.spec import DataSource
-from ptapi.validation.condition import Condition, equals, has, starts_with
+from ptapi.validation.predicate import Predicate, equals, has, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 
@@ -21,7 +21,7 @@ RULES: tuple[Rule, ...] = (
         rule
         for scope in (Scope("spec.data.train"), Scope("spec.data.eval"))
         for rule in (
-            scope.rule("columns", "different columns", Condition("", _columns_differ)),
+            scope.rule("columns", "different columns", Predicate("", _columns_differ)),
             scope.unset_unless("revision", starts_with("uri", "hf://"), "because only hf:// data have revisions"),
         )
     ),

@@ -1,6 +1,6 @@
 """Rules for distillation: who teaches, and on whose samples."""
 
-from ptapi.validation.condition import Condition, differs, equals, filled, has, unset
+from ptapi.validation.predicate import Predicate, differs, equals, filled, has, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 _HAS_NO_SELF_TEACHER = unset("algorithm.distill") | unset("algorithm.distill.selfTeacher")
@@ -11,7 +11,7 @@ RULES: tuple[Rule, ...] = (
     _DISTILL.rule(
         "teacher",
         "a teacher, or selfTeacher; none where mode is offline",
-        Condition(
+        Predicate(
             "[has(self.teacher), has(self.selfTeacher)].filter(x, x).size() == (self.mode == 'offline' ? 0 : 1)",
             lambda distill: (
                 [distill.teacher, distill.self_teacher].count(None) == (2 if distill.mode == "offline" else 1)
@@ -33,7 +33,7 @@ RULES: tuple[Rule, ...] = (
         "privilegedContext",
         "text with {prompt}, which stands for the question",
         unset("privilegedContext")
-        | Condition(
+        | Predicate(
             "self.privilegedContext.contains('{prompt}')", lambda teacher: "{prompt}" in teacher.privileged_context
         ),
         'privilegedContext: "{prompt}\\n\\nA right answer: {answer}"',

@@ -1,10 +1,10 @@
 """Rules for evaluation, checkpoints and export: what is judged, kept and written."""
 
 from ptapi.spec import PostTrainJob
-from ptapi.validation.condition import Condition, differs, each_once, empty, equals, has, is_true, matches, unset
+from ptapi.validation.predicate import Predicate, differs, each_once, empty, equals, has, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
-from ptapi.validation.rules.rollout import HOLDS_BOTH
+from ptapi.validation.rules.rollouts.rollout import HOLDS_BOTH
 
 _BETTER_WHEN_LARGER = r"^eval/(reward|pass@|accuracy|exactMatch|exact_match|macroF1|macro_f1|token_accuracy)"
 
@@ -34,7 +34,7 @@ RULES: tuple[Rule, ...] = (
         empty("labels")
         | (
             has("answers")
-            & Condition(
+            & Predicate(
                 "self.answers.exists(metric, metric != 'exactMatch')",
                 lambda evaluation: any(metric != "exactMatch" for metric in evaluation.answers),
             )
@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     Scope("").rule(
         "spec.checkpoint.fork.uri",
         "another run: this is the job's own run directory, which checkpoint.resume continues",
-        Condition("", lambda job: not _forks_from_itself(job)),
+        Predicate("", lambda job: not _forks_from_itself(job)),
     ),
     SPEC.rule(
         "export.format",

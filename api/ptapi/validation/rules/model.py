@@ -1,6 +1,6 @@
 """Rules for models, the job's own, a draft and a teacher: only the hub has revisions."""
 
-from ptapi.validation.condition import starts_with
+from ptapi.validation.predicate import starts_with
 from ptapi.validation.rule import Rule, Scope
 
 RULES: tuple[Rule, ...] = (

@@ -1,6 +1,6 @@
 """Rules for training: the run, its rows and batches, what each optimizer reads, and what goes with adapters."""
 
-from ptapi.validation.condition import Condition, differs, each_once, empty, equals, has, is_multiple, unset
+from ptapi.validation.predicate import Predicate, differs, each_once, empty, equals, has, is_multiple, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 _TRAINING = Scope("spec.training")
@@ -17,7 +17,7 @@ RULES: tuple[Rule, ...] = (
         "start + steps - 1 of at most steps, the length of the run",
         unset("profile")
         | unset("steps")
-        | Condition(
+        | Predicate(
             "self.profile.start + self.profile.steps - 1 <= self.steps",
             lambda training: training.profile.start + training.profile.steps - 1 <= training.steps,
         ),
@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "training.sequenceLength",
         "a multiple of training.parallelism.sequence, which splits the tokens of a row evenly",
-        Condition(
+        Predicate(
             "type(self.training.parallelism.sequence) != int || int(self.training.parallelism.sequence) < 1 || "
             "self.training.sequenceLength % int(self.training.parallelism.sequence) == 0",
             lambda spec: (

@@ -3,12 +3,12 @@
 One entry per field or value. When a feature lands, its entry goes, and its wrong manifest in the tests with it.
 """
 
-from ptapi.validation.condition import Condition, equals, has, unset
+from ptapi.validation.predicate import Predicate, equals, has, unset
 from ptapi.validation.rule import Rule
 
 
-def _unsupported(field: str, accepted: str, condition: Condition) -> Rule:
-    return Rule("spec", field, f"not supported yet; accepted: {accepted}", condition)
+def _unsupported(field: str, accepted: str, predicate: Predicate) -> Rule:
+    return Rule("spec", field, f"not supported yet; accepted: {accepted}", predicate)
 
 
 RULES: tuple[Rule, ...] = (

@@ -8,15 +8,15 @@ from typing import Any
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
-from ptctl.cluster.cloud_errors import CloudError
-from ptctl.cluster.compute import open_compute
-from ptctl.cluster.doctor import google, in_cluster, queues, rights, versions
+from ptctl.cluster.cloud.cloud_errors import CloudError
+from ptctl.cluster.cloud.compute import open_compute
+from ptctl.cluster.cloud.gke import open_gke
+from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.doctor import google, health, queues, rights, versions
 from ptctl.cluster.doctor.finding import Finding, Google, Patient, Severity, warning
-from ptctl.cluster.gke import open_gke
-from ptctl.cluster.in_cluster.install import gke_of_context
+from ptctl.cluster.in_cluster.installation import gke_of_context
 from ptctl.cluster.in_cluster.objects import GkeCluster
 from ptctl.cluster.in_cluster.survey import survey
-from ptctl.cluster.site import Site
 from ptctl.errors import CliError, InputError
 from ptctl.ui.app import App, Target
 from ptctl.ui.console import Console
@@ -26,10 +26,10 @@ Check = Callable[[Patient], Iterator[Finding]]
 CHECKS: tuple[tuple[str, Check], ...] = (
     (versions.CHECK, versions.check),
     (rights.CHECK, rights.check),
-    ("webhooks", in_cluster.webhooks),
-    ("images", in_cluster.images),
+    ("webhooks", health.webhooks),
+    ("images", health.images),
     (queues.CHECK, queues.check),
-    ("clock", in_cluster.clock),
+    ("clock", health.clock),
     ("google", google.cluster),
     ("google", google.permissions),
     ("quota", google.quota),

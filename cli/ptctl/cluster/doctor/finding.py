@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ptapi.accelerators import Slice
-from ptctl.cluster.compute import Compute
-from ptctl.cluster.gke import ClusterView
+from ptctl.cluster.cloud.compute import Compute
+from ptctl.cluster.cloud.gke import ClusterView
 from ptctl.cluster.in_cluster.objects import GkeCluster
 from ptctl.cluster.in_cluster.survey import Survey
 from ptkube.client import Kube

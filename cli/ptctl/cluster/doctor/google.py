@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ptctl.cluster.cloud_errors import MissingInCloudError
+from ptctl.cluster.cloud.cloud_errors import MissingInCloudError
+from ptctl.cluster.definition.spec import region_of
 from ptctl.cluster.doctor.finding import Finding, Google, Patient, error, ok, warning
-from ptctl.cluster.spec import region_of
 from ptoperator.capacity.gke.reservations import counts, split
 
 _PERMISSIONS = (

@@ -13,7 +13,7 @@ import yaml
 from ptapi.accelerators import Slice
 from ptapi.crd.definition import crd
 from ptkube.resources import Manifest
-from ptoperator.capacity.pathways_head_pool import MAX_PATHWAYS_HEADS
+from ptoperator.capacity.node_pools.pathways_head_pool import MAX_PATHWAYS_HEADS
 from ptoperator.kube import labels
 
 MAKER = "ptctl"

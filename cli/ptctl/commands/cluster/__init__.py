@@ -2,8 +2,8 @@
 
 import click
 
-from ptctl.ui.lazy_group import Lazy, LazyGroup
-from ptctl.ui.xpk_commands import CLUSTER
+from ptctl.ui.command_line.lazy_group import Lazy, LazyGroup
+from ptctl.ui.command_line.xpk_commands import CLUSTER
 
 _MAKE = "Make and remove"
 _USE = "Inspect and use"

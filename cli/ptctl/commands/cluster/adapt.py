@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import install_options, location, project
-from ptctl.ui.options import context_options
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import install_options, location, project
+from ptctl.ui.command_line.options import context_options
 
 _EXAMPLES = """
 ptctl cluster adapt xpk-cluster --image REGISTRY/posttrain-operator:0.1.0 \\
@@ -28,6 +28,6 @@ def adapt(app: App, /, target: Target, name: str | None, **flags: Any) -> None:
     Says what is there, installs what lacks, and changes nothing that somebody else manages. What lacks on GKE's side
     is told, with the command.
     """
-    from ptctl.cluster.in_cluster.install import adapt as carry_out
+    from ptctl.cluster.in_cluster.installation import adapt as carry_out
 
     carry_out(app, target, name, flags)

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import SectionOption, Verb
-from ptctl.ui.google_options import cluster_name, one_name, project
-from ptctl.ui.xpk_flags import CLUSTER_CREATE
+from ptctl.ui.command_line.command import SectionOption, Verb
+from ptctl.ui.command_line.google_options import cluster_name, one_name, project
+from ptctl.ui.command_line.xpk_flags import CLUSTER_CREATE
 
 Function = Callable[[Callable[..., Any]], Callable[..., Any]]
 _PLACE, _TPU, _NET, _MORE = "Where", "Chips that stay", "Network", "Further"
@@ -77,6 +77,6 @@ def create(app: App, /, name: str | None, cluster_flag: str | None, **flags: Any
     Made with Workload Identity, Dataplane V2, and drivers for buckets and persistent disks. Each step looks before
     it writes: run the same command again after an interruption, or with more slices. It never deletes what runs.
     """
-    from ptctl.cluster.verbs.create import create_cluster
+    from ptctl.cluster.verbs.create_cluster import create_cluster
 
     create_cluster(app, one_name(name, cluster_flag), flags)

@@ -3,9 +3,9 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import cluster_name, location, one_name, project
-from ptctl.ui.xpk_flags import CLUSTER_OTHERS
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import cluster_name, location, one_name, project
+from ptctl.ui.command_line.xpk_flags import CLUSTER_OTHERS
 
 _EXAMPLES = """
 ptctl cluster credentials tpus
@@ -37,9 +37,9 @@ def credentials(
     Its context becomes the current one; other contexts stay. Tokens come from gke-gcloud-auth-plugin where it is
     installed, else from `ptctl cluster token`.
     """
-    from ptctl.cluster.access import address, context_name, document, exec_user, kubeconfig_path, merge_into
-    from ptctl.cluster.gke import find, open_gke
-    from ptctl.cluster.site import Site
+    from ptctl.cluster.cloud.gke import find, open_gke
+    from ptctl.cluster.cloud.site import Site
+    from ptctl.cluster.kubeconfig import address, context_name, document, exec_user, kubeconfig_path, merge_into
 
     site = Site.from_env()
     chosen = site.project_for(project)

@@ -3,9 +3,9 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import cluster_name, location, one_name, project
-from ptctl.ui.xpk_flags import CLUSTER_OTHERS
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import cluster_name, location, one_name, project
+from ptctl.ui.command_line.xpk_flags import CLUSTER_OTHERS
 
 _EXAMPLES = """
 ptctl cluster delete tpus
@@ -33,6 +33,6 @@ def delete(
 
     Refuses one that somebody else made, that holds node pools of others, or whose jobs are not over.
     """
-    from ptctl.cluster.verbs.delete import delete_cluster
+    from ptctl.cluster.verbs.delete_cluster import delete_cluster
 
     delete_cluster(app, one_name(name, cluster_flag), project, location, yes=yes, force=force)

@@ -3,10 +3,10 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import cluster_name, location, one_name, project
-from ptctl.ui.options import output
-from ptctl.ui.xpk_flags import CLUSTER_OTHERS
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import cluster_name, location, one_name, project
+from ptctl.ui.command_line.options import output
+from ptctl.ui.command_line.xpk_flags import CLUSTER_OTHERS
 
 _EXAMPLES = """
 ptctl cluster describe tpus
@@ -24,6 +24,6 @@ def describe(
     app: App, name: str | None, cluster_flag: str | None, project: str | None, location: str | None, output: str | None
 ) -> None:
     """Show a cluster and its node pools."""
-    from ptctl.cluster.verbs.look import describe_cluster
+    from ptctl.cluster.verbs.show_clusters import describe_cluster
 
     describe_cluster(app, one_name(name, cluster_flag), project, location, output)

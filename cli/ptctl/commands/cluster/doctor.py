@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import cluster_options, complete_names
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import cluster_options, complete_names
 
 _EXAMPLES = """
 ptctl cluster doctor

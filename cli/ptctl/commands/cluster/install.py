@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import install_options, location, project
-from ptctl.ui.options import context_options
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import install_options, location, project
+from ptctl.ui.command_line.options import context_options
 
 _EXAMPLES = """
 ptctl cluster install tpus --image REGISTRY/posttrain-operator:0.1.0 --trainer-image REGISTRY/posttrain-trainer:0.1.0
@@ -29,6 +29,6 @@ def install(app: App, /, target: Target, name: str | None, **flags: Any) -> None
     NAME: a cluster of GKE; without it the kubeconfig's. Applies the CRD, rights and operator of the chart, and with
     --quota Kueue's queues. JobSet and Kueue are fetched only from where --jobset-manifests and --kueue-manifests say.
     """
-    from ptctl.cluster.in_cluster.install import install as carry_out
+    from ptctl.cluster.in_cluster.installation import install as carry_out
 
     carry_out(app, target, name, flags)

@@ -3,10 +3,10 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.google_options import project
-from ptctl.ui.options import output
-from ptctl.ui.xpk_flags import CLUSTER_OTHERS
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.google_options import project
+from ptctl.ui.command_line.options import output
+from ptctl.ui.command_line.xpk_flags import CLUSTER_OTHERS
 
 _EXAMPLES = """
 ptctl cluster list --project my-project
@@ -21,6 +21,6 @@ ptctl cluster list --location us-east5 -o json
 @pass_app
 def list_clusters(app: App, project: str | None, location: str, output: str | None) -> None:
     """List the project's clusters."""
-    from ptctl.cluster.verbs.look import list_clusters as show
+    from ptctl.cluster.verbs.show_clusters import list_clusters as show
 
     show(app, project, location, output)

@@ -3,8 +3,8 @@
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import context_options, output
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import context_options, output
 
 _EXAMPLES = """
 ptctl cluster nodes

@@ -3,7 +3,7 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
+from ptctl.ui.command_line.command import Verb
 
 _EXAMPLES = """
 ptctl cluster token        # kubectl calls it; `ptctl cluster credentials` writes it into the kubeconfig
@@ -19,7 +19,7 @@ def token(app: App) -> None:
     """
     import json
 
-    from ptctl.cluster.site import Site
+    from ptctl.cluster.cloud.site import Site
 
     status = {"token": Site.from_env().token()}
     body = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": status}

@@ -2,7 +2,7 @@
 
 import click
 
-from ptctl.ui.lazy_group import Lazy, LazyGroup
+from ptctl.ui.command_line.lazy_group import Lazy, LazyGroup
 
 COMMANDS = {"check": Lazy("ptctl.commands.data.check:check", "Show a job's data as the model will see it.")}
 

@@ -2,7 +2,7 @@
 
 import click
 
-from ptctl.ui.lazy_group import Lazy, LazyGroup
+from ptctl.ui.command_line.lazy_group import Lazy, LazyGroup
 
 COMMANDS = {
     "up": Lazy("ptctl.commands.local.up:up", "Start the cluster with the jobs that it had."),

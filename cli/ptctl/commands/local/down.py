@@ -3,7 +3,7 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
+from ptctl.ui.command_line.command import Verb
 
 
 @click.command("down", cls=Verb, examples="ptctl local down")

@@ -4,8 +4,8 @@ import click
 from click.core import ParameterSource
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.lazy_group import Lazy, LazyGroup
-from ptctl.ui.options import assignments, job_file, prices_file
+from ptctl.ui.command_line.lazy_group import Lazy, LazyGroup
+from ptctl.ui.command_line.options import assignments, job_file, prices_file
 
 COMMANDS = {
     "fit": Lazy("ptctl.commands.plan.fit:fit", "Find the smallest change that makes a job fit, and print that job."),
@@ -66,7 +66,7 @@ def plan(
     code 0: it fits, 1: it does not, 2: the job is invalid. All but --quick needs the trainer's packages: pip install
     'posttrain[tpu-compiler]'.
     """
-    from ptctl.jobs.file import check, read_with_changes
+    from ptctl.jobs.build.file import check, read_with_changes
     from ptctl.planning import preflight
     from ptctl.planning.prices import read as read_prices
 

@@ -3,8 +3,8 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import assignments, job_file
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import assignments, job_file
 
 _EXAMPLES = """
 ptctl plan fit -f job.yaml -o fitting.yaml
@@ -32,7 +32,7 @@ def fit(
 
     Explains the changes on stderr. Exit code 0: the job fits, 1: nothing that was tried fits, 2: the job is invalid.
     """
-    from ptctl.jobs.file import check, read_with_changes
+    from ptctl.jobs.build.file import check, read_with_changes
     from ptctl.planning import preflight
 
     job = read_with_changes(filename, assignments)

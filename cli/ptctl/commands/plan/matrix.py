@@ -3,8 +3,8 @@
 import click
 
 from ptctl.ui.app import App, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import assignments, job_file, prices_file
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import assignments, job_file, prices_file
 
 _EXAMPLES = """
 ptctl plan matrix -f job.yaml --prices prices.yaml
@@ -43,7 +43,7 @@ def matrix(
     Default: the slices that hold the job, with batch sizes around its own. Memory comes from the formula, times are
     lower bounds.
     """
-    from ptctl.jobs.file import check, read_with_changes
+    from ptctl.jobs.build.file import check, read_with_changes
     from ptctl.planning import preflight
     from ptctl.planning.prices import read as read_prices
 

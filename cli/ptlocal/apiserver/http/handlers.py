@@ -12,7 +12,8 @@ from aiohttp import web
 from ptlocal.apiserver import write_options
 from ptlocal.apiserver.backend import Cluster
 from ptlocal.apiserver.errors import method_not_allowed, no_such_path, success
-from ptlocal.apiserver.http import bodies, patch_requests, watch_stream
+from ptlocal.apiserver.http import patch_requests, watch_stream
+from ptlocal.apiserver.http.encoding import bodies
 from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.http.subresources import Subresources
 from ptlocal.apiserver.kinds.builtin_kinds import Kind

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptlocal.apiserver.errors import bad_request, forbidden_field, required, unsupported_media_type
-from ptlocal.apiserver.http import bodies
+from ptlocal.apiserver.http.encoding import bodies
 from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.write_options import WriteOptions, invalid_option

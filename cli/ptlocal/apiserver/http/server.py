@@ -13,7 +13,8 @@ from aiohttp import web
 
 from ptlocal.apiserver.backend import Cluster
 from ptlocal.apiserver.errors import StatusError, bad_request, no_such_path, too_large, unauthorized
-from ptlocal.apiserver.http import bodies, discovery, routes
+from ptlocal.apiserver.http import discovery, routes
+from ptlocal.apiserver.http.encoding import bodies
 from ptlocal.apiserver.http.handlers import Handlers, json_answer, raw_answer
 from ptlocal.apiserver.http.openapi import Documents
 

@@ -10,7 +10,8 @@ from aiohttp import web
 from ptlocal.apiserver import write_options
 from ptlocal.apiserver.backend import Cluster
 from ptlocal.apiserver.errors import Named, StatusError, bad_request, conflict, method_not_allowed, no_such_path
-from ptlocal.apiserver.http import bodies, pod_logs
+from ptlocal.apiserver.http import pod_logs
+from ptlocal.apiserver.http.encoding import bodies
 from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.output import jsonpath

@@ -1,4 +1,4 @@
-"""The GKE API: the only module that talks to a cloud. Uses google-cloud-container's client from reconcile's threads.
+"""The node pools of a cluster on GKE: what is known of them, and one change after the other. Used by all threads.
 
 One snapshot (cluster, operations, pools) serves all jobs for half a poll, so the number of calls does not grow with the
 number of jobs. No call waits for an operation. Changes run one after the other, each checked against the pool as it is
@@ -10,12 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import grpc
 from google.api_core import exceptions
 from google.cloud import container_v1 as container
-from google.cloud.container_v1.services.cluster_manager import transports
 
 from ptapi.failures import FailureClass
 from ptoperator.capacity.cloud import (
@@ -40,13 +38,13 @@ from ptoperator.capacity.gke.convert import (
     refusal_of,
     retry_delay_s,
 )
+from ptoperator.capacity.gke.node_pool_api import NodePoolApi
 from ptoperator.capacity.gke.rate_limit import RateLimitBackoff
 from ptoperator.kube import labels
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _THROTTLED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
 """Refusals of a GKE that is asked too much, or does not answer."""
 _SLOW = CloudFailure(None, "DEADLINE_EXCEEDED", "GKE is slow to respond")
@@ -65,9 +63,7 @@ class Gke:
         reservations: Callable[[str, str], Reservation | None] = lambda name, zone: None,
     ) -> None:
         self._settings = settings
-        self._region = f"projects/{settings.gke_project}/locations/{settings.gke_location}"
-        self._cluster = f"{self._region}/clusters/{settings.gke_cluster}"
-        self._client = client or connect(settings.gke_endpoint)
+        self._api = NodePoolApi(settings, client)
         self._seconds = seconds
         self._reservations = reservations
         self._changing = threading.Lock()
@@ -160,11 +156,9 @@ class Gke:
     def _fetch(self) -> Cloud:
         try:
             if not self._zones:
-                cluster = self._call(self._client.get_cluster, container.GetClusterRequest(name=self._cluster))
-                self._zones = tuple(cluster.locations)
+                self._zones = self._api.zones()
             # operations first: a pool whose operation is done is then surely in the later list, or gone
-            listed = self._call(self._client.list_operations, container.ListOperationsRequest(parent=self._region))
-            pools = self._call(self._client.list_node_pools, container.ListNodePoolsRequest(parent=self._cluster))
+            listed, node_pools = self._api.operations(), self._api.node_pools()
         except exceptions.GoogleAPICallError as error:
             failure = refusal_of(error)
             if _is_throttled(error, failure):
@@ -173,26 +167,23 @@ class Gke:
             return Cloud(failure=failure)
         self._reads.served()
         cluster = self._settings.gke_cluster
-        operations = tuple(filter(None, (operation_of(each, cluster) for each in listed.operations)))
-        ours = tuple(pool_of(each) for each in pools.node_pools if is_ours(each))
-        names = frozenset(each.name for each in pools.node_pools)
+        operations = tuple(filter(None, (operation_of(each, cluster) for each in listed)))
+        ours = tuple(pool_of(each) for each in node_pools if is_ours(each))
+        names = frozenset(each.name for each in node_pools)
         return Cloud(self._zones, ours, operations, busy=self._why_busy(operations), names=names)
 
     def _create(self, action: CreatePool) -> Answer:
-        request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
         try:
-            started = self._call(self._client.create_node_pool, request)
+            return Answer(action.pool, self._api.create(action.manifest))
         except exceptions.GoogleAPICallError as error:
-            node_pool = self._get(action.pool)
+            node_pool = self._api.node_pool(action.pool)
             if node_pool is None:
                 raise
             return self._adopt(action, node_pool, error)
-        return Answer(action.pool, started.name)
 
     def _create_shared(self, action: CreateShared) -> Answer:
-        request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
         try:
-            return Answer(action.pool, self._call(self._client.create_node_pool, request).name)
+            return Answer(action.pool, self._api.create(action.manifest))
         except exceptions.AlreadyExists:
             return Answer(action.pool)
 
@@ -209,53 +200,32 @@ class Gke:
 
     def _claim(self, action: ClaimPool) -> Answer:
         """Relabel the pool with its etag, so that of several jobs one wins."""
-        return Answer(action.pool, self._label(action.pool, action.etag, action.labels).name)
+        return Answer(action.pool, self._api.label(action.pool, action.etag, action.labels))
 
     def _release(self, action: ReleasePool) -> Answer:
-        node_pool = self._get(action.pool)
+        node_pool = self._api.node_pool(action.pool)
         if node_pool is None or not belongs_to(node_pool, action.job_uid):
             return Answer(action.pool)
         kept = {
             k: v for k, v in node_pool.config.resource_labels.items() if k not in (labels.POOL_JOB_UID, labels.POOL_JOB)
         }
         try:
-            started = self._label(action.pool, node_pool.etag, {**kept, labels.POOL_IDLE_SINCE: str(action.idle_since)})
+            idle = {**kept, labels.POOL_IDLE_SINCE: str(action.idle_since)}
+            return Answer(action.pool, self._api.label(action.pool, node_pool.etag, idle))
         except exceptions.GoogleAPICallError as error:
             if self._refused(error).is_definite:
                 return self._delete(action.pool, action.job_uid)
             raise
-        return Answer(action.pool, started.name)
 
     def _delete(self, pool: str, job_uid: str) -> Answer:
-        node_pool = self._get(pool)
+        node_pool = self._api.node_pool(pool)
         is_going = node_pool is None or node_pool.status == container.NodePool.Status.STOPPING
         if is_going or not is_ours(node_pool) or not belongs_to(node_pool, job_uid):
             return Answer(pool)
-        request = container.DeleteNodePoolRequest(name=self._path(pool))
         try:
-            return Answer(pool, self._call(self._client.delete_node_pool, request).name)
+            return Answer(pool, self._api.delete(pool))
         except exceptions.NotFound:
             return Answer(pool)
-
-    def _label(self, pool: str, etag: str, wanted: dict[str, str]) -> Any:
-        request = container.UpdateNodePoolRequest(
-            name=self._path(pool), etag=etag, resource_labels=container.ResourceLabels(labels=wanted)
-        )
-        return self._call(self._client.update_node_pool, request)
-
-    def _get(self, pool: str) -> Any:
-        request = container.GetNodePoolRequest(name=self._path(pool))
-        try:
-            return self._call(self._client.get_node_pool, request)
-        except exceptions.NotFound:
-            return None
-
-    def _call(self, method: Callable[..., T], request: Any) -> T:
-        """Call without the library's retries: the work queue retries with its own pauses."""
-        try:
-            return method(request=request, retry=None, timeout=self._settings.cloud_timeout_seconds)
-        except exceptions.RetryError as error:
-            raise exceptions.DeadlineExceeded(str(error)) from error
 
     def _refused(self, error: exceptions.GoogleAPICallError) -> CloudFailure:
         """Classify a rejection. One caused by other operations blocks changes until those are done."""
@@ -277,9 +247,6 @@ class Gke:
             return f"{pausing.code}: {pausing.message}"
         return next(iter(sorted(self._refused_by)), "")
 
-    def _path(self, pool: str) -> str:
-        return f"{self._cluster}/nodePools/{pool}"
-
 
 def _job_of(action: CloudAction) -> str:
     """Return the uid of the job whose pool changes; empty for a shared pool."""
@@ -292,15 +259,6 @@ def _job_of(action: CloudAction) -> str:
             return action.job_uid
         case CreateShared():
             return ""
-
-
-def connect(endpoint: str) -> Any:
-    """Return a client with Application Default Credentials; an `http://…` endpoint, a test server, gets none."""
-    scheme, _, address = endpoint.rpartition("://")
-    if scheme == "http":
-        transport = transports.ClusterManagerGrpcTransport(channel=grpc.insecure_channel(address))
-        return container.ClusterManagerClient(transport=transport)
-    return container.ClusterManagerClient(client_options={"api_endpoint": address} if address else None)
 
 
 def _is_throttled(error: exceptions.GoogleAPICallError, failure: CloudFailure) -> bool:

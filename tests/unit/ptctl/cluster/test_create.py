@@ -11,15 +11,15 @@ from tests.builders.gke.model import ERROR, QUOTA, RUNNING, ZONE_EXHAUSTED, Clus
 from tests.builders.gke.server import LOCATION, PROJECT, GkeServer, Twist
 
 from ptapi.accelerators import resolve
-from ptctl.cluster.compute import Compute
+from ptctl.cluster.cloud.compute import Compute
+from ptctl.cluster.cloud.gke import Gke
 from ptctl.cluster.creation import Creation
-from ptctl.cluster.deletion import check_deletable, delete_cluster
-from ptctl.cluster.gke import Gke
-from ptctl.cluster.manifests import requests
-from ptctl.cluster.spec import ClusterSpec, TpuPools, capacity_options
+from ptctl.cluster.definition.requests import requests
+from ptctl.cluster.definition.spec import ClusterSpec, TpuPools, capacity_options
+from ptctl.cluster.teardown import check_deletable, delete_cluster
 from ptctl.errors import CliError
 from ptctl.ui.console import Console
-from ptoperator.capacity.gke.client import connect
+from ptoperator.capacity.gke.node_pool_api import connect
 
 ZONE = "us-east5-a"
 AGAIN = "ptctl cluster create tpus"

@@ -9,13 +9,13 @@ import pytest
 from tests.builders.gke.model import ClusterRecord, PoolRecord
 
 from ptapi.accelerators import resolve
-from ptctl.cluster.compute import open_compute
+from ptctl.cluster.cloud.compute import open_compute
+from ptctl.cluster.cloud.gke import open_gke
+from ptctl.cluster.cloud.site import Site
 from ptctl.cluster.doctor import google as checks
 from ptctl.cluster.doctor.finding import Google, Patient, Severity
 from ptctl.cluster.doctor.job import explanation
-from ptctl.cluster.gke import open_gke
 from ptctl.cluster.in_cluster.objects import GkeCluster
-from ptctl.cluster.site import Site
 from ptctl.jobs.view import view
 from ptkube.client import Kube
 

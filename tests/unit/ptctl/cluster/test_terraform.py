@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from ptapi.accelerators import resolve
-from ptctl.cluster.manifests import cpu_pool, pools
-from ptctl.cluster.spec import DRIVERS, ClusterSpec, MaintenanceWindow, TpuPools, capacity_options, maintenance_window
-from ptctl.cluster.terraform import module
+from ptctl.cluster.definition.requests import cpu_pool, pools
+from ptctl.cluster.definition.spec import (
+    DRIVERS,
+    ClusterSpec,
+    MaintenanceWindow,
+    TpuPools,
+    capacity_options,
+    maintenance_window,
+)
+from ptctl.cluster.definition.terraform import module
 
 Invoke = Callable[..., Any]
 PROVIDER: dict[str, str] = {

@@ -16,9 +16,9 @@ import yaml
 from google.cloud import container_v1 as container
 from tests.builders.gke.model import RUNNING, ClusterRecord, PoolRecord
 
-from ptctl.cluster.access import document, merge_into
+from ptctl.cluster.kubeconfig import document, merge_into
 from ptctl.commands.cluster.create import create
-from ptctl.ui import xpk_flags
+from ptctl.ui.command_line import xpk_flags
 from ptkube import kubeconfig
 
 Invoke = Callable[..., Any]

@@ -18,7 +18,7 @@ from tests.unit.ptctl.conftest import FakeKube
 from tests.unit.ptoperator.render.test_render import SETTINGS, job, pod_spec
 
 from ptapi.load import load_job
-from ptctl.importers.command_line import as_text, parse, unknown
+from ptctl.importers.command_lines.shell import as_text, parse, unknown
 from ptoperator.render import jobset, layout_of
 
 CASES = Path(__file__).parent / "cases"

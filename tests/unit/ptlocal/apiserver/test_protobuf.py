@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptlocal.apiserver.errors import StatusError
-from ptlocal.apiserver.http import protobuf
+from ptlocal.apiserver.http.encoding import protobuf
 
 
 def varint(number: int) -> bytes:

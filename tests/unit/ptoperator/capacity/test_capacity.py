@@ -171,7 +171,7 @@ def test_somebody_elses_pool_of_that_name_is_left_alone(site: Site) -> None:
 def test_the_cluster_does_one_thing_at_a_time_and_is_not_pestered(site: Site) -> None:
     site.model.is_serial = True
     calls: list[str] = []
-    site.gke._client._strike = lambda call, is_after: calls.append(call)
+    site.client._strike = lambda call, is_after: calls.append(call)
     site.provision(accelerator={"type": "v6e-16", "slices": 3})
     assert len(site.model.pools) == 3
     assert calls.count("create_node_pool") <= 2 * 6  # each tried, refused once per operation, then held back
@@ -361,12 +361,12 @@ def test_flex_start_waits_for_its_nodes_with_its_pods(site: Site) -> None:
 
 
 def test_gke_that_cannot_be_asked_is_said_and_waited_for(site: Site) -> None:
-    site.gke._client._strike = _always_unavailable
+    site.client._strike = _always_unavailable
     site.create()
     site.run(60)
     condition = next(each for each in site.status().conditions if each.type == "CapacityReady")
     assert "GKE cannot be queried: UNAVAILABLE" in condition.message
-    site.gke._client._strike = lambda call, is_after: None
+    site.client._strike = lambda call, is_after: None
     site.run_until(lambda: jobset(site))
 
 
@@ -381,7 +381,7 @@ def test_a_running_job_costs_no_calls_of_the_cloud(site: Site) -> None:
     site.start_pods()
     site.run(30)
     calls: list[str] = []
-    site.gke._client._strike = lambda call, is_after: calls.append(call)
+    site.client._strike = lambda call, is_after: calls.append(call)
     site.run(600)
     assert calls == []
 
@@ -393,7 +393,7 @@ def test_many_waiting_jobs_share_one_look(world: World) -> None:
         site.create(f"job-{number}")
     site.run(30)
     calls: list[str] = []
-    site.gke._client._strike = lambda call, is_after: calls.append(call)
+    site.client._strike = lambda call, is_after: calls.append(call)
     site.run(600)
     assert calls.count("list_node_pools") <= 2 * 130  # twice each call (before, after), at most one per five seconds
 

@@ -21,7 +21,7 @@ from tests.unit.ptoperator.controller.test_simulation import NAME, Crash, Life, 
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.capacity.gke.client import Gke
-from ptoperator.capacity.provisioning_state import ProvisioningRequestState
+from ptoperator.capacity.provisioning_request_state import ProvisioningRequestState
 from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.settings import Settings
 

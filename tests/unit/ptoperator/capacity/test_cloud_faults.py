@@ -26,7 +26,7 @@ class Storm:
     def __init__(self, site: Site, call: str, error: type[Exception], words: str, times: int, delay_s: int = 0) -> None:
         self.left, self.calls = times, list[float]()
         self._site, self._call, self._error, self._words, self._delay_s = site, call, error, words, delay_s
-        site.gke._client._strike = self
+        site.client._strike = self
 
     def __call__(self, call: str, is_after: bool) -> None:
         if call != self._call or is_after:
@@ -119,7 +119,7 @@ def test_calls_that_are_limited_without_a_word_are_made_ever_more_seldom(site: S
 
 def test_a_cluster_that_is_upgraded_is_contended_for_nothing_until_it_is_done(site: Site) -> None:
     calls = Counter[str]()
-    site.gke._client._strike = lambda call, is_after: calls.update([call])
+    site.client._strike = lambda call, is_after: calls.update([call])
     site.model.upgrade(1200.0)
     for name in ("one", "two", "three"):
         site.create(name, HERE)
@@ -143,7 +143,7 @@ def test_an_operation_that_gke_forgot_does_not_hold_the_job(site: Site) -> None:
 def test_a_status_that_the_client_does_not_know_is_waited_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.create(capacity=HERE)
     site.run(10)
-    listed = site.gke._client.list_node_pools
+    listed = site.client.list_node_pools
 
     def strange(**request: Any) -> Any:
         response = listed(**request)
@@ -151,7 +151,7 @@ def test_a_status_that_the_client_does_not_know_is_waited_out(site: Site, monkey
             pool.status, pool.conditions = 99, [type("Condition", (), {"code": 77, "canonical_code": 0, "message": ""})]
         return response
 
-    monkeypatch.setattr(site.gke._client, "list_node_pools", strange)
+    monkeypatch.setattr(site.client, "list_node_pools", strange)
     site.run(120)
     assert [pool.state for pool in site.gke.snapshot().pools] == [PoolState.UNKNOWN]
     assert jobset(site) is None
@@ -236,7 +236,7 @@ def test_two_jobs_of_one_shape_whose_answers_are_lost_get_a_pool_each(site: Site
         if call == "create_node_pool" and is_after:
             raise exceptions.ServiceUnavailable("Socket closed")
 
-    site.gke._client._strike = lose
+    site.client._strike = lose
     site.create("one", HERE)
     site.create("two", HERE)
     site.run_until(lambda: jobset(site, "one") and jobset(site, "two"))

@@ -41,7 +41,7 @@ def lock_out(site: Site) -> None:
     def refuse(call: str, is_after: bool) -> None:
         raise NO_RIGHT
 
-    site.gke._client._strike = refuse
+    site.client._strike = refuse
 
 
 def capacity(site: Site) -> tuple[str, str, str]:
@@ -93,7 +93,7 @@ def test_a_job_that_is_over_says_so_of_its_chips_too(site: Site) -> None:
 
 
 def test_chips_that_cannot_be_had_are_not_said_to_be_tried(site: Site) -> None:
-    site.gke._client._strike = lambda call, is_after: lock_create(call)
+    site.client._strike = lambda call, is_after: lock_create(call)
     site.create()
     site.run_until(lambda: site.status().phase == "Failed")
     status, reason, message = capacity(site)
@@ -122,7 +122,7 @@ def test_pools_that_stay_because_gke_cannot_be_asked_are_told(site: Site, end: s
     assert (status, reason) == ("False", "ReleaseRefused")
     assert message.startswith(f"node pool {pool.name} is being released, but GKE cannot be queried: PERMISSION_DENIED")
     assert not any("no chips" in each.message for each in site.status().conditions)
-    site.gke._client._strike = lambda call, is_after: None
+    site.client._strike = lambda call, is_after: None
     site.run(120)
     assert site.model.listed() == []
     if end == "suspended":
@@ -152,7 +152,7 @@ def test_a_pool_that_comes_to_be_after_its_job_was_deleted_is_swept(site: Site) 
         if call == "get_node_pool" and now < listed_from[0]:
             raise exceptions.NotFound("Not found")  # type: ignore[no-untyped-call]
 
-    client = site.gke._client
+    client = site.client
     client._strike, list_pools = lose, client.list_node_pools
 
     def late(**request: Any) -> Any:

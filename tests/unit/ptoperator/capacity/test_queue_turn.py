@@ -36,7 +36,7 @@ def reserve(site: Site, hosts: int, others: int = 0) -> None:
         used = sum(pool.nodes for pool in site.model.pools.values())
         return Reservation(name, zone, hosts, others + used)
 
-    gke = Gke(SETTINGS, site.gke._client, site.gke._seconds, look)
+    gke = Gke(SETTINGS, site.client, site.gke._seconds, look)
     site.operator.cloud = gke
 
 

@@ -8,8 +8,8 @@ from tests.builders.operator.world import NAMESPACE
 from ptkube.errors import ApiError, Forbidden, NotFound
 from ptkube.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.capacity.gke.client import Gke
-from ptoperator.render.overrides import SAFE_TO_EVICT
-from ptoperator.render.pod import pools_of
+from ptoperator.render.pods.overrides import SAFE_TO_EVICT
+from ptoperator.render.pods.pod import pools_of
 
 QUEUED = {"type": "queuedProvisioning", "zones": ["us-east5-a"]}
 SPOT = {"type": "spot", "zones": ["us-east5-a"]}

@@ -17,7 +17,7 @@ from ptkube.resources import ADMISSION_CHECKS, JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.kube import labels
 from ptoperator.kueue.admission_check import mark_active
-from ptoperator.render.pod import pools_of
+from ptoperator.render.pods.pod import pools_of
 
 SPOT = [{"type": "spot", "zones": ["us-east5-b"]}]
 

@@ -10,7 +10,7 @@ from tests.unit.ptoperator.render.test_render import env_of, job, made_for, pod_
 
 from ptapi.errors import SpecError
 from ptkube.resources import Manifest
-from ptoperator.render.command import NUMBERED
+from ptoperator.render.pods.command import NUMBERED
 
 COMMAND = ["python", "-m", "mine"]
 GS = {"uri": "gs://bucket/runs"}

@@ -13,10 +13,10 @@ from tests.builders.xpk import TUTORIAL_ENV, pathways_jobset, tutorial_words
 from tests.unit.ptoperator.render.test_render import CASES, SETTINGS, env_of, job, pod_spec
 
 from ptapi.errors import SpecError
-from ptapi.validation.rules.maxtext import RENDERED
+from ptapi.validation.rules.pods.maxtext import RENDERED
 from ptkube.resources import Manifest
 from ptoperator.render import jobset, layout_of
-from ptoperator.render.maxtext_command import RL_MODULE, SFT_MODULE
+from ptoperator.render.pods.maxtext_command import RL_MODULE, SFT_MODULE
 
 TUTORIAL, IRONWOOD, SFT = "maxtext-rl-v5p-128", "maxtext-rl-tpu7x-128", "maxtext-sft-v6e-256"
 RL_DEFAULTS = {

@@ -13,7 +13,7 @@ from ptapi.load import parse_job
 from ptapi.spec import CapacityOption
 from ptapi.text import kubectl_yaml
 from ptkube.resources import Manifest
-from ptoperator.capacity.pathways_head_pool import head_pool
+from ptoperator.capacity.node_pools.pathways_head_pool import head_pool
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.node_pool import node_pool, shape
 from ptoperator.settings import Settings

@@ -10,7 +10,7 @@ from tests.unit.ptoperator.render.test_render import on
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.render import jobset, layout_of, preflight_job
-from ptoperator.render.overrides import SAFE_TO_EVICT
+from ptoperator.render.pods.overrides import SAFE_TO_EVICT
 from ptoperator.render.tensorboard import tensorboard_deployment
 from ptoperator.settings import Settings, SettingsError
 

@@ -3,9 +3,9 @@
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import Duration, cluster_options, complete_names, pattern_filters, selector
-from ptctl.ui.xpk_flags import DELETE
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import Duration, cluster_options, complete_names, pattern_filters, selector
+from ptctl.ui.command_line.xpk_flags import DELETE
 
 _EXAMPLES = """
 ptctl workload delete llama-gsm8k

@@ -3,9 +3,9 @@
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.command import Verb
-from ptctl.ui.options import cluster_options, complete_names
-from ptctl.ui.xpk_flags import NAMED
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import cluster_options, complete_names
+from ptctl.ui.command_line.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload resume llama-gsm8k

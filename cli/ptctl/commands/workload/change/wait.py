@@ -3,10 +3,10 @@
 import click
 
 from ptctl.ui.app import App, Target, pass_app
-from ptctl.ui.choices import GOAL_PHASES
-from ptctl.ui.command import Verb
-from ptctl.ui.options import Duration, cluster_options, complete_names
-from ptctl.ui.xpk_flags import NAMED
+from ptctl.ui.command_line.choices import GOAL_PHASES
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import Duration, cluster_options, complete_names
+from ptctl.ui.command_line.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload wait llama-gsm8k --timeout 2h && echo trained

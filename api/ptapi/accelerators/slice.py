@@ -1,0 +1,119 @@
+"""One accelerator type, resolved: how many chips and VMs a slice has, its machines, its speed."""
+
+from dataclasses import dataclass
+
+from ptapi.accelerators.table import chip_count, name_of, table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """One accelerator type, resolved. Counts are per slice; `total_…` are over all slices of the job.
+
+    The defaults describe devices of a host, which are not sold by the slice.
+    """
+
+    name: str
+    generation: str
+    slices: int
+    topology: str = ""
+    chips: int
+    tensorcores: int
+    vms: int
+    chips_per_vm: int
+    machine_type: str = ""
+    host_vcpus: int | None = None
+    host_memory_gb: int | None = None
+    gke_accelerator: str = ""
+    pathways_instance_type: str | None = None
+    multi_host: bool = False
+    requires_workload_policy: bool = False
+    parallel_containers: int = 1
+    jax_devices_per_chip: int = 1
+    hbm_gib: int | None = None
+    hbm_gbytes_per_s: float | None = None
+    peak_bf16_tflops: float | None = None
+    ici_gbytes_per_s: float | None = None
+    dcn_gbits_per_s: float | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        """Return True if these are virtual devices of a host instead of TPU chips."""
+        return self.generation == "cpu"
+
+    @property
+    def devices(self) -> int:
+        """Return the number of JAX devices of one slice."""
+        return self.chips * self.jax_devices_per_chip
+
+    @property
+    def total_chips(self) -> int:
+        """Return the number of chips of the job."""
+        return self.chips * self.slices
+
+    @property
+    def total_vms(self) -> int:
+        """Return the number of VMs of the job: one pod each, if a VM runs one."""
+        return self.vms * self.slices
+
+    @property
+    def total_devices(self) -> int:
+        """Return the number of JAX devices of the job."""
+        return self.devices * self.slices
+
+    def describe(self) -> str:
+        """Return the name with its chips, for messages: `v5p-128 (64 chips)`, `2 x v6e-16 (32 chips)`."""
+        count = f"{self.name} ({chips_in_words(self.generation, self.total_chips)})"
+        return count if self.slices == 1 else f"{self.slices} x {count}"
+
+
+def chips_in_words(generation: str, chips: int) -> str:
+    """Return `64 chips`, `1 virtual device`."""
+    unit = "virtual device" if generation == "cpu" else "chip"
+    return f"{chips} {unit}{'' if chips == 1 else 's'}"
+
+
+def tpu_slice(generation: str, topology: str, slices: int) -> Slice:
+    """Return the slice of a generation with this shape."""
+    facts = table()[generation]
+    chips = chip_count(topology)
+    # The machine with exactly the slice's chips, else the one that large slices consist of: `1x1` on a
+    # four-chip machine would request four chips of a one-chip slice.
+    machine = next((m for m in facts["machines"] if m["chips"] == chips), facts["machines"][-1])
+    vms = chips // machine["chips"]
+    return Slice(
+        name=name_of(generation, topology),
+        generation=generation,
+        slices=slices,
+        topology=topology,
+        chips=chips,
+        tensorcores=chips * facts["coresPerChip"],
+        vms=vms,
+        chips_per_vm=machine["chips"],
+        machine_type=machine["type"],
+        host_vcpus=machine["vcpus"],
+        host_memory_gb=machine["memoryGb"],
+        gke_accelerator=facts["gkeAccelerator"],
+        pathways_instance_type=f"{machine['pathways']}:{topology}" if machine["pathways"] else None,
+        multi_host=vms > 1,
+        requires_workload_policy=facts["workloadPolicy"] and vms > 1,
+        parallel_containers=min(facts["containersPerVm"], machine["chips"]),
+        jax_devices_per_chip=facts["jaxDevicesPerChip"],
+        hbm_gib=facts["hbmGib"],
+        hbm_gbytes_per_s=facts["hbmGbytesPerSecond"],
+        peak_bf16_tflops=facts["peakBf16Tflops"],
+        ici_gbytes_per_s=facts["iciGbytesPerSecond"],
+        dcn_gbits_per_s=facts["dcnGbitsPerSecond"],
+    )
+
+
+def host_devices(type: str, devices: int, slices: int) -> Slice:
+    """Return the virtual devices of a host, `cpu-N`, as a slice."""
+    return Slice(
+        name=type,
+        generation="cpu",
+        slices=slices,
+        chips=devices,
+        tensorcores=0,
+        vms=1,
+        chips_per_vm=devices,
+    )

@@ -1,0 +1,23 @@
+"""The chips of a job."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ptapi.spec.base import SpecModel
+
+XlaFlag = Annotated[str, Field(max_length=256, pattern=r"^--xla_[a-z0-9_]+=[^\s]+$")]
+
+
+class Accelerator(SpecModel):
+    """The chips of the job."""
+
+    type: Annotated[str, Field(min_length=3, max_length=32, pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    """`v5p-128` (TensorCores: 64 chips), `v6e-16` (chips), `tpu7x-128`, … or `cpu-8` (8 virtual devices)."""
+    slices: Annotated[int, Field(ge=1, le=512)] = 1
+    """Slices of that type, joined over the data-centre network."""
+    topology: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+x[0-9]+(x[0-9]+)?$")] | None = None
+    """Shape of a slice, if several shapes have this many chips. Unset: the usual one."""
+    xla_flags: Annotated[list[XlaFlag], Field(max_length=64)] = []
+    """Flags of the TPU compiler, `--xla_name=value`, which override those that posttrain sets for this generation
+    (docs/reference/accelerators.md) and add others; for trainers, Pathways' proxy and preflight alike."""

@@ -1,0 +1,1 @@
+"""Rules for the chips: which, how they are obtained, and one controller for all of them."""

@@ -1,0 +1,47 @@
+"""Rules for the accelerator and the mesh on it; Python says more of both (`ptapi.validation.accelerator_rules`)."""
+
+from ptapi.accelerators.table import single_host_types
+from ptapi.validation import accelerator_cel as cel
+from ptapi.validation.predicate import Predicate, empty, equals, one_of, starts_with
+from ptapi.validation.rule import SPEC, Rule, Scope
+from ptapi.validation.rules.chips.pathways import enabled
+
+
+def checked_by_table(_: object) -> bool:
+    """Return True: `ptapi.validation.accelerator_rules` checks it, with the accelerators table at hand."""
+    return True
+
+
+def _chip_rule(scope: str, field: str, accepted: str, rule: str, message: str = "") -> Rule:
+    return Rule(scope, field, accepted, Predicate(rule, checked_by_table), cel_message=message)
+
+
+_HAS_EACH_FLAG_ONCE = Predicate(
+    "!has(self.xlaFlags) || self.xlaFlags.all(a, self.xlaFlags.exists_one(b, b.split('=')[0] == a.split('=')[0]))",
+    lambda accelerator: len({flag.partition("=")[0] for flag in accelerator.xla_flags}) == len(accelerator.xla_flags),
+)
+
+RULES: tuple[Rule, ...] = (
+    Scope("spec.accelerator").rule(
+        "xlaFlags",
+        "none with a cpu accelerator, which no TPU compiler compiles for",
+        ~starts_with("type", "cpu-") | empty("xlaFlags"),
+    ),
+    Scope("spec.accelerator").rule("xlaFlags", "each flag once", _HAS_EACH_FLAG_ONCE),
+    # cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice: "Multislice availability in GKE".
+    SPEC.rule(
+        "accelerator.slices",
+        "1, because Google's Multislice joins slices of several hosts only, and this type is one host",
+        equals("accelerator.slices", 1)
+        | ~one_of("accelerator.type", *single_host_types())
+        | enabled("pathways.enabled"),
+        "take one larger slice instead",
+    ),
+    _chip_rule("spec.accelerator", "type", cel.UNKNOWN, cel.name_rule(), cel.nearest_message()),
+    _chip_rule("spec.accelerator", "topology", cel.TOPOLOGY, cel.topology_rule()),
+    _chip_rule("spec", "training.parallelism", cel.MESH, cel.mesh_rule(), cel.mesh_message()),
+    *(
+        _chip_rule("spec", f"training.{name}", cel.BATCH, cel.batch_rule(name), cel.batch_message(name))
+        for name in ("batchSize", "microBatchSize")
+    ),
+)

@@ -1,0 +1,35 @@
+"""Rules for the program of the pods, its image, and the queue that they wait in."""
+
+from ptapi.validation.predicate import compare, count_set, equals, has, unset
+from ptapi.validation.rule import SPEC, Rule
+from ptapi.validation.rules.chips.capacity import IS_EXISTING
+
+POOLS_PER_CHECK = 8
+"""Node pools that a job's pods can be bound to through Kueue: a toleration each, of which a check has eight."""
+_IS_NATIVE = unset("runtime") | ~(has("runtime.container") | has("runtime.maxtext"))
+
+RULES: tuple[Rule, ...] = (
+    SPEC.rule(
+        "runtime",
+        "at most one of native, maxtext, container",
+        unset("runtime") | count_set(("runtime.native", "runtime.maxtext", "runtime.container"), "<=", 1),
+    ),
+    SPEC.rule(
+        "preflight",
+        "Skip or unset, because posttrain's own trainer is what is compiled",
+        unset("preflight") | equals("preflight", "Skip") | _IS_NATIVE,
+    ),
+    SPEC.rule(
+        "image",
+        "an image with the program that the runtime names, because the operator's own has posttrain's trainer",
+        has("image") | _IS_NATIVE,
+        "image: registry/name@sha256:…",
+    ),
+    SPEC.unset_unless("queuePriorityClassName", has("queue"), "or together with queue, in which it orders"),
+    SPEC.rule(
+        "accelerator.slices",
+        f"at most {POOLS_PER_CHECK} with queue and capacity that makes node pools: an admission check of Kueue can "
+        "name no more",
+        unset("queue") | IS_EXISTING | compare("accelerator.slices", "<=", POOLS_PER_CHECK),
+    ),
+)

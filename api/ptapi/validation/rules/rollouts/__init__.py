@@ -1,0 +1,1 @@
+"""Rules for rollouts: sampling, environments and rewards."""

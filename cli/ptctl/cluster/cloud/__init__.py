@@ -1,0 +1,1 @@
+"""Google's APIs: where they are, who asks, what they answer and what they refuse."""

@@ -1,0 +1,105 @@
+"""Delete a cluster that ptctl made, and nothing that somebody else did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError
+from ptctl.cluster.cloud.gke import ClusterView, Gke
+from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.definition.requests import MAKER
+from ptctl.cluster.kubeconfig import kube_of
+from ptctl.errors import CliError, InputError
+from ptctl.ui.console import Console
+from ptkube.errors import ApiError, NotFound
+from ptkube.resources import POSTTRAINJOBS
+from ptoperator.kube import labels
+
+_OVER = ("Succeeded", "Failed")
+_MAX_SILENT_POLLS = 30
+
+
+def check_deletable(cluster: ClusterView) -> None:
+    """Raise CliError for a cluster, or one with node pools, that ptctl did not make."""
+    if not cluster.is_ours:
+        raise CliError(
+            f"cluster {cluster.name} in {cluster.location} was not made by ptctl",
+            f"whoever made it deletes it; or: gcloud container clusters delete {cluster.name} "
+            f"--location {cluster.location}",
+        )
+    makers = (MAKER, labels.MANAGER)
+    others = [pool.name for pool in cluster.pools if pool.maker not in makers and not pool.is_autoprovisioned]
+    if others:
+        raise CliError(
+            f"cluster {cluster.name} has node pools that ptctl did not make: {', '.join(others)}",
+            "delete those first, if nobody needs them: gcloud container node-pools delete POOL",
+        )
+
+
+def running_jobs(site: Site, cluster: ClusterView) -> list[str]:
+    """Return the jobs that are not over. Raises CliError where the cluster cannot be asked."""
+    if cluster.state not in ("RUNNING", "RECONCILING", "DEGRADED"):
+        return []
+    try:
+        jobs = kube_of(site, cluster).list(POSTTRAINJOBS).items
+    except NotFound:
+        return []  # posttrain is not installed there
+    except ApiError as error:
+        raise CliError(
+            f"cluster {cluster.name} cannot be asked for running jobs: {error.message}",
+            "--force deletes it without asking",
+        ) from error
+    return [
+        f"{job['metadata']['namespace']}/{job['metadata']['name']}"
+        for job in jobs
+        if (job.get("status") or {}).get("phase") not in _OVER
+    ]
+
+
+def check_idle(cluster: ClusterView, jobs: list[str]) -> None:
+    """Raise CliError if jobs are not over."""
+    if jobs:
+        shown = ", ".join(jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
+        raise CliError(
+            f"cluster {cluster.name} has {len(jobs)} job{'s' if len(jobs) > 1 else ''} not over: {shown}",
+            "`ptctl workload delete`, or --force to delete the cluster with them; run directories in buckets stay",
+        )
+
+
+def confirm(console: Console, cluster: ClusterView, answer: Callable[[], str]) -> None:
+    """Ask for the cluster's name. Raises InputError for another answer, or where nobody can be asked."""
+    console.say(
+        f"This deletes cluster {cluster.name} in {cluster.location} with {len(cluster.pools)} node pools, "
+        f"{cluster.nodes} nodes and everything in it. Buckets stay.\nType its name to go on:"
+    )
+    try:
+        typed = answer().strip()
+    except EOFError:
+        typed = ""
+    if typed != cluster.name:
+        raise InputError(f"the name typed is {typed!r}, not {cluster.name!r}; nothing is deleted", "--yes asks nothing")
+
+
+def delete_cluster(
+    gke: Gke, path: str, cluster: ClusterView, poll_s: float, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Delete the cluster and return when it is gone. Every answer may be lost: each try begins with a look."""
+    silent = 0
+    while silent <= _MAX_SILENT_POLLS:
+        try:
+            now = gke.get(path)
+            if now is None:
+                return
+            check_deletable(now)
+            if now.state != "STOPPING":
+                gke.delete_cluster(path)
+            silent = 0
+        except MissingInCloudError:
+            return
+        except CloudError as error:
+            if not error.is_transient:
+                raise
+            silent += 1
+        sleep(poll_s)
+    raise CliError(f"cluster {cluster.name}: GKE does not answer", "run the same command again; the deletion goes on")

@@ -1,0 +1,91 @@
+"""`ptctl import`: turn other tools' command lines and documents into jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command_line.command import Verb
+from ptctl.ui.command_line.options import assignments, cluster_options
+
+if TYPE_CHECKING:
+    from ptctl.importers.draft import Draft
+
+_EXAMPLES = """
+# a script of XPK's commands, with a value for a variable that it takes from your shell
+ptctl import run_rl.sh --var PROJECT=my-project > job.yaml
+
+# one command line
+echo 'xpk workload create --workload w --tpu-type v6e-16 …' | ptctl import -
+
+# a command of MaxText, with what it does not say
+ptctl import --command 'python3 -m maxtext.trainers.post_train.rl.train_rl model_name=llama3.1-8b …' \\
+    --set metadata.name=llama-rl --set accelerator.type=v6e-16 --set image=gcr.io/my-project/maxtext
+
+# from the cluster
+kubectl get jobset my-run -o yaml | ptctl import -
+
+# create the jobs instead of printing them
+ptctl import run_rl.sh --apply
+"""
+
+
+@click.command("import", cls=Verb, examples=_EXAMPLES)
+@click.argument("filename", metavar="FILE|-", required=False)
+@click.option("--command", metavar="COMMAND", help="A command line instead of a file: xpk …, or a trainer's.")
+@click.option("--var", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the script; repeatable.")
+@assignments
+@click.option("--apply", "is_applied", is_flag=True, help="Create the jobs instead of printing them.")
+@cluster_options
+@pass_app
+def import_job(
+    app: App,
+    /,
+    target: Target,
+    filename: str | None,
+    command: str | None,
+    variables: tuple[str, ...],
+    assignments: tuple[str, ...],
+    is_applied: bool,
+) -> None:
+    """Turn XPK's and gcluster's command lines into jobs.
+
+    Reads shell scripts of `xpk workload create` and `gcluster job submit` (nothing is run), YAML of PathwaysJobs,
+    JobSets and TrainJobs, and commands of MaxText. Prints a job for each, with a comment for every word that has no
+    counterpart. Exit code 2 if something is left to fill in.
+    """
+    from ptctl.importers.draft_checks import finished, refuse_missing, secret_commands
+    from ptctl.importers.draft_text import document
+
+    drafts = [finished(draft, assignments) for draft in _drafts(filename, command, variables, assignments)]
+    for line in secret_commands(drafts):
+        app.console.say(line)
+    if not is_applied:
+        app.console.data("\n---\n".join(document(draft) for draft in drafts))
+    refuse_missing(drafts)
+    if is_applied:
+        _create(app, target, drafts)
+
+
+def _drafts(
+    filename: str | None, command: str | None, variables: tuple[str, ...], assignments: tuple[str, ...]
+) -> list[Draft]:
+    from ptctl.importers.source import draft_of_program, drafts, is_script
+    from ptctl.jobs.build.file import read_text
+    from ptctl.jobs.build.from_flags import variable
+
+    if (filename is None) == (command is None):
+        raise click.UsageError("accepted: one FILE (- is standard input), or --command", click.get_current_context())
+    values = {pair["name"]: pair["value"] for pair in map(variable, variables)}
+    if command is not None and not is_script(command):
+        return [draft_of_program(command, assignments)]
+    return drafts(read_text(filename) if filename else command or "", filename or "--command", values)
+
+
+def _create(app: App, target: Target, drafts: list[Draft]) -> None:
+    from ptctl.jobs.submission import submit
+
+    for draft in drafts:
+        submit(app, target, draft.filled(examples=False), None, "none", "--workload")

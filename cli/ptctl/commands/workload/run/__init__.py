@@ -1,0 +1,1 @@
+"""Verbs on the run itself: its output, its files, its processes."""

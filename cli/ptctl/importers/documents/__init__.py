@@ -1,0 +1,1 @@
+"""YAML of other kinds, as jobs: JobSets, PathwaysJobs, TrainJobs; `object_reader` takes the objects apart."""

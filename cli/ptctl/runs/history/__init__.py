@@ -1,0 +1,1 @@
+"""What happened to a job: Kubernetes' events, and its life as a timeline."""

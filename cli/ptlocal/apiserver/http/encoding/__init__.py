@@ -1,0 +1,1 @@
+"""Bodies of requests as objects: JSON, YAML, and Kubernetes' protobuf."""

@@ -1,0 +1,1 @@
+"""Node pools: of a slice, of Pathways' heads, given back, and orphaned. Pure."""

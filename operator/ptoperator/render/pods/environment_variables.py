@@ -1,0 +1,173 @@
+"""The environment of a trainer container: its process number, where to report, where to cache.
+
+JAX reads its own JAX_* variables. If a process's number is one of Kubernetes' indices it is given as JAX_PROCESS_ID; if
+it must be computed (several slices of several hosts, several containers per host), the trainer does so from the
+POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_host.
+"""
+
+from collections.abc import Iterable
+
+from ptapi.accelerators import compiler_flags
+from ptapi.run_directory import PROGRESS_LOG_ENV, TERMINATION_LOG_ENV
+from ptapi.spec import EnvVar
+from ptkube.resources import Manifest
+from ptoperator.kube import names
+from ptoperator.kube.labels import COMPLETION_INDEX, JOB_INDEX
+from ptoperator.render.layout import Layout
+from ptoperator.render.pods.command import foreign_env
+
+TERMINATION_LOG = "/dev/termination-log"
+SLICE_INDEX = "POSTTRAIN_SLICE_INDEX"
+HOST_INDEX = "POSTTRAIN_HOST_INDEX"
+HOSTS_PER_SLICE = "POSTTRAIN_HOSTS_PER_SLICE"
+PROCESSES_PER_HOST = "POSTTRAIN_PROCESSES_PER_HOST"
+PROCESS_IN_HOST = "POSTTRAIN_PROCESS_IN_HOST"
+
+_COMPILE_CACHE = ".compile-cache"
+
+
+def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
+    """Return the trainer's environment. Variables of the job win."""
+    ours = [
+        *_everywhere(),
+        value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
+        *_devices(layout),
+        *_compiler_flags(layout),
+        *([value(PROGRESS_LOG_ENV, "true")] if layout.is_progress_in_log else []),
+        *_indices(layout, process_in_host),
+        *_distributed(layout),
+        *_multislice(layout),
+        *_token(layout),
+        *_foreign(layout),
+    ]
+    return _with_users(layout, ours)
+
+
+def preflight_env(layout: Layout) -> list[Manifest]:
+    """Return preflight's environment: no chips, no peers, no program cache (its programs could not be read here)."""
+    return _with_users(layout, [*_everywhere(), *_token(layout)])
+
+
+def controller_env(layout: Layout) -> list[Manifest]:
+    """Return the environment of a Pathways run's one trainer: no cache (the proxy keeps programs), no peers."""
+    ours = [
+        *_everywhere(),
+        value("JAX_PLATFORMS", "proxy"),
+        value("JAX_BACKEND_TARGET", f"grpc://localhost:{names.PATHWAYS_PROXY_PORT}"),
+        value("IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS", "true"),
+        value("XCLOUD_ENVIRONMENT", "GCP"),
+        # Checkpoints go from the workers to the bucket, not through the head.
+        value("ENABLE_PATHWAYS_PERSISTENCE", "1"),
+        *_token(layout),
+        *_foreign(layout),
+    ]
+    return _with_users(layout, ours)
+
+
+def _with_users(layout: Layout, ours: list[Manifest]) -> list[Manifest]:
+    """Add the job's variables. They win; flags of the compiler are joined, of which the last of a name counts."""
+    chosen = {variable.name: _user(variable) for variable in layout.job.spec.env}
+    for flags in ours:
+        name = flags["name"]
+        if name in ("XLA_FLAGS", compiler_flags.LIBTPU_INIT_ARGS) and chosen.get(name, {}).get("value"):
+            chosen[name] = value(name, f"{flags['value']} {chosen[name]['value']}")
+    kept = [variable for variable in ours if variable["name"] not in chosen]
+    return kept + list(chosen.values())
+
+
+def _everywhere() -> list[Manifest]:
+    """Return the variables of every program of ours."""
+    return [value(TERMINATION_LOG_ENV, TERMINATION_LOG), value("PYTHONUNBUFFERED", "1")]
+
+
+def _devices(layout: Layout) -> list[Manifest]:
+    if not layout.accelerator.is_cpu:
+        return [value("JAX_PLATFORMS", "tpu,cpu")]
+    flag = f"--xla_force_host_platform_device_count={layout.accelerator.devices}"
+    return [value("JAX_PLATFORMS", "cpu"), value("XLA_FLAGS", flag)]
+
+
+def _compiler_flags(layout: Layout) -> list[Manifest]:
+    flags = compiler_flags.init_args(compiler_flags.of_job(layout.job.spec))
+    return [value(compiler_flags.LIBTPU_INIT_ARGS, flags)] if flags else []
+
+
+def _indices(layout: Layout, process_in_host: int) -> list[Manifest]:
+    indices = [
+        from_label(SLICE_INDEX, JOB_INDEX),
+        from_annotation(HOST_INDEX, COMPLETION_INDEX),
+        value(HOSTS_PER_SLICE, str(layout.hosts)),
+    ]
+    if layout.processes_per_host > 1:
+        indices.append(value(PROCESSES_PER_HOST, str(layout.processes_per_host)))
+        indices.append(value(PROCESS_IN_HOST, str(process_in_host)))
+    return indices
+
+
+def _distributed(layout: Layout) -> list[Manifest]:
+    if layout.processes == 1:
+        return []
+    coordinator = f"{names.first_host(layout.jobset)}:{names.COORDINATOR_PORT}"
+    shared = [value("JAX_COORDINATOR_ADDRESS", coordinator), value("JAX_NUM_PROCESSES", str(layout.processes))]
+    if layout.computes_process_id:
+        return shared
+    if layout.slices > 1:
+        return [*shared, from_label("JAX_PROCESS_ID", JOB_INDEX)]
+    return [*shared, from_annotation("JAX_PROCESS_ID", COMPLETION_INDEX)]
+
+
+def _multislice(layout: Layout) -> list[Manifest]:
+    """Return what libtpu needs to join slices over the data-centre network; within a slice GKE injects it."""
+    if layout.accelerator.is_cpu or layout.slices == 1:
+        return []
+    return [
+        value("MEGASCALE_NUM_SLICES", str(layout.slices)),
+        from_label("MEGASCALE_SLICE_ID", JOB_INDEX),
+        value("MEGASCALE_COORDINATOR_ADDRESS", names.first_host(layout.jobset)),
+    ]
+
+
+def _token(layout: Layout) -> list[Manifest]:
+    secret = layout.job.spec.model.token_secret_ref
+    return [_secret("HF_TOKEN", secret.name, secret.key)] if secret else []
+
+
+def _foreign(layout: Layout) -> list[Manifest]:
+    return [value(name, text) for name, text in foreign_env(layout).items()]
+
+
+def _cache_dir(layout: Layout) -> str:
+    """Return a directory beside the runs, so that a restart, or a job of the same shape, compiles nothing again."""
+    uri = layout.job.spec.output.uri.rstrip("/")
+    return f"{uri.removeprefix('file://')}/{_COMPILE_CACHE}"
+
+
+def stated_env(variables: Iterable[EnvVar]) -> list[Manifest]:
+    """Return a job's own variables, as a container has them."""
+    return [_user(variable) for variable in variables]
+
+
+def _user(variable: EnvVar) -> Manifest:
+    if variable.value_from is None:
+        return value(variable.name, variable.value or "")
+    secret = variable.value_from.secret_key_ref
+    return _secret(variable.name, secret.name, secret.key)
+
+
+def value(name: str, text: str) -> Manifest:
+    """Return a variable with a literal value."""
+    return {"name": name, "value": text}
+
+
+def from_label(name: str, key: str) -> Manifest:
+    """Return a variable with the value of one of the pod's labels."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}}
+
+
+def from_annotation(name: str, key: str) -> Manifest:
+    """Return a variable with the value of one of the pod's annotations."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
+
+
+def _secret(name: str, secret: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
