@@ -25,6 +25,7 @@ from ptapi.errors import SpecError
 from pttrainer.errors import ConfigError
 from pttrainer.models.families.presets import PRESETS, preset
 from pttrainer.models.families.published_shapes import RAW
+from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.shapes import tpu_topology
@@ -70,7 +71,7 @@ def _draw(dice: random.Random) -> Case | None:
     if axis == "expert" and preset(model).experts is None:
         axis = None
     options = _options(algorithm, model, dice)
-    needed = each * preset(model).parameters
+    needed = each * parameters.count(preset(model))
     fitting = [
         name
         for name in changes.usual(generation)

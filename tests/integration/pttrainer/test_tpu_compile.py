@@ -22,7 +22,7 @@ from pttrainer.batch import Batch
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.config import Experts
 from pttrainer.models.lora.adapters import Adapters, matrices
-from pttrainer.models.structure import Remat
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.train_step.program import Program

@@ -1,4 +1,4 @@
-"""The trainer without the folder `models/cpu_kernels`: JAX computes what its machine code computes for a CPU."""
+"""The trainer without the folder `cpu_kernels`: JAX computes what its machine code computes for a CPU."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from tests.builders.trainer import quick, runs
 import pttrainer
 
 RUN_ALL = (
-    "import sys; from pttrainer.__main__ import main; from pttrainer.models import decode_backend\n"
+    "import sys; from pttrainer.__main__ import main; from pttrainer.models.decoding import decode_backend\n"
     "assert decode_backend.host_kernels() is None\n"
     "sys.exit(max(main(['run', job]) for job in sys.argv[1:]))"
 )

@@ -110,8 +110,9 @@ def test_quick_leaves_out_the_trainer_and_the_simulations_and_nothing_else() -> 
 
 BIGGER_ROOMS = (
     *(f"operator/ptoperator/{room}" for room in ("plan", "status", "observe", "capacity")),
-    *(f"trainer/pttrainer/{room}" for room in ("training", "algorithms", "rollout", "models", "data")),
-    *(f"trainer/pttrainer/{room}" for room in ("preflight", "losses", "train_step")),
+    *(f"trainer/pttrainer/{room}" for room in ("training", "algorithms", "rollout", "data", "losses")),
+    *(f"trainer/pttrainer/{room}" for room in ("preflight", "train_step", "models")),
+    *(f"trainer/pttrainer/models/{room}" for room in ("families", "attention")),
     "cli/ptlocal/apiserver",
     "cli/ptctl/cluster",
 )

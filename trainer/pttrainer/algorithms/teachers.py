@@ -20,6 +20,7 @@ from pttrainer.losses.divergence import OfflineTeacher, Teacher
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import auxiliary_structure, open_source
+from pttrainer.models.shapes import parameters
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group
@@ -61,7 +62,7 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Teacher, Params]:
     # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
     params = load_params(source, model, shardings, seed=context.spec.training.seed + 1)
     context.note(
-        f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
+        f"teacher: {spec.teacher.uri}, {parameters.count(source.config):,} weights, {time.monotonic() - started:.1f} s"
     )
     return teacher, params
 

@@ -18,7 +18,7 @@ The next token's position is the prompt's length plus the number of tokens sampl
 pass position -1 (its slot stays empty). `kv_cache.grow` moves to the next bucket. `paged_kv_cache` has the same four
 functions for TPUs, where `paged_kernel` supports it (`rollout.native.cache_layout`).
 
-What needs no jax (configs, `structure`, `parameters`) imports none: preflight's formula must answer within a second.
+What needs no jax (`config`, `shapes`) imports none: preflight's formula must answer within a second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.families import from_hf, to_hf
 from pttrainer.models.families.presets import PRESETS, preset
-from pttrainer.models.structure import ModelStructure, Params
+from pttrainer.models.shapes.structure import ModelStructure, Params
 
 if TYPE_CHECKING:
     from pttrainer.models.model import Model

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ptapi.spec import PostTrainJob
 from pttrainer.models import ModelConfig
+from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.memory.resident import Buffer
@@ -48,7 +49,7 @@ def judge(
     return Verdict(
         job=job.metadata.name,
         model=job.spec.model.uri,
-        parameters=of.config.parameters,
+        parameters=parameters.count(of.config),
         trained_parameters=sum(one.size for one in of.structure.trained_weights.values()),
         accelerator=of.slice.describe(),
         chips=of.slice.total_chips,

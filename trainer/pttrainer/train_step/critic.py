@@ -24,7 +24,7 @@ from jax import Array
 
 from pttrainer.batch import Batch
 from pttrainer.models import Model, Params
-from pttrainer.models.parameters import value_head
+from pttrainer.models.shapes.parameters import value_head
 
 HEAD = "head"
 """Key of a model's own output head, which a critic does not use."""

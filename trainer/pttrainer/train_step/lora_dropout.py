@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.batch import Batch
-from pttrainer.models.layers import Drop
+from pttrainer.models.layers.linear import Drop
 
 
 class Dropout(NamedTuple):

@@ -11,6 +11,7 @@ from pttrainer.checkpoint.fork import ForkSource
 from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_loader import LoadedModel, load_model
 from pttrainer.models.lora.adapters import check_peft
+from pttrainer.models.shapes import parameters
 from pttrainer.rollout.disaggregated import device_meshes, placement
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.runtime.distributed import logical_axes, processes, sharding
@@ -116,7 +117,7 @@ def lineage(loaded: PlacedModel, frozen_mask: Any, origin: ForkSource | None) ->
     return {
         "modelCommit": parts.commit,
         **({} if adapters is None else {"adaptersFrom": {"uri": adapters.uri, "commit": adapters.commit}}),
-        "parameters": parts.model.config.parameters,
+        "parameters": parameters.count(parts.model.config),
         "trainedParameters": freeze.trainable_count(parts.model.trained(parts.model.abstract()), frozen_mask),
         "devices": {
             "count": jax.device_count(),

@@ -18,7 +18,8 @@ import numpy as np
 from ptapi import accelerators, run_directory
 from ptapi.spec import Accelerator
 from pttrainer.batch import Batch
-from pttrainer.models import Model, flops
+from pttrainer.models import Model
+from pttrainer.models.shapes import flops
 
 RECENT = 100
 """Recent steps that the percentiles cover."""

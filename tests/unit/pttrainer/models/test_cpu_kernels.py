@@ -12,11 +12,19 @@ import numpy as np
 import pytest
 
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
-from pttrainer.models import Model, Params, decode_backend, preset
+from pttrainer.models import Model, Params, preset
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.cpu_kernels import blocked_matmul, cached_attention, jit, softmax
-from pttrainer.models.cpu_kernels.blocked_matmul import product, to_column_blocks
-from pttrainer.models.cpu_kernels.register_tile import AVX2, AVX512, NEON, TERMS_PER_CHAIN, RegisterTile, tile_for
+from pttrainer.models.decoding import decode_backend
+from pttrainer.models.decoding.cpu_kernels import blocked_matmul, cached_attention, jit, softmax
+from pttrainer.models.decoding.cpu_kernels.blocked_matmul import product, to_column_blocks
+from pttrainer.models.decoding.cpu_kernels.register_tile import (
+    AVX2,
+    AVX512,
+    NEON,
+    TERMS_PER_CHAIN,
+    RegisterTile,
+    tile_for,
+)
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.rollout.disaggregated.weight_sync import named
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from pttrainer.batch import Batch
-from pttrainer.models import ModelConfig, flops
+from pttrainer.models import ModelConfig
 from pttrainer.models.config import Chunk, Experts
 from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.shapes import flops
 
 SIZES = {"vocab_size": 11, "d_model": 4, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 6, "d_ff": 5}
 DENSE = ModelConfig("llama", **SIZES)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pttrainer.models import Model, ModelConfig
-from pttrainer.models.structure import Remat
+from pttrainer.models.shapes.structure import Remat
 
 CONFIG = ModelConfig(
     "llama", vocab_size=31, d_model=16, layers=2, heads=4, kv_heads=2, head_dim=8, d_ff=24

@@ -17,7 +17,8 @@ from pttrainer.algorithms import grpo, prompt_sharing
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Question
-from pttrainer.models import Model, flops, from_hf
+from pttrainer.models import Model, from_hf
+from pttrainer.models.shapes import flops
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group, Sample

@@ -1,6 +1,6 @@
 """What preflight's formula knows without jax is what jax makes: weights, optimizer state, division over a mesh.
 
-The plain tables (`models.parameters`, `packed_matrix`, `state_shapes`, `logical_axes`) against the modules, optax and
+The plain tables (`shapes.parameters`, `packed_matrix`, `state_shapes`, `logical_axes`) against the modules, optax and
 `NamedSharding`, array by array: place in the tree, shape, number format, what a device holds.
 """
 
@@ -68,8 +68,6 @@ def test_declared_weights_are_those_that_the_modules_make(name: str, method: str
         assert (one.shape, one.dtype, one.axes) == (made[path].shape, str(made[path].dtype), axes[path]), path
     assert list(plain.trained_weights) == list(named(model.trained(model.abstract())))
     assert list(plain.frozen_weights) == list(named(model.frozen(model.abstract())))
-    if method == "full":
-        assert sum(one.size for one in plain.weights.values()) == plain.config.parameters
 
 
 @pytest.mark.parametrize("name", FAMILIES.values())

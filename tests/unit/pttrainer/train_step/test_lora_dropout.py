@@ -13,7 +13,7 @@ from tests.builders.trainer import steps as build
 
 from ptapi.spec import Optimizer
 from pttrainer.models import Model, preset
-from pttrainer.models.layers import Drop, LowRank, project
+from pttrainer.models.layers.linear import Drop, LowRank, project
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put

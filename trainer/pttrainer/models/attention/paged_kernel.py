@@ -19,7 +19,7 @@ from jax import Array
 from pttrainer.models.attention import paged_kv_cache
 from pttrainer.models.attention.dot_product import Scoring
 from pttrainer.models.attention.flash_kernels import Problem
-from pttrainer.models.config import LANES
+from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.runtime.distributed import sharding
 
 BLOCK_TOKENS = 256

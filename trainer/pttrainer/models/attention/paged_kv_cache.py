@@ -24,7 +24,7 @@ from jax import Array, lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from pttrainer.models.attention.kv_cache import KVCache, Layer, LayerKV
-from pttrainer.models.config import head_size
+from pttrainer.models.attention.tpu_lanes import head_size
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 PAGE = 64

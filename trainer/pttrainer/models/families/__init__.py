@@ -8,15 +8,19 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pttrainer.models.config import FLOAT8_BLOCK, ModelConfig, Raw
-from pttrainer.models.families import gpt_oss, phi3, smollm3, unsupported
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.families import gpt_oss, phi3, smollm3
+from pttrainer.models.families.config_json import unsupported
+from pttrainer.models.families.config_json.fields import Fields, Raw
 from pttrainer.models.families.deepseek import deepseek_v3, glm4_moe
 from pttrainer.models.families.gemma import gemma2, gemma3
 from pttrainer.models.families.llama import llama, llama4
 from pttrainer.models.families.mistral import ministral3, mistral
 from pttrainer.models.families.olmo import olmo2, olmo3
 from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next
+
+FLOAT8_BLOCK = 128
+"""Rows and columns of a matrix in 8-bit floats that share a scale."""
 
 FAMILIES: dict[str, ModuleType] = {
     family: module

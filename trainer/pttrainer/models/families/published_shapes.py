@@ -8,8 +8,9 @@ out: end tokens, because random models use bytes.
 from functools import cache
 from typing import Any
 
-from pttrainer.models.config import ModelConfig, Raw
+from pttrainer.models.config import ModelConfig
 from pttrainer.models.families import from_hf
+from pttrainer.models.families.config_json.fields import Raw
 
 
 def _sizes(d_model: int, d_ff: int, layers: int, heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ptapi.spec import DraftModel, Ppo, Training
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig, ModelStructure, from_hf, preset
 from pttrainer.models.lora.adapters import Adapters, matrices
-from pttrainer.models.structure import Remat
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.runtime.io import json_text, model_files
 from pttrainer.runtime.io.model_files import Note
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pttrainer.errors import ConfigError
-from pttrainer.models import parameters
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.parameters import Weights, low_rank
+from pttrainer.models.shapes import parameters
+from pttrainer.models.shapes.parameters import Weights, low_rank
 from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
 
 SUFFIX = "_lora"

@@ -5,7 +5,7 @@ Letters: I rows (inputs), O columns (outputs), N blocks of rows.
 
 from typing import Literal
 
-from pttrainer.models.parameters import Axes, ParamSpec
+from pttrainer.models.shapes.parameters import Axes, ParamSpec
 
 Format = Literal["nf4", "int8"]
 BLOCK = 64

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import FLOAT8_BLOCK
+from pttrainer.models.families import FLOAT8_BLOCK
 from pttrainer.models.weights.safetensors_file import DTYPES, Tensor, read_header
 from pttrainer.runtime.io import json_text
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pttrainer.models.config import LAYERS, ModelConfig
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.config.layer_groups import LAYERS
 
 Path = tuple[str, ...]
 """Names on the way to a weight."""

@@ -27,8 +27,9 @@ come from the shapes and shardings that training uses, so adapters, quantisation
 from dataclasses import dataclass
 
 from pttrainer.losses.loss_traits import by_token
-from pttrainer.models import ModelConfig, flops, parameters
-from pttrainer.models.parameters import ITEM_BYTES, ParamSpec
+from pttrainer.models import ModelConfig
+from pttrainer.models.shapes import flops, parameters
+from pttrainer.models.shapes.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes import device_bytes, tpu_topology

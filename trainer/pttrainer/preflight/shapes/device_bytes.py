@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import NamedTuple
 
-from pttrainer.models.parameters import ITEM_BYTES, ParamSpec
+from pttrainer.models.shapes.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.models.weights.hf_names import Path
 from pttrainer.runtime.distributed import logical_axes
 

@@ -1,7 +1,7 @@
 """A job as shapes: everything that decides memory and time; nothing allocated, no data read, no jax.
 
 Sizes, formats and layout come from the tables that training uses for its model, optimizer and mesh (`model_spec`,
-`models.parameters`, `placement`, `logical_axes`), so the step is defined once. `compiler.abstract_inputs` makes the
+`models.shapes`, `placement`, `logical_axes`), so the step is defined once. `compiler.abstract_inputs` makes the
 compiler's input, with the functions that training calls.
 """
 
@@ -21,7 +21,7 @@ from pttrainer.losses.loss_traits import by_token, of_tokens
 from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.loading import model_spec
 from pttrainer.models.lora.adapters import check_peft
-from pttrainer.models.parameters import Weights, value_head
+from pttrainer.models.shapes.parameters import Weights, value_head
 from pttrainer.models.weights.hf_names import Path
 from pttrainer.preflight.shapes import device_bytes
 from pttrainer.preflight.shapes.device_bytes import Share, Shares

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.models import ModelStructure
-from pttrainer.models.config import LANES
+from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.models.loading.model_spec import draft_of as draft_form
 from pttrainer.preflight.shapes import device_bytes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, silent

@@ -7,7 +7,7 @@ length; rows that end early, rewards and environments are not included.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pttrainer.models import flops
+from pttrainer.models.shapes import flops
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS

@@ -6,7 +6,7 @@ evaluation are not included.
 
 from dataclasses import dataclass
 
-from pttrainer.models import flops
+from pttrainer.models.shapes import flops, parameters
 from pttrainer.preflight.shapes import device_bytes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing.collectives import Traffic
@@ -88,5 +88,5 @@ def _hbm_bytes(of: JobShapes) -> float:
     held = of.arguments
     state, frozen = device_bytes.total(held.state), device_bytes.total(held.frozen)
     passes = 3 * of.spec.training.batch_size // of.micro_rows
-    weights = of.config.parameters * 2 / of.axis("tensor") / of.axis("expert")
+    weights = parameters.count(of.config) * 2 / of.axis("tensor") / of.axis("expert")
     return 2.0 * state + frozen + passes * weights

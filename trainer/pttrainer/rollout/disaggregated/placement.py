@@ -13,7 +13,7 @@ from ptapi.accelerators.trainer_sampler_split import Split, split_of
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.errors import ConfigError
-from pttrainer.models.structure import ModelStructure
+from pttrainer.models.shapes.structure import ModelStructure
 from pttrainer.runtime.distributed import logical_axes
 
 WEIGHTS_SHARE = 0.5

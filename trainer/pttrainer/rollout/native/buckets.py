@@ -4,7 +4,7 @@ Arithmetic alone, for devices that are here (`max_rows`) and for those that are 
 """
 
 from pttrainer.models import ModelStructure
-from pttrainer.models.config import head_size
+from pttrainer.models.attention.tpu_lanes import head_size
 from pttrainer.runtime.distributed.logical_axes import Shape
 
 FIRST_SLOTS = 128

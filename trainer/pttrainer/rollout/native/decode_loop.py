@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pttrainer.models import Model, Params, decode_backend
+from pttrainer.models import Model, Params
 from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.decoding import decode_backend
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native import cache_layout
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows, SampledTokens, append_tokens

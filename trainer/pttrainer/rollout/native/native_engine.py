@@ -27,8 +27,9 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 
 from pttrainer.data.tokenization.tokenizer import Tokenizer
-from pttrainer.models import Model, Params, decode_backend
-from pttrainer.models.parameters import Axes, decoding_axes
+from pttrainer.models import Model, Params
+from pttrainer.models.decoding import decode_backend
+from pttrainer.models.shapes.parameters import Axes, decoding_axes
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, cache_layout, max_rows
 from pttrainer.rollout.native.buckets import slots_for
@@ -211,7 +212,7 @@ class DecodingWeights:
     """Convert trained weights to the sampler's format (`Model.for_decoding`), a part at a time.
 
     A program with gathered results keeps each of them twice until it ends, which for all of them together exceeded
-    a chip's memory. On one CPU they become what its kernels read (`models.decode_backend`).
+    a chip's memory. On one CPU they become what its kernels read (`models.decoding.decode_backend`).
     """
 
     def __init__(self, model: Model, mesh: Mesh | None) -> None:

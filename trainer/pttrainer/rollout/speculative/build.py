@@ -14,6 +14,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Model
 from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import DRAFT_URI, check_state, draft_of
+from pttrainer.models.shapes import parameters
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.native.native_engine import decoding_shardings
 from pttrainer.rollout.speculative.draft_model import Draft
@@ -47,5 +48,5 @@ def _drafted(context: Context, spec: DraftModel, mesh: Mesh) -> Speculation:
     stored = load_params(source, model, whole, seed=context.spec.training.seed)
     weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, mesh))(stored)
     seconds = time.monotonic() - started
-    context.note(f"draft: {spec.uri}, {source.config.parameters:,} weights, {seconds:.1f} s")
+    context.note(f"draft: {spec.uri}, {parameters.count(source.config):,} weights, {seconds:.1f} s")
     return Speculation(Draft(spec.tokens, model), weights, model)

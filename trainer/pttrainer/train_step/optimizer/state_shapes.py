@@ -10,7 +10,7 @@ and `state_sharding` their shardings, both with jax: this gives the same shapes,
 from collections.abc import Iterator
 
 from ptapi.spec import Optimizer
-from pttrainer.models.parameters import Axes, ParamSpec, Weights
+from pttrainer.models.shapes.parameters import Axes, ParamSpec, Weights
 from pttrainer.models.weights.hf_names import Path, group_number
 
 StateEntry = tuple[Path, ParamSpec]

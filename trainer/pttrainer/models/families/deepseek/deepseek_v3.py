@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 from pttrainer.models.config import Latent, ModelConfig, YarnScaling
-from pttrainer.models.families import common_fields, rope_fields
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.config_json import common_fields, rope_fields
+from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.families.deepseek.glm4_moe import read_experts, write_experts
 
 FAMILY = "deepseek_v3"

@@ -6,8 +6,8 @@ Files of the multimodal models nest the text part in `text_config`; images are l
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Rope
-from pttrainer.models.families import common_fields, image_models, rope_fields
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.config_json import common_fields, image_models, rope_fields
+from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.families.gemma.gemma2 import read_sizes, write_sizes
 
 FAMILY = "gemma3_text"

@@ -6,8 +6,8 @@ Global layers scale queries by position. Files of the multimodal models nest the
 from typing import Any
 
 from pttrainer.models.config import Chunk, Experts, ModelConfig, QueryScaling, Rope
-from pttrainer.models.families import common_fields, image_models, rope_fields
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.config_json import common_fields, image_models, rope_fields
+from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.families.smollm3 import still_layers
 
 FAMILY = "llama4_text"

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, QueryScaling
-from pttrainer.models.families import common_fields, image_models, rope_fields
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.config_json import common_fields, image_models, rope_fields
+from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.families.mistral import mistral
 
 FAMILY = "ministral3"

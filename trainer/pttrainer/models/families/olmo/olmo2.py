@@ -3,8 +3,8 @@
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import common_fields
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.config_json import common_fields
+from pttrainer.models.families.config_json.fields import Fields
 
 FAMILY = "olmo2"
 ARCHITECTURE = "Olmo2ForCausalLM"

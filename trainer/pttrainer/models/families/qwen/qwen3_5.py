@@ -6,8 +6,8 @@ Files of the multimodal models nest the text part in `text_config`; images are l
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import image_models
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.config_json import image_models
+from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.families.qwen import qwen3_next
 
 FAMILY = "qwen3_5_text"

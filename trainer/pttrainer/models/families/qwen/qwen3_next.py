@@ -6,8 +6,8 @@ A quarter of each head turns, and norms multiply by 1 + scale. Layers that predi
 from typing import Any
 
 from pttrainer.models.config import Delta, Experts, ModelConfig
-from pttrainer.models.families import common_fields, rope_fields
-from pttrainer.models.families.config_reader import Fields
+from pttrainer.models.families.config_json import common_fields, rope_fields
+from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.families.qwen.qwen3_moe import read_balance, read_dense_layers, write_balance
 
 FAMILY = "qwen3_next"

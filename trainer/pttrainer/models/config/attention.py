@@ -1,0 +1,65 @@
+"""What a layer has in place of plain attention, and which tokens it sees."""
+
+from dataclasses import dataclass
+
+from pttrainer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A window that does not slide: a token sees those of its own chunk of positions, up to itself."""
+
+    size: int
+
+
+Window = int | Chunk | None
+"""Which tokens a layer sees: so many, the query's own included, those of a chunk, or all."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention whose keys and values come from one vector per token (arXiv 2405.04434).
+
+    rank: elements of that vector; query_rank: of the one that queries come from, None for none. rotary: last elements
+    of a head that turn; in keys all heads share them. value_dim: elements of a head's value. interleaved: pairs that
+    turn are stored side by side.
+    """
+
+    rank: int
+    query_rank: int | None
+    rotary: int
+    value_dim: int
+    interleaved: bool = True
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Layers with a gated delta rule in place of attention (arXiv 2412.06464).
+
+    key_dim, value_dim: elements of a head's key and value; value_heads: a multiple of key_heads. width: tokens that the
+    convolution before it sees. by_head: one matrix holds a key head's part of queries, keys, values and gates together.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    width: int
+    by_head: bool = False
+
+    def __post_init__(self) -> None:
+        if self.value_heads % self.key_heads:
+            raise ConfigError(
+                f"config.json linear_num_value_heads: {self.value_heads}: accepted: a multiple of linear_num_key_heads "
+                f"({self.key_heads})"
+            )
+
+    @property
+    def channels(self) -> int:
+        """Return the elements that are convolved: queries, keys and values of all heads."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def state_size(self) -> int:
+        """Return the elements of a row's state."""
+        return self.value_heads * self.key_dim * self.value_dim

@@ -1,0 +1,83 @@
+"""The layers of a model by kind: those of one kind are stacked, and a program holds one body for them.
+
+A model whose kinds of layers take turns has several groups, which one loop visits in turn (`Segment`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pttrainer.models.config.model_config import ModelConfig
+
+LAYERS = "layers"
+"""Name of the stacked layers in a tree of weights; with several groups, a number follows."""
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers of one kind whose weights are stacked.
+
+    numbers: of these layers; config: of a model that has no others, whose layers are counted from 0.
+    """
+
+    name: str
+    numbers: range
+    config: ModelConfig
+
+
+Segment = tuple[LayerGroup, ...]
+"""A run of layers in which a period of kinds repeats: a group for each place in the period, all equally long."""
+
+
+def segments(config: ModelConfig) -> tuple[Segment, ...]:
+    """Return the layers in order. Layers that differ only in what they see (`is_local`) are of one kind."""
+    kinds = [
+        (config.is_dense(layer), config.is_delta(layer), config.local_l2_norm and config.is_local(layer))
+        for layer in range(config.layers)
+    ]
+    if len(set(kinds)) == 1:
+        return ((LayerGroup(LAYERS, range(config.layers), config),),)
+    made: list[Segment] = []
+    for numbers in periods(kinds):
+        first = sum(map(len, made))
+        made.append(tuple(_group(config, f"{LAYERS}_{first + n}", each) for n, each in enumerate(numbers)))
+    return tuple(made)
+
+
+def _group(config: ModelConfig, name: str, numbers: range) -> LayerGroup:
+    of_kind = with_layers(config, numbers)
+    experts = None if of_kind.is_dense(0) else config.experts
+    delta = config.delta if of_kind.is_delta(0) else None
+    return LayerGroup(name, numbers, replace(of_kind, dense_layers=(), delta_layers=(), experts=experts, delta=delta))
+
+
+def with_layers(config: ModelConfig, numbers: range) -> ModelConfig:
+    """Return the config of a model with only these layers."""
+
+    def chosen(flags: tuple[bool, ...]) -> tuple[bool, ...]:
+        return tuple(flags[layer] for layer in numbers) if flags else ()
+
+    flags = {name: chosen(getattr(config, name)) for name in ("local_layers", "dense_layers", "delta_layers")}
+    changes: dict[str, Any] = {"layers": len(numbers), **flags}
+    return replace(config, **changes)
+
+
+def periods(kinds: Sequence[Any]) -> list[list[range]]:
+    """Cut a sequence of layers into runs with a repeating period, so that all periods together are shortest.
+
+    A program holds one body for each place of each period. Returns the layers' numbers, by run and place.
+    """
+    ends: dict[int, tuple[int, list[list[range]]]] = {len(kinds): (0, [])}
+    for first in reversed(range(len(kinds))):
+        choices = []
+        for period in range(1, len(kinds) - first + 1):
+            end = first + period
+            while end + period <= len(kinds) and kinds[end : end + period] == kinds[first : first + period]:
+                end += period
+            cost, rest = ends[end]
+            choices.append((period + cost, [[range(first + n, end, period) for n in range(period)], *rest]))
+        ends[first] = min(choices, key=lambda choice: (choice[0], len(choice[1])))
+    return ends[0][1]

@@ -1,0 +1,68 @@
+"""How a layer attends within packed rows: by the delta rule, over shared prefixes, without a kernel, or with one."""
+
+from collections.abc import Callable
+
+import jax
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+from pttrainer.models.attention import flash_kernels, gated_delta, shared_prefix
+from pttrainer.models.attention.dot_product import Scoring, attend_packed
+from pttrainer.models.config import Chunk, ModelConfig
+from pttrainer.models.forward import layer_kinds
+from pttrainer.models.forward.remat import CONTEXT, QKV
+from pttrainer.models.layers.attention import Attend
+from pttrainer.runtime.distributed import sharding
+
+
+def attend(
+    config: ModelConfig, mask: Array | shared_prefix.Masks, is_local: Array | None, segment_ids_BT: Array
+) -> Attend:
+    """Return how a layer attends. is_local: a flag where both kinds of layers are in one scan, else None."""
+
+    def packed(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
+        if config.delta is not None:
+            assert sinks_N is not None
+            return gated_delta.packed(config.delta, q, k, v, sinks_N, segment_ids_BT), None
+        scoring = layer_kinds.scoring(config, sinks_N)
+        q, k, v = checkpoint_name((q, k, v), QKV)
+        if isinstance(mask, shared_prefix.Masks):
+            return checkpoint_name(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), CONTEXT), None
+        kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
+        has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
+        if kernel == "plain" or has_chunks:
+            out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring)
+            return checkpoint_name(out, CONTEXT), None
+        return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
+
+    return packed
+
+
+def _fused(
+    config: ModelConfig,
+    kernel: flash_kernels.Kernel,
+    is_local: Array | None,
+    inputs: tuple[Array, ...],
+    scoring: Scoring,
+) -> Array:
+    """Attend by a kernel, whose window is part of its program: one program for each kind of layer."""
+
+    def of_kind(local: bool) -> Callable[..., Array]:
+        # Rows are no longer than a chunk, so it hides nothing.
+        window = None if not local or isinstance(config.window, Chunk) else config.window
+        return lambda q, k, v, segments: flash_kernels.attend(kernel, q, k, v, segments, window, scoring)
+
+    if is_local is None:
+        return of_kind(layer_kinds.kinds(config)[0])(*inputs)
+    out: Array = jax.lax.cond(is_local, of_kind(True), of_kind(False), *inputs)
+    return out
+
+
+def _whole_row(x_BTKH: Array) -> Array:
+    """Gather keys or values of all tokens if `sequence` splits them: each device attends with its own queries.
+
+    They are the smallest part of attention (K heads, not N), so one gather is cheaper than a ring.
+    """
+    if not sharding.is_split("sequence"):
+        return x_BTKH
+    return sharding.constrain(x_BTKH, ("batch", None, "kv_heads", None))

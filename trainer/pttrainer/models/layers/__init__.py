@@ -1,0 +1,1 @@
+"""The modules of a decoder, as flax.nnx: linear layers, norms, attention, MLP, experts, and the decoder."""

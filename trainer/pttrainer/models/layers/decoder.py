@@ -1,0 +1,145 @@
+"""The one decoder: embedding, layers, final norm, as flax.nnx modules.
+
+Letters: B rows, T tokens, V vocabulary, D model.
+
+A layer is written once and used by training and decoding alike: what differs is only the `attend` function
+it is given. Weights of all layers of a kind are created stacked (leading axis L), so that training scans over them and
+compile time does not grow with depth. Every weight carries the logical names of its axes; `sharding` maps
+those to the mesh. The output head is not applied here: `losses` and `rollout` do, in pieces, so that
+B × T × V logits never exist.
+
+Modules never cross a jit boundary: weights are an ordinary tree, and are merged with the modules' `skeleton` in each
+call.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from flax import nnx
+from jax import Array
+
+from pttrainer.models.attention.rope import Rotation
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.layers.attention import Attend, Attention
+from pttrainer.models.layers.delta_attention import DeltaAttention
+from pttrainer.models.layers.experts import ExpertMLP, RouterUse
+from pttrainer.models.layers.gated_mlp import GatedMLP
+from pttrainer.models.layers.latent_attention import LatentAttention
+from pttrainer.models.layers.linear import Drop, LowRank, weight
+from pttrainer.models.layers.norm import RMSNorm
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.quantization import packed_matrix
+from pttrainer.models.quantization import quantize as quant
+from pttrainer.models.shapes import parameters
+from pttrainer.models.shapes.structure import ModelStructure, Params
+
+EMBEDDING_STD = 0.02
+"""Small, so that a fresh model's loss is close to ln V."""
+
+
+class DecoderLayer(nnx.Module):
+    """Attention and MLP, added to the stream: each after a norm, before one, or between two, by family."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
+
+        def norm() -> RMSNorm:
+            return RMSNorm(parameters.norm(config), config)
+
+        self.attention_norm = norm() if config.pre_norms else None
+        self.attention: Attention | LatentAttention | DeltaAttention
+        if config.delta is not None:
+            self.attention = DeltaAttention(config, rngs, adapters)
+        else:
+            self.attention = (Attention if config.latent is None else LatentAttention)(config, rngs, adapters)
+        self.mlp_norm = norm() if config.pre_norms else None
+        if config.experts is None:
+            self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)
+        else:
+            self.mlp = ExpertMLP(config, rngs, adapters)
+        self.attention_post_norm = norm() if config.post_norms else None
+        self.mlp_post_norm = norm() if config.post_norms else None
+
+    def __call__(
+        self,
+        x_BTD: Array,
+        rotation: Rotation,
+        attend: Attend,
+        counts_BT: Array | None = None,
+        drop: Drop | None = None,
+        *,
+        is_cached: bool = False,
+    ) -> tuple[Array, Any, RouterUse | None]:
+        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given.
+
+        is_cached: `attend` reads a cache.
+        """
+        normed_BTD = _normed(self.attention_norm, x_BTD)
+        attended_BTD, attended_state = self.attention(normed_BTD, rotation, attend, drop, is_cached=is_cached)
+        x_BTD = x_BTD + _normed(self.attention_post_norm, attended_BTD)
+        added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, drop)
+        return x_BTD + _normed(self.mlp_post_norm, added_BTD), attended_state, use
+
+    def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
+        if isinstance(self.mlp, ExpertMLP):
+            return self.mlp(x_BTD, counts_BT)
+        return self.mlp(x_BTD, drop), None
+
+
+def _normed(norm: RMSNorm | None, x_BTD: Array) -> Array:
+    return x_BTD if norm is None else norm(x_BTD)
+
+
+class Decoder(nnx.Module):
+    """All weights of a model.
+
+    Layers of a group are stacked, under its name (`ModelConfig.groups`); the head is absent if it is tied to the
+    embedding.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        rngs: nnx.Rngs,
+        adapters: Adapters | None = None,
+        quantization: packed_matrix.Format | None = None,
+    ) -> None:
+        self.embedding = weight(rngs, parameters.table(config), EMBEDDING_STD)
+        on_tables = adapters if adapters is not None and adapters.embeddings else None
+        self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
+        for group in config.groups:
+            layers = DecoderLayer(group.config, rngs, adapters)
+            if quantization is not None:
+                quant.put_into(layers, quantization)
+            setattr(self, group.name, layers)
+        self.norm = RMSNorm(parameters.last_norm(config), config)
+        if not config.tied_head:
+            self.head = weight(rngs, parameters.table(config), EMBEDDING_STD)
+            self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)
+
+
+class Skeleton(NamedTuple):
+    """The modules without weights, the weights' shapes and logical axes, and the modules of each group of layers."""
+
+    decoder: Any
+    shapes: Any
+    layers: dict[str, Any]
+
+
+@lru_cache
+def skeleton(config: ModelConfig, adapters: Adapters | None, quantization: packed_matrix.Format | None) -> Skeleton:
+    """Return the modules of a model without weights."""
+    decoder = nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters, quantization))
+    return Skeleton(
+        *nnx.split(decoder), {group.name: nnx.split(getattr(decoder, group.name))[0] for group in config.groups}
+    )
+
+
+def skeleton_of(model: ModelStructure) -> Skeleton:
+    """Return the skeleton of a model."""
+    return skeleton(model.config, model.adapters, model.quantization)
+
+
+def merged(model: ModelStructure, params: Params) -> Decoder:
+    """Return the modules with these weights."""
+    decoder: Decoder = nnx.merge(skeleton_of(model).decoder, params)
+    return decoder
