@@ -37,6 +37,8 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Read rows, continue them and print the new tokens."""
+    if options.images is not None:
+        raise DataError("--images: not supported by generate yet; accepted: logits --images, or rows of text alone")
     if options.max_new < 1:
         raise DataError(f"--max-new: {options.max_new}: accepted: a whole number of at least 1")
     print(json.dumps(continued(options, read_rows(options.tokens))))
@@ -55,7 +57,7 @@ def continued(options: argparse.Namespace, rows: Rows) -> Rows:
 
     sampling = Sampling(options.max_new, max(map(len, rows)) + options.max_new, greedy=True)
     prompts = [Prompt(row, number) for number, row in enumerate(rows)]
-    with loaded(options, rows) as (model, params, mesh):
+    with loaded(options, rows) as (model, params, mesh, _):
         # Without strings that end a sample, the engine uses only these ids of a tokenizer.
         ends = replace(byte_tokenizer(), eos_ids=model.config.eos_ids, pad_id=0)
         engine = NativeEngine(model, ends, partial(sharding.put, mesh), jax.device_get, mesh)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pttrainer.batch import Prompts
+from pttrainer.batch import Images, Prompts
 from pttrainer.models.attention import shared_prefix
 from pttrainer.models.decoding import decode
 from pttrainer.models.decoding.decode import Cache, without_layers
@@ -114,6 +114,7 @@ class Model(ModelStructure):
         noisy: Callable[[Array], Array] | None = None,
         dropped: Callable[[Array], Drop] | None = None,
         prompts: Prompts | None = None,
+        images: Images | None = None,
     ) -> Array:
         """Return the final hidden states [B, T, D] of packed rows, after the last norm, before the head.
 
@@ -121,9 +122,9 @@ class Model(ModelStructure):
 
         Segment ids separate the examples of a row (0 is padding); positions restart with each example. noisy:
         changes embeddings in training; dropped: changes the input of a layer's adapters, by the layer's number.
-        prompts: shared prefixes of the rows (`batch.Prompts`); they exclude the two others.
+        prompts: shared prefixes of the rows (`batch.Prompts`); they exclude the three others. images: of the rows.
         """
-        rows, perturbations = Rows(tokens_BT, positions_BT, segment_ids_BT), Perturbations(noisy, dropped)
+        rows, perturbations = Rows(tokens_BT, positions_BT, segment_ids_BT, images), Perturbations(noisy, dropped)
         if prompts is None:
             return hidden_states(self, params, rows, perturbations)[0]
         hidden_BTD, _ = hidden_states(self, params, rows, prompts=prompts)
