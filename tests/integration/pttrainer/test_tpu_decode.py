@@ -20,7 +20,8 @@ from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.decode_loop import PaddedPrompts
-from pttrainer.rollout.native.native_engine import NativeEngine, decoding_shapes, decoding_shardings
+from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings
+from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.runtime.distributed import sharding
 
 if importlib.util.find_spec("libtpu") is None:

@@ -31,11 +31,12 @@ from pttrainer.losses import policy_gradient, policy_metrics
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import by_token
 from pttrainer.models import Params
-from pttrainer.rollout import groups, multi_turn
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
+from pttrainer.rollout.multi_turn import episode_sampler
 from pttrainer.rollout.rollout_data import Rollout, missing_rewards
 from pttrainer.rollout.rollout_metrics import summary
 from pttrainer.rollout.sampler import Sampler
@@ -97,7 +98,7 @@ class Grpo(Loss, OnPolicyAlgorithm):
         self._shared = shared
         self._weights = {reward.label: reward.weight for reward in context.spec.rewards}
         if context.spec.environment is not None:
-            self._weights[multi_turn.REWARD] = context.spec.environment.reward_weight
+            self._weights[episode_sampler.REWARD] = context.spec.environment.reward_weight
 
     def _collect(self, step: int, weights: Params) -> Rollout:
         """Return scored groups; dynamic sampling replaces groups without spread while tries last."""

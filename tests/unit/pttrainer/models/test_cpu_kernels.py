@@ -28,7 +28,8 @@ from pttrainer.models.decoding.cpu_kernels.register_tile import (
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.rollout.disaggregated.weight_sync import named
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native.native_engine import DecodingWeights, NativeEngine
+from pttrainer.rollout.native.decoding_weights import DecodingWeights
+from pttrainer.rollout.native.native_engine import NativeEngine
 
 TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
 

@@ -84,8 +84,7 @@ def test_splash_equals_the_plain_computation(
     inputs = _inputs(np.array(segments, np.int32), heads, kv_heads, head_dim, sinks)
     plain = _values_and_gradients(_plain, inputs, window, softcap)
     fused = _values_and_gradients(_splash, inputs, window, softcap)
-    for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
-        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+    _assert_close(fused, plain)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +110,7 @@ def test_so_does_its_fused_backward_pass(
     assert splash_blocks.tiles_for("cpu", head_dim, 256, window) == ((128, 128), (128, 128), None)
     splash_blocks.tiles_for.cache_clear()
     plain = _values_and_gradients(_plain, inputs, window, softcap)
-    for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
-        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+    _assert_close(fused, plain)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +140,7 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
     devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(sizes)
     with jax.set_mesh(Mesh(devices, axes)):
         fused = _values_and_gradients(_splash, inputs, 20, None)
-    for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
-        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+    _assert_close(fused, plain)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -164,8 +161,7 @@ def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.Monk
     monkeypatch.setattr("pttrainer.models.attention.dot_product.MAX_SCORES", 2 * 4 * 32 * 128)
     assert query_block(2, 128, 4) == 32
     blocks = _values_and_gradients(_plain, inputs, 20, 5.0)
-    for ours, reference in zip(jax.tree.leaves(blocks), jax.tree.leaves(whole), strict=True):
-        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+    _assert_close(blocks, whole)
 
 
 def test_blocks_of_queries_are_as_large_as_fit() -> None:
@@ -183,6 +179,11 @@ def _inputs(segments: np.ndarray, heads: int, kv_heads: int, head_dim: int, sink
         "float": (draw(B, T, heads, head_dim), *kv, draw(heads) if sinks else None),
         "slope": draw(B, T, heads, head_dim) * (segments > 0)[..., None, None],
     }
+
+
+def _assert_close(ours: Any, reference: Any) -> None:
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
+        np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def _values_and_gradients(attend: Any, inputs: dict[str, Any], window: int | None, softcap: float | None) -> Any:

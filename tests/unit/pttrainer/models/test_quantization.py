@@ -30,6 +30,7 @@ from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.quantization.quantize import Format, QuantizationErrors
 from pttrainer.models.weights import load as weights_loading
 from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.native import row_changes
 from pttrainer.rollout.native.decode_loop import Decoding, jitted
 from pttrainer.rollout.native.prefill import PaddedPrompts
 from pttrainer.runtime.distributed import sharding
@@ -270,7 +271,7 @@ def test_decoding_never_holds_more_than_the_parts_and_two_layers(kind: Format) -
     number, which = shape((), jnp.uint32), shape((), jnp.int32)
     prefill = partial(decoding.prefill, 4)
     pool = jax.eval_shape(prefill, params, padded, number, number, which, which)
-    rows = jax.eval_shape(partial(decoding.spread, 4, 16), pool)
+    rows = jax.eval_shape(partial(row_changes.spread, model, None, 4, 16), pool)
     compiled = jitted(decoding, "cpu")["advance"].lower(params, rows, None, which, which).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < WHOLE_BYTES / 8 * 2
 

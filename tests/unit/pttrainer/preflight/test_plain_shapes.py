@@ -24,7 +24,7 @@ from pttrainer.preflight.compiler.abstract_inputs import inputs, placed, program
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes
 from pttrainer.preflight.shapes.device_bytes import Share, Shares
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
-from pttrainer.rollout.native import native_engine
+from pttrainer.rollout.native import decoding_weights
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 FAMILIES = {preset(name).family: name for name in (*PRESETS, *RAW)}
@@ -76,12 +76,12 @@ def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
     plain = replace(plain, config=plain.config.first_layers(4))
     model = Model.from_structure(plain)
     assert plain.decoding_bytes == sum(
-        x.size * x.dtype.itemsize for x in jax.tree.leaves(native_engine.decoding_shapes(model))
+        x.size * x.dtype.itemsize for x in jax.tree.leaves(decoding_weights.decoding_shapes(model))
     )
     for shape in SHAPES:
         mesh = abstract_mesh(shape)
-        where = native_engine.decoding_shardings(model, mesh)  # type: ignore[arg-type]
-        made = jax.tree.map(placed, native_engine.decoding_shapes(model), where)
+        where = decoding_weights.decoding_shardings(model, mesh)  # type: ignore[arg-type]
+        made = jax.tree.map(placed, decoding_weights.decoding_shapes(model), where)
         assert rollout_shapes.weights_bytes(plain, shape) == bytes_per_device(made)
 
 

@@ -17,7 +17,7 @@ from ptapi.failures import ExitCode
 from ptapi.spec import Reward
 from pttrainer.errors import ConfigError, UserCodeError
 from pttrainer.rewards import Sample
-from pttrainer.rewards.llm_judge import endpoint
+from pttrainer.rewards.llm_judge import endpoint, prompt
 from pttrainer.rewards.runner import Runner
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.reporting import step_faults
@@ -299,7 +299,7 @@ def test_what_a_completion_says_is_not_filled_in_again() -> None:
         {"name": "j", "judge": {"url": "http://a/v1", "model": "m", "prompt": "{completion}"}}
     )
     assert reward.judge is not None
-    assert endpoint.question(reward.judge, Sample("p", "{answer} {prompt}", {"answer": "gold"})) == "{answer} {prompt}"
+    assert prompt.question(reward.judge, Sample("p", "{answer} {prompt}", {"answer": "gold"})) == "{answer} {prompt}"
 
 
 @pytest.mark.parametrize(
@@ -307,4 +307,4 @@ def test_what_a_completion_says_is_not_filled_in_again() -> None:
     [("Score: 7", 7.0), ("score = 1, no: **Score:** 2.5", 2.5), (" 3. ", 3.0), ("I give 5 points", None), ("", None)],
 )
 def test_the_last_score_of_a_reply_counts(text: str, value: float | None) -> None:
-    assert endpoint.parse_score(text) == value
+    assert prompt.parse_score(text) == value

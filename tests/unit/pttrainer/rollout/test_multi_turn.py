@@ -21,7 +21,7 @@ from pttrainer.rewards.runner import Runner
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.multi_turn import EpisodeSampler
+from pttrainer.rollout.multi_turn.episode_sampler import EpisodeSampler
 from pttrainer.rollout.rollout_metrics import completion_facts
 
 TOKENIZER = byte_tokenizer()

@@ -12,7 +12,8 @@ from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, from_hf
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets
-from pttrainer.rollout.native.native_engine import NativeEngine, sampler_mesh
+from pttrainer.rollout.native.decoding_weights import sampler_mesh
+from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 

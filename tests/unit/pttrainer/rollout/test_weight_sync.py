@@ -15,7 +15,7 @@ from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params, from_hf
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.rollout.disaggregated.weight_sync import NO_LAYER, Chunk, WeightSync, chunks
-from pttrainer.rollout.native.native_engine import decoding_shardings
+from pttrainer.rollout.native.decoding_weights import decoding_shardings
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.checksum import digest
 

@@ -23,7 +23,7 @@ from pttrainer.errors import ConfigError, OutputConflict, StorageError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.place import Place, no_fence
 from pttrainer.training.run_directory import lease, lease_holder
-from pttrainer.training.run_directory.lease import LeaseWriter
+from pttrainer.training.run_directory.lease_writer import LeaseWriter, Moment, follower
 
 Begin = Callable[..., Process]
 
@@ -211,7 +211,7 @@ def of_here(place: Place, **changes: object) -> LeaseWriter:
     mine = lease_holder.lease_of_this_process(job()).model_copy(update={"limit_seconds": 600.0, **changes})
     generation = place.write_if(LEASE, mine.model_dump_json().encode(), place.read_versioned(LEASE).generation)
     assert generation is not None
-    holder = LeaseWriter(place, mine, generation, lease._Moment.now(), end=lambda code: None)
+    holder = LeaseWriter(place, mine, generation, Moment.now(), end=lambda code: None)
     place.fence = holder.check
     return holder
 
@@ -298,7 +298,7 @@ def test_for_a_moment_the_lease_is_taken_or_refused_at_once(place: Place, begin:
 
 def test_processes_that_do_not_lead_write_while_their_leader_holds_the_lease(place: Place) -> None:
     mine = of_here(place)
-    check = lease.follower(place, end=lambda code: None)
+    check = follower(place, end=lambda code: None)
     check()
     mine.release()
     check()

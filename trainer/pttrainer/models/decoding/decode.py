@@ -25,7 +25,7 @@ from pttrainer.models.decoding import decode_backend
 from pttrainer.models.forward import embedding, layer_kinds
 from pttrainer.models.layers import decoder as modules
 from pttrainer.models.layers import latent_attention
-from pttrainer.models.layers.attention import Attend
+from pttrainer.models.layers.attention import Attend, AttentionInputs
 from pttrainer.models.layers.decoder import DecoderLayer
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.shapes.structure import ModelStructure, Params
@@ -60,7 +60,7 @@ def decode(
         weights = layers_of[i] if model.quantization is None else _not_before(x_BTD, layers_of[i])
         block: DecoderLayer = nnx.merge(modules.skeleton_of(model).layers[group.name], weights)
         rotation = rotations[layer_kinds.view_of(group.config, place)]
-        x_BTD, layer, _ = block(x_BTD, rotation, attends(i), is_cached=True)
+        x_BTD, layer, _ = block(x_BTD, AttentionInputs(rotation, attends(i), is_cached=True))
         layers.append(layer)
     return embedding.for_head(config, decoder, x_BTD, None), cast(Cache, opened._replace(layers=tuple(layers)))
 

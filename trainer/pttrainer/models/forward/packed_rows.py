@@ -23,6 +23,7 @@ from pttrainer.models.forward import embedding, images, layer_kinds, packed_atte
 from pttrainer.models.forward.layer_kinds import ViewKind
 from pttrainer.models.forward.remat import LayerFunction, rematerialised
 from pttrainer.models.layers import decoder as modules
+from pttrainer.models.layers.attention import AttentionInputs
 from pttrainer.models.layers.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers.experts import RouterUse, joined_use
 from pttrainer.models.layers.linear import Drop
@@ -148,7 +149,7 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
         attend = packed_attention.attend(
             config, mask, is_local, of_pass.segment_ids_BT, is_causal=not of_pass.has_images
         )
-        x_BTD, _, use = block(x_BTD, rotation, attend, of_pass.counts_BT, drop)
+        x_BTD, _, use = block(x_BTD, AttentionInputs(rotation, attend, drop), of_pass.counts_BT)
         return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 
     return rematerialised(layer, of_pass.remat)

@@ -7,7 +7,7 @@ turns off is neither created nor computed.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jax import Array
 
 from pttrainer.models.attention import rope
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.layers.linear import Drop, low_rank, project, weight, zeros_if
+from pttrainer.models.layers.linear import Drop, product, put_matrix, zeros_if
 from pttrainer.models.layers.norm import RMSNorm, unit_rms
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
@@ -25,55 +25,56 @@ Attend = Callable[[Array, Array, Array, Array | None], tuple[Array, Any]]
 """(q_BTNH, k_BTKH, v_BTKH, sinks_N) -> (out_BTNH, the caller's state of this layer)."""
 
 
+class AttentionInputs(NamedTuple):
+    """What a layer's attention is given beside the stream.
+
+    drop: of adapters' inputs, in training; is_cached: `attend` reads a cache, in which it stores what it is given.
+    """
+
+    rotation: rope.Rotation
+    attend: Attend
+    drop: Drop | None = None
+    is_cached: bool = False
+
+
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions (arXiv 2305.13245)."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         c, L, D, of = config, config.layers, config.d_model, parameters.attention(config)
         self.config = config
-        self.q = weight(rngs, of["q"], D**-0.5)
-        self.k = weight(rngs, of["k"], D**-0.5)
-        self.v = weight(rngs, of["v"], D**-0.5)
-        self.o = weight(rngs, of["o"], (c.heads * c.head_dim * 2 * L) ** -0.5)
+        for name in ("q", "k", "v", "o"):
+            std = (c.heads * c.head_dim * 2 * L) ** -0.5 if name == "o" else D**-0.5
+            put_matrix(self, name, of[name], std, rngs, adapters)
         self.q_bias, self.k_bias = zeros_if(of.get("q_bias")), zeros_if(of.get("k_bias"))
         self.v_bias, self.o_bias = zeros_if(of.get("v_bias")), zeros_if(of.get("o_bias"))
         norms = parameters.attention_norms(c)
         self.q_norm = RMSNorm(norms["q_norm"], c) if c.qk_norm else None
         self.k_norm = RMSNorm(norms["k_norm"], c) if c.qk_norm else None
         self.sinks = zeros_if(of.get("sinks"))
-        self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
-        self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
 
-    def __call__(
-        self,
-        x_BTD: Array,
-        rotation: rope.Rotation,
-        attend: Attend,
-        drop: Drop | None = None,
-        *,
-        is_cached: bool = False,
-    ) -> tuple[Array, Any]:
-        """Return the output, and the state that `attend` kept; a cache (is_cached) makes no difference here."""
-        c = self.config
+    def __call__(self, x_BTD: Array, inputs: AttentionInputs) -> tuple[Array, Any]:
+        """Return the output, and the state that `attend` kept; a cache makes no difference here."""
+        c, drop = self.config, inputs.drop
         B, T, _ = x_BTD.shape
-        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, -1)
+        q_BTNH = product(self, "q", x_BTD, drop).reshape(B, T, c.heads, -1)
         if c.gated:
             q_BTNH, gate_BTNH = jnp.split(q_BTNH, 2, axis=-1)
-        k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
-        v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
+        k_BTKH = product(self, "k", x_BTD, drop).reshape(B, T, c.kv_heads, c.head_dim)
+        v_BTKH = product(self, "v", x_BTD, drop).reshape(B, T, c.kv_heads, c.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q_BTNH, k_BTKH = self._normed(q_BTNH, self.q_norm), self._normed(k_BTKH, self.k_norm)
         sinks_N = None if self.sinks is None else self.sinks[...]
         if c.interleaved_rope:
             q_BTNH, k_BTKH = rope.apart(q_BTNH), rope.apart(k_BTKH)
-        q_BTNH, k_BTKH = rope.rotated(q_BTNH, k_BTKH, rotation)
+        q_BTNH, k_BTKH = rope.rotated(q_BTNH, k_BTKH, inputs.rotation)
         if c.local_l2_norm and c.is_local(0):  # layers of both kinds are not in one stack
             q_BTNH, k_BTKH = unit_rms(q_BTNH, c.norm_eps), unit_rms(k_BTKH, c.norm_eps)
-        out_BTNH, kept = attend(q_BTNH, k_BTKH, v_BTKH, sinks_N)
+        out_BTNH, kept = inputs.attend(q_BTNH, k_BTKH, v_BTKH, sinks_N)
         if c.gated:
             out_BTNH = out_BTNH * jax.nn.sigmoid(gate_BTNH)
         out_BTX = out_BTNH.reshape(B, T, c.heads * c.head_dim)
-        return project(out_BTX, self.o, self.o_bias, self.o_lora, drop), kept
+        return product(self, "o", out_BTX, drop), kept
 
     def _normed(self, x_BTXH: Array, norm: RMSNorm) -> Array:
         if not self.config.whole_qk_norm:

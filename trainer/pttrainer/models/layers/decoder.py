@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 from flax import nnx
 from jax import Array
 
-from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.layers.attention import Attend, Attention
+from pttrainer.models.layers.attention import Attention, AttentionInputs
 from pttrainer.models.layers.delta_attention import DeltaAttention
 from pttrainer.models.layers.experts import ExpertMLP, RouterUse
 from pttrainer.models.layers.gated_mlp import GatedMLP
@@ -61,23 +60,12 @@ class DecoderLayer(nnx.Module):
         self.mlp_post_norm = norm() if config.post_norms else None
 
     def __call__(
-        self,
-        x_BTD: Array,
-        rotation: Rotation,
-        attend: Attend,
-        counts_BT: Array | None = None,
-        drop: Drop | None = None,
-        *,
-        is_cached: bool = False,
+        self, x_BTD: Array, inputs: AttentionInputs, counts_BT: Array | None = None
     ) -> tuple[Array, Any, RouterUse | None]:
-        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given.
-
-        is_cached: `attend` reads a cache.
-        """
-        normed_BTD = _normed(self.attention_norm, x_BTD)
-        attended_BTD, attended_state = self.attention(normed_BTD, rotation, attend, drop, is_cached=is_cached)
+        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given."""
+        attended_BTD, attended_state = self.attention(_normed(self.attention_norm, x_BTD), inputs)
         x_BTD = x_BTD + _normed(self.attention_post_norm, attended_BTD)
-        added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, drop)
+        added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, inputs.drop)
         return x_BTD + _normed(self.mlp_post_norm, added_BTD), attended_state, use
 
     def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:

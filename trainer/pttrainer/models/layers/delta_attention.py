@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.layers.attention import Attend
-from pttrainer.models.layers.linear import Drop, LowRank, low_rank, project, weight, zeros
+from pttrainer.models.layers.attention import AttentionInputs
+from pttrainer.models.layers.linear import Drop, product, put_matrix, zeros
+from pttrainer.models.layers.norm import unit_rms
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
@@ -35,59 +35,41 @@ class DeltaAttention(nnx.Module):
                 setattr(self, name, zeros(of))
                 continue
             inputs = of.shape[-1 if name == "conv" else -2] * (2 * config.layers if name == "o" else 1)
-            setattr(self, name, weight(rngs, of, inputs**-0.5))
-            setattr(self, f"{name}_lora", low_rank(name, getattr(self, name), adapters))
+            put_matrix(self, name, of, inputs**-0.5, rngs, adapters)
         self.norm_scale[...] = jnp.ones_like(self.norm_scale[...])
 
-    def __call__(
-        self,
-        x_BTD: Array,
-        rotation: Rotation,
-        attend: Attend,
-        drop: Drop | None = None,
-        *,
-        is_cached: bool = False,
-    ) -> tuple[Array, Any]:
-        """Return the output, and the state that `attend` kept. There are no positions: `rotation` is not read."""
-        B, T, _ = x_BTD.shape
+    def __call__(self, x_BTD: Array, inputs: AttentionInputs) -> tuple[Array, Any]:
+        """Return the output, and the state that `attend` kept. Positions are not read."""
+        (B, T, _), drop = x_BTD.shape, inputs.drop
         mixed_BTC, z_BTX, b_BTV, a_BTV = self._inputs(x_BTD, drop)
         bias_V, decay_V = (x[...].astype(jnp.float32) for x in (self.decay_bias, self.decay))
         g_BTV = -jnp.exp(decay_V) * jax.nn.softplus(a_BTV.astype(jnp.float32) + bias_V)
         beta_BTV = jax.nn.sigmoid(b_BTV.astype(jnp.float32))
         # States go from token to token, so every device needs its rows whole.
         mixed_BTC, g_BTV, beta_BTV = (_whole_rows(x) for x in (mixed_BTC, g_BTV, beta_BTV))
-        out_BTVU, kept = attend(mixed_BTC, g_BTV, beta_BTV, self.conv[...][:, 0].T)
+        out_BTVU, kept = inputs.attend(mixed_BTC, g_BTV, beta_BTV, self.conv[...][:, 0].T)
         gated_BTX = self._gated(out_BTVU, z_BTX.reshape(out_BTVU.shape)).reshape(B, T, -1)
-        return self._product("o", gated_BTX, drop), kept
+        return product(self, "o", gated_BTX, drop), kept
 
     def _inputs(self, x_BTD: Array, drop: Drop | None) -> tuple[Array, Array, Array, Array]:
         """Return what is convolved, the gate of the results, and what rates and decays come from."""
         of = self.delta
         if not of.by_head:
-            return (
-                self._product("qkv", x_BTD, drop),
-                self._product("z", x_BTD, drop),
-                self._product("b", x_BTD, drop),
-                self._product("a", x_BTD, drop),
-            )
+            qkv, z, b, a = (product(self, name, x_BTD, drop) for name in ("qkv", "z", "b", "a"))
+            return qkv, z, b, a
         B, T, _ = x_BTD.shape
         shared = of.value_heads // of.key_heads * of.value_dim
-        by_head = self._product("qkvz", x_BTD, drop).reshape(B, T, of.key_heads, -1)
+        by_head = product(self, "qkvz", x_BTD, drop).reshape(B, T, of.key_heads, -1)
         parts = jnp.split(by_head, [of.key_dim, 2 * of.key_dim, 2 * of.key_dim + shared], axis=-1)
         q, k, v, z = (part.reshape(B, T, -1) for part in parts)
-        b, a = jnp.split(self._product("ba", x_BTD, drop).reshape(B, T, of.key_heads, -1), 2, axis=-1)
+        b, a = jnp.split(product(self, "ba", x_BTD, drop).reshape(B, T, of.key_heads, -1), 2, axis=-1)
         return jnp.concatenate([q, k, v], axis=-1), z, b.reshape(B, T, -1), a.reshape(B, T, -1)
 
     def _gated(self, x_BTVU: Array, z_BTVU: Array) -> Array:
         """Return the normed results times silu of their gate."""
-        x = x_BTVU.astype(jnp.float32)
-        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.config.norm_eps)
+        x = unit_rms(x_BTVU.astype(jnp.float32), self.config.norm_eps)
         scaled = self.norm_scale[...].astype(jnp.float32) * x
         return (scaled * jax.nn.silu(z_BTVU.astype(jnp.float32))).astype(x_BTVU.dtype)
-
-    def _product(self, name: str, x_BTX: Array, drop: Drop | None) -> Array:
-        adapter: LowRank | None = getattr(self, f"{name}_lora")
-        return project(x_BTX, getattr(self, name), None, adapter, drop)
 
 
 def _whole_rows(x_BTX: Array) -> Array:

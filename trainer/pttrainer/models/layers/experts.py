@@ -17,7 +17,7 @@ from jax import Array
 from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.layers.expert_parallel import Matrices, over_mesh
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
-from pttrainer.models.layers.linear import low_rank, project, weight, zeros, zeros_if
+from pttrainer.models.layers.linear import low_rank, product, put_matrix, weight, zeros, zeros_if
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
@@ -116,9 +116,7 @@ class ExpertMLP(nnx.Module):
         D, of = config.d_model, parameters.experts(config)
         for name in SHARED:
             std = (self.experts.shared_d_ff * 2 * config.layers) ** -0.5 if name == "shared_down" else D**-0.5
-            matrix = weight(rngs, of[name], std)
-            setattr(self, name, matrix)
-            setattr(self, f"{name}_lora", low_rank(name, matrix, adapters))
+            put_matrix(self, name, of[name], std, rngs, adapters)
         if self.experts.shared_gated:
             self.shared_scale = weight(rngs, of["shared_scale"], D**-0.5)
 
@@ -130,8 +128,7 @@ class ExpertMLP(nnx.Module):
     def _routed(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
         B, T, D = x_BTD.shape
         read_BTD = x_BTD.astype(jnp.float32) if self.experts.sigmoid else x_BTD
-        bias = self.router_bias if self.experts.biased else None
-        logits_BTE = project(read_BTD, self.router, bias, self.router_lora).astype(jnp.float32)
+        logits_BTE = product(self, "router", read_BTD).astype(jnp.float32)
         correction = None if self.router_correction is None else self.router_correction[...]
         expert_BTk, weight_BTk = choose(logits_BTE, correction, self.experts)
         use = None if counts_BT is None else _use(logits_BTE, expert_BTk, counts_BT)
@@ -144,15 +141,11 @@ class ExpertMLP(nnx.Module):
 
     def _shared(self, x_BTD: Array) -> Array:
         """Return the result of the expert that all tokens use."""
-
-        def product(x: Array, name: str) -> Array:
-            return project(x, getattr(self, name), None, getattr(self, f"{name}_lora"))
-
-        hidden_BTF = ACTIVATIONS[self.activation](product(x_BTD, "shared_gate")) * product(x_BTD, "shared_up")
-        out_BTD = product(hidden_BTF, "shared_down")
+        gate_BTF = ACTIVATIONS[self.activation](product(self, "shared_gate", x_BTD))
+        out_BTD = product(self, "shared_down", gate_BTF * product(self, "shared_up", x_BTD))
         if not self.experts.shared_gated:
             return out_BTD
-        return jax.nn.sigmoid(project(x_BTD, self.shared_scale)) * out_BTD
+        return jax.nn.sigmoid(product(self, "shared_scale", x_BTD)) * out_BTD
 
     @property
     def _low_rank(self) -> dict[str, Array]:
@@ -192,13 +185,13 @@ class ExpertMLP(nnx.Module):
     def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:
         """Pass rows sorted by expert through their experts."""
 
-        def product(x: Array, name: str) -> Array:
+        def plain(x: Array, name: str) -> Array:
             return jax.lax.ragged_dot(x, matrices[name].astype(x.dtype), sizes_E)
 
         def grouped(x: Array, name: str) -> Array:
             if f"{name}.a" not in matrices:
-                return product(x, name)
-            return product(x, name) + product(product(x, f"{name}.a"), f"{name}.b")
+                return plain(x, name)
+            return plain(x, name) + plain(plain(x, f"{name}.a"), f"{name}.b")
 
         def bias(name: str) -> Array:
             return matrices[name].astype(x_RD.dtype)[expert_R]

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.layers.linear import Drop, low_rank, project, weight, zeros_if
+from pttrainer.models.layers.linear import Drop, product, put_matrix, zeros_if
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 
@@ -27,16 +27,14 @@ class GatedMLP(nnx.Module):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         D, of = config.d_model, parameters.gated_mlp(config)
         self.activation = config.activation
-        self.gate = weight(rngs, of["gate"], D**-0.5)
-        self.up = weight(rngs, of["up"], D**-0.5)
-        self.down = weight(rngs, of["down"], (config.d_ff * 2 * config.layers) ** -0.5)
+        for name in ("gate", "up", "down"):
+            std = (config.d_ff * 2 * config.layers) ** -0.5 if name == "down" else D**-0.5
+            put_matrix(self, name, of[name], std, rngs, adapters)
         self.gate_bias, self.up_bias = zeros_if(of.get("gate_bias")), zeros_if(of.get("up_bias"))
         self.down_bias = zeros_if(of.get("down_bias"))
-        self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
-        self.down_lora = low_rank("down", self.down, adapters)
 
     def __call__(self, x_BTD: Array, drop: Drop | None = None) -> Array:
         """Return activation(x·gate) · (x·up) · down."""
-        gate_BTF = ACTIVATIONS[self.activation](project(x_BTD, self.gate, self.gate_bias, self.gate_lora, drop))
-        hidden_BTF = gate_BTF * project(x_BTD, self.up, self.up_bias, self.up_lora, drop)
-        return project(hidden_BTF, self.down, self.down_bias, self.down_lora, drop)
+        gate_BTF = ACTIVATIONS[self.activation](product(self, "gate", x_BTD, drop))
+        hidden_BTF = gate_BTF * product(self, "up", x_BTD, drop)
+        return product(self, "down", hidden_BTF, drop)

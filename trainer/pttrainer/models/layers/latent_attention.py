@@ -18,8 +18,8 @@ from jax import Array
 from pttrainer.models.attention import rope
 from pttrainer.models.attention.kv_cache import LayerKV
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.layers.attention import Attend
-from pttrainer.models.layers.linear import Drop, LowRank, low_rank, project, weight
+from pttrainer.models.layers.attention import AttentionInputs
+from pttrainer.models.layers.linear import Drop, LowRank, product, put_matrix
 from pttrainer.models.layers.norm import RMSNorm
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
@@ -41,44 +41,35 @@ class LatentAttention(nnx.Module):
         self.config, self.latent = config, config.latent
         for name, of in parameters.attention(config).items():
             inputs = of.shape[-2] * (2 * config.layers if name == "o" else 1)
-            setattr(self, name, weight(rngs, of, inputs**-0.5))
-            setattr(self, f"{name}_lora", low_rank(name, getattr(self, name), adapters))
+            put_matrix(self, name, of, inputs**-0.5, rngs, adapters)
         for name, of in parameters.attention_norms(config).items():
             setattr(self, name, RMSNorm(of, config, EPSILON))
 
-    def __call__(
-        self,
-        x_BTD: Array,
-        rotation: rope.Rotation,
-        attend: Attend,
-        drop: Drop | None = None,
-        *,
-        is_cached: bool = False,
-    ) -> tuple[Array, Any]:
-        """Return the output, and the state that `attend` kept. is_cached: `attend` stores what it is given as keys."""
-        c, of = self.config, self.latent
+    def __call__(self, x_BTD: Array, inputs: AttentionInputs) -> tuple[Array, Any]:
+        """Return the output, and the state that `attend` kept, which in a cache are keys only."""
+        c, of, drop = self.config, self.latent, inputs.drop
         B, T, _ = x_BTD.shape
         q_BTNH = self._queries(x_BTD, drop).reshape(B, T, c.heads, c.head_dim)
-        turned_BTNR = self._rotated(q_BTNH[..., c.head_dim - of.rotary :], rotation)
-        both_BTX = self._product("kv_down", x_BTD, drop)
+        turned_BTNR = self._rotated(q_BTNH[..., c.head_dim - of.rotary :], inputs.rotation)
+        both_BTX = product(self, "kv_down", x_BTD, drop)
         latent_BTC = self.kv_norm(both_BTX[..., : of.rank])
-        shared_BT1R = self._rotated(both_BTX[:, :, None, of.rank :], rotation)
+        shared_BT1R = self._rotated(both_BTX[:, :, None, of.rank :], inputs.rotation)
         q = q_BTNH[..., : c.head_dim - of.rotary], turned_BTNR
-        way = self._absorbed if is_cached else self._expanded
-        out_BTNV, kept = way(q, latent_BTC, shared_BT1R, attend, drop)
-        return self._product("o", out_BTNV.reshape(B, T, -1), drop), kept
+        way = self._absorbed if inputs.is_cached else self._expanded
+        out_BTNV, kept = way(q, latent_BTC, shared_BT1R, inputs)
+        return product(self, "o", out_BTNV.reshape(B, T, -1), drop), kept
 
     def _expanded(
-        self, q: tuple[Array, Array], latent_BTC: Array, shared_BT1R: Array, attend: Attend, drop: Drop | None
+        self, q: tuple[Array, Array], latent_BTC: Array, shared_BT1R: Array, inputs: AttentionInputs
     ) -> tuple[Array, Any]:
         B, T, N, U = q[0].shape
-        expanded_BTNX = self._product("kv_up", latent_BTC, drop).reshape(B, T, N, -1)
+        expanded_BTNX = product(self, "kv_up", latent_BTC, inputs.drop).reshape(B, T, N, -1)
         shared_BTNR = jnp.broadcast_to(shared_BT1R, (B, T, N, shared_BT1R.shape[-1]))
         k_BTNH = jnp.concatenate([expanded_BTNX[..., :U], shared_BTNR], axis=-1)
-        return attend(jnp.concatenate(q, axis=-1), k_BTNH, expanded_BTNX[..., U:], None)
+        return inputs.attend(jnp.concatenate(q, axis=-1), k_BTNH, expanded_BTNX[..., U:], None)
 
     def _absorbed(
-        self, q: tuple[Array, Array], latent_BTC: Array, shared_BT1R: Array, attend: Attend, drop: Drop | None
+        self, q: tuple[Array, Array], latent_BTC: Array, shared_BT1R: Array, inputs: AttentionInputs
     ) -> tuple[Array, Any]:
         N, U = q[0].shape[-2:]
         up_CNX = self.kv_up[...].astype(latent_BTC.dtype).reshape(latent_BTC.shape[-1], N, -1)
@@ -88,7 +79,7 @@ class LatentAttention(nnx.Module):
             q_BTNC += jnp.einsum("btna,ca->btnc", jnp.einsum("btnu,anu->btna", q[0], b_ANX[..., :U]), a_CA)
         key_BT1X = jnp.concatenate([latent_BTC[:, :, None], shared_BT1R], axis=-1)
         nothing = key_BT1X[..., :0]
-        out_BTNC, kept = attend(jnp.concatenate([q_BTNC, q[1]], axis=-1), key_BT1X, nothing, None)
+        out_BTNC, kept = inputs.attend(jnp.concatenate([q_BTNC, q[1]], axis=-1), key_BT1X, nothing, None)
         out_BTNV = jnp.einsum("btnc,cnv->btnv", out_BTNC, up_CNX[..., U:])
         if self.kv_up_lora is not None:
             out_BTNV += jnp.einsum("btna,anv->btnv", jnp.einsum("btnc,ca->btna", out_BTNC, a_CA), b_ANX[..., U:])
@@ -96,17 +87,13 @@ class LatentAttention(nnx.Module):
 
     def _queries(self, x_BTD: Array, drop: Drop | None) -> Array:
         if self.latent.query_rank is None:
-            return self._product("q", x_BTD, drop)
-        return self._product("q_up", self.q_norm(self._product("q_down", x_BTD, drop)), drop)
-
-    def _product(self, name: str, x_BTX: Array, drop: Drop | None) -> Array:
-        return project(x_BTX, getattr(self, name), None, getattr(self, f"{name}_lora"), drop)
+            return product(self, "q", x_BTD, drop)
+        return product(self, "q_up", self.q_norm(product(self, "q_down", x_BTD, drop)), drop)
 
     def _rotated(self, x_BTNR: Array, rotation: rope.Rotation) -> Array:
         """Rotate; pairs that are stored side by side go to the halves first, in queries as in keys."""
         if self.latent.interleaved:
-            pairs = x_BTNR.reshape(*x_BTNR.shape[:-1], -1, 2)
-            x_BTNR = jnp.swapaxes(pairs, -1, -2).reshape(x_BTNR.shape)
+            x_BTNR = rope.apart(x_BTNR)
         return rope.rotate(x_BTNR, *rotation[:2])
 
 

@@ -57,6 +57,21 @@ def low_rank(name: str, matrix: nnx.Param[Array], adapters: Adapters | None) -> 
     return LowRank(name, matrix, adapters) if adapters is not None and name in adapters.matrices else None
 
 
+def put_matrix(
+    part: nnx.Module, name: str, of: ParamSpec, std: float, rngs: nnx.Rngs, adapters: Adapters | None
+) -> None:
+    """Give a module a matrix of normal numbers, and its adapter if the model has one there."""
+    matrix = weight(rngs, of, std)
+    setattr(part, name, matrix)
+    setattr(part, f"{name}_lora", low_rank(name, matrix, adapters))
+
+
+def product(part: nnx.Module, name: str, x_BTX: Array, drop: Drop | None = None) -> Array:
+    """Multiply by a module's matrix of this name, with its bias and its adapter where it has them."""
+    bias, adapter = getattr(part, f"{name}_bias", None), getattr(part, f"{name}_lora", None)
+    return project(x_BTX, getattr(part, name), bias, adapter, drop)
+
+
 def project(
     x_BTX: Array,
     matrix: nnx.Param[Array],
@@ -72,15 +87,15 @@ def project(
     w = matrix[...].astype(x_BTX.dtype)
     read_BTX = None if drop is None or adapter is None else drop(adapter.name, x_BTX)
     if sharding.is_split("sequence"):
-        out = _product(x_BTX, w, adapter, read_BTX)
+        out = _multiply(x_BTX, w, adapter, read_BTX)
     else:
         B, T, X = x_BTX.shape
         read = None if read_BTX is None else read_BTX.reshape(B * T, X)
-        out = _product(x_BTX.reshape(B * T, X), w, adapter, read).reshape(B, T, -1)
+        out = _multiply(x_BTX.reshape(B * T, X), w, adapter, read).reshape(B, T, -1)
     return out if bias is None else out + bias[...].astype(x_BTX.dtype)
 
 
-def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
+def _multiply(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
     """Return the product; read: the adapter's input after dropout."""
     out = decode_backend.product(x, w)
     return out if adapter is None else out + adapter(x if read is None else read)

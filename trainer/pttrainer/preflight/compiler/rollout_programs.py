@@ -29,7 +29,7 @@ from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.passes import CUT, DECODE, PREFILL, PUT, WEIGHTS
 from pttrainer.preflight.shapes.rollout_shapes import Plan, draft_of, plan_of, sampler
 from pttrainer.rollout.disaggregated import weight_sync
-from pttrainer.rollout.native import decode_loop, native_engine, prefill
+from pttrainer.rollout.native import decode_loop, decoding_weights, prefill
 from pttrainer.rollout.sampler import sampling_of
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
@@ -70,15 +70,15 @@ def _proposer(of: JobShapes, draft: Model | None) -> Proposer | None:
 
 def weights_of(model: Model, mesh: Mesh) -> Params:
     """Return a model's weights in the sampler's layout, as shapes on shardings."""
-    where = native_engine.decoding_shardings(model, mesh)
-    made: Params = jax.tree.map(placed, native_engine.decoding_shapes(model), where)
+    where = decoding_weights.decoding_shardings(model, mesh)
+    made: Params = jax.tree.map(placed, decoding_weights.decoding_shapes(model), where)
     return made
 
 
 def lowered(of: JobShapes, mesh: Mesh) -> Programs:
     """Yield all three programs on these devices, with the training mesh in context; two if other devices sample."""
     if of.sampler is None:
-        held, there = inputs(of, mesh), native_engine.reshaped(mesh, sampler(of).shape)
+        held, there = inputs(of, mesh), decoding_weights.reshaped(mesh, sampler(of).shape)
         yield from _transfer(of, there, model_of(of).join_params(held.frozen, held.state.params))
     else:
         there = _other_mesh(of)
@@ -123,7 +123,7 @@ def _other_mesh(of: JobShapes) -> Mesh:
 
 
 def _transfer(of: JobShapes, mesh: Mesh, whole: Params) -> Programs:
-    made = native_engine.DecodingWeights(model_of(of), mesh)
+    made = decoding_weights.DecodingWeights(model_of(of), mesh)
     for group in of.config.groups:
         layer = made.layers[group.name].lower(whole[group.name], jax.ShapeDtypeStruct((), jnp.int32))
         yield Lowered(WEIGHTS, layer, times=group.config.layers)

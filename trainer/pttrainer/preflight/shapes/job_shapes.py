@@ -86,6 +86,11 @@ class JobShapes:
         return training.micro_batch_size or training.batch_size
 
     @property
+    def has_micro_batches(self) -> bool:
+        """Return True if a step has several passes, whose gradients are added up."""
+        return self.micro_rows != self.spec.training.batch_size
+
+    @property
     def tokens_per_device(self) -> int:
         """Return tokens of one forward and backward pass."""
         rows = self.micro_rows // self.row_shards

@@ -3,7 +3,7 @@
     trainer   cut        some layers of the stack, or some tables, in the compute format, split in w equal parts
               move       part by part, device to device; w divides the devices of both sides, so that no part is sent
                          twice if the sides are equal, and nothing ever passes through the host
-    sampler   put        gathered to where decoding needs them (`native_engine.decoding_shardings`), one tree per layer
+    sampler   put        gathered to where decoding needs them (`decoding_shardings`), one tree per layer
               compare    a checksum of every array, as it was cut and as it was received
 
 The next chunk begins when the last one is in place, so besides the copy that the sampler keeps, a device of either side
@@ -29,7 +29,7 @@ from ptapi import run_directory
 from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params
 from pttrainer.rollout.native.buckets import CHUNK_BYTES
-from pttrainer.rollout.native.native_engine import decoding_shapes, decoding_shardings
+from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.checksum import digest
 

@@ -29,9 +29,10 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Draw, Engine, Sampling
 from pttrainer.rollout.evaluation import answer_metrics
 from pttrainer.rollout.groups import Group
-from pttrainer.rollout.multi_turn import EpisodeSampler
+from pttrainer.rollout.multi_turn.episode_sampler import EpisodeSampler
 from pttrainer.rollout.native import max_rows
-from pttrainer.rollout.native.native_engine import NativeEngine, sampler_mesh
+from pttrainer.rollout.native.decoding_weights import sampler_mesh
+from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.rollout_metrics import completion_facts, reward_facts
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.rollout.speculative import build

@@ -1,13 +1,9 @@
-"""Token by token on the devices: the state of the rows in progress, and the functions compiled for it.
+"""Token by token on the devices: prompts, rounds of decoding, and the functions compiled for them (`row_changes`).
 
 Letters: B rows, P prompts, G samples per prompt, N = P·G, S slots, T tokens of a dispatch, D model, V vocabulary.
 
     prefill   prompts, right-padded, piece by piece; returns their keys and values and the state after their end
-    spread    gives every prompt G rows that read its one copy of keys and values
-    idle      creates rows that do nothing yet
     advance   samples a number of tokens; a row that ends takes over the next sample of a pool at once
-    grow      adds slots
-    shrink    keeps the rows that are still active
 
 A round is: free rows take over samples; every active row samples a token from its state; the tokens are decoded, which
 makes the next state. So taking over costs the copy of a prompt and nothing else, needs no message from the host, and no
@@ -27,7 +23,7 @@ from pttrainer.models import Model, Params
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.decoding import decode_backend
 from pttrainer.rollout.engine import Sampling
-from pttrainer.rollout.native import cache_layout
+from pttrainer.rollout.native import cache_layout, row_changes
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows, SampledTokens, append_tokens
 from pttrainer.rollout.native.prefill import PaddedPrompts, prefill_prompts
 from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
@@ -77,47 +73,6 @@ class Decoding:
         proposer_state = None if self.proposer is None else self.proposer.init_prompts(draft, padded)
         return Pool(cache, hidden_PD, padded.lengths_P, padded.limits_P, keys_N, first, end, proposer_state)
 
-    def spread(self, samples: int, slots: int, pool: Pool) -> Rows:
-        """Return G rows for every prompt."""
-        per_row = partial(jnp.repeat, repeats=samples, axis=0)
-        N = pool.keys_N.shape[0]
-        zeros_B = jnp.zeros(N, jnp.int32)
-        rows = Rows(
-            cache=cache_layout.shared(self.model, pool.cache, samples, slots, own_clocks=self._has_own_clocks),
-            hidden_BD=per_row(pool.hidden_PD),
-            keys_B=pool.keys_N,
-            owners_B=jnp.arange(N, dtype=jnp.int32),
-            starts_B=per_row(pool.lengths_P),
-            limits_B=per_row(pool.limits_P),
-            counts_B=zeros_B,
-            births_B=zeros_B,
-            active_B=per_row(pool.limits_P) > 0,
-            drawn=pool.end,
-            proposer_state=None
-            if self.proposer is None
-            else self.proposer.init_rows(pool.proposer_state, samples, slots),
-        )
-        return _with_shardings(rows)
-
-    def idle(self, rows: int, slots: int, pool: Pool) -> Rows:
-        """Return rows that wait for samples of prompts like the pool's."""
-        prompt_slots = pool.cache.positions_BS.shape[1]
-        zeros_B = jnp.zeros(rows, jnp.int32)
-        idle_rows = Rows(
-            cache=cache_layout.idle(self.model, rows, prompt_slots, slots, own_clocks=self._has_own_clocks),
-            hidden_BD=jnp.zeros((rows, pool.hidden_PD.shape[1]), pool.hidden_PD.dtype),
-            keys_B=jnp.broadcast_to(pool.keys_N[:1], (rows,)),
-            owners_B=jnp.full(rows, NO_OWNER),
-            starts_B=zeros_B,
-            limits_B=zeros_B,
-            counts_B=zeros_B,
-            births_B=zeros_B,
-            active_B=jnp.zeros(rows, bool),
-            drawn=pool.first,
-            proposer_state=None if self.proposer is None else self.proposer.idle(pool.proposer_state, rows, slots),
-        )
-        return _with_shardings(idle_rows)
-
     def advance(
         self, weights: Params, rows: Rows, pool: Pool | None, until: Array, floor: Array, draft: Params | None = None
     ) -> tuple[Rows, SampledTokens, DecodeProgress]:
@@ -142,7 +97,7 @@ class Decoding:
 
         def round_(carried: tuple[Rows, SampledTokens]) -> tuple[Rows, SampledTokens]:
             rows, sampled = carried
-            rows = rows if pool is None else self._take_over(rows, pool)
+            rows = rows if pool is None else row_changes.take_over(self.proposer, rows, pool)
             taking_B = rows.active_B
             token_B, logp_B = self._next(self.model, weights, rows.hidden_BD, rows.keys_B, rows.counts_B)
             sampled = append_tokens(sampled, token_B, logp_B, jnp.where(taking_B, rows.owners_B, NO_OWNER))
@@ -158,25 +113,6 @@ class Decoding:
 
         rows, sampled = lax.while_loop(is_wanted, round_, (rows, sampled))
         return rows, sampled, self._progress(rows)
-
-    def grow(self, slots: int, rows: Rows) -> Rows:
-        """Return the rows with this many slots."""
-        proposer_state = None
-        if self.proposer is not None:
-            proposer_state = self.proposer.grow(rows.proposer_state, slots - cache_layout.capacity(rows.cache))
-        return rows._replace(cache=cache_layout.grow(rows.cache, slots), proposer_state=proposer_state)
-
-    def shrink(self, count: int, rows: Rows) -> Rows:
-        """Return `count` rows, all active ones among them."""
-        chosen = jnp.argsort(~rows.active_B, stable=True)[:count]
-        whole = ("cache", "drawn", "proposer_state")
-        per_row_values = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in whole}
-        proposer_state = None if self.proposer is None else self.proposer.select_rows(rows.proposer_state, chosen)
-        return _with_shardings(
-            rows._replace(
-                cache=cache_layout.select_rows(rows.cache, chosen), proposer_state=proposer_state, **per_row_values
-            )
-        )
 
     def _next(
         self, model: Model, weights: Params, hidden_BD: Array, keys_B: Array, counts_B: Array
@@ -228,11 +164,6 @@ class Decoding:
         choices_Q, logps_Q = self._next(self.model, weights, hidden_BKD.reshape(-1, D), keys_Q, counts_BK.reshape(-1))
         return choices_Q.reshape(B, K), logps_Q.reshape(B, K)
 
-    @property
-    def _has_own_clocks(self) -> bool:
-        """Return True if rows advance by different numbers of tokens."""
-        return self.proposer is not None
-
     def _age(self, rows: Rows) -> Array:
         """Return the slots that active rows need: from the oldest row's first token on, plus proposals."""
         if self.proposer is not None:
@@ -243,49 +174,10 @@ class Decoding:
         progress = DecodeProgress(rows.active_B, rows.owners_B, rows.drawn, self._age(rows))
         return DecodeProgress(*(sharding.constrain(x, (None,) * x.ndim) for x in progress))
 
-    def _take_over(self, rows: Rows, pool: Pool) -> Rows:
-        """Let free rows take over the pool's next samples, both in order."""
-        rank_B = jnp.cumsum(~rows.active_B) - 1
-        count = jnp.minimum(rank_B[-1] + 1, pool.end - rows.drawn)
-        samples = pool.keys_N.shape[0] // pool.hidden_PD.shape[0]
-
-        def one(i: Array, rows: Rows) -> Rows:
-            b = jnp.argmax(~rows.active_B & (rank_B == i))
-            n = rows.drawn - pool.first + i
-            p = n // samples
-            proposer_state = rows.proposer_state
-            if self.proposer is not None:
-                proposer_state = self.proposer.take_over(proposer_state, b, pool.proposer_state, p)
-            return rows._replace(
-                cache=cache_layout.take_over(rows.cache, b, pool.cache, p),
-                hidden_BD=rows.hidden_BD.at[b].set(pool.hidden_PD[p]),
-                keys_B=rows.keys_B.at[b].set(pool.keys_N[n]),
-                owners_B=rows.owners_B.at[b].set(rows.drawn + i),
-                starts_B=rows.starts_B.at[b].set(pool.lengths_P[p]),
-                limits_B=rows.limits_B.at[b].set(pool.limits_P[p]),
-                counts_B=rows.counts_B.at[b].set(0),
-                births_B=rows.births_B.at[b].set(0 if self.proposer is not None else rows.cache.index),
-                active_B=rows.active_B.at[b].set(pool.limits_P[p] > 0),
-                proposer_state=proposer_state,
-            )
-
-        rows = lax.fori_loop(0, count, one, rows)
-        return rows._replace(drawn=rows.drawn + count)
-
 
 def _logits(model: Model, weights: Params, hidden_BD: Array) -> Array:
     """Return [B, V] float32."""
     return model.capped(decode_backend.logits(weights, model.head(weights), hidden_BD))
-
-
-def stop(rows: Rows, active_B: Array) -> Rows:
-    """End the rows in which the host found a stop string."""
-    return rows._replace(active_B=rows.active_B & active_B)
-
-
-def _with_shardings(rows: Rows) -> Rows:
-    hidden_BD = sharding.constrain_fitting(rows.hidden_BD, ("batch", None))
-    return rows._replace(cache=cache_layout.with_shardings(rows.cache), hidden_BD=hidden_BD)
 
 
 def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:
@@ -293,10 +185,10 @@ def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:
     options = WEIGHTS_AS_STORED.get(device_kind)
     return {
         "prefill": jax.jit(decoding.prefill, static_argnums=0, compiler_options=options),
-        "spread": jax.jit(decoding.spread, static_argnums=(0, 1)),
-        "idle": jax.jit(decoding.idle, static_argnums=(0, 1)),
+        "spread": jax.jit(partial(row_changes.spread, decoding.model, decoding.proposer), static_argnums=(0, 1)),
+        "idle": jax.jit(partial(row_changes.idle, decoding.model, decoding.proposer), static_argnums=(0, 1)),
         "advance": jax.jit(decoding.advance, donate_argnums=1, compiler_options=options),
-        "grow": jax.jit(decoding.grow, static_argnums=0),
-        "shrink": jax.jit(decoding.shrink, static_argnums=0),
-        "stop": jax.jit(stop, donate_argnums=0),
+        "grow": jax.jit(partial(row_changes.grow, decoding.proposer), static_argnums=0),
+        "shrink": jax.jit(partial(row_changes.shrink, decoding.proposer), static_argnums=0),
+        "stop": jax.jit(row_changes.stop, donate_argnums=0),
     }

@@ -16,7 +16,7 @@ from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import DRAFT_URI, check_state, draft_of
 from pttrainer.models.shapes import parameters
 from pttrainer.rollout.context import Context
-from pttrainer.rollout.native.native_engine import decoding_shardings
+from pttrainer.rollout.native.decoding_weights import decoding_shardings
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
 from pttrainer.rollout.speculative.verify import Speculation

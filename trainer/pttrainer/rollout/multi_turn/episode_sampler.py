@@ -16,8 +16,7 @@ as truncated); or when its environment fails or takes too long, and then it has 
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, Sampling
-from pttrainer.rollout.groups import EpisodeInfo, Sample
+from pttrainer.rollout.multi_turn.episode import Episode, as_sample
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
 from pttrainer.rollout.sampler import Sampler
@@ -41,46 +40,6 @@ REWARD = "environment"
 """The name of the environment's own reward."""
 KEY_OF_TURN = 0x9E3779B9
 """Added to the seed for each turn after the first, so that no two turns share random numbers."""
-
-
-@dataclass
-class Episode:
-    """A conversation in progress. prompt: tokens before the first turn; the lists: tokens after it."""
-
-    question: Question
-    prompt: list[int]
-    tokens: list[int] = field(default_factory=list)
-    logps: list[float] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
-    transcript: list[dict[str, Any]] = field(default_factory=list)
-    reward: float = 0.0
-    seconds: float = 0.0
-    turns: int = 0
-    calls: int = 0
-    failed: int = 0
-    ended: bool = False
-    error: str = ""
-    is_open: bool = True
-
-    @property
-    def ids(self) -> list[int]:
-        """Return all tokens so far."""
-        return [*self.prompt, *self.tokens]
-
-    @property
-    def answer(self) -> str:
-        """Return the model's last turn."""
-        return next((str(m["content"]) for m in reversed(self.transcript) if m["role"] == "assistant"), "")
-
-    def add(self, tokens: Sequence[int], logps: Sequence[float], *, sampled: bool) -> None:
-        """Append tokens."""
-        self.tokens += tokens
-        self.logps += logps
-        self.sampled += [sampled] * len(tokens)
-
-    def close(self, *, ended: bool = False, error: str = "") -> None:
-        """End the episode."""
-        self.is_open, self.ended, self.error = False, ended, error
 
 
 OPENING_TOO_LONG = "the opening is too long: no tokens are left for a turn"
@@ -134,7 +93,7 @@ class EpisodeSampler(Sampler):
         self._check(episodes)
         since = time.monotonic()
         scores = self._scored(episodes)
-        scored = [_sample(episode, scores, row) for row, episode in enumerate(episodes)]
+        scored = [as_sample(episode, scores, row) for row, episode in enumerate(episodes)]
         facts = {
             **scores.facts,
             **with_rates(counts),
@@ -259,23 +218,3 @@ class EpisodeSampler(Sampler):
             rewards={**scores.rewards, REWARD: environment_rewards},
             total=total + self._spec.reward_weight * environment_rewards,
         )
-
-
-def _sample(episode: Episode, scores: Scores, row: int) -> Sample:
-    return Sample(
-        tokens=episode.tokens,
-        logps=np.array(episode.logps, np.float32),
-        ended=episode.ended,
-        text=episode.answer,
-        rewards={name: float(values[row]) for name, values in scores.rewards.items()},
-        reward=float(scores.total[row]),
-        episode=EpisodeInfo(
-            episode.prompt,
-            episode.sampled,
-            episode.transcript,
-            episode.turns,
-            episode.calls,
-            episode.failed,
-            episode.error,
-        ),
-    )

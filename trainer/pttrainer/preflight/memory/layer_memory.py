@@ -1,0 +1,108 @@
+"""Memory of the layers in a train step: what the backward pass keeps of all, and what one takes meanwhile."""
+
+from pttrainer.models import ModelConfig
+from pttrainer.models.shapes import flops, parameters
+from pttrainer.preflight.memory import fitted
+from pttrainer.preflight.memory.resident import Buffer
+from pttrainer.preflight.shapes.job_shapes import JobShapes
+
+
+def kept(of: JobShapes) -> Buffer:
+    """Return the stream between layers, and what is not computed again."""
+    each = 2 if of.structure.compute_dtype == "bfloat16" else 4
+    numbers = sum(group.config.layers * _kept_of_layer(of, group.config) for group in of.config.groups)
+    size = each * of.tokens_per_device * numbers
+    inputs = {"full": "inputs", "none": "inputs and products"}.get(of.structure.remat, "inputs and attention")
+    stream = f"{inputs} of {of.config.layers} layers, [{of.tokens_per_device}, {of.config.d_model}] each"
+    if of.critic is not None and of.critic.structure is not None:
+        # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
+        return Buffer("activations kept for the backward passes of policy and critic", 2 * size, "train", stream)
+    return Buffer("activations kept for the backward pass", size, "train", stream)
+
+
+def one_layer(of: JobShapes) -> list[Buffer]:
+    """Return the largest layer's activations and gathered weights."""
+    config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
+    kinds = [group.config for group in config.groups]
+    activations = max(tokens * _activations(kind) / tensor + tokens * _routed(kind) for kind in kinds)
+    gathered = max(_gathered(of, kind) for kind in kinds)
+    widths = f"MLP [{tokens}, {_feed_forward(config) // tensor}], attention [{tokens}, {_width(config) // tensor}]"
+    return [
+        Buffer("activations of a layer", int(activations), "train", widths),
+        Buffer("weights of a layer, gathered", int(gathered / tensor), "train"),
+    ]
+
+
+def _kept_of_layer(of: JobShapes, config: ModelConfig) -> int:
+    """Return numbers per token."""
+    tensor, remat = of.axis("tensor"), of.structure.remat
+    width = of.config.d_model + (_products(of, config) if remat == "none" else 0)
+    if remat == "save-qkv-context":
+        width += _width(config) // tensor
+    # Without remat, a kernel's result stays, and no other's: it costs less to compute the plain one again.
+    if remat in ("save-context", "save-qkv-context") or (remat == "none" and not of.slice.is_cpu):
+        width += config.heads * config.head_dim // tensor
+    return width
+
+
+def _products(of: JobShapes, config: ModelConfig) -> int:
+    """Return numbers per token that products of a layer's weights make and its backward pass reads.
+
+    Those of `down` only if a norm follows, and none of experts, whose grouped products are recomputed. An adapter's
+    addition is a product of its own, so both are kept instead of their sum.
+    """
+    tensor, adapters = of.axis("tensor"), of.structure.adapters
+    widths = {
+        name: one.shape[-1] // (tensor if one.axes[-1] in ("heads", "kv_heads") else 1)
+        for name, one in parameters.attention(config).items()
+        if len(one.shape) == 3
+    }
+    if config.experts is None:
+        inner = config.d_ff // tensor
+        widths |= {"gate": inner, "up": inner, "down": config.d_model if config.post_norms else 0}
+    else:
+        widths["router"] = config.experts.count
+        if config.experts.shared_d_ff:
+            inner = config.experts.shared_d_ff // tensor
+            of_down = config.d_model if config.post_norms else 0
+            widths |= {"shared_gate": inner, "shared_up": inner, "shared_down": of_down}
+    if adapters is None:
+        return sum(widths.values())
+    return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
+
+
+def _activations(config: ModelConfig) -> float:
+    """Return bytes per token of one layer, both passes."""
+    attention = fitted.NORMED_ATTENTION if config.qk_norm else fitted.ATTENTION
+    return fitted.MLP * _feed_forward(config) + attention * _width(config)
+
+
+def _routed(config: ModelConfig) -> float:
+    """Return bytes per token of its copies, one for each expert that it goes to."""
+    return 0.0 if config.experts is None else fitted.ROUTED * config.experts.per_token * config.d_model
+
+
+def _width(config: ModelConfig) -> int:
+    if config.delta is not None:  # each of them twice, in float32
+        return 4 * config.delta.channels
+    return (config.heads + config.kv_heads) * config.head_dim + config.kv_heads * config.value_dim
+
+
+def _feed_forward(config: ModelConfig) -> int:
+    experts = config.experts
+    return config.d_ff if experts is None else experts.per_token * experts.d_ff + experts.shared_d_ff
+
+
+def _gathered(of: JobShapes, config: ModelConfig) -> float:
+    """Return the bytes of a layer's weights while they are gathered.
+
+    Those of dense layers pass by in pieces; all experts of a device are gathered at once, and so are their
+    gradients.
+    """
+    attention = sum(inputs * outputs for inputs, outputs in flops.attention_matrices(config).values())
+    dense = fitted.GATHERED if of.structure.adapters is None else fitted.GATHERED_FROZEN
+    if config.experts is None:
+        return dense * (attention + 3 * config.d_model * config.d_ff)
+    experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
+    each = fitted.GATHERED_EXPERTS if of.structure.adapters is None else fitted.FROZEN_EXPERTS
+    return dense * (attention + 3 * config.d_model * config.experts.shared_d_ff) + each * experts

@@ -1,0 +1,1 @@
+"""Episodes of several turns with an environment."""
