@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tests.builders.peers import inference
 from tests.builders.peers.models import WINDOW, tensor
+from tests.builders.peers.templates import GEMMA_IMAGE_TOKENS, chat_with_images
 
 from pttrainer.batch import Images
 from pttrainer.models import Model, Params, from_hf
@@ -106,3 +107,17 @@ def packed_and_alone(model: Model, params: Params) -> tuple[list[np.ndarray], np
     compute = jax.jit(lambda p: model.logits(p, model.forward(p, tokens_BT, positions_BT, segments_BT, images=images)))
     packed_TV, *alone = np.asarray(compute(params))
     return [of_row[: len(row)] for of_row, row in zip(alone, tokens, strict=True)], packed_TV
+
+
+def write_trainable(directory: Path) -> Path:
+    """The model with a tokenizer and a chat template: bytes, and Gemma's marks of turns and images."""
+    chat = chat_with_images(TOKENS)
+    assert chat.images is not None
+    begin, part, end = (int(chat.tokenizer.engine.token_to_id(text)) for text in GEMMA_IMAGE_TOKENS)
+    ids = {"image_token_index": part, "boi_token_index": begin, "eoi_token_index": end}
+    text = RAW["text_config"] | {"vocab_size": chat.tokenizer.size, "eos_token_id": list(chat.tokenizer.eos_ids)}
+    write_checkpoint(directory, RAW | ids | {"text_config": text})
+    settings = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<eos>", "chat_template": chat.source}
+    (directory / "tokenizer.json").write_text(chat.tokenizer.engine.to_str())
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return directory

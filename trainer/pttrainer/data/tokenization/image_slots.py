@@ -1,4 +1,4 @@
-"""Which embedding of a row's images each of its tokens has.
+"""Which embedding of a row's images each of its tokens has, and where a row may be cut.
 
 Letters: T tokens.
 """
@@ -24,3 +24,13 @@ def slots(ids_T: np.ndarray, part_id: int, count: int, images: int, where: str) 
         )
     places_T: np.ndarray = np.cumsum(is_part_T, dtype=np.int32) * is_part_T
     return places_T.astype(np.int32)
+
+
+def whole_images(ids: list[int], part_id: int, count: int) -> tuple[int, int]:
+    """Return how many tokens to keep of an example that was cut, so that no image among its inputs is, and its images.
+
+    Inputs are all tokens but the last one.
+    """
+    places = [place for place, token in enumerate(ids[:-1]) if token == part_id]
+    images, rest = divmod(len(places), count)
+    return places[images * count] if rest else len(ids), images

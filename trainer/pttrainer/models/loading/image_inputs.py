@@ -16,7 +16,7 @@ from pttrainer.models.config import ModelConfig, Vision
 from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.runtime.io import json_text
 
-OLD_FILE, NEW_FILE = "preprocessor_config.json", "processor_config.json"
+FILES = OLD_FILE, NEW_FILE = "preprocessor_config.json", "processor_config.json"
 _NAMES = ("Gemma3ImageProcessor", "Gemma3ImageProcessorFast", "Gemma3ImageProcessorPil")
 _WITHOUT_EFFECT = (
     "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate", "processor_class",
@@ -76,7 +76,7 @@ def _colours(fields: Fields, key: str) -> tuple[float, float, float]:
 
 
 def _fields(directory: Path, display_name: str) -> Fields:
-    for name in (OLD_FILE, NEW_FILE):
+    for name in FILES:
         if not (directory / name).is_file():
             continue
         try:
