@@ -45,7 +45,7 @@ ARG ACCELERATOR=tpu
 COPY --from=wheel /dist /dist
 RUN --mount=type=secret,id=pip.conf \
     case "${ACCELERATOR}" in \
-      cpu|tpu|cuda) extra="trainer-${ACCELERATOR}" ;; \
+      cpu|tpu|cuda) extra="trainer-${ACCELERATOR},trackers" ;; \
       *) echo "ACCELERATOR=${ACCELERATOR}: cpu, tpu or cuda" >&2; exit 2 ;; \
     esac; \
     PIP_CONFIG_FILE=/run/secrets/pip.conf \

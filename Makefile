@@ -73,7 +73,7 @@ site: $(VENV)/.dev  ## build the documentation site into site/ (make site ARGS=s
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build)
 
 bench: $(VENV)/.dev  ## run the benchmarks (quiet machine; each prints its ratio)
-	@for file in apply_to_jobset ptctl_cpu; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+	@for file in apply_to_jobset ptctl_cpu; do echo "== $$file"; $(BIN)/python benchmarks/operator_and_cli/$$file.py || exit 1; done
 
 learning: $(VENV)/.dev  ## the learning curves of docs/results.md again (TASK=arithmetic SEEDS="0 1"; else all)
 	$(BIN)/python benchmarks/learning/run.py $(or $(TASK),all) --seeds $(or $(SEEDS),0 1 2) $(ARGS)
@@ -108,9 +108,9 @@ $(TUNIX)/.ready: | pyproject.toml
 	@touch $@
 
 bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT, GRPO and sampling against Tunix, TRL, plain torch, transformers (75 minutes; quiet machine)
-	$(BIN)/python benchmarks/sft.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
-	$(BIN)/python benchmarks/grpo.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
-	$(BIN)/python benchmarks/rollout.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
+	$(BIN)/python benchmarks/peers/sft.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
+	$(BIN)/python benchmarks/peers/grpo.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
+	$(BIN)/python benchmarks/peers/rollout.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
 
 references: $(PARITY)/.ready  ## write the numbers of transformers, peft and TRL that the unit tests compare with
 	$(PARITY)/bin/python scripts/make_parity_references.py
@@ -125,8 +125,8 @@ $(AOT)/.ready: pyproject.toml
 
 aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here (its own environment, 1.4 GB, 2 minutes)
 	JAX_PLATFORMS=cpu $(AOT)/bin/python -m pytest tests/integration/pttrainer/test_tpu_compile.py tests/integration/pttrainer/test_tpu_decode.py tests/integration/pttrainer/test_preflight.py tests/integration/pttrainer/test_mesh_of_tpus.py tests/unit/pttrainer/runtime/test_pathways.py -q
-	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/preflight_times.py hopeless
-	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu_programs.py v6e-8 --model qwen3-0.6b --rows 8 --length 256
+	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/preflight/preflight_times.py hopeless
+	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/tpu_programs.py v6e-8 --model qwen3-0.6b --rows 8 --length 256
 
 tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (10 minutes)
 	$(AOT)/bin/python scripts/tune_attention.py

@@ -3,7 +3,7 @@
     PYTHONPATH=api:trainer python scripts/make_sizing.py
 
 Every cell is the formula's verdict on a whole job (`pttrainer.preflight`); what the compiler said of the two public
-demonstrations stands below (`benchmarks/verdicts`). Nothing is compiled here; 20 seconds of CPU.
+demonstrations stands below (`benchmarks/preflight/verdicts`). Nothing is compiled here; 20 seconds of CPU.
 """
 
 import json
@@ -16,7 +16,7 @@ from ptapi.spec import PostTrainJobSpec
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guides" / "sizing.md"
-VERDICTS = ROOT / "benchmarks" / "verdicts"
+VERDICTS = ROOT / "benchmarks" / "preflight" / "verdicts"
 MODELS = (
     "llama3.1-8b", "llama3.1-70b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b",
     "gemma3-4b", "gemma3-12b", "gemma3-27b",
@@ -120,7 +120,7 @@ def demonstrations() -> str:
     return "\n".join(
         [
             "The two public demonstrations, Llama 3.1 70B with GRPO on 64 chips each; job and verdict lie in",
-            "`benchmarks/verdicts`, as `python -m pttrainer preflight JOB --write VERDICT` left them.\n",
+            "`benchmarks/preflight/verdicts`, as `python -m pttrainer preflight JOB --write VERDICT` left them.\n",
             "| job | verdict | programs, GiB per chip | seconds to compile | notes |",
             "| --- | --- | --- | --- | --- |",
             *_lines(),

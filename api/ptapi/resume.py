@@ -118,7 +118,7 @@ GROUPS = (
         Change.FREE,
         "when the run is evaluated, and what else it measures",
         "evaluation.everySteps evaluation.atStart evaluation.atEnd evaluation.samples evaluation.answers "
-        "training.profile tensorboard",
+        "training.profile tensorboard tracking",
     ),
     Group(
         Change.FREE,

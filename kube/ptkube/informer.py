@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ptkube.errors import ApiError, NotFound
 from ptkube.local_copy import Listener, LocalCopy
 from ptkube.resources import Resource
-from ptkube.watch import LISTED, follow
+from ptkube.watch import LISTED, Selection, follow
 
 if TYPE_CHECKING:
     from ptkube.client import Kube
@@ -38,7 +38,7 @@ class Informer(LocalCopy):
     ) -> None:
         super().__init__(resource, **kept)
         self._kube = kube
-        self._namespace, self._labels, self._fields = namespace, labels, fields
+        self._selection = Selection(resource, namespace, labels, fields)
         self._stop = stop
 
     def start(self) -> threading.Thread:
@@ -64,10 +64,7 @@ class Informer(LocalCopy):
     def _follow(self) -> None:
         for kind, item in follow(
             self._kube,
-            self.resource,
-            self._namespace,
-            labels=self._labels,
-            fields=self._fields,
+            self._selection,
             endures=self._endures,
             left_s=lambda: 0.0 if self._stop.is_set() else math.inf,
             wait=self._stop.wait,

@@ -37,7 +37,7 @@ class LocalCopy:
         self._lock = threading.RLock()
         self._items: dict[Key, Manifest] = {}
         self._indexed: dict[Key, dict[Key, Manifest]] = defaultdict(dict)
-        self._unheard: dict[Key, Manifest] = {}
+        self._unconfirmed: dict[Key, Manifest] = {}
         self._watched_version = 0
         self._listeners: list[Listener] = []
 
@@ -75,16 +75,16 @@ class LocalCopy:
                 return known
             named = self.trim({"apiVersion": self.resource.api_version, "kind": self.resource.kind, **item})
             if version_of(item) > self._watched_version:  # else the watch has passed it, perhaps even its deletion
-                self._unheard[key_of(item)] = self._put(named)
+                self._unconfirmed[key_of(item)] = self._put(named)
             return named
 
     def take(self, kind: str, item: Manifest) -> Manifest:
         """Take over an event of a watch, tell the listeners, and return the newest of the object."""
         with self._lock:
             key = key_of(item)
-            known, unheard = self._items.get(key), self._unheard.get(key)
-            if unheard is not None and version_of(unheard) <= version_of(item):
-                del self._unheard[key]
+            known, written = self._items.get(key), self._unconfirmed.get(key)
+            if written is not None and version_of(written) <= version_of(item):
+                del self._unconfirmed[key]
             if kind == "DELETED":
                 item = self.trim(item)
                 self.forget(item)
@@ -106,8 +106,8 @@ class LocalCopy:
             old, listed = self._items, int(version or 0)
             self._items, self._watched_version = {}, listed
             self._indexed.clear()
-            self._unheard = {key: item for key, item in self._unheard.items() if version_of(item) > listed}
-            for item in [*map(self.trim, items), *self._unheard.values()]:
+            self._unconfirmed = {key: item for key, item in self._unconfirmed.items() if version_of(item) > listed}
+            for item in [*map(self.trim, items), *self._unconfirmed.values()]:
                 self._put(item)
             for kind, item in differences(old, self._items):
                 self._tell(kind, item)
@@ -119,7 +119,7 @@ class LocalCopy:
             known = self._items.get(key_of(item))
             if known is not None and known["metadata"].get("uid") == item["metadata"].get("uid"):
                 self._drop(key_of(item))
-                self._unheard.pop(key_of(item), None)
+                self._unconfirmed.pop(key_of(item), None)
 
     def _put(self, item: Manifest) -> Manifest:
         key = key_of(item)

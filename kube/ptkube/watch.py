@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ptkube.backoff import pause_s
@@ -17,7 +18,7 @@ from ptkube.errors import CLIENT_CLOSED, ApiError, Gone, NotFound, Unreachable
 from ptkube.resources import Manifest, Resource
 
 if TYPE_CHECKING:
-    from ptkube.client import Kube
+    from ptkube.client import Kube, ListResult
 
 Key = tuple[str, str]  # namespace ("" for cluster-scoped kinds) and name
 
@@ -35,13 +36,36 @@ def key_of(item: Manifest) -> Key:
     return str(meta.get("namespace") or ""), str(meta["name"])
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The objects that are followed. namespace: None for all. labels, fields: selectors, None for all."""
+
+    resource: Resource
+    namespace: str | None = None
+    labels: str | None = None
+    fields: str | None = None
+
+    def list(self, kube: Kube) -> ListResult:
+        """List them."""
+        return kube.list(self.resource, self.namespace, labels=self.labels, fields=self.fields)
+
+    def watch(self, kube: Kube, version: str, left_s: float) -> Iterator[tuple[str, Manifest]]:
+        """Yield the events after a version, BOOKMARK among them, for about so long."""
+        return kube.watch(
+            self.resource,
+            self.namespace,
+            labels=self.labels,
+            fields=self.fields,
+            resource_version=version,
+            timeout_s=None if math.isinf(left_s) else max(1, int(left_s) + 1),
+            bookmarks=True,
+        )
+
+
 def follow(
     kube: Kube,
-    resource: Resource,
-    namespace: str | None = None,
+    selection: Selection,
     *,
-    labels: str | None = None,
-    fields: str | None = None,
     endures: Callable[[ApiError, int, float], bool],
     left_s: Callable[[], float],
     wait: Callable[[float], object] = time.sleep,
@@ -57,21 +81,11 @@ def follow(
     while (left := left_s()) > 0:
         try:
             if version is None:
-                listed = kube.list(resource, namespace, labels=labels, fields=fields)
+                listed = selection.list(kube)
                 version, lost_at = listed.resource_version, None
                 yield LISTED, listed
                 left = left_s()
-            timeout_s = None if math.isinf(left) else max(1, int(left) + 1)
-            selected = kube.watch(
-                resource,
-                namespace,
-                labels=labels,
-                fields=fields,
-                resource_version=version,
-                timeout_s=timeout_s,
-                bookmarks=True,
-            )
-            for kind, item in selected:
+            for kind, item in selection.watch(kube, version, left):
                 failures, version = 0, str(item["metadata"]["resourceVersion"])
                 yield kind, item
         except Gone:
@@ -110,7 +124,8 @@ def changes(
     def left_s() -> float:
         return math.inf if until is None else until - time.monotonic()
 
-    for kind, item in follow(kube, resource, namespace, labels=labels, fields=fields, endures=endures, left_s=left_s):
+    selection = Selection(resource, namespace, labels, fields)
+    for kind, item in follow(kube, selection, endures=endures, left_s=left_s):
         if kind == LISTED:
             before, known = known or {}, {key_of(each): each for each in item.items}
             yield from differences(before, known)

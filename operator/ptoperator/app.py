@@ -182,6 +182,7 @@ class Application:
 
     def _take_over(self) -> None:
         """Queue every job: the previous leader may have left work half done."""
+        self.cache.doubt_turns()
         for key in self.cache.known_jobs():
             self.cache.remember(key, None)
             self.queue.add(key)

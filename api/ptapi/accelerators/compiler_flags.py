@@ -2,7 +2,7 @@
 
 Given to trainer pods and Pathways' proxy, and to preflight, which compiles with the same. A job overrides them and adds
 others (`spec.accelerator.xlaFlags`). Left out: flags without a gain that the compiler's own estimates show
-(`benchmarks/tpu_programs.py`), and programs of other runtimes, which know their own.
+(`benchmarks/tpu/tpu_programs.py`), and programs of other runtimes, which know their own.
 """
 
 from collections.abc import Iterable, Mapping

@@ -2,14 +2,34 @@
 
 from dataclasses import dataclass
 
-from ptapi.accelerators.table import chip_count, name_of, table
+from ptapi.accelerators.table import Machine, chip_count, name_of, table
+
+
+@dataclass(frozen=True)
+class Chip:
+    """The published figures of one chip; None: not published."""
+
+    hbm_gib: int
+    hbm_gbytes_per_s: int
+    peak_bf16_tflops: float
+    ici_gbytes_per_s: float | None
+    dcn_gbits_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Host:
+    """The size of a VM."""
+
+    vcpus: int
+    memory_gb: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
     """One accelerator type, resolved. Counts are per slice; `total_…` are over all slices of the job.
 
-    The defaults describe devices of a host, which are not sold by the slice.
+    The defaults describe devices of a host, which are not sold by the slice. host: None where no source has its size.
+    chip: None for virtual devices.
     """
 
     name: str
@@ -21,24 +41,23 @@ class Slice:
     vms: int
     chips_per_vm: int
     machine_type: str = ""
-    host_vcpus: int | None = None
-    host_memory_gb: int | None = None
+    host: Host | None = None
     gke_accelerator: str = ""
     pathways_instance_type: str | None = None
-    multi_host: bool = False
     requires_workload_policy: bool = False
     parallel_containers: int = 1
     jax_devices_per_chip: int = 1
-    hbm_gib: int | None = None
-    hbm_gbytes_per_s: float | None = None
-    peak_bf16_tflops: float | None = None
-    ici_gbytes_per_s: float | None = None
-    dcn_gbits_per_s: float | None = None
+    chip: Chip | None = None
 
     @property
     def is_cpu(self) -> bool:
         """Return True if these are virtual devices of a host instead of TPU chips."""
         return self.generation == "cpu"
+
+    @property
+    def multi_host(self) -> bool:
+        """Return True if a slice has several VMs."""
+        return self.vms > 1
 
     @property
     def devices(self) -> int:
@@ -90,20 +109,25 @@ def tpu_slice(generation: str, topology: str, slices: int) -> Slice:
         vms=vms,
         chips_per_vm=machine["chips"],
         machine_type=machine["type"],
-        host_vcpus=machine["vcpus"],
-        host_memory_gb=machine["memoryGb"],
+        host=_host(machine),
         gke_accelerator=facts["gkeAccelerator"],
         pathways_instance_type=f"{machine['pathways']}:{topology}" if machine["pathways"] else None,
-        multi_host=vms > 1,
         requires_workload_policy=facts["workloadPolicy"] and vms > 1,
         parallel_containers=min(facts["containersPerVm"], machine["chips"]),
         jax_devices_per_chip=facts["jaxDevicesPerChip"],
-        hbm_gib=facts["hbmGib"],
-        hbm_gbytes_per_s=facts["hbmGbytesPerSecond"],
-        peak_bf16_tflops=facts["peakBf16Tflops"],
-        ici_gbytes_per_s=facts["iciGbytesPerSecond"],
-        dcn_gbits_per_s=facts["dcnGbitsPerSecond"],
+        chip=Chip(
+            hbm_gib=facts["hbmGib"],
+            hbm_gbytes_per_s=facts["hbmGbytesPerSecond"],
+            peak_bf16_tflops=facts["peakBf16Tflops"],
+            ici_gbytes_per_s=facts["iciGbytesPerSecond"],
+            dcn_gbits_per_s=facts["dcnGbitsPerSecond"],
+        ),
     )
+
+
+def _host(machine: Machine) -> Host | None:
+    vcpus, memory_gb = machine["vcpus"], machine["memoryGb"]
+    return None if vcpus is None or memory_gb is None else Host(vcpus, memory_gb)
 
 
 def host_devices(type: str, devices: int, slices: int) -> Slice:

@@ -20,6 +20,7 @@ from ptapi.spec.pods.volumes import Volume
 from ptapi.spec.rollouts.environment import Environment
 from ptapi.spec.rollouts.rewards import Reward
 from ptapi.spec.rollouts.rollout import Rollout
+from ptapi.spec.tracking import Tracking
 from ptapi.spec.training import Training
 
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -86,6 +87,8 @@ class PostTrainJobSpec(SpecModel):
     """ServiceAccount of the pods. Unset: the operator's setting (one without Kubernetes rights)."""
     tensorboard: Tensorboard = Tensorboard()
     """TensorBoard files in the run directory."""
+    tracking: Tracking | None = None
+    """Experiment trackers: Weights & Biases, MLflow, Trackio. Unset: none."""
     output: Output
     """Where results go."""
 

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from ptapi.quantity import PATTERN
-from ptapi.spec import base
+from ptapi.spec import base, tracking
 from ptapi.spec.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 
 LONGEST_SHOWN = 80
@@ -37,6 +37,9 @@ PATTERN_DESCRIPTIONS: dict[str, str] = {
     r"^(auto)$": "auto",
     PATTERN: "a quantity such as 500m, 1.5 or 64Gi",
     r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$": "a label's value: letters, digits, -, _ and .",
+    tracking.TRACKER_NAME: "a name without /, \\, #, ?, % and :",
+    tracking.TRACKING_URI: "https://…, http://…, databricks or databricks://profile, without user, ?, #",
+    tracking.SPACE: "a Space: name or organisation/name",
     r"^[A-Z_]+$": "a Linux capability such as SYS_RESOURCE",
     r"^[a-z]+-[a-z]+[0-9]+-[a-z0-9]+$": "a zone such as us-east5-a",
     r"^[-a-zA-Z0-9_./:]+$": "a name or path: letters, digits, -, _, ., : and /",

@@ -1,6 +1,6 @@
 """Make a cluster: look, decide, act, until nothing is left to do.
 
-Every answer may be lost, and the program may end anywhere: the next look shows what came of it.
+Every answer may be lost, and the program may end anywhere: the next look shows what has happened.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ptctl.ui.console import Console
 from ptoperator.capacity.cloud_errors import of_call
 
 _MAX_SILENT_POLLS = 30
-"""So many polls in a row without an answer end the wait; the command goes on where it was when it is run again."""
+"""This many polls in a row without an answer end the wait; the same command continues it."""
 
 
 @dataclass
@@ -40,13 +40,13 @@ class Creation:
     seconds: Callable[[], float] = time.monotonic
 
     def run(self, spec: ClusterSpec, again: str) -> ClusterView:
-        """Return the cluster when it and its pools run. again: the command line that goes on with it.
+        """Return the cluster when it and its pools run. again: the command line that continues it.
 
         Raises CliError with what could not be made; the rest stays.
         """
         attempts = Attempts()
         progress = Progress(self.console, self.seconds)
-        with interrupts.handled(_goodbye(spec, again)):
+        with interrupts.handled(_interruption(spec, again)):
             observed, decision = self._reach(spec, attempts, progress)
         progress.end()
         if decision.problem:
@@ -55,7 +55,7 @@ class Creation:
             lines = "".join(f"\n  node pool {name}: {reason}" for name, reason in decision.failed.items())
             raise CliError(
                 f"cluster {spec.name} runs, without {len(decision.failed)} of its node pools:{lines}",
-                f"when the reason is gone: {again}",
+                f"fix the reason, then: {again}",
             )
         assert observed.cluster is not None
         return observed.cluster
@@ -83,8 +83,8 @@ class Creation:
     def _observe(self, spec: ClusterSpec) -> Observed:
         # operations first: what an operation made is then surely in the later answer
         operations = self.gke.operations(spec.parent, spec.name)
-        there = frozenset(each.name for each in policies(spec) if self.compute.has_policy(spec, each.name))
-        return Observed(self.gke.get(spec.path), operations, there)
+        existing = frozenset(each.name for each in policies(spec) if self.compute.has_policy(spec, each.name))
+        return Observed(self.gke.get(spec.path), operations, existing)
 
     def _carry_out(self, spec: ClusterSpec, action: Action, attempts: Attempts, progress: Progress) -> None:
         progress.begin(action)
@@ -117,15 +117,15 @@ class Creation:
         return self.gke.delete_pool(f"{spec.path}/nodePools/{action.name}")
 
 
-def _goodbye(spec: ClusterSpec, again: str) -> interrupts.Handler:
-    """Return a handler of Ctrl-C that says what goes on without this program."""
+def _interruption(spec: ClusterSpec, again: str) -> interrupts.Handler:
+    """Return a handler of Ctrl-C that says what Google does without this program."""
 
     def handler(number: int, frame: FrameType | None) -> NoReturn:
         interrupts.say(
-            f"\nInterrupted. Google goes on with what was asked for: cluster {spec.name} in {spec.location}.\n"
-            f"to go on:   {again}\n"
-            f"to look:    ptctl cluster describe {spec.name} --project {spec.project} --location {spec.location}\n"
-            f"to undo:    ptctl cluster delete {spec.name} --project {spec.project} --location {spec.location}"
+            f"\nInterrupted. Google continues with the requests it has: cluster {spec.name} in {spec.location}.\n"
+            f"to continue: {again}\n"
+            f"to look:     ptctl cluster describe {spec.name} --project {spec.project} --location {spec.location}\n"
+            f"to undo:     ptctl cluster delete {spec.name} --project {spec.project} --location {spec.location}"
         )
         os._exit(INTERRUPTED)
 

@@ -1,7 +1,7 @@
 """What to do next for a cluster that is asked for: compare what is in the cloud with it. Pure.
 
-Everything is decided anew from what is there, so it does not matter who began, or where a run broke off. A doubt (a
-thing of the name that somebody else made, or one that was made by other flags) is refused.
+Everything is decided anew from what exists, so it does not matter which run began, or where it broke off. Doubts are
+refused: something of that name that ptctl did not make, or made with other flags.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.kube import labels
 
 MAX_ATTEMPTS = 3
-"""A create that GKE took and forgot is sent so often in one run."""
+"""How often one run sends a request that GKE accepts without making anything."""
 _READY = ("RUNNING", "RECONCILING")
 _FAILED_POOL = ("ERROR", "RUNNING_WITH_ERROR")
 
@@ -113,38 +113,38 @@ def _without_cluster(spec: ClusterSpec, observed: Observed, attempts: Attempts) 
 
 
 def _foreign(spec: ClusterSpec, cluster: ClusterView) -> Decision | None:
-    """Refuse a cluster that somebody else made, or that was made by other flags."""
+    """Refuse a cluster that ptctl did not make, or made with other flags."""
     if not cluster.is_ours:
         return Decision(
             problem=f"cluster {spec.name} exists in {cluster.location}, and was not made by ptctl",
-            hint=f"`ptctl cluster adapt {spec.name}` makes it fit; or choose another NAME",
+            hint=f"`ptctl cluster adapt {spec.name}` prepares it for posttrain; or choose another NAME",
         )
     if cluster.spec_hash == spec_hash(spec):
         return None
     return Decision(
-        problem=f"cluster {spec.name} exists, and was made by other flags{_differences(spec, cluster)}",
+        problem=f"cluster {spec.name} exists, and was made with other flags{_differences(spec, cluster)}",
         hint="repeat those flags (only --tpu-type, --num-slices, --enable-pathways and how chips are bought may "
         "change), or choose another NAME",
     )
 
 
 def _differences(spec: ClusterSpec, cluster: ClusterView) -> str:
-    """Return the fields that differ, where GKE shows them as they were asked for."""
+    """Return the flags that differ, where GKE shows their values as they were requested."""
     raw = cluster.raw
     private = bool(raw.network_config.default_enable_private_nodes)
     table = (
         ("--zone", sorted(spec.zones), sorted(raw.locations) if spec.zones else []),
         ("--release-channel", spec.channel.upper(), getattr(raw.release_channel.channel, "name", "")),
-        ("--private", spec.is_private, private),
-        ("--network", spec.network or "default", raw.network or "default"),
-        ("--subnetwork", spec.subnetwork, raw.subnetwork if spec.subnetwork else ""),
+        ("--private", spec.network.is_private, private),
+        ("--network", spec.network.name or "default", raw.network or "default"),
+        ("--subnetwork", spec.network.subnetwork, raw.subnetwork if spec.network.subnetwork else ""),
     )
-    parts = [f"{flag}: {there} there, {wanted} asked for" for flag, wanted, there in table if wanted != there]
+    parts = [f"{flag}: it has {actual}, not {wanted}" for flag, wanted, actual in table if wanted != actual]
     return f": {'; '.join(parts)}" if parts else ""
 
 
 def _broken(spec: ClusterSpec, cluster: ClusterView, attempts: Attempts) -> Decision:
-    """Replace a cluster that never ran: nothing is in it. One that this run made is told instead."""
+    """Replace a cluster that never ran: nothing is in it. Report one that this run made."""
     reason = cluster.message or "GKE gives no reason"
     others = [pool.name for pool in cluster.pools if pool.maker != MAKER]
     if attempts.created[spec.name] or cluster.nodes or others:
@@ -156,9 +156,9 @@ def _broken(spec: ClusterSpec, cluster: ClusterView, attempts: Attempts) -> Deci
 
 
 def _pools(spec: ClusterSpec, cluster: ClusterView, observed: Observed, attempts: Attempts) -> Decision:
-    there = {pool.name: pool for pool in cluster.pools}
-    steps = [_cpu_pool(there, attempts)]
-    steps += [_pool(create_pool(spec, pool), there.get(pool["name"]), observed, attempts) for pool in pools(spec)]
+    existing = {pool.name: pool for pool in cluster.pools}
+    steps = [_cpu_pool(existing, attempts)]
+    steps += [_pool(create_pool(spec, pool), existing.get(pool["name"]), observed, attempts) for pool in pools(spec)]
     problem = next((step for step in steps if step.problem), None)
     if problem is not None:
         return problem
@@ -169,9 +169,9 @@ def _pools(spec: ClusterSpec, cluster: ClusterView, observed: Observed, attempts
     )
 
 
-def _cpu_pool(there: dict[str, PoolView], attempts: Attempts) -> Decision:
+def _cpu_pool(existing: dict[str, PoolView], attempts: Attempts) -> Decision:
     """Return what the first pool waits for; GKE makes it with the cluster."""
-    pool = there.get(CPU_POOL)
+    pool = existing.get(CPU_POOL)
     if pool is None or pool.state in _READY:
         return Decision()
     if pool.state in _FAILED_POOL:
@@ -185,16 +185,16 @@ def _pool(request: Request, pool: PoolView | None, observed: Observed, attempts:
         return Decision(failed={name: attempts.failed[name]})
     if pool is None:
         return _without_pool(request, observed, attempts)
-    marks = request.body["node_pool"]["config"]["resource_labels"]
-    if labels.POOL_SHAPE in marks:  # Pathways' pool is used whoever made it
+    own_labels = request.body["node_pool"]["config"]["resource_labels"]
+    if labels.POOL_SHAPE in own_labels:  # Pathways' pool is used whoever made it
         if pool.maker != MAKER:
             return Decision(
                 problem=f"node pool {name} exists, and was not made by ptctl", hint="delete or rename that pool"
             )
-        if pool.shape != marks[labels.POOL_SHAPE]:
+        if pool.shape != own_labels[labels.POOL_SHAPE]:
             return Decision(
                 problem=f"node pool {name} exists with another zone, machine or reservation",
-                hint=f"repeat the flags that it was made by, or delete it: gcloud container node-pools delete {name}",
+                hint=f"repeat the flags that it was made with, or delete it: gcloud container node-pools delete {name}",
             )
     if pool.state in _READY:
         return Decision()

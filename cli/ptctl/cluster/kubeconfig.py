@@ -1,4 +1,4 @@
-"""How kubectl and ptctl reach a cluster on GKE: its address, its certificate, and who asks."""
+"""How kubectl and ptctl reach a cluster on GKE: its address, its certificate, and the user's credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ptctl.cluster.cloud.gke import ClusterView
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.errors import CliError
 from ptkube.client import Kube
 from ptkube.resources import Manifest
@@ -66,9 +66,9 @@ def exec_user() -> Manifest:
     }
 
 
-def kube_of(site: Site, cluster: ClusterView) -> Kube:
+def kube_of(settings: CloudSettings, cluster: ClusterView) -> Kube:
     """Return a client of the cluster with a token of this moment."""
-    config = document("cluster", address(cluster), {"token": site.token()})
+    config = document("cluster", address(cluster), {"token": settings.token()})
     with tempfile.TemporaryDirectory(prefix="ptctl-") as folder:
         path = Path(folder) / "config"
         path.touch(mode=0o600)
@@ -116,25 +116,25 @@ def merge_into(path: Path, config: Manifest, namespace: str | None = None) -> No
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        there = yaml.safe_load(path.read_text()) if path.exists() else None
+        existing = yaml.safe_load(path.read_text()) if path.exists() else None
     except yaml.YAMLError as error:
         raise CliError(f"{path}: not YAML, so it is left as it is", "--kubeconfig PATH writes another file") from error
-    there = {} if there is None else there
-    if not isinstance(there, dict) or any(not isinstance(there.get(key) or [], list) for key in _LISTS):
+    existing = {} if existing is None else existing
+    if not isinstance(existing, dict) or any(not isinstance(existing.get(key) or [], list) for key in _LISTS):
         raise CliError(f"{path}: not a kubeconfig, so it is left as it is", "--kubeconfig PATH writes another file")
-    return there
+    return existing
 
 
 _LISTS = ("clusters", "users", "contexts")
 
 
-def _merged(there: dict[str, Any], config: Manifest, namespace: str | None) -> Manifest:
+def _merged(existing: dict[str, Any], config: Manifest, namespace: str | None) -> Manifest:
     name = config["current-context"]
-    merged = {"apiVersion": "v1", "kind": "Config", **there, "current-context": name}
+    merged = {"apiVersion": "v1", "kind": "Config", **existing, "current-context": name}
     for key in _LISTS:
-        merged[key] = [each for each in there.get(key) or [] if each.get("name") != name] + config[key]
+        merged[key] = [each for each in existing.get(key) or [] if each.get("name") != name] + config[key]
     context = merged["contexts"][-1]["context"]
-    before: Manifest = next((each for each in there.get("contexts") or [] if each.get("name") == name), {})
+    before: Manifest = next((each for each in existing.get("contexts") or [] if each.get("name") == name), {})
     kept = namespace or (before.get("context") or {}).get("namespace")
     if kept:
         context["namespace"] = kept

@@ -1,4 +1,4 @@
-"""Delete a cluster that ptctl made, and nothing that somebody else did."""
+"""Delete a cluster that ptctl made, and nothing that it did not make."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError
 from ptctl.cluster.cloud.gke import ClusterView, Gke
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.definition.requests import MAKER
 from ptctl.cluster.kubeconfig import kube_of
 from ptctl.errors import CliError, InputError
+from ptctl.jobs.view import TERMINAL
 from ptctl.ui.console import Console
 from ptkube.errors import ApiError, NotFound
 from ptkube.resources import POSTTRAINJOBS
 from ptoperator.kube import labels
 
-_OVER = ("Succeeded", "Failed")
 _MAX_SILENT_POLLS = 30
 
 
@@ -37,54 +37,54 @@ def check_deletable(cluster: ClusterView) -> None:
         )
 
 
-def running_jobs(site: Site, cluster: ClusterView) -> list[str]:
-    """Return the jobs that are not over. Raises CliError where the cluster cannot be asked."""
+def running_jobs(settings: CloudSettings, cluster: ClusterView) -> list[str]:
+    """Return the jobs that have not ended. Raises CliError where the cluster does not answer."""
     if cluster.state not in ("RUNNING", "RECONCILING", "DEGRADED"):
         return []
     try:
-        jobs = kube_of(site, cluster).list(POSTTRAINJOBS).items
+        jobs = kube_of(settings, cluster).list(POSTTRAINJOBS).items
     except NotFound:
         return []  # posttrain is not installed there
     except ApiError as error:
         raise CliError(
-            f"cluster {cluster.name} cannot be asked for running jobs: {error.message}",
-            "--force deletes it without asking",
+            f"the jobs of cluster {cluster.name} cannot be listed: {error.message}",
+            "--force deletes it without looking at its jobs",
         ) from error
     return [
         f"{job['metadata']['namespace']}/{job['metadata']['name']}"
         for job in jobs
-        if (job.get("status") or {}).get("phase") not in _OVER
+        if (job.get("status") or {}).get("phase") not in TERMINAL
     ]
 
 
 def check_idle(cluster: ClusterView, jobs: list[str]) -> None:
-    """Raise CliError if jobs are not over."""
+    """Raise CliError if jobs have not ended."""
     if jobs:
         shown = ", ".join(jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
         raise CliError(
-            f"cluster {cluster.name} has {len(jobs)} job{'s' if len(jobs) > 1 else ''} not over: {shown}",
+            f"cluster {cluster.name} has {len(jobs)} unfinished job{'s' if len(jobs) > 1 else ''}: {shown}",
             "`ptctl workload delete`, or --force to delete the cluster with them; run directories in buckets stay",
         )
 
 
 def confirm(console: Console, cluster: ClusterView, answer: Callable[[], str]) -> None:
-    """Ask for the cluster's name. Raises InputError for another answer, or where nobody can be asked."""
+    """Ask for the cluster's name. Raises InputError for another answer, or where standard input has none."""
     console.say(
         f"This deletes cluster {cluster.name} in {cluster.location} with {len(cluster.pools)} node pools, "
-        f"{cluster.nodes} nodes and everything in it. Buckets stay.\nType its name to go on:"
+        f"{cluster.nodes} nodes and everything in it. Buckets stay.\nType its name to continue:"
     )
     try:
         typed = answer().strip()
     except EOFError:
         typed = ""
     if typed != cluster.name:
-        raise InputError(f"the name typed is {typed!r}, not {cluster.name!r}; nothing is deleted", "--yes asks nothing")
+        raise InputError(f"the name typed is {typed!r}, not {cluster.name!r}; nothing is deleted", "--yes does not ask")
 
 
 def delete_cluster(
     gke: Gke, path: str, cluster: ClusterView, poll_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Delete the cluster and return when it is gone. Every answer may be lost: each try begins with a look."""
+    """Delete the cluster and return when it is gone. Every answer may be lost, so each try looks first."""
     silent = 0
     while silent <= _MAX_SILENT_POLLS:
         try:
@@ -102,4 +102,4 @@ def delete_cluster(
                 raise
             silent += 1
         sleep(poll_s)
-    raise CliError(f"cluster {cluster.name}: GKE does not answer", "run the same command again; the deletion goes on")
+    raise CliError(f"cluster {cluster.name}: GKE does not answer", "run the same command again; the deletion continues")

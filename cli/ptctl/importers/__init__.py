@@ -1,1 +1,1 @@
-"""Other tools' command lines and documents, read into PostTrainJobs; nothing of them is run."""
+"""Other tools' command lines and documents, turned into PostTrainJobs; nothing of them is run."""

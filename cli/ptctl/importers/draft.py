@@ -1,4 +1,4 @@
-"""A job in the making: the fields that are known, and a note for every word that became none of them."""
+"""A job in the making: the fields that are known, and a note for each part of the source that became no field."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,21 +27,21 @@ _ORDER = ("image", "imagePullSecrets", "runtime", "model", "algorithm", "data", 
 
 @dataclass
 class Draft:
-    """What a source says; `source` names it (`xpk workload create`)."""
+    """The job of one source, which `source` names (`xpk workload create`). secrets: Secrets by variable."""
 
     source: str
     job: Manifest = field(default_factory=empty_job)
     notes: list[str] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
 
-    def put(self, path: str, value: Any, word: str) -> None:
-        """Set a field; a word that contradicts an earlier one is refused."""
+    def put(self, path: str, value: Any, origin: str) -> None:
+        """Set a field. Raises InputError if it has another value already. origin: the part of the source for it."""
         keys = path.split(".")
         parent = self.job
         for key in keys[:-1]:
             parent = parent.setdefault(key, {})
         if keys[-1] in parent and parent[keys[-1]] != value:
-            raise InputError(f"{word}: contradicts {path}: {parent[keys[-1]]!r}; accepted: one value")
+            raise InputError(f"{origin}: contradicts {path}: {parent[keys[-1]]!r}; accepted: one value")
         parent[keys[-1]] = value
 
     def get(self, path: str) -> Any:
@@ -51,9 +51,9 @@ class Draft:
             node = node.get(key) if isinstance(node, dict) else None
         return node
 
-    def note(self, word: str, advice: str) -> None:
-        """Note a word without a counterpart, and what to do."""
-        self.notes.append(without_secrets(f"{word}: {advice}")[0])
+    def note(self, part: str, advice: str) -> None:
+        """Note a part of the source that became no field, and what to do."""
+        self.notes.append(without_secrets(f"{part}: {advice}")[0])
 
     def variable(self, name: str, value: str) -> None:
         """Set an environment variable."""
@@ -71,7 +71,7 @@ class Draft:
             self.job["spec"].setdefault("env", []).append(reference)
 
     def missing(self) -> dict[str, tuple[str, str]]:
-        """Return the required fields that the source does not say."""
+        """Return the required fields that the source does not have."""
         runtime = self.get("spec.runtime") or {}
         required = {**_IMAGE, **_REQUIRED} if runtime.get("container") or runtime.get("maxtext") else _REQUIRED
         return {path: hint for path, hint in required.items() if self.get(path) is None}
@@ -96,4 +96,4 @@ def _copy(value: Any) -> Any:
 
 
 _EMPTY = ("sft", "dpo", "grpo", "ppo", "distill", "native")
-"""Maps that say something though they are empty."""
+"""Maps that mean something although they are empty."""

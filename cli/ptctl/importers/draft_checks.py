@@ -1,4 +1,4 @@
-"""What is said about drafts: Secrets to create, values to fill in; and the check of each before anything is printed."""
+"""Checks of drafts before anything is printed: the API's rules, Secrets to create, fields left to fill in."""
 
 from collections.abc import Iterable, Sequence
 

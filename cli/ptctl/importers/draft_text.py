@@ -1,4 +1,4 @@
-"""Drafts as YAML: notes as comments before the job, and what is to be filled in beside its field."""
+"""Drafts as YAML: notes as comments before the job, and hints beside the fields that are left to fill in."""
 
 from ptapi.text import kubectl_yaml
 from ptctl.importers.draft import FILL_IN, Draft
@@ -8,7 +8,7 @@ def document(draft: Draft) -> str:
     """Return one manifest with its comments."""
     lines = [f"# Imported from {draft.source}."]
     if draft.notes:
-        lines += ["# Words without a counterpart, and what to do:", *(f"#   {_line(note)}" for note in draft.notes)]
+        lines += ["# Not imported, and what to do instead:", *(f"#   {_line(note)}" for note in draft.notes)]
     hints = iter(hint for _, (_, hint) in _by_position(draft))
     for line in kubectl_yaml.write(draft.filled(examples=False)).rstrip("\n").splitlines():
         lines.append(f"{line} # {next(hints)}" if line.endswith(f": {FILL_IN}") else line)

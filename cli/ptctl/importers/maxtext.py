@@ -1,7 +1,7 @@
-"""MaxText's `train_rl` and `train_sft` with their `key=value` words, as a job of `runtime: maxtext`.
+"""MaxText's `train_rl` and `train_sft` with their `key=value` arguments, as a job of `runtime: maxtext`.
 
-The operator writes the spec's numbers as words again, so a word that is missing must mean what MaxText's own files say:
-the tables hold those values (rl.yml, sft.yml and base.yml at MaxText e591f30). Words that have no field stay words.
+The operator writes every number of the spec as an argument again. So what a command leaves out is taken from MaxText's
+own files (`maxtext_defaults`). Arguments without a field of the spec stay arguments.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any
 
 from ptapi import accelerators
 from ptctl.errors import InputError
+from ptctl.importers import maxtext_defaults
 from ptctl.importers.command_lines.flags import put_environment
 from ptctl.importers.command_lines.shell import Command, as_text, parse, unknown
 from ptctl.importers.draft import Draft
@@ -22,35 +23,17 @@ _MODULES = {
     r"|MaxText[./]sft_trainer)(\.py)?",
 }
 _CONFIGS = {"rl": "rl.yml", "sft": "sft.yml"}
-_RL = {
-    "loss_algo": "grpo", "num_generations": "2", "num_iterations": "1", "grpo_beta": "0.08", "grpo_epsilon": "0.2",
-    "num_batches": "4", "batch_size": "1", "train_micro_batch_size": "-1", "max_target_length": "1024",
-    "max_prefill_predict_length": "256", "decode_sampling_temperature": "0.9", "decode_sampling_nucleus_p": "1.0",
-    "decode_sampling_top_k": "50", "learning_rate": "3e-6", "adam_b1": "0.9", "adam_b2": "0.99",
-    "adam_weight_decay": "0.1", "gradient_clipping_threshold": "0.1", "warmup_steps_fraction": "0.1",
-    "data_shuffle_seed": "42", "checkpoint_period": "50", "max_num_checkpoints_to_keep": "10", "eval_interval": "10",
-    "num_test_batches": "5", "eval_batch_size": "-1", "dataset_name": "openai/gsm8k", "train_split": "train",
-    "eval_dataset_name": "", "eval_split": "test", "hf_train_files": "", "hf_eval_files": "",
-}  # fmt: skip
-_SFT = {
-    "per_device_batch_size": "12", "gradient_accumulation_steps": "1", "steps": "", "max_target_length": "2048",
-    "learning_rate": "2e-5", "adam_b1": "0.9", "adam_b2": "0.95", "adam_weight_decay": "0.1", "adam_eps": "1e-8",
-    "gradient_clipping_threshold": "1.0", "warmup_steps_fraction": "0.1", "learning_rate_final_fraction": "0.1",
-    "data_shuffle_seed": "0", "checkpoint_period": "10000", "eval_interval": "-1", "packing": "True",
-    "sft_train_on_completion_only": "True", "hf_path": "HuggingFaceH4/ultrachat_200k", "train_split": "train_sft",
-    "train_data_columns": "['messages']", "hf_train_files": "", "dataset_type": "hf",
-}  # fmt: skip
-_DEFAULTS = {"rl": _RL, "sft": _SFT}
+_DEFAULTS = {"rl": maxtext_defaults.RL, "sft": maxtext_defaults.SFT}
 _TRUE = ("true", "1", "yes")
 
 
 @dataclass(frozen=True)
 class Program:
-    """One of MaxText's programs: `rl` or `sft`, its module, its words and its environment."""
+    """One of MaxText's programs: `rl` or `sft`, its module, its arguments and its environment."""
 
     kind: str
     module: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     environment: Mapping[str, str]
 
 
@@ -80,58 +63,58 @@ def _without_env(command: Command, environment: dict[str, str]) -> tuple[str, ..
 
 
 def put(draft: Draft, program: Program) -> None:
-    """Write the program into a draft. Raises InputError for words that a job cannot hold."""
-    words = _words(draft, program)
+    """Write the program into a draft. Raises InputError for arguments that a job cannot hold."""
+    arguments = _arguments(draft, program)
     put_environment(draft, program.environment)
-    _put_names(draft, words, program)
+    _put_names(draft, arguments, program)
     known = {**_DEFAULTS[program.kind]}
-    for key in [key for key in words if key in known]:
-        known[key] = words.pop(key)
-    (_put_rl if program.kind == "rl" else _put_sft)(draft, known, words)
-    for key, value in words.items():
+    for key in [key for key in arguments if key in known]:
+        known[key] = arguments.pop(key)
+    (_put_rl if program.kind == "rl" else _put_sft)(draft, known, arguments)
+    for key, value in arguments.items():
         if without_secrets(value)[1] or unknown(value):
             raise InputError(f"{key}=…: accepted: a value that is no secret and known before the command runs")
-    if words:
-        draft.put("spec.runtime.maxtext.args", [f"{key}={as_text(value)}" for key, value in words.items()], "args")
+    if arguments:
+        draft.put("spec.runtime.maxtext.args", [f"{key}={as_text(value)}" for key, value in arguments.items()], "args")
 
 
-def _words(draft: Draft, program: Program) -> dict[str, str]:
-    """Return the words by key, the last of each, as MaxText takes them; the configuration file is its module's own."""
-    words: dict[str, str] = {}
-    for word in program.words:
-        key, sign, value = word.partition("=")
+def _arguments(draft: Draft, program: Program) -> dict[str, str]:
+    """Return the arguments by key, the last of each, as MaxText takes them, without its own configuration file."""
+    arguments: dict[str, str] = {}
+    for argument in program.arguments:
+        key, sign, value = argument.partition("=")
         if sign:
-            words.pop(key, None)
-            words[key] = value
+            arguments.pop(key, None)
+            arguments[key] = value
         elif key.rpartition("/")[2] == _CONFIGS[program.kind]:
-            draft.note(as_text(word), "the program reads it by itself")
+            draft.note(as_text(argument), "the program reads it by itself")
         else:
-            raise InputError(f"{as_text(word)}: accepted: key=value, or {_CONFIGS[program.kind]}")
-    return words
+            raise InputError(f"{as_text(argument)}: accepted: key=value, or {_CONFIGS[program.kind]}")
+    return arguments
 
 
-def _put_names(draft: Draft, words: dict[str, str], program: Program) -> None:
-    """Write what both programs name: model, checkpoint, tokenizer, run, output, token."""
+def _put_names(draft: Draft, arguments: dict[str, str], program: Program) -> None:
+    """Write what both programs have: model, checkpoint, tokenizer, run, output, token."""
     current = f"maxtext.trainers.post_train.{'rl.train_rl' if program.kind == 'rl' else 'sft.train_sft'}"
     if program.module != current:
         draft.note(program.module, f"started as {current}, its name since 2026: the image needs that MaxText")
-    if "model_name" not in words:
-        raise InputError("model_name: (missing); accepted: MaxText's name of the model")
-    draft.put("spec.runtime.maxtext.modelName", words.pop("model_name"), "model_name")
+    if "model_name" not in arguments:
+        raise InputError("model_name: not set; accepted: MaxText's name of the model")
+    draft.put("spec.runtime.maxtext.modelName", arguments.pop("model_name"), "model_name")
     for key, path in (("load_parameters_path", "spec.model.uri"), ("base_output_directory", "spec.output.uri")):
-        if words.get(key):
-            draft.put(path, words.pop(key), key)
-    tokenizer = words.get("tokenizer_path", "")
+        if arguments.get(key):
+            draft.put(path, arguments.pop(key), key)
+    tokenizer = arguments.get("tokenizer_path", "")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", tokenizer):
-        draft.put("spec.model.tokenizer", f"hf://{words.pop('tokenizer_path')}", "tokenizer_path")
-    if "run_name" in words:
-        draft.note(f"run_name={as_text(words.pop('run_name'))}", "the job's name is the run's directory")
-    for key in [key for key in words if is_secret(key)]:
-        if words.pop(key):
+        draft.put("spec.model.tokenizer", f"hf://{arguments.pop('tokenizer_path')}", "tokenizer_path")
+    if "run_name" in arguments:
+        draft.note(f"run_name={as_text(arguments.pop('run_name'))}", "the job's name is the run's directory")
+    for key in [key for key in arguments if is_secret(key)]:
+        if arguments.pop(key):
             draft.secret(variable_of(key))
 
 
-def _put_rl(draft: Draft, known: dict[str, str], words: dict[str, str]) -> None:
+def _put_rl(draft: Draft, known: dict[str, str], arguments: dict[str, str]) -> None:
     group, updates, batch = (_int(known, key) for key in ("num_generations", "num_iterations", "batch_size"))
     grpo: dict[str, Any] = {
         "groupSize": group,
@@ -204,9 +187,9 @@ def _put_training(draft: Draft, known: dict[str, str], *, steps: int, batch: int
     draft.put("spec.checkpoint.everySteps", _int(known, "checkpoint_period"), "checkpoint_period")
 
 
-def _put_sft(draft: Draft, known: dict[str, str], words: dict[str, str]) -> None:
+def _put_sft(draft: Draft, known: dict[str, str], arguments: dict[str, str]) -> None:
     if not known["steps"]:
-        raise InputError("steps: (missing); accepted: a number, because MaxText's default is 150,001")
+        raise InputError("steps: not set; accepted: a number, because MaxText's default is 150,001")
     if known["dataset_type"] != "hf" or known["hf_train_files"]:
         raise InputError("dataset_type, hf_train_files: accepted: a data set of the hub")
     share, micro = _float(known, "per_device_batch_size"), _int(known, "gradient_accumulation_steps")
@@ -225,7 +208,7 @@ def _put_sft(draft: Draft, known: dict[str, str], words: dict[str, str]) -> None
     draft.put("spec.training.schedule.finalFraction", _float(known, "learning_rate_final_fraction"), "schedule")
     draft.put("spec.data.train", _sft_source(known), "hf_path")
     if (interval := _int(known, "eval_interval")) > 0:
-        words["eval_interval"] = str(interval)
+        arguments["eval_interval"] = str(interval)
 
 
 def _sft_source(known: dict[str, str]) -> dict[str, Any]:

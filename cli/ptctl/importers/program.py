@@ -1,4 +1,4 @@
-"""The command that a workload runs: MaxText's post-training where it is one, and else any command in its image."""
+"""The command that a workload runs: MaxText's post-training if it is one, else any command in its image."""
 
 import shlex
 from copy import deepcopy
@@ -11,9 +11,8 @@ from ptctl.importers.secrets import without_secrets
 from ptctl.jobs.build.file import check
 
 _ALGORITHM = "algorithm: sft"
-_STANDS = "stands for what the command does, which posttrain cannot read: the command finds the job in its pods"
-
-_NO_PROGRAM = "stands for a program of your own, which connects to Pathways from elsewhere"
+_PLACEHOLDER = "a placeholder: the command itself decides what it trains"
+_NO_PROGRAM = "a placeholder: your own program connects to Pathways and decides what it trains"
 
 
 def put_program(draft: Draft, command: str | None, shell: tuple[str, ...] = ("bash", "-c")) -> None:
@@ -21,7 +20,9 @@ def put_program(draft: Draft, command: str | None, shell: tuple[str, ...] = ("ba
     if command is None:
         draft.put("spec.algorithm", {"sft": {}}, "--command")
         is_headless = draft.get("spec.pathways.headless")
-        draft.note(_ALGORITHM, _NO_PROGRAM if is_headless else "posttrain's own trainer runs, for want of a --command")
+        draft.note(
+            _ALGORITHM, _NO_PROGRAM if is_headless else "posttrain's trainer runs, because there is no --command"
+        )
         return None
     program = maxtext.program_of(command)
     if program is None:
@@ -44,13 +45,13 @@ def put_container(draft: Draft, command: str, shell: tuple[str, ...] = ("bash", 
         draft.secret(name)
     draft.put("spec.runtime", {"container": {"command": [*shell, text.strip()]}}, "--command")
     draft.put("spec.algorithm", {"sft": {}}, "--command")
-    draft.note(_ALGORITHM, _STANDS)
+    draft.note(_ALGORITHM, _PLACEHOLDER)
 
 
-def put_words(draft: Draft, words: list[str]) -> None:
+def put_command_words(draft: Draft, words: list[str]) -> None:
     """Run words without a shell; a secret among them needs one, which reads it from its variable."""
     if without_secrets(shlex.join(words))[1]:
         return put_container(draft, shlex.join(words))
     draft.put("spec.runtime", {"container": {"command": words[:1], "args": words[1:]}}, "command")
     draft.put("spec.algorithm", {"sft": {}}, "command")
-    return draft.note(_ALGORITHM, _STANDS)
+    return draft.note(_ALGORITHM, _PLACEHOLDER)

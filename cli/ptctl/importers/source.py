@@ -1,4 +1,4 @@
-"""What a text is — a script of command lines, or YAML documents — and the jobs in it."""
+"""The jobs in a text, which is a shell script or YAML; start reading here."""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,7 +31,7 @@ def drafts(text: str, where: str, variables: Mapping[str, str]) -> list[Draft]:
     made = [source.draft_of(command) for command, source in jobs]
     for (command, _), draft in zip(jobs, made, strict=True):
         if command.is_conditional:
-            draft.note(f"line {command.line}", "it stands in an if or a loop, which were not run: imported once")
+            draft.note(f"line {command.line}", "it is in an if or a loop, which is not run: imported once")
     _note_rest([command for command in script.commands if all(command is not job for job, _ in jobs)], made[0])
     return made
 
@@ -42,7 +42,7 @@ def is_script(command: str) -> bool:
 
 
 def draft_of_program(command: str, assignments: Sequence[str]) -> Draft:
-    """Return the job of a bare command, as it would stand in --command; its batch may depend on the chips."""
+    """Return the job of a trainer's command; --set names the chips first, because its batch may depend on them."""
     draft = Draft("a command")
     for assignment in assignments:
         if assignment.removeprefix("spec.").startswith(("accelerator.", "pathways.")):
@@ -52,7 +52,7 @@ def draft_of_program(command: str, assignments: Sequence[str]) -> Draft:
 
 
 def _refuse_unknown(commands: Sequence[Command], where: str) -> None:
-    """Refuse values that only running the script could give, all at once; secrets need none."""
+    """Refuse variables whose values only running the script could tell, all at once; secrets need no value."""
     names = dict.fromkeys(name for command in commands for word in command.words for name in unknown(word))
     lacking = [name for name in names if not is_secret(name)]
     if not lacking:

@@ -1,4 +1,4 @@
-"""TPUs by GKE's words: machine types, node labels and topologies."""
+"""TPUs as GKE names them: machine types, node labels and topologies."""
 
 import math
 import re
@@ -30,13 +30,13 @@ def put_labels(draft: Draft, labels: dict[str, str], chips: int | None) -> bool:
     return False
 
 
-def _put(draft: Draft, family: str, cores: int, topology: str | None, chips: int | None, word: str) -> bool:
+def _put(draft: Draft, family: str, cores: int, topology: str | None, chips: int | None, origin: str) -> bool:
     if topology is None and chips is None:
-        raise InputError(f"{word}: accepted: with a topology, such as 4x4x4")
+        raise InputError(f"{origin}: no topology; accepted: with a topology, such as 4x4x4")
     if topology and not re.fullmatch(r"\d+(x\d+){1,2}", topology):
         raise InputError(f"topology: {topology}; accepted: such as 4x4 or 4x4x4")
     count = math.prod(map(int, topology.split("x"))) if topology else chips or 0
-    draft.put("spec.accelerator.type", f"{family}-{count * cores}", word)
+    draft.put("spec.accelerator.type", f"{family}-{count * cores}", origin)
     if topology:
-        draft.put("spec.accelerator.topology", topology, word)
+        draft.put("spec.accelerator.topology", topology, origin)
     return True

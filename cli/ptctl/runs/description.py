@@ -79,7 +79,7 @@ def _head(job: JobView, now: datetime) -> Iterator[str]:
     since = timestamps.seconds_since(job.created, now) if job.created else None
     if not job.raw.get("status") and since is not None and since > _CLAIM_S:
         yield from _pair(
-            "Operator", f"none has seen the job yet; hint: does one run, and serve namespace {job.namespace}?"
+            "Operator", f"none has handled the job yet; hint: does one run, and serve namespace {job.namespace}?"
         )
     yield from _pair("Algorithm", job.algorithm)
     yield from _pair("Model", part(spec, "model", "uri", missing=""))

@@ -5,6 +5,7 @@ anything is created for the next one. So after a crash every existing pool belon
 the last candidate the list starts over, after a pause that doubles.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -175,10 +176,13 @@ def mark_released(capacity: CapacityStatus, now: datetime, *, left: bool) -> Cap
 
 def timeout_failure(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> CloudFailure | None:
     """Return NOT_READY once the attempt has waited too long. The wait starts anew when its turn comes."""
+    return CloudFailure(FailureClass.STOCKOUT, "NOT_READY", "") if wait_left_s(candidate, attempt, now) <= 0 else None
+
+
+def wait_left_s(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> float:
+    """Return how long the attempt may still wait; infinite without a limit."""
     age = timestamps.seconds_since(attempt.granted or attempt.started, now)
-    if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
-        return None
-    return CloudFailure(FailureClass.STOCKOUT, "NOT_READY", "")
+    return math.inf if candidate.wait_s is None or attempt.ready is not None or age is None else candidate.wait_s - age
 
 
 def _next_index(choices: list[Candidate], attempt: CapacityAttempt) -> int:

@@ -11,12 +11,8 @@ waiting for ever. It stays first until its turn comes, unless a job of higher pr
 Left out: jobs with `queue` (Kueue orders those), CPUs, and what other workloads take.
 """
 
-import heapq
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from ptapi.accelerators import Slice
 from ptkube import timestamps
@@ -57,46 +53,30 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class _Queue:
-    """One queue in order. ahead: by the uid of each waiting job, how many wait before it."""
+class Standing:
+    """Where a waiting job stands in its queue.
 
-    claims: dict[str, Claim]
-    ahead: dict[str, int]
+    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. provisioning: when the turns came
+    of those that have no chips yet.
+    """
+
+    claim: Claim
+    ahead: int
     held: int
-    provisioning: tuple[Claim, ...]
-
-
-class Claims(tuple[Claim, ...]):
-    """Claims at one moment. A queue is put in order once, whoever asks: of thousands of jobs each does."""
-
-    def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        self._queues: dict[str, _Queue] = {}
-
-    def queue(self, name: str) -> _Queue:
-        """Return one queue."""
-        if name not in self._queues:
-            claims = [each for each in self if each.queue == name]
-            self._queues[name] = _Queue(
-                claims={each.uid: each for each in claims},
-                ahead={each.uid: at for at, each in enumerate(order(claims))},
-                held=sum(each.hosts for each in claims if not each.is_waiting),
-                provisioning=tuple(each for each in claims if each.is_provisioning),
-            )
-        return self._queues[name]
+    provisioning: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CompetingJobs:
-    """All claims.
+    """What other jobs mean to this one.
 
-    nodes: VMs in complete slices of the job's shape among the existing nodes; None: not counted yet. priority: that of
-    the job's PriorityClass. created: when the job was created.
+    standing: in the queue of its open attempt; None if it waits in none. nodes: VMs in complete slices of the job's
+    shape among the existing nodes; None: not counted yet. priority: that of the job's PriorityClass.
     """
 
-    claims: Claims = field(default_factory=Claims)
+    standing: Standing | None = None
     nodes: int | None = None
     priority: int = 0
-    created: str = ""
 
 
 NO_COMPETITION = CompetingJobs()
@@ -119,6 +99,11 @@ class QueuePosition:
     def is_first(self) -> bool:
         """Return True at the head of the queue."""
         return self.ahead == 0
+
+    @property
+    def is_near(self) -> bool:
+        """Return False for a job so far behind that only its rough position is told: all else changes all the time."""
+        return self.ahead <= _EXACT
 
 
 def queue_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) -> str:
@@ -153,43 +138,18 @@ def claim_of(job: JobObject) -> Claim | None:
     )
 
 
-def order(claims: Iterable[Claim]) -> list[Claim]:
-    """Return the waiting claims in the order of their turns, each as if those before it held their chips already."""
-    held = Counter[str]()
-    rows: dict[str, list[Claim]] = {}
-    for each in sorted(claims, key=_within, reverse=True):
-        if each.is_waiting:
-            rows.setdefault(each.namespace, []).append(each)
-        else:
-            held[each.namespace] += each.hosts
-    heads = [(_between(row[-1], held[namespace]), row.pop()) for namespace, row in rows.items()]
-    heapq.heapify(heads)
-    ordered: list[Claim] = []
-    while heads:
-        _, following = heapq.heappop(heads)
-        ordered.append(following)
-        held[following.namespace] += following.hosts
-        row = rows[following.namespace]
-        if row:
-            heapq.heappush(heads, (_between(row[-1], held[following.namespace]), row.pop()))
-    return ordered
-
-
-def queue_position(mine: Claim, competing: Claims, total: int | None, now: datetime) -> QueuePosition:
+def queue_position(standing: Standing, total: int | None, now: datetime) -> QueuePosition:
     """Return the job's position, and whether its turn is now.
 
     total: VMs of the queue; None if unknown, or if the existing nodes are not counted yet: then the turn may come. With
     a total, turns are given while all claims fit. Without one, and for one job more than the existing nodes can take
     (an autoscaler may add more), a turn is given while no other job takes chips.
     """
-    queue = competing.queue(mine.queue)
-    if queue.claims.get(mine.uid) != mine:
-        queue = Claims((*(each for each in competing if each.uid != mine.uid), mine)).queue(mine.queue)
-    ahead, held, provisioning = queue.ahead[mine.uid], queue.held, queue.provisioning
+    mine, ahead, held, provisioning = standing.claim, standing.ahead, standing.held, standing.provisioning
     is_existing = mine.queue.startswith("existing ")
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
-        fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in provisioning)
+        fits = fits and not any((timestamps.seconds_since(granted, now) or 0.0) > STUCK_S for granted in provisioning)
     may_try = (is_existing or total is None) and not provisioning
     return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(provisioning))
 
@@ -200,27 +160,3 @@ def ahead_message(ahead: int) -> str:
         return f"{ahead} ahead"
     digit = 10 ** (len(str(ahead)) - 1)
     return f"{ahead // digit * digit}+ ahead"
-
-
-def first(queue: str, claims: Iterable[Claim]) -> str:
-    """Return the uid of the job at the head of a queue; empty if none waits."""
-    held = Counter[str]()
-    heads: dict[str, Claim] = {}
-    for each in claims:
-        if each.queue != queue:
-            continue
-        if not each.is_waiting:
-            held[each.namespace] += each.hosts
-        elif each.namespace not in heads or _within(each) < _within(heads[each.namespace]):
-            heads[each.namespace] = each
-    return min(heads.values(), key=lambda each: _between(each, held[each.namespace])).uid if heads else ""
-
-
-def _within(claim: Claim) -> tuple[Any, ...]:
-    """Return the sort key within one namespace."""
-    return (-claim.priority, claim.first or "~", claim.created, claim.uid)
-
-
-def _between(claim: Claim, held: int) -> tuple[Any, ...]:
-    """Return the sort key between the first jobs of each namespace."""
-    return (-claim.priority, claim.first or "~", held, claim.created, claim.uid)

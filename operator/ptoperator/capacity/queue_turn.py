@@ -7,10 +7,13 @@ is written into status before anything is created. See `fair_queue` for the orde
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube import timestamps
-from ptoperator.capacity.attempts import Candidate, fail_attempt, has_next, queue_at, timeout_failure
+from ptoperator.capacity.attempts import Candidate, fail_attempt, has_next, queue_at, timeout_failure, wait_left_s
 from ptoperator.capacity.cloud_errors import CloudFailure
-from ptoperator.capacity.fair_queue import Claim, QueuePosition, ahead_message, queue_position
+from ptoperator.capacity.fair_queue import QueuePosition, ahead_message, queue_position
 from ptoperator.capacity.request import CapacityRequest, Decision
+
+_NEAR = 100
+"""For each so many jobs ahead the pause between two looks grows by POSTTRAIN_QUEUE_SECONDS."""
 
 
 def wait_for_turn(request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate) -> Decision | None:
@@ -22,7 +25,8 @@ def wait_for_turn(request: CapacityRequest, attempt: CapacityAttempt, candidate:
     needed = request.layout.accelerator.total_vms
     if candidate.option.type == "reservation" and total is not None and needed > total:
         return fail_attempt(request, _too_small(request, candidate, total))
-    position = queue_position(_claim(request, queue, attempt), request.competing.claims, total, request.now)
+    assert request.competing.standing is not None
+    position = queue_position(request.competing.standing, total, request.now)
     if position.is_now:
         return _granted(request, attempt, candidate)
     if total is not None and candidate.option.type == "reservation" and _goes_on(request, candidate):
@@ -65,30 +69,26 @@ def _waiting(
     """Wait, and keep the head of the queue once reached, so that a large job is not overtaken for ever."""
     updates = {"first": timestamps.to_text(request.now)} if position.is_first and attempt.first is None else {}
     status = _with(request, attempt, updates) if updates else request.capacity
-    return Decision(False, status, message=_waiting_reason(request, candidate, position), ahead=position.ahead)
+    pause_s = min(_pause_s(request, position), wait_left_s(candidate, attempt, request.now))
+    return Decision(False, status, message=_waiting_reason(request, candidate, position), in_line_s=pause_s)
+
+
+def _pause_s(request: CapacityRequest, position: QueuePosition) -> float:
+    """Return when to look again: later for those far behind, so that a long line costs what a short one does."""
+    settings = request.layout.settings
+    if position.is_first:
+        return settings.cloud_poll_seconds
+    return min(settings.queue_seconds * (1 + position.ahead // _NEAR), settings.resync_seconds)
 
 
 def _waiting_reason(request: CapacityRequest, candidate: Candidate, position: QueuePosition) -> str:
     total, chips = _total(request, candidate), request.layout.accelerator.chips_per_vm
     why = ""
-    if total:
+    if position.is_near and total:
         why = f": {position.held * chips} of {total * chips} chips are in use"
-    elif position.is_contended:
+    elif position.is_near and position.is_contended:
         why = ": another job is taking them now"
     return f"waiting for {wanted_chips(request, candidate)}, {ahead_message(position.ahead)}{why}"
-
-
-def _claim(request: CapacityRequest, queue: str, attempt: CapacityAttempt) -> Claim:
-    layout = request.layout
-    return Claim(
-        queue=queue,
-        uid=layout.uid,
-        namespace=layout.namespace,
-        created=request.competing.created,
-        hosts=layout.accelerator.total_vms,
-        priority=attempt.priority,
-        first=attempt.first or "",
-    )
 
 
 def _total(request: CapacityRequest, candidate: Candidate) -> int | None:

@@ -34,8 +34,8 @@ class Decision:
 
     ready: pods may be created now, on these pools (empty: on any nodes that fit). is_queued_provisioning: their nodes
     came by a ProvisioningRequest. message: what the job waits for. failure: nothing more is tried. is_soon: the status
-    is a decision that the next reconcile carries out. is_turn: the status gives the job its turn. ahead: the jobs
-    before it in its queue.
+    is a decision that the next reconcile carries out. is_turn: the status gives the job its turn. in_line_s: the job
+    waits in its queue, and looks again after so many seconds.
     """
 
     ready: bool
@@ -47,4 +47,4 @@ class Decision:
     failure: FailureStatus | None = None
     is_soon: bool = False
     is_turn: bool = False
-    ahead: int | None = None
+    in_line_s: float | None = None

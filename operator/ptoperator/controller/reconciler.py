@@ -15,10 +15,11 @@ from ptoperator.kube import actions
 from ptoperator.kube.actions import Action, Create
 from ptoperator.kube.audited_client import KubeClient
 from ptoperator.observe.cache import JobCache, Key
-from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims, without_claims
+from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims
 from ptoperator.observe.copies import CachedReader, Copies
+from ptoperator.observe.observed_parts import Estimate
 from ptoperator.observe.observer import observe, observe_progress
-from ptoperator.observe.state import Estimate, Observed
+from ptoperator.observe.state import Observed
 from ptoperator.plan.job_plan import plan, with_failed_write
 from ptoperator.plan.step_result import Plan
 from ptoperator.settings import Settings
@@ -72,16 +73,24 @@ class Reconciler:
         if missing := kinds_to_read(state, planned) - live - self.cache.just_read(key, self.now()):
             return self._reconcile(key, is_news=True, live=live | missing)
         if planned.gives_turn:
-            with self.cache.admission_lock:
-                reader = CachedReader(self.client, self.copies)
-                state = with_fresh_claims(reader, self.cache, state, self.namespaces)
-                return self._carry_out(key, state, plan(state, self.settings))
+            return self._give_turn(key, state)
         return self._carry_out(key, state, planned)
+
+    def _give_turn(self, key: Key, state: Observed) -> float | None:
+        """Give a job its turn if it is still the first when all turns are known; one job at a time."""
+        with self.cache.admission_lock:
+            try:
+                reader, every_s = CachedReader(self.client, self.copies), self.settings.resync_seconds
+                state = with_fresh_claims(reader, self.cache, state, self.namespaces, every_s)
+                return self._carry_out(key, state, plan(state, self.settings))
+            except Exception:  # it may have been written all the same
+                self.cache.doubt_turns()
+                raise
 
     def _carry_out(self, key: Key, state: Observed, planned: Plan) -> float | None:
         planned = self._apply(state, planned)
         state = self._report(state, planned.status)
-        self.cache.remember(key, without_claims(state) if planned.progress_only else None)
+        self.cache.remember(key, state if planned.progress_only else None)
         for action in planned.optional:
             self._apply_action(state, action)
         return planned.requeue_after
@@ -96,9 +105,11 @@ class Reconciler:
         if state is None:
             return None
         self.cache.note_read(key, live if state.jobset else live - {JOBSETS}, now)
-        if state.progress is not None:
-            state = replace(state, progress_since=self.cache.first_observed(key, state.progress.updated, state.now))
-        return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
+        if state.run.progress is not None:
+            since = self.cache.first_observed(key, state.run.progress.updated, state.now)
+            state = replace(state, run=replace(state.run, progress_since=since))
+        state = replace(state, preflight=replace(state.preflight, estimate=self.estimate(state)))
+        return with_competing_jobs(self.client, self.cache, state)
 
     def _apply(self, state: Observed, planned: Plan) -> Plan:
         """Carry out the actions. If the API server rejects a create, plan again with its message.

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ptapi.conditions import ConditionType
+from ptkube.local_copy import version_of
 from ptkube.objects import label
 from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
-from ptoperator.capacity.fair_queue import Claim, Claims, claim_of, first
+from ptoperator.capacity.fair_queue import Claim, Standing, claim_of
+from ptoperator.capacity.queue_order import Claims
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
 from ptoperator.job import JobObject, read_job
@@ -54,7 +56,7 @@ class JobCache:
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _jobs: dict[Key, _Entry] = field(default_factory=dict)
-    _uids: set[str] = field(default_factory=set)
+    _uids: dict[str, Key] = field(default_factory=dict)
     _runs: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
     _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
     _pulls: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class JobCache:
     _resynced: dict[Key, datetime] = field(default_factory=dict)
     _outdated: set[Key] = field(default_factory=set)
     _moved: set[str] = field(default_factory=set)
-    _claims: Claims | None = None
+    _claims: Claims = field(default_factory=Claims)
     _all_read: datetime | None = None
     admission_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a turn in a line is given: from reading everybody's place to writing it."""
@@ -79,11 +81,14 @@ class JobCache:
         job = read_job(manifest, known.job if known else None)
         claim = claim_of(job)
         with self._lock:
+            newer = self._jobs.get(key)
+            if newer is not None and newer.job.uid == job.uid and version_of(newer.job.manifest) > version_of(manifest):
+                return newer.job  # another thread was faster
             self._forget_run(key)
             self._forget_failures(key, unless=job.uid)
             self._note_move(key, claim)
             self._jobs[key] = _Entry(job, claim)
-            self._uids.add(job.uid)
+            self._uids[job.uid] = key
             if job.run_uri:
                 self._runs[job.run_uri].add(key)
         return job
@@ -157,30 +162,32 @@ class JobCache:
         older = [each for each in others if not each.is_refused and each.age < mine.age]
         return "/".join(min(older, key=lambda each: each.age).job.key) if older else ""
 
-    def claims(self) -> Claims:
-        """Return the jobs that queue for chips or hold queued ones, as of the latest events."""
+    def standing(self, job: JobObject) -> Standing | None:
+        """Return where a job stands in line, as of the latest events; None if it waits in none."""
+        claim = claim_of(job)
+        if claim is None or not claim.is_waiting:
+            return None
         with self._lock:
-            if self._claims is None:
-                self._claims = Claims(entry.claim for entry in self._jobs.values() if entry.claim is not None)
-            return self._claims
+            return self._claims.standing(claim)
 
     def note_all_read(self, now: datetime) -> None:
-        """Record that all jobs were read from the API server."""
+        """Record that all jobs are read from the API server from now on."""
         self._all_read = now
 
-    def are_all_known(self, now: datetime) -> bool:
-        """Return True if all jobs were just read: since then only this operator gave a turn, and it has noted that."""
-        return self._all_read is not None and now - self._all_read <= _STILL_FRESH
+    def doubt_turns(self) -> None:
+        """Record that a turn may have been given that is not noted here: by another operator, or by a failed call."""
+        self._all_read = None
+
+    def are_turns_known(self, now: datetime, every_s: float) -> bool:
+        """Return True if all jobs were read within so many seconds, and each turn since then is noted."""
+        return self._all_read is not None and (now - self._all_read).total_seconds() < every_s
 
     def next_in_queue(self) -> list[Key]:
         """Return jobs that may be next, because their queue changed since the last call."""
         with self._lock:
             moved, self._moved = self._moved, set()
-            if not moved:
-                return []
-            claims = {entry.claim.uid: (key, entry.claim) for key, entry in self._jobs.items() if entry.claim}
-        heads = (first(queue, (claim for _, claim in claims.values())) for queue in sorted(moved))
-        return [claims[uid][0] for uid in heads if uid]
+            heads = filter(None, map(self._claims.first, sorted(moved)))
+            return [self._uids[uid] for uid in heads]
 
     def known_jobs(self) -> list[Key]:
         """Return the keys of all jobs."""
@@ -256,7 +263,7 @@ class JobCache:
         known = self._jobs.get(key)
         before = known.claim if known else None
         if before != claim:
-            self._claims = None
+            self._claims.replace(before, claim)
             self._moved |= {each.queue for each in (before, claim) if each is not None}
 
     def _note_pull(self, uid: str | None, errors: dict[str, str]) -> None:
@@ -275,7 +282,7 @@ class JobCache:
     def _forget_failures(self, key: Key, unless: str = "") -> None:
         entry = self._jobs.get(key)
         if entry and entry.job.uid != unless:
-            self._uids.discard(entry.job.uid)
+            self._uids.pop(entry.job.uid, None)
             self._failures.pop(entry.job.uid, None)
             self._pulls.pop(entry.job.uid, None)
 

@@ -1,7 +1,8 @@
 """Find the jobs that want the same chips, for `capacity.fair_queue`.
 
-Waiting is free: positions come from the watch. Only before a turn is given are all jobs, and the existing nodes, read
-from the API server, so that neither an old cache nor a new operator gives one twice.
+Waiting is free: positions come from the watch. Before a turn is given the existing nodes are read from the API server,
+and once, for all turns that this operator gives, all jobs: what changes in a line afterwards are its own writes, which
+it notes at once. So neither an old cache nor a new operator gives a turn twice.
 """
 
 from collections import Counter
@@ -14,7 +15,6 @@ from ptkube.errors import Forbidden, NotFound
 from ptkube.objects import holds
 from ptkube.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity import open_attempt
-from ptoperator.capacity.fair_queue import Claims, claim_of
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe.cache import JobCache
@@ -26,32 +26,31 @@ def with_competing_jobs(reader: KubeReader, cache: JobCache, state: Observed) ->
     accelerator = _contended_slice(state)
     if accelerator is None:
         return state
-    competing = replace(state.competing, claims=cache.claims(), created=state.job.created)
+    competing = replace(state.competing, standing=cache.standing(state.job))
     if open_attempt(state.status.capacity) is None and state.observed_at == state.now:
         assert state.job.spec is not None
         competing = replace(competing, priority=_priority(reader, state.job.spec.priority_class_name))
     return replace(state, competing=competing)
 
 
-def with_fresh_claims(reader: KubeReader, cache: JobCache, state: Observed, namespaces: Sequence[str]) -> Observed:
-    """Add all jobs' claims, read now. namespaces: those served; none: all."""
+def with_fresh_claims(
+    reader: KubeReader, cache: JobCache, state: Observed, namespaces: Sequence[str], every_s: float
+) -> Observed:
+    """Add the job's standing among all jobs, read at most `every_s` ago. namespaces: those served; none: all."""
     accelerator = _contended_slice(state)
     assert accelerator is not None
-    claims = cache.claims() if cache.are_all_known(state.now) else _read_claims(reader, cache, state.now, namespaces)
+    if not cache.are_turns_known(state.now, every_s):
+        _read_all(reader, cache, state.now, namespaces)
     nodes = _free_hosts(reader, accelerator)
-    return replace(state, competing=replace(state.competing, claims=claims, nodes=nodes))
+    return replace(state, competing=replace(state.competing, standing=cache.standing(state.job), nodes=nodes))
 
 
-def _read_claims(reader: KubeReader, cache: JobCache, now: datetime, namespaces: Sequence[str]) -> Claims:
+def _read_all(reader: KubeReader, cache: JobCache, now: datetime, namespaces: Sequence[str]) -> None:
+    cache.note_all_read(now)  # before: a call may fail meanwhile
     served: Sequence[str | None] = namespaces or [None]
-    jobs = [cache.note_job(job) for namespace in served for job in reader.list(POSTTRAINJOBS, namespace).items]
-    cache.note_all_read(now)
-    return Claims(filter(None, map(claim_of, jobs)))
-
-
-def without_claims(state: Observed) -> Observed:
-    """Drop the claims before the observation is kept: of a thousand waiting jobs they would be a million."""
-    return replace(state, competing=replace(state.competing, claims=Claims())) if state.competing.claims else state
+    for namespace in served:
+        for job in reader.list(POSTTRAINJOBS, namespace).items:
+            cache.note_job(job)
 
 
 def _contended_slice(state: Observed) -> Slice | None:

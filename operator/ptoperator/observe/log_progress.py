@@ -28,12 +28,15 @@ TAIL_LINES = 400
 def with_log(reader: KubeReader, state: Observed) -> Observed:
     """Add the progress from the log, if there is no progress document and the log has it."""
     layout = state.layout
-    if state.progress is not None or layout is None or state.status.phase.is_terminal:
+    if state.run.progress is not None or layout is None or state.status.phase.is_terminal:
         return state
     if layout.job.spec.runtime.maxtext is None and not layout.is_progress_in_log:
         return state
     first = next((pod for pod in state.current_pods if _is_log_source(pod) and is_started(pod)), None)
-    return state if first is None else replace(state, progress=_read(reader, layout, str(first["metadata"]["name"])))
+    if first is None:
+        return state
+    progress = _read(reader, layout, str(first["metadata"]["name"]))
+    return replace(state, run=replace(state.run, progress=progress))
 
 
 def newest(lines: Iterable[str]) -> Progress | None:

@@ -19,7 +19,8 @@ from ptapi.errors import SpecError
 from ptapi.load import manifest
 from ptapi.spec import PostTrainJobSpec
 from ptkube.resources import Manifest
-from ptoperator.observe.state import Estimate, Observed
+from ptoperator.observe.observed_parts import Estimate
+from ptoperator.observe.state import Observed
 
 logger = logging.getLogger(__name__)
 

@@ -55,8 +55,8 @@ def _starts_late(pod: Manifest, state: Observed) -> bool:
 
 def _controller(reader: KubeReader, state: Observed) -> tuple[str, Manifest] | None:
     """Return the kind and object whose controller should have created pods by now; None if no pod is missing."""
-    preflight, jobset = state.preflight_job, state.jobset
-    if preflight is not None and not state.preflight_pods and not is_deleting(preflight):
+    preflight, jobset = state.preflight.job, state.jobset
+    if preflight is not None and not state.preflight.pods and not is_deleting(preflight):
         return None if holds(preflight, "Complete") or holds(preflight, "Failed") else (JOBS.kind, preflight)
     if jobset is None or not state.has_missing_pods or state.is_jobset_young:
         return None

@@ -45,7 +45,8 @@ from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
 from ptoperator.observe.log_progress import with_log
 from ptoperator.observe.missing_pods import why_a_pod_does_not_start, why_pods_are_missing
-from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
+from ptoperator.observe.observed_parts import PreflightObjects, RunDocuments, TensorBoardObjects
+from ptoperator.observe.state import Observed, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.pods.pod import pools_of
 from ptoperator.render.tensorboard import route_kind, tensorboard_host, tensorboard_name
@@ -84,14 +85,14 @@ def observe(
         cache.note_pod(pod)
     inspect_failed_nodes(reader, cache, state)
     state = replace(state, pods=pods, failures=_failures(cache, state), pull_errors=cache.pull_errors(state.job.uid))
-    state = replace(state, run_directory_owner=cache.run_directory_owner(key))
+    state = replace(state, run=RunDocuments(other_owner=cache.run_directory_owner(key)))
     state = replace(state, kueue=_kueue(reader, state))
     state = replace(state, bound_jobs=_bound_jobs(reader, state))
     state = replace(state, config_map_missing=_is_config_map_missing(reader, state))
     if state.is_preflight_open and state.may_need_preflight:
         ours = tuple(pod for pod in all_pods if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.job.uid))
         preflight_job = _get(reader, JOBS, names.preflight(job.name, job.uid), namespace)
-        state = replace(state, preflight_job=preflight_job, preflight_pods=ours)
+        state = replace(state, preflight=PreflightObjects(preflight_job, ours))
     blocked = why_pods_are_missing(reader, state) or why_a_pod_does_not_start(reader, state)
     state = replace(state, creation_failure=blocked)
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
@@ -167,12 +168,13 @@ def _with_run_directory(state: Observed) -> Observed:
     known = sum(state.status.restarts.values())
     has_failed = state.jobset_condition("Failed") or state.restarts > known
     progress = run_directory.read_progress(run)
-    return replace(
-        state,
+    documents = replace(
+        state.run,
         progress=progress,
         heartbeats=run_directory.read_heartbeats(run) if _is_silent(state, progress) else (),
         termination=run_directory.read_termination(run) if has_failed else None,
     )
+    return replace(state, run=documents)
 
 
 def _kueue(reader: KubeReader, state: Observed) -> KueueState | None:

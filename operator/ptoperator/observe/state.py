@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import cached_property
 
 from ptapi.conditions import ConditionType, Reason
-from ptapi.run_directory import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptkube import timestamps
 from ptkube.objects import condition, is_deleting, label, pod_phase, true_condition
@@ -23,6 +22,7 @@ from ptoperator.failures.pod_failures import PodFailure, StartFailure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels
 from ptoperator.kueue.workload import KueueState
+from ptoperator.observe.observed_parts import PreflightObjects, RunDocuments, TensorBoardObjects
 from ptoperator.render import Layout
 from ptoperator.render.pods.pod import pools_of
 
@@ -32,44 +32,21 @@ USUAL_CREATION_S = 2.0
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The result of preflight's formula. message: `peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips)`."""
-
-    fits: bool
-    message: str
-
-
-@dataclass(frozen=True)
-class TensorBoardObjects:
-    """The objects of a shared TensorBoard, None for a missing one. route: its Ingress or HTTPRoute."""
-
-    deployment: Manifest | None = None
-    service: Manifest | None = None
-    route: Manifest | None = None
-
-
-@dataclass(frozen=True)
 class Observed:
     """One job and all that belongs to it.
 
     layout: how its pods are laid out; None if this operator refuses its spec.
     pods: every trainer pod with the job's name, also of earlier attempts and of an earlier job of that name.
-    preflight_job, preflight_pods: what compiles the job before it has chips, until that is decided. failures: why pods
-    failed, also of deleted pods, as long as the operator saw them. pull_errors: the registries' errors by image.
-    creation_failure: why missing pods are not created, or a pod with a node does not start.
-    observed_at: when the API was last read; `now` is later if only progress was read since. progress_since: when this
-    operator first saw that progress.
-
-    progress, termination, heartbeats: documents of the run directory, if readable (the last only for a silent run).
-    run_directory_owner: the job that owns the run directory, if it is another one. rejection: the API server's message
-    when it rejected an object of this job.
+    failures: why pods failed, also of deleted pods, as long as the operator saw them. pull_errors: the registries'
+    errors by image. creation_failure: why missing pods are not created, or a pod with a node does not start.
+    observed_at: when the API was last read; `now` is later if only progress was read since. rejection: the API server's
+    message when it rejected an object of this job.
 
     cloud: the cloud's snapshot, if it matters now; None also if the operator knows no cloud. provisioning: the state of
     the job's ProvisioningRequest, if the cloud was read. kueue: Kueue's state, while the job waits in a queue.
-    competing: other jobs that want the same chips, while this one has none. estimate: of a job that skips preflight,
-    until it has a Preflighted condition. bound_jobs: child Jobs of a JobSet that Kueue suspends, which still bind their
-    pods to the node pools of an earlier admission. tensorboard: its shared TensorBoard, if it asks for one and all was
-    read.
+    competing: other jobs that want the same chips, while this one has none. bound_jobs: child Jobs of a JobSet that
+    Kueue suspends, which still bind their pods to the node pools of an earlier admission. tensorboard: its shared
+    TensorBoard, if it asks for one and all was read.
     """
 
     now: datetime
@@ -79,23 +56,17 @@ class Observed:
     jobset: Manifest | None = None
     pods: tuple[Manifest, ...] = ()
     config_map_missing: bool = False
-    preflight_job: Manifest | None = None
-    preflight_pods: tuple[Manifest, ...] = ()
+    preflight: PreflightObjects = field(default_factory=PreflightObjects)
     failures: tuple[PodFailure, ...] = ()
     pull_errors: Mapping[str, str] = field(default_factory=dict)
     creation_failure: StartFailure | None = None
-    progress: Progress | None = None
-    progress_since: datetime | None = None
-    termination: Termination | None = None
-    heartbeats: tuple[Heartbeat, ...] = ()
-    run_directory_owner: str = ""
+    run: RunDocuments = field(default_factory=RunDocuments)
     rejection: str = ""
     cloud: Cloud | None = None
     provisioning: ProvisioningRequestState = NO_REQUEST
     kueue: KueueState | None = None
     bound_jobs: tuple[Manifest, ...] = ()
     competing: CompetingJobs = NO_COMPETITION
-    estimate: Estimate | None = None
     tensorboard: TensorBoardObjects | None = None
 
     @property

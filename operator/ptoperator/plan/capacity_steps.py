@@ -46,11 +46,9 @@ def capacity_pending(context: PlanContext) -> StepResult | None:
         return None
     if decision.failure:
         return capacity_failed(context, decision)
-    if decision.ahead is not None:
+    if decision.in_line_s is not None:
         update = waiting_phases.waiting_in_queue(context.state, decision.message, decision.status)
-        is_near = decision.ahead == 0
-        wait = context.settings.cloud_poll_seconds if is_near else context.settings.queue_seconds
-        return StepResult(update, requeue_after=wait, progress_only=True)
+        return StepResult(update, requeue_after=decision.in_line_s, progress_only=True)
     update = waiting_phases.waiting_for_capacity(context.state, decision.message, decision.status)
     if decision.is_soon:
         return StepResult(update, decision.actions, 0.0, gives_turn=decision.is_turn)

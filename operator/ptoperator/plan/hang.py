@@ -39,11 +39,11 @@ def hang_detected(context: PlanContext) -> StepResult | None:
     silence = silence_s(context)
     if silence is None:
         return None
-    progress = state.progress
+    progress = state.run.progress
     assert progress is not None
     message = (
         f"no sign of life for {timestamps.duration(silence)} after step {progress.step} while {progress.stage}"
-        f" (limit {timestamps.duration(_limit_s(context, progress))}){stragglers(state.heartbeats)}"
+        f" (limit {timestamps.duration(_limit_s(context, progress))}){stragglers(state.run.heartbeats)}"
         "; the pods are deleted and the run restarts"
     )
     conditions = {ConditionType.RUNNING: ConditionUpdate(False, Reason.HANG, message)}
@@ -68,7 +68,7 @@ def silence_s(context: PlanContext) -> float | None:
     if not all(map(is_started, state.current_pods)):
         return None
     age = timestamps.seconds_since(progress.updated, state.now)
-    watched_s = (state.now - (state.progress_since or state.now)).total_seconds()
+    watched_s = (state.now - (state.run.progress_since or state.now)).total_seconds()
     limit = _limit_s(context, progress) + WATCHDOG_GRACE_S
     return age if age is not None and min(age, watched_s) > limit else None
 

@@ -16,9 +16,9 @@ from ptoperator.status import running_phases, terminal_phases, waiting_phases
 
 def run_directory_conflict(context: PlanContext) -> StepResult | None:
     """End the job if another one owns its run directory. Checked once, before anything is created."""
-    if not context.state.run_directory_owner or context.state.status.holds(ConditionType.VALIDATED):
+    if not context.state.run.other_owner or context.state.status.holds(ConditionType.VALIDATED):
         return None
-    return StepResult(terminal_phases.output_conflict(context.layout, context.state.run_directory_owner))
+    return StepResult(terminal_phases.output_conflict(context.layout, context.state.run.other_owner))
 
 
 def finished(context: PlanContext) -> StepResult | None:
@@ -33,7 +33,8 @@ def finished(context: PlanContext) -> StepResult | None:
         return retry_uncharged(context, failed) or StepResult(
             terminal_phases.jobset_failed(context.layout, state, failed)
         )
-    is_done = state.progress is not None and state.progress.stage == "done" and state.progress.job_uid == state.job.uid
+    progress = state.run.progress
+    is_done = progress is not None and progress.stage == "done" and progress.job_uid == state.job.uid
     if state.jobset is None and is_done:
         return StepResult(terminal_phases.succeeded(context.layout, state))
     return None

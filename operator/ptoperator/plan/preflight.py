@@ -45,7 +45,7 @@ def preflight_pending(context: PlanContext) -> StepResult | None:
         return None
     if state.rejection:
         return _decide(context, _undecided(f"the API server rejects a request: {state.rejection}"))
-    job = state.preflight_job
+    job = state.preflight.job
     poll_s = context.settings.progress_seconds
     if job is None:
         manifest = preflight_job(layout)
@@ -61,7 +61,7 @@ def preflight_pending(context: PlanContext) -> StepResult | None:
 
 def delete_preflight(state: Observed) -> tuple[Delete, ...]:
     """Stop an unfinished preflight of a job that is suspended or goes on without it."""
-    job = state.preflight_job
+    job = state.preflight.job
     if job is None or is_deleting(job) or holds(job, "Complete"):
         return ()
     return (deletion(JOBS, job, state.job.namespace),)
@@ -112,21 +112,21 @@ def _running(message: str) -> StatusUpdate:
 
 def _waiting_message(state: Observed) -> str:
     """Return what preflight waits for."""
-    for pod in state.preflight_pods:
+    for pod in state.preflight.pods:
         stuck = pod_failures.start_failure(pod, state.pull_errors)
         message = stuck.message if stuck is not None else why_unscheduled(pod)
         if message:
             return f"pod {pod['metadata']['name']} waits: {message}"
     if state.creation_failure is not None:
         return state.creation_failure.message
-    if any(map(is_started, state.preflight_pods)):
+    if any(map(is_started, state.preflight.pods)):
         return "the pod runs"
-    return "the pod is starting" if any(map(is_scheduled, state.preflight_pods)) else "the pod has no node yet"
+    return "the pod is starting" if any(map(is_scheduled, state.preflight.pods)) else "the pod has no node yet"
 
 
 def _result(context: PlanContext, job: Manifest) -> PreflightResult | None:
     """Return the verdict, or that there will be none; None while it may come."""
-    results = [result for result in map(_pod_result, context.state.preflight_pods) if result is not None]
+    results = [result for result in map(_pod_result, context.state.preflight.pods) if result is not None]
     final = next((result for result in results if result.exit_code in _VERDICTS), None)
     if final is not None:
         return final
@@ -164,7 +164,7 @@ def _failure_reason(context: PlanContext, job: Manifest) -> str | None:
     is_late = age is not None and (age >= deadline_s(context.layout) + _LATE_S or _cannot_start(context, age))
     if failed is None and not is_late and not holds(job, "Complete"):
         return None
-    failures = [result for result in map(pod_failures.pod_failure, state.preflight_pods) if result is not None]
+    failures = [result for result in map(pod_failures.pod_failure, state.preflight.pods) if result is not None]
     if failures:
         return failures[-1].message
     if failed is not None:
@@ -174,7 +174,7 @@ def _failure_reason(context: PlanContext, job: Manifest) -> str | None:
 
 def _cannot_start(context: PlanContext, age_s: float) -> bool:
     """Return True if the pod has had no node, or not its image, for too long."""
-    pods = context.state.preflight_pods
+    pods = context.state.preflight.pods
     is_stuck = not any(map(is_scheduled, pods)) or any(pod_failures.start_failure(pod) is not None for pod in pods)
     return is_stuck and age_s >= context.settings.start_failure_seconds
 

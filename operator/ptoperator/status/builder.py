@@ -128,7 +128,7 @@ def _start_time(update: StatusUpdate, now: datetime) -> str | None:
 
 
 def _progress_fields(state: Observed, phase: Phase, layout: Layout | None) -> dict[str, object]:
-    progress = state.progress
+    progress = state.run.progress
     if progress is None or progress.job_uid not in ("", state.job.uid):
         return {}
     chips = layout.accelerator.total_chips if layout else 0

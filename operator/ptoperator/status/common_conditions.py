@@ -28,7 +28,7 @@ def _preflight_skipped(layout: Layout, state: Observed) -> ConditionUpdate:
     condition = state.status.condition(ConditionType.PREFLIGHTED)
     if condition is not None:
         return ConditionUpdate(False, Reason(condition.reason), condition.message)
-    why, estimate = "spec.preflight is Skip", state.estimate
+    why, estimate = "spec.preflight is Skip", state.preflight.estimate
     if estimate is None:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, why)
     if estimate.fits:

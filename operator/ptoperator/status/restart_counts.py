@@ -82,7 +82,7 @@ def _hang(state: Observed) -> FailureStatus | None:
 
 def from_run_directory(state: Observed) -> FailureStatus | None:
     """Return the failure that the trainer wrote into its run directory, or None."""
-    termination = state.termination
+    termination = state.run.termination
     if termination is None or termination.exit_code == 0 or termination.failure_class not in set(FailureClass):
         return None
     return FailureStatus(

@@ -91,13 +91,13 @@ def _is_training(layout: Layout, state: Observed, silent_start_s: float) -> bool
         is_later = progress.stage == "compiling" and state.status.phase is Phase.RUNNING
         return is_later or progress.stage not in _PREPARING
     ages = [timestamps.seconds_since(started_at(pod), state.now) for pod in state.current_pods]
-    is_unheard = state.progress is None
+    is_unheard = state.run.progress is None
     return is_unheard and all(age is not None and age >= silent_start_s for age in ages)
 
 
 def own_progress(state: Observed) -> Progress | None:
     """Return the progress document if the current pods wrote it, else None."""
-    progress = state.progress
+    progress = state.run.progress
     if progress is None or progress.job_uid not in ("", state.job.uid):
         return None
     updated = timestamps.from_text(progress.updated)
@@ -110,7 +110,7 @@ def own_progress(state: Observed) -> Progress | None:
 def _training_message(layout: Layout, state: Observed) -> str:
     if layout.is_headless:
         return f"Pathways' servers run; connect with: ptctl workload connect {layout.name} -n {layout.namespace}"
-    if state.progress is None:
+    if state.run.progress is None:
         run = run_uri(layout.job.spec.output.uri, layout.name)
         return f"the trainer runs, but its progress cannot be read from {run}"
     return f"attempt {state.restarts + 1} is training"

@@ -19,7 +19,7 @@ from ptoperator.status.restart_counts import failure_of_jobset
 
 def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
     """Report success."""
-    steps = f" after {state.progress.step} steps" if state.progress else ""
+    steps = f" after {state.run.progress.step} steps" if state.run.progress else ""
     message = f"the trainer finished{steps}; results: {run_uri(layout.job.spec.output.uri, layout.name)}"
     return StatusUpdate(
         Phase.SUCCEEDED,
@@ -79,7 +79,7 @@ def deadline_exceeded(layout: Layout, state: Observed) -> StatusUpdate:
     """Report that `runPolicy.activeDeadlineSeconds` passed."""
     limit = layout.job.spec.run_policy.active_deadline_seconds
     assert limit is not None
-    step = f" at step {state.progress.step}" if state.progress else ""
+    step = f" at step {state.run.progress.step}" if state.run.progress else ""
     message = (
         f"runPolicy.activeDeadlineSeconds: {limit} ({timestamps.duration(limit)}) passed{step}; the pods are stopped"
     )

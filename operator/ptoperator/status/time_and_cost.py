@@ -27,7 +27,7 @@ def account_time(state: Observed, layout: Layout | None) -> dict[str, object]:
     if kind:
         sums[kind] += delta
     held = _allocated_seconds(state, delta if kind == "held" else 0)
-    time = TimeStatus(**sums, **_by_trainer(state.progress, old), goodput="")
+    time = TimeStatus(**sums, **_by_trainer(state.run.progress, old), goodput="")
     time = time.model_copy(update={"goodput": _goodput(time)})
     return {
         "time": time,

@@ -135,7 +135,7 @@ def _before_jobset(state: Observed, reason: Reason, message: str) -> StatusUpdat
 
 def checkpoint_message(state: Observed) -> str:
     """Return `; continues from step N`; empty before the first checkpoint."""
-    checkpoint = state.progress.checkpoint if state.progress else state.status.checkpoint
+    checkpoint = state.run.progress.checkpoint if state.run.progress else state.status.checkpoint
     return f"; continues from step {checkpoint.step}" if checkpoint else ""
 
 

@@ -24,7 +24,8 @@ from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.copies import WATCHED, Copies, empty_copy
-from ptoperator.observe.state import Estimate, Observed
+from ptoperator.observe.observed_parts import Estimate
+from ptoperator.observe.state import Observed
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"

@@ -34,7 +34,7 @@ def _case(model: str, accelerator: str, name: str = "", **fields: Any) -> tuple[
 
 def _measured() -> Iterator[tuple[str, PostTrainJob]]:
     """Those that were held against the compiler."""
-    for case in load_script("benchmarks/preflight_formula.py").CASES:
+    for case in load_script("benchmarks/preflight/preflight_formula.py").CASES:
         more = {"algorithm": case.algorithm, "slices": case.slices, "options": case.options}
         yield case.name, job(case.model, case.accelerator, **more, **case.training)
 

@@ -12,31 +12,35 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 ALONE = ("--ours", "--turns", "1", "--steps", "4")
 SMALL = {
-    "apply_to_jobset.py": ("--jobs", "2", "--idle-seconds", "1"),
-    "thousand_jobs.py": ("--jobs", "20", "--restart-seconds", "1", "--most-calls", "22"),
-    "simulated_jobs.py": ("--jobs", "20", "--most-calls", "16"),
-    "soak.py": ("--minutes", "0.2", "--state", "soak", "--jobs", "2"),
-    "ptctl_cpu.py": ("--jobs", "3", "--runs", "1"),
-    "quick_plan.py": ("--runs", "1"),
-    "sft.py": (*ALONE, "--only", "1"),
-    "grpo.py": (*ALONE, "--only", "2"),
-    "rollout.py": (*ALONE, "--only", "1"),
-    "speculative.py": ("--model", "tiny", "--rows", "1", "--new-tokens", "4", "--repeats", "1"),
-    "delta_layer.py": ("--tokens", "70", "--runs", "1"),
-    "preflight_draws.py": ("1", "--count", "1"),
-    "preflight_formula.py": (),
+    "operator_and_cli/apply_to_jobset.py": ("--jobs", "2", "--idle-seconds", "1"),
+    "operator_and_cli/thousand_jobs.py": ("--jobs", "20", "--restart-seconds", "1", "--most-calls", "22"),
+    "operator_and_cli/simulated_jobs.py": ("--jobs", "20", "--most-calls", "16"),
+    "operator_and_cli/soak.py": ("--minutes", "0.2", "--state", "soak", "--jobs", "2"),
+    "operator_and_cli/ptctl_cpu.py": ("--jobs", "3", "--runs", "1"),
+    "operator_and_cli/quick_plan.py": ("--runs", "1"),
+    "peers/sft.py": (*ALONE, "--only", "1"),
+    "peers/grpo.py": (*ALONE, "--only", "2"),
+    "peers/rollout.py": (*ALONE, "--only", "1"),
+    "trainer/speculative.py": ("--model", "tiny", "--rows", "1", "--new-tokens", "4", "--repeats", "1"),
+    "trainer/delta_layer.py": ("--tokens", "70", "--runs", "1"),
+    "preflight/preflight_draws.py": ("1", "--count", "1"),
+    "preflight/preflight_formula.py": (),
 }
 ELSEWHERE = {
-    "loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
-    "native_rollout.py": "benchmarks/rollout.py",
-    "preflight_times.py": "Makefile",  # asks the TPU compiler
-    "tpu_programs.py": "Makefile",  # as above
-    "maxtext_program.py": "benchmarks/tpu_programs.py",
+    "trainer/loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
+    "peers/native_rollout.py": "benchmarks/peers/rollout.py",
+    "preflight/preflight_times.py": "Makefile",  # asks the TPU compiler
+    "tpu/tpu_programs.py": "Makefile",  # as above
+    "tpu/maxtext_program.py": "benchmarks/tpu/tpu_programs.py",
 }
 
 
 def test_every_benchmark_has_a_small_form() -> None:
-    programs = {file.name for file in BENCHMARKS.glob("*.py") if '__name__ == "__main__"' in file.read_text()}
+    programs = {
+        str(file.relative_to(BENCHMARKS))
+        for file in BENCHMARKS.glob("*/*.py")
+        if '__name__ == "__main__"' in file.read_text() and file.parent.name != "learning"
+    }
     assert programs == SMALL.keys() | ELSEWHERE.keys()
     for name, caller in ELSEWHERE.items():
         assert Path(name).stem in (BENCHMARKS.parent / caller).read_text()

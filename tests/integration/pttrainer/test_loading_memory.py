@@ -1,9 +1,9 @@
-"""Loading takes what the devices hold and a little: `benchmarks/loading_memory.py` in small, on 1 and 8 devices."""
+"""Loading takes what the devices hold and a little: `benchmarks/trainer/loading_memory.py` on 1 and 8 devices."""
 
 from pathlib import Path
 
 import pytest
-from benchmarks import loading_memory
+from benchmarks.trainer import loading_memory
 
 CONFIG = {**loading_memory.CONFIG, "vocab_size": 64_000, "hidden_size": 1024, "intermediate_size": 2816}
 

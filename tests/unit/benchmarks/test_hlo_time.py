@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))  # it is in no package
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "tpu"))  # it is in no package
 
 from hlo_time import ProgramTime
 

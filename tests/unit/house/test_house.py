@@ -115,6 +115,7 @@ BIGGER_ROOMS = (
     *(f"trainer/pttrainer/models/{room}" for room in ("families", "attention")),
     "cli/ptlocal/apiserver",
     "cli/ptctl/cluster",
+    "cli/ptctl/importers",
 )
 
 

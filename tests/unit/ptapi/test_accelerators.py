@@ -5,6 +5,7 @@ import math
 import pytest
 
 from ptapi.accelerators import Slice, names, resolve, table
+from ptapi.accelerators.slice import Chip
 from ptapi.errors import SpecError
 
 
@@ -82,8 +83,9 @@ def test_megacore_generations_show_one_device_per_chip() -> None:
 
 def test_speeds_are_per_chip() -> None:
     slice_ = resolve("v6e-256")
-    assert (slice_.hbm_gib, slice_.peak_bf16_tflops, slice_.hbm_gbytes_per_s) == (32, 918, 1638)
-    assert (slice_.ici_gbytes_per_s, slice_.dcn_gbits_per_s) == (800, 100)
+    assert slice_.chip == Chip(
+        hbm_gib=32, hbm_gbytes_per_s=1638, peak_bf16_tflops=918, ici_gbytes_per_s=800, dcn_gbits_per_s=100
+    )
 
 
 def test_totals_count_all_slices() -> None:

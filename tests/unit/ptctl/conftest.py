@@ -1,6 +1,7 @@
 """ptctl under test: the whole program in this process, on a fake cluster that keeps its objects in a dict."""
 
 import copy
+import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -127,18 +128,10 @@ class FakeKube:
         if not options.get("timeout_s"):
             raise KeyboardInterrupt  # a watch without an end ends by Ctrl-C
 
-    def pod_logs(
-        self,
-        name: str,
-        namespace: str,
-        *,
-        container: str | None = None,
-        follow: bool = False,
-        tail: int | None = None,
-        since_s: int | None = None,
-    ) -> Iterator[str]:
-        self.calls.append(("logs", (name, since_s)))
-        lines = self.logs[(name, container or "trainer")]
+    def pod_logs(self, name: str, namespace: str, **options: Any) -> Iterator[str]:
+        options = inspect.signature(Kube.pod_logs).bind(self, name, namespace, **options).arguments
+        self.calls.append(("logs", (name, options.get("since_s"))))
+        lines, tail = self.logs[(name, options.get("container", "trainer"))], options.get("tail")
         return iter(lines if tail is None else lines[len(lines) - min(tail, len(lines)) :])
 
     def _raise(self) -> None:

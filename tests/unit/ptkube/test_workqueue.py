@@ -14,8 +14,8 @@ from ptkube.workqueue import WorkQueue
 KEY = "team-a/llama"
 
 
-class Looks:
-    """Records looks; answers and errors are scripted."""
+class Reconciles:
+    """Records reconciles; answers and errors are scripted."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
         self.calls: list[tuple[str, bool]] = []
@@ -41,8 +41,8 @@ class Looks:
 
 
 @contextmanager
-def running(looks: Looks, workers: int = 1, **options: Any) -> Iterator[WorkQueue[str]]:
-    queue = WorkQueue("test", looks, workers=workers, settle_s=0.01, pauses_s=(0.01, 0.02), **options)
+def running(reconciles: Reconciles, workers: int = 1, **options: Any) -> Iterator[WorkQueue[str]]:
+    queue = WorkQueue("test", reconciles, workers=workers, settle_s=0.01, pauses_s=(0.01, 0.02), **options)
     queue.start()
     yield queue
     queue.close(60)
@@ -56,95 +56,95 @@ def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to be")
 
 
-def test_many_events_while_a_look_waits_are_one_look() -> None:
-    looks = Looks()
-    queue = WorkQueue("test", looks, workers=2)
+def test_many_events_while_a_key_waits_are_one_reconcile() -> None:
+    reconciles = Reconciles()
+    queue = WorkQueue("test", reconciles, workers=2)
     for _ in range(50):
         queue.add(KEY)
     queue.start()
     until(lambda: len(queue) == 0)
-    assert looks.calls == [(KEY, True)]
+    assert reconciles.calls == [(KEY, True)]
     queue.close(60)
 
 
-def test_events_during_a_look_are_one_more_look_and_never_two_at_once() -> None:
-    looks = Looks()
-    looks.pause.clear()
-    with running(looks, workers=4) as queue:
+def test_events_during_a_reconcile_are_one_more_and_never_two_at_once() -> None:
+    reconciles = Reconciles()
+    reconciles.pause.clear()
+    with running(reconciles, workers=4) as queue:
         queue.add(KEY)
-        until(lambda: len(looks.calls) == 1)
+        until(lambda: len(reconciles.calls) == 1)
         for _ in range(10):
             queue.add(KEY)
-        looks.pause.set()
+        reconciles.pause.set()
         until(lambda: len(queue) == 0)
-    assert looks.calls == [(KEY, True)] * 2
-    assert looks.most_at_once == 1
+    assert reconciles.calls == [(KEY, True)] * 2
+    assert reconciles.most_at_once == 1
 
 
 def test_a_timer_is_no_news() -> None:
-    looks = Looks(0.02, None)
-    with running(looks) as queue:
+    reconciles = Reconciles(0.02, None)
+    with running(reconciles) as queue:
         queue.add(KEY)
         until(lambda: len(queue) == 0)
-    assert looks.calls == [(KEY, True), (KEY, False)]
+    assert reconciles.calls == [(KEY, True), (KEY, False)]
 
 
 def test_an_event_comes_before_a_timer_and_a_later_time_delays_nothing() -> None:
-    looks = Looks(60.0, None)
-    with running(looks) as queue:
+    reconciles = Reconciles(60.0, None)
+    with running(reconciles) as queue:
         queue.add(KEY)
         queue.add(KEY, after_s=60.0)
-        until(lambda: len(looks.calls) == 1)
+        until(lambda: len(reconciles.calls) == 1)
         queue.add(KEY, after_s=60.0)
         queue.add(KEY)
         until(lambda: len(queue) == 0)
-    assert looks.calls == [(KEY, True), (KEY, True)]
+    assert reconciles.calls == [(KEY, True), (KEY, True)]
 
 
 def test_keys_come_in_the_order_of_their_times() -> None:
-    looks = Looks()
-    queue = WorkQueue("test", looks)
+    reconciles = Reconciles()
+    queue = WorkQueue("test", reconciles)
     queue.add("late", after_s=60.0)
     queue.add("second", after_s=0.02)
     queue.add("first")
     queue.add("late", after_s=0.04)
     queue.start()
     until(lambda: len(queue) == 0)
-    assert [key for key, _ in looks.calls] == ["first", "second", "late"]
+    assert [key for key, _ in reconciles.calls] == ["first", "second", "late"]
     queue.close(60)
 
 
 @pytest.mark.parametrize("error", [Conflict(409, "Conflict", ""), Unreachable(0, "", "gone"), ValueError("a bug")])
-def test_a_look_that_fails_is_repeated_as_news(error: Exception) -> None:
-    looks = Looks(error, error, error, None)
+def test_a_reconcile_that_fails_is_repeated_as_after_an_event(error: Exception) -> None:
+    reconciles = Reconciles(error, error, error, None)
     outcomes: list[Exception | None] = []
-    with running(looks, on_done=lambda seconds, error: outcomes.append(error)) as queue:
+    with running(reconciles, on_done=lambda seconds, error: outcomes.append(error)) as queue:
         queue.add(KEY)
         until(lambda: len(queue) == 0)
-    assert looks.calls == [(KEY, True)] * 4
+    assert reconciles.calls == [(KEY, True)] * 4
     assert outcomes == [error, error, error, None]
 
 
-def test_no_more_looks_at_once_than_workers() -> None:
-    looks = Looks()
-    with running(looks, workers=3) as queue:
+def test_no_more_reconciles_at_once_than_workers() -> None:
+    reconciles = Reconciles()
+    with running(reconciles, workers=3) as queue:
         for number in range(20):
             queue.add(f"team-a/job-{number}")
         until(lambda: len(queue) == 0)
-    assert len(looks.calls) == 20
-    assert looks.most_at_once <= 3
+    assert len(reconciles.calls) == 20
+    assert reconciles.most_at_once <= 3
 
 
 def test_a_closed_queue_starts_nothing_and_waits_for_what_runs() -> None:
-    looks = Looks()
-    looks.pause.clear()
-    with running(looks) as queue:
+    reconciles = Reconciles()
+    reconciles.pause.clear()
+    with running(reconciles) as queue:
         queue.add(KEY)
-        until(lambda: len(looks.calls) == 1)
+        until(lambda: len(reconciles.calls) == 1)
         queue.close(0.01)
         queue.add("another")
-        assert looks.at_once == 1
-        looks.pause.set()
+        assert reconciles.at_once == 1
+        reconciles.pause.set()
         queue.close(60)
-        assert looks.at_once == 0
-    assert looks.calls == [(KEY, True)]
+        assert reconciles.at_once == 0
+    assert reconciles.calls == [(KEY, True)]

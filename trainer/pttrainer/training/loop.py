@@ -45,12 +45,14 @@ def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) 
     lease.take(place, job, attempt, stop)
     session = build_session(job, place)
     attempt.step = session.first_step
+    is_failed = True
     try:
         _steps(session, attempt, stop)
         session.check_learning()
         _export(session)
+        is_failed = False
     finally:
-        session.close()
+        session.close(is_failed=is_failed)
 
 
 @dataclass

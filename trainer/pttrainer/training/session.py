@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -222,14 +223,16 @@ class Session:
         self.state = self.state._replace(params=params)
         self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
 
-    def close(self) -> None:
+    def close(self, *, is_failed: bool) -> None:
         """Stop background work. Errors here were raised before, or concern only TensorBoard's last lines."""
         self.monitors.watchdog.stop()
         self.reporter.close()
-        for part in (self.storage.metrics, self.storage.checkpoints):
+        metrics = self.storage.metrics
+        end_metrics = partial(metrics.close, is_failed=is_failed) if metrics else None
+        for close in (end_metrics, self.storage.checkpoints.close):
             try:
-                if part is not None:
-                    part.close()
+                if close is not None:
+                    close()
             except (OSError, ValueError, StorageError) as error:
                 self.reporter.note(f"warning: {storage_reason(error)}")
 

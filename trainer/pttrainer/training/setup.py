@@ -30,6 +30,7 @@ from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.reporting import experiment_trackers
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
@@ -52,6 +53,8 @@ from pttrainer.training.throughput import Meter, peak_flops
 def build_session(job: PostTrainJob, place: Place) -> Session:
     """Build the run. Raises ConfigError, DataError, UserCodeError or StorageError if that is impossible."""
     run = claim(job, place)
+    if run.leader:
+        experiment_trackers.check(job.spec.tracking)
     watchdog = _watchdog(run)
     loaded = load(run)
     model = loaded.parts.model
@@ -72,6 +75,8 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
     metrics = MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if run.leader else None
+    if metrics is not None:
+        metrics.trackers = experiment_trackers.start(job, place, metrics.last_step, run.reporter.note)
     storage = RunStorage(checkpoints, policy, sample_log, metrics)
     monitors = _monitors(job.spec, model, watchdog)
     return Session(run, loaded, algorithm, programs, storage, monitors, transfer, state, first, record)

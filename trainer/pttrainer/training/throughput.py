@@ -83,7 +83,7 @@ class Meter:
 def peak_flops(accelerator: Accelerator) -> float | None:
     """Return the peak bfloat16 FLOP/s of all chips of the job; None for CPUs, whose peak is not published."""
     slice_ = accelerators.resolve(accelerator.type, accelerator.topology, accelerator.slices)
-    return None if slice_.peak_bf16_tflops is None else slice_.peak_bf16_tflops * 1e12 * slice_.total_chips
+    return None if slice_.chip is None else slice_.chip.peak_bf16_tflops * 1e12 * slice_.total_chips
 
 
 def memory() -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.definition.spec import ClusterSpec
 from ptkube.resources import Manifest
 from ptoperator.capacity.gke.reservations import GOOGLES
@@ -61,19 +61,19 @@ class Compute:
         return parsed
 
 
-def open_compute(site: Site) -> Compute:
-    """Return the Compute API of the site."""
+def open_compute(settings: CloudSettings) -> Compute:
+    """Return the Compute API of the settings."""
 
     def connect() -> Any:
         from requests import Session
 
-        if site.compute_endpoint.startswith("http://"):
+        if settings.compute_endpoint.startswith("http://"):
             return Session()
         from google.auth.transport.requests import AuthorizedSession
 
-        return AuthorizedSession(site.credentials())
+        return AuthorizedSession(settings.credentials())
 
-    return Compute(site.compute_endpoint, connect)
+    return Compute(settings.compute_endpoint, connect)
 
 
 def _refusal(answer: Any) -> CloudError:

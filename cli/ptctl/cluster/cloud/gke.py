@@ -13,7 +13,7 @@ from google.api_core import exceptions
 from google.cloud import container_v1 as container
 
 from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError, cloud_error
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.definition.requests import MAKER
 from ptkube.resources import Manifest
 from ptoperator.capacity.cloud import Operation
@@ -28,7 +28,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class PoolView:
-    """A node pool. maker: who made it, by its labels: ptctl, the operator (posttrain), or empty for somebody else."""
+    """A node pool. maker: who made it, by its labels: ptctl, the operator (posttrain), or empty for anybody else."""
 
     name: str
     state: str
@@ -61,12 +61,12 @@ class ClusterView:
         return int(self.raw.current_node_count)
 
 
-def open_gke(site: Site) -> Gke:
+def open_gke(settings: CloudSettings) -> Gke:
     """Return GKE's API. Raises CliError where there are no credentials."""
-    if site.is_test_server:
-        return Gke(connect(site.gke_endpoint))
-    options = {"api_endpoint": site.gke_endpoint.rpartition("://")[2]} if site.gke_endpoint else None
-    return Gke(container.ClusterManagerClient(credentials=site.credentials(), client_options=options))
+    if settings.is_test_server:
+        return Gke(connect(settings.gke_endpoint))
+    options = {"api_endpoint": settings.gke_endpoint.rpartition("://")[2]} if settings.gke_endpoint else None
+    return Gke(container.ClusterManagerClient(credentials=settings.credentials(), client_options=options))
 
 
 class Gke:
@@ -125,11 +125,11 @@ def find(gke: Gke, project: str, name: str, location: str | None) -> ClusterView
     if location:
         path = f"projects/{project}/locations/{location}/clusters/{name}"
         return _present(gke.get(path), f"cluster {name} in {location} of project {project}")
-    there = [each for each in gke.clusters(project) if each.name == name]
-    if len(there) > 1:
-        places = ", ".join(each.location for each in there)
-        raise CloudError("AMBIGUOUS", f"cluster {name}: in {places}", "choose one with --location")
-    return _present(next(iter(there), None), f"cluster {name} in project {project}")
+    matches = [each for each in gke.clusters(project) if each.name == name]
+    if len(matches) > 1:
+        locations = ", ".join(each.location for each in matches)
+        raise CloudError("AMBIGUOUS", f"cluster {name}: in {locations}", "choose one with --location")
+    return _present(next(iter(matches), None), f"cluster {name} in project {project}")
 
 
 def _present(cluster: ClusterView | None, what: str) -> ClusterView:
@@ -139,32 +139,32 @@ def _present(cluster: ClusterView | None, what: str) -> ClusterView:
 
 
 def _view(raw: Any) -> ClusterView:
-    marks = dict(raw.resource_labels)
+    resource_labels = dict(raw.resource_labels)
     return ClusterView(
         name=raw.name,
         location=raw.location,
         state=_name(raw.status),
         message=raw.status_message or "; ".join(each.message for each in raw.conditions if each.message),
-        is_ours=marks.get(labels.MADE_BY) == MAKER,
-        spec_hash=marks.get(labels.POOL_SHAPE, ""),
+        is_ours=resource_labels.get(labels.MADE_BY) == MAKER,
+        spec_hash=resource_labels.get(labels.POOL_SHAPE, ""),
         raw=raw,
         pools=tuple(_pool_view(each) for each in raw.node_pools),
     )
 
 
 def _pool_view(raw: Any) -> PoolView:
-    marks: dict[str, str] = dict(raw.config.resource_labels)
+    resource_labels: dict[str, str] = dict(raw.config.resource_labels)
     return PoolView(
         name=raw.name,
         state=_name(raw.status),
-        maker=marks.get(labels.MADE_BY) or marks.get(labels.POOL_MANAGER) or "",
-        shape=marks.get(labels.POOL_SHAPE, ""),
+        maker=resource_labels.get(labels.MADE_BY) or resource_labels.get(labels.POOL_MANAGER) or "",
+        shape=resource_labels.get(labels.POOL_SHAPE, ""),
         machine=raw.config.machine_type,
         nodes=raw.initial_node_count,
         zones=tuple(raw.locations),
         is_autoprovisioned=raw.autoscaling.autoprovisioned,
         failures=pool_of(raw).failures,
-        labels=marks,
+        labels=resource_labels,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ptapi.accelerators import Slice
 from ptapi.spec import CapacityOption
-from ptctl.cluster.definition.spec import ClusterSpec, MaintenanceWindow, TpuPools
+from ptctl.cluster.definition.spec import ClusterSpec, MaintenanceWindow, Network, TpuPools
 from ptkube.resources import Manifest
 from ptoperator.capacity.node_pools.pathways_head_pool import head_pool
 from ptoperator.kube import labels, names
@@ -80,14 +80,15 @@ def policies(spec: ClusterSpec) -> list[Request]:
 
 def cluster(spec: ClusterSpec) -> Manifest:
     """Return the cluster."""
+    network = spec.network
     body: Manifest = {
         "name": spec.name,
         "resource_labels": {**spec.labels, labels.MADE_BY: MAKER, labels.POOL_SHAPE: spec_hash(spec)},
         **({"locations": list(spec.zones)} if spec.zones else {}),
         "release_channel": {"channel": spec.channel.upper()},
         **({"initial_cluster_version": spec.version} if spec.version else {}),
-        **({"network": spec.network} if spec.network else {}),
-        **({"subnetwork": spec.subnetwork} if spec.subnetwork else {}),
+        **({"network": network.name} if network.name else {}),
+        **({"subnetwork": network.subnetwork} if network.subnetwork else {}),
         "ip_allocation_policy": {"use_ip_aliases": True},
         "workload_identity_config": {"workload_pool": f"{spec.project}.svc.id.goog"},
         "addons_config": {
@@ -98,9 +99,9 @@ def cluster(spec: ClusterSpec) -> Manifest:
         "network_config": {
             "datapath_provider": "ADVANCED_DATAPATH",
             "enable_multi_networking": True,
-            **({"default_enable_private_nodes": True} if spec.is_private else {}),
+            **({"default_enable_private_nodes": True} if network.is_private else {}),
         },
-        "control_plane_endpoints_config": _endpoints(spec),
+        "control_plane_endpoints_config": _endpoints(network),
         "autoscaling": {"autoscaling_profile": "OPTIMIZE_UTILIZATION"},
         **({"maintenance_policy": _maintenance(spec.maintenance)} if spec.maintenance else {}),
         "node_pools": [cpu_pool(spec)],
@@ -111,9 +112,10 @@ def cluster(spec: ClusterSpec) -> Manifest:
 def spec_hash(spec: ClusterSpec) -> str:
     """Return a hash of what the user decided about the cluster; not of its pools, nor of our own defaults."""
     window = vars(spec.maintenance) if spec.maintenance else {}
-    decided: list[object] = [spec.path, spec.zones, spec.channel, spec.version, spec.network, spec.subnetwork]
-    decided += [spec.node_service_account, spec.cpu_machine, spec.is_private, spec.has_private_endpoint]
-    decided += [spec.authorized_networks, sorted(spec.drivers), window, sorted(spec.labels.items())]
+    network = spec.network
+    decided: list[object] = [spec.path, spec.zones, spec.channel, spec.version, network.name, network.subnetwork]
+    decided += [spec.node_service_account, spec.cpu_pool.machine, network.is_private, network.has_private_endpoint]
+    decided += [network.authorized, sorted(spec.drivers), window, sorted(spec.labels.items())]
     return hashlib.sha256(json.dumps(decided).encode()).hexdigest()[:16]
 
 
@@ -121,9 +123,9 @@ def cpu_pool(spec: ClusterSpec) -> Manifest:
     """Return the nodes of the operator, JobSet, Kueue and whatever else needs no chips."""
     return {
         "name": CPU_POOL,
-        "initial_node_count": spec.cpu_nodes,
+        "initial_node_count": spec.cpu_pool.nodes,
         "config": {
-            "machine_type": spec.cpu_machine,
+            "machine_type": spec.cpu_pool.machine,
             **BASIC_CONFIG,
             "resource_labels": {labels.MADE_BY: MAKER, labels.POOL_ROLE: "system"},
             **service_account(_settings(spec)),
@@ -131,7 +133,7 @@ def cpu_pool(spec: ClusterSpec) -> Manifest:
         "autoscaling": {
             "enabled": True,
             "total_min_node_count": 1,
-            "total_max_node_count": max(MAX_CPU_NODES, spec.cpu_nodes),
+            "total_max_node_count": max(MAX_CPU_NODES, spec.cpu_pool.nodes),
             "location_policy": "BALANCED",
         },
         "management": {"auto_upgrade": True, "auto_repair": True},
@@ -140,7 +142,7 @@ def cpu_pool(spec: ClusterSpec) -> Manifest:
 
 def pools(spec: ClusterSpec) -> list[Manifest]:
     """Return the node pools besides the first: Pathways' heads, and one per slice."""
-    made = [head_pool(_settings(spec))] if spec.has_pathways else []
+    made = [head_pool(_settings(spec))] if spec.pathways_machine else []
     for pool in made:
         pool["config"]["resource_labels"][labels.MADE_BY] = MAKER
     tpus = spec.tpus
@@ -172,14 +174,14 @@ def pool_name(accelerator: Slice, option: CapacityOption, index: int) -> str:
     return names.cut(f"{accelerator.name}-{tail}-{index}", names.NODE_POOL_LIMIT)
 
 
-def _endpoints(spec: ClusterSpec) -> Manifest:
-    networks = [{"cidr_block": block} for block in spec.authorized_networks]
-    limits = spec.is_private or bool(networks)
+def _endpoints(network: Network) -> Manifest:
+    networks = [{"cidr_block": block} for block in network.authorized]
+    limits = network.is_private or bool(networks)
     return {
-        "dns_endpoint_config": {"allow_external_traffic": not spec.has_private_endpoint},
+        "dns_endpoint_config": {"allow_external_traffic": not network.has_private_endpoint},
         "ip_endpoints_config": {
             "enabled": True,
-            "enable_public_endpoint": not spec.has_private_endpoint,
+            "enable_public_endpoint": not network.has_private_endpoint,
             **({"authorized_networks_config": {"enabled": True, "cidr_blocks": networks}} if limits else {}),
         },
     }

@@ -40,8 +40,30 @@ class MaintenanceWindow:
 
 
 @dataclass(frozen=True)
+class Network:
+    """How nodes and control plane are reached. name: of the VPC. authorized: blocks that reach the control plane."""
+
+    name: str = ""
+    subnetwork: str = ""
+    is_private: bool = False
+    has_private_endpoint: bool = False
+    authorized: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CpuPool:
+    """The first node pool, for controllers. nodes: how many per zone at first."""
+
+    machine: str = "e2-standard-16"
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
 class ClusterSpec:
-    """A cluster. location: a region, or a zone for a control plane in one zone. zones: of its nodes."""
+    """A cluster. location: a region, or a zone for a control plane in one zone. zones: of its nodes.
+
+    pathways_machine: of the pool for Pathways' heads; empty: no such pool is made.
+    """
 
     name: str
     project: str
@@ -49,16 +71,10 @@ class ClusterSpec:
     zones: tuple[str, ...] = ()
     channel: str = "regular"
     version: str = ""
-    network: str = ""
-    subnetwork: str = ""
+    network: Network = Network()
+    cpu_pool: CpuPool = CpuPool()
+    pathways_machine: str = ""
     node_service_account: str = ""
-    cpu_machine: str = "e2-standard-16"
-    cpu_nodes: int = 1
-    has_pathways: bool = False
-    pathways_machine: str = "n2-standard-64"
-    is_private: bool = False
-    has_private_endpoint: bool = False
-    authorized_networks: tuple[str, ...] = ()
     drivers: frozenset[str] = frozenset()
     maintenance: MaintenanceWindow | None = None
     tpus: TpuPools | None = None

@@ -73,8 +73,8 @@ def _cluster(spec: ClusterSpec) -> Manifest:
         "remove_default_node_pool": True,
         "initial_node_count": 1,
         "min_master_version": spec.version or None,
-        "network": spec.network or None,
-        "subnetwork": spec.subnetwork or None,
+        "network": spec.network.name or None,
+        "subnetwork": spec.network.subnetwork or None,
         "datapath_provider": body["network_config"]["datapath_provider"],
         "enable_multi_networking": True,
         "release_channel": body["release_channel"],
@@ -84,10 +84,10 @@ def _cluster(spec: ClusterSpec) -> Manifest:
         "control_plane_endpoints_config": {"dns_endpoint_config": endpoints["dns_endpoint_config"]},
         "cluster_autoscaling": body["autoscaling"],
     }
-    if spec.is_private:
+    if spec.network.is_private:
         arguments["private_cluster_config"] = {
             "enable_private_nodes": True,
-            "enable_private_endpoint": spec.has_private_endpoint,
+            "enable_private_endpoint": spec.network.has_private_endpoint,
         }
     if networks:
         arguments["master_authorized_networks_config"] = {"cidr_blocks": networks["cidr_blocks"]}

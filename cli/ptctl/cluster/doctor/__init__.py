@@ -1,5 +1,5 @@
 """What is wrong with a cluster, or keeps a job waiting, each finding with its fix. It changes nothing.
 
-One file per subject; a check is a function from what can be asked to findings. `examine` runs them all, whatever one of
-them meets.
+One file per subject; a check is a function from CheckContext to findings. `examine` runs them all, also where one of
+them fails.
 """

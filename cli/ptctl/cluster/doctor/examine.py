@@ -1,4 +1,4 @@
-"""Run every check, whatever one of them meets, and print the findings."""
+"""Run every check, also where one of them fails, and print the findings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ptapi.errors import SpecError
 from ptctl.cluster.cloud.cloud_errors import CloudError
 from ptctl.cluster.cloud.compute import open_compute
 from ptctl.cluster.cloud.gke import open_gke
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.doctor import google, health, queues, rights, versions
-from ptctl.cluster.doctor.finding import Finding, Google, Patient, Severity, warning
+from ptctl.cluster.doctor.finding import CheckContext, Finding, Google, Severity, warning
 from ptctl.cluster.in_cluster.installation import gke_of_context
 from ptctl.cluster.in_cluster.objects import GkeCluster
 from ptctl.cluster.in_cluster.survey import survey
@@ -22,7 +22,7 @@ from ptctl.ui.app import App, Target
 from ptctl.ui.console import Console
 from ptkube.errors import ApiError
 
-Check = Callable[[Patient], Iterator[Finding]]
+Check = Callable[[CheckContext], Iterator[Finding]]
 CHECKS: tuple[tuple[str, Check], ...] = (
     (versions.CHECK, versions.check),
     (rights.CHECK, rights.check),
@@ -40,15 +40,15 @@ _MARKS = {Severity.OK: ("ok", "green"), Severity.WARNING: ("warning", "yellow"),
 
 def doctor(app: App, target: Target, flags: dict[str, Any]) -> int:
     """Examine the cluster; return 1 for an error, or with --strict for a warning."""
-    patient = admit(app, target, flags)
-    findings = list(examine(patient))
+    context = check_context(app, target, flags)
+    findings = list(examine(context))
     show(app.console, findings, flags["output"])
     worst = max((each.severity for each in findings), default=Severity.OK)
     return 1 if worst >= (Severity.WARNING if flags["strict"] else Severity.ERROR) else 0
 
 
-def admit(app: App, target: Target, flags: dict[str, Any]) -> Patient:
-    """Return what is examined. Raises InputError, and ApiError where the cluster does not answer."""
+def check_context(app: App, target: Target, flags: dict[str, Any]) -> CheckContext:
+    """Return what the checks read. Raises InputError, and ApiError where the cluster does not answer."""
     kube = app.connect(target)
     chips = None
     if flags["tpu_type"]:
@@ -56,31 +56,31 @@ def admit(app: App, target: Target, flags: dict[str, Any]) -> Patient:
             chips = resolve(flags["tpu_type"], slices=flags["num_slices"])
         except SpecError as error:
             raise InputError(str(error).replace("spec.accelerator.type", "--tpu-type")) from error
-    place = gke_of_context(kube.access.context)
+    gke = gke_of_context(kube.access.context)
     namespace = target.namespace or kube.namespace
-    return Patient(
-        kube, survey(kube), namespace, _google(app, place), chips, flags["reservation"] or "", flags["zone"] or ""
+    return CheckContext(
+        kube, survey(kube), namespace, _google(app, gke), chips, flags["reservation"] or "", flags["zone"] or ""
     )
 
 
-def _google(app: App, place: GkeCluster | None) -> Google | None:
-    if place is None:
-        app.console.say("not a cluster of GKE by its context's name: Google's side is not examined")
+def _google(app: App, gke: GkeCluster | None) -> Google | None:
+    if gke is None:
+        app.console.say("the context does not name a cluster of GKE: Google's side is not examined")
         return None
-    site = Site.from_env()
+    settings = CloudSettings.from_env()
     try:
-        cluster = open_gke(site).get(f"projects/{place.project}/locations/{place.location}/clusters/{place.name}")
+        cluster = open_gke(settings).get(f"projects/{gke.project}/locations/{gke.location}/clusters/{gke.name}")
     except CliError as error:
         app.console.warn(f"Google's side is not examined: {error.message}")
         return None
-    return Google(cluster, place, open_compute(site)) if cluster else None
+    return Google(cluster, gke, open_compute(settings)) if cluster else None
 
 
-def examine(patient: Patient) -> Iterator[Finding]:
+def examine(context: CheckContext) -> Iterator[Finding]:
     """Yield the findings of every check; one that cannot be made is a finding."""
     for name, check in CHECKS:
         try:
-            yield from check(patient)
+            yield from check(context)
         except (ApiError, CloudError) as error:
             yield warning(name, f"could not be checked: {str(error).partition(chr(10))[0]}", getattr(error, "hint", ""))
 

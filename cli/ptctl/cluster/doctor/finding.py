@@ -1,4 +1,4 @@
-"""A finding, and what checks may ask."""
+"""A finding, and what checks read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ptkube.client import Kube
 
 
 class Severity(IntEnum):
-    """How bad it is: an error keeps jobs from running, a warning some of them, or some day."""
+    """How bad it is: an error keeps all jobs from running, a warning some of them, or later ones."""
 
     OK = 0
     WARNING = 1
@@ -23,7 +23,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, and what to do about it."""
+    """The result of a check, and what to do about it."""
 
     check: str
     severity: Severity
@@ -36,13 +36,13 @@ class Google:
     """Google's side of the cluster, where it is one of GKE's and can be asked."""
 
     cluster: ClusterView
-    place: GkeCluster
+    gke: GkeCluster
     compute: Compute
 
 
 @dataclass(frozen=True)
-class Patient:
-    """What is examined. namespace: of jobs. chips, reservation, zone: where a type is in question."""
+class CheckContext:
+    """What checks read: a cluster, the namespace of jobs, and the chips that the user wants to use, if any."""
 
     kube: Kube
     survey: Survey
@@ -54,15 +54,15 @@ class Patient:
 
 
 def ok(check: str, message: str) -> Finding:
-    """Return that all is well."""
+    """Return a finding that needs nothing done."""
     return Finding(check, Severity.OK, message)
 
 
 def warning(check: str, message: str, fix: str = "") -> Finding:
-    """Return something that may matter."""
+    """Return a finding that may keep some jobs from running."""
     return Finding(check, Severity.WARNING, message, fix)
 
 
 def error(check: str, message: str, fix: str = "") -> Finding:
-    """Return something that keeps jobs from running."""
+    """Return a finding that keeps jobs from running."""
     return Finding(check, Severity.ERROR, message, fix)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ptctl.cluster.cloud.cloud_errors import MissingInCloudError
 from ptctl.cluster.definition.spec import region_of
-from ptctl.cluster.doctor.finding import Finding, Google, Patient, error, ok, warning
+from ptctl.cluster.doctor.finding import CheckContext, Finding, Google, error, ok, warning
 from ptoperator.capacity.gke.reservations import counts, split
 
 _PERMISSIONS = (
@@ -28,12 +28,12 @@ _METRICS = {"v4": ("_V4",), "v5e": ("LITE_PODSLICE_V5",), "v5p": ("V5P",), "v6e"
 _QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 
 
-def permissions(patient: Patient) -> Iterator[Finding]:
+def permissions(context: CheckContext) -> Iterator[Finding]:
     """Yield the permissions in the project that the caller lacks."""
-    if patient.google is None:
+    if context.google is None:
         return
-    project = patient.google.place.project
-    granted = patient.google.compute.granted(project, _PERMISSIONS)
+    project = context.google.gke.project
+    granted = context.google.compute.granted(project, _PERMISSIONS)
     missing = [each for each in _PERMISSIONS if each not in granted]
     if missing:
         yield warning(
@@ -44,37 +44,37 @@ def permissions(patient: Patient) -> Iterator[Finding]:
         yield ok("google", f"you have what `ptctl cluster` needs in project {project}")
 
 
-def cluster(patient: Patient) -> Iterator[Finding]:
+def cluster(context: CheckContext) -> Iterator[Finding]:
     """Yield what is wrong with the cluster as GKE sees it."""
-    if patient.google is None:
+    if context.google is None:
         return
-    there = patient.google.cluster
-    raw = there.raw
-    if there.state not in ("RUNNING", "RECONCILING"):
-        yield error("google", f"cluster {there.name} is {there.state}: {there.message or 'GKE gives no reason'}")
-    update = f"gcloud container clusters update {there.name} --location {there.location}"
+    view = context.google.cluster
+    raw = view.raw
+    if view.state not in ("RUNNING", "RECONCILING"):
+        yield error("google", f"cluster {view.name} is {view.state}: {view.message or 'GKE gives no reason'}")
+    update = f"gcloud container clusters update {view.name} --location {view.location}"
     if not raw.workload_identity_config.workload_pool:
         yield error(
             "google",
             "Workload Identity is off: neither the operator nor trainers have a Google account",
-            f"{update} --workload-pool={patient.google.place.project}.svc.id.goog",
+            f"{update} --workload-pool={context.google.gke.project}.svc.id.goog",
         )
-    for pool in there.pools:
+    for pool in view.pools:
         for failure in pool.failures:
             yield warning("google", f"node pool {pool.name}: {failure.code}: {failure.message}")
-    if there.state == "RUNNING" and raw.workload_identity_config.workload_pool:
-        yield ok("google", f"cluster {there.name} is RUNNING with Workload Identity, {len(there.pools)} node pools")
+    if view.state == "RUNNING" and raw.workload_identity_config.workload_pool:
+        yield ok("google", f"cluster {view.name} is RUNNING with Workload Identity, {len(view.pools)} node pools")
 
 
-def quota(patient: Patient) -> Iterator[Finding]:
-    """Yield what the region's quotas leave for the chips in question."""
-    if patient.google is None or patient.chips is None:
+def quota(context: CheckContext) -> Iterator[Finding]:
+    """Yield what is free of the region's quotas for the requested chips."""
+    if context.google is None or context.chips is None:
         return
-    place, chips = patient.google.place, patient.chips
-    region = region_of(patient.zone or place.location)
-    body = patient.google.compute.request("GET", f"projects/{place.project}/regions/{region}")
-    marks = _METRICS.get(chips.generation, ())
-    rows = [each for each in body.get("quotas") or [] if any(mark in str(each.get("metric")) for mark in marks)]
+    gke, chips = context.google.gke, context.chips
+    region = region_of(context.zone or gke.location)
+    body = context.google.compute.request("GET", f"projects/{gke.project}/regions/{region}")
+    names = _METRICS.get(chips.generation, ())
+    rows = [each for each in body.get("quotas") or [] if any(name in str(each.get("metric")) for name in names)]
     if not rows:
         yield warning("quota", f"no quota of {chips.generation} among those of {region} that the Compute API lists",
                       f"look in {_QUOTA_PAGE}; a reservation needs none")  # fmt: skip
@@ -88,31 +88,31 @@ def quota(patient: Patient) -> Iterator[Finding]:
             yield ok("quota", text)
 
 
-def reservation(patient: Patient) -> Iterator[Finding]:
+def reservation(context: CheckContext) -> Iterator[Finding]:
     """Yield the reservation's state and what is free of it."""
-    if patient.google is None or not patient.reservation:
+    if context.google is None or not context.reservation:
         return
-    yield _reservation(patient, patient.google)
+    yield _reservation(context, context.google)
 
 
-def _reservation(patient: Patient, google: Google) -> Finding:
-    project, path = split(patient.reservation, google.place.project)
-    zone = patient.zone or google.place.location
+def _reservation(context: CheckContext, google: Google) -> Finding:
+    project, path = split(context.reservation, google.gke.project)
+    zone = context.zone or google.gke.location
     try:
         body = google.compute.request("GET", f"projects/{project}/zones/{zone}/{path}")
     except MissingInCloudError:
-        return error("reservation", f"{patient.reservation} does not exist in {zone} of project {project}",
+        return error("reservation", f"{context.reservation} does not exist in {zone} of project {project}",
                      "name its zone with --zone; a shared one by projects/OWNER/reservations/NAME")  # fmt: skip
     body = body.get("resource") or body
     state = str(body.get("status") or "unknown")
     if state != "READY":
-        return error("reservation", f"{patient.reservation} is {state}", "only READY reservations give nodes")
+        return error("reservation", f"{context.reservation} is {state}", "only READY reservations give nodes")
     numbers = counts(body)
     if numbers is None:
-        return warning("reservation", f"{patient.reservation} is READY; it does not tell how much of it is free")
+        return warning("reservation", f"{context.reservation} is READY; Google does not say how much of it is free")
     hosts, used = numbers
-    text = f"{patient.reservation} is READY, {max(0, hosts - used)} of {hosts} hosts free"
-    if patient.chips is not None and hosts - used < patient.chips.total_vms:
-        return warning("reservation", f"{text}, {patient.chips.describe()} needs {patient.chips.total_vms}",
+    text = f"{context.reservation} is READY, {max(0, hosts - used)} of {hosts} hosts free"
+    if context.chips is not None and hosts - used < context.chips.total_vms:
+        return warning("reservation", f"{text}, {context.chips.describe()} needs {context.chips.total_vms}",
                        "wait for jobs to end, or add another entry to `capacity`")  # fmt: skip
     return ok("reservation", text)

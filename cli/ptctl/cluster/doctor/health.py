@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ptctl.cluster.doctor.finding import Finding, Patient, error, ok, warning
+from ptctl.cluster.doctor.finding import CheckContext, Finding, error, ok, warning
 from ptkube import timestamps
 from ptkube.client import Kube
 from ptkube.resources import CONFIGMAPS, MUTATING_WEBHOOKS, PODS, Manifest, Resource
@@ -24,14 +24,14 @@ _SKEW_S = 30.0
 """Tokens are refused when clocks differ by minutes; ages in tables are wrong before."""
 
 
-def webhooks(patient: Patient) -> Iterator[Finding]:
+def webhooks(context: CheckContext) -> Iterator[Finding]:
     """Yield the webhooks that refuse every write because no pod of theirs is ready."""
     failing = 0
     for r in (MUTATING_WEBHOOKS, _VALIDATING_WEBHOOKS):
-        for configuration in patient.kube.list(r).items:
+        for configuration in context.kube.list(r).items:
             for hook in configuration.get("webhooks") or []:
                 service = (hook.get("clientConfig") or {}).get("service")
-                if hook.get("failurePolicy", "Fail") == "Fail" and service and not _is_served(patient.kube, service):
+                if hook.get("failurePolicy", "Fail") == "Fail" and service and not _is_served(context.kube, service):
                     failing += 1
                     yield error(
                         "webhooks",
@@ -50,9 +50,9 @@ def _is_served(kube: Kube, service: Manifest) -> bool:
     return any((endpoint.get("conditions") or {}).get("ready", True) for endpoint in endpoints)
 
 
-def images(patient: Patient) -> Iterator[Finding]:
+def images(context: CheckContext) -> Iterator[Finding]:
     """Yield the images of ours that a node cannot pull."""
-    pods = patient.kube.list(PODS, labels=f"{labels.NAME}=posttrain").items
+    pods = context.kube.list(PODS, labels=f"{labels.NAME}=posttrain").items
     refused: dict[str, tuple[str, str]] = {}
     for pod in pods:
         for status in (pod.get("status") or {}).get("containerStatuses") or []:
@@ -75,11 +75,11 @@ def _pull_fix(message: str) -> str:
     return "check that the nodes reach the registry (private nodes need Private Google Access or a NAT)"
 
 
-def clock(patient: Patient) -> Iterator[Finding]:
+def clock(context: CheckContext) -> Iterator[Finding]:
     """Yield how far this machine's clock is from the API server's, by a dry run that writes nothing."""
-    body = {"metadata": {"name": "ptctl-clock", "namespace": patient.namespace}}
+    body = {"metadata": {"name": "ptctl-clock", "namespace": context.namespace}}
     before = datetime.now(UTC)
-    answer = patient.kube.create(CONFIGMAPS, body, dry_run=True)
+    answer = context.kube.create(CONFIGMAPS, body, dry_run=True)
     theirs = timestamps.from_text(str(answer["metadata"].get("creationTimestamp") or ""))
     if theirs is None:
         return

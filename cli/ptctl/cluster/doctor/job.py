@@ -26,13 +26,16 @@ def _waits(job: JobView, now: datetime) -> Iterator[tuple[str, str]]:
     if not job.raw.get("status"):
         since = timestamps.seconds_since(job.created, now)
         late = since is not None and since > _CLAIM_S
-        yield "Waits for", "an operator: none has seen it yet" if late else "the operator, which sees it in a moment"
+        yield (
+            "Waits for",
+            "an operator: none has handled it yet" if late else "the operator, which answers soon",
+        )
         return
-    open_one = next((c for c in map(job.condition, _ORDER) if c and c["status"] != "True"), None)
-    if job.is_terminal or job.phase == "Suspended" or open_one is None:
+    unmet = next((c for c in map(job.condition, _ORDER) if c and c["status"] != "True"), None)
+    if job.is_terminal or job.phase == "Suspended" or unmet is None:
         return
-    began = age(str(open_one.get("lastTransitionTime") or ""), now)
-    yield "Waits for", f"{open_one['type']} ({open_one['reason']}, {began}): {open_one.get('message') or 'no message'}"
+    began = age(str(unmet.get("lastTransitionTime") or ""), now)
+    yield "Waits for", f"{unmet['type']} ({unmet['reason']}, {began}): {unmet.get('message') or 'no message'}"
 
 
 def _tried(job: JobView, now: datetime) -> Iterator[tuple[str, str]]:
@@ -58,18 +61,18 @@ def _next(job: JobView, now: datetime) -> Iterator[tuple[str, str]]:
         case "Queued" | "Provisioning":
             yield "Next", _after_wait(job, now)
         case "Restarting":
-            yield "Next", "it goes on from its newest checkpoint"
+            yield "Next", "it continues from its newest checkpoint"
         case "Running" | "Starting":
             yield "Next", f"step {job.step} of {job.total}{f', about {job.eta} left' if job.eta else ''}"
         case _:
-            yield "Next", "the operator goes on by itself; `ptctl cluster doctor` examines the cluster"
+            yield "Next", "the operator continues by itself; `ptctl cluster doctor` examines the cluster"
 
 
 def _after_failure(job: JobView) -> str:
     kind = str(part(job.raw, "status", "failure", "failureClass", missing=""))
     again = f"then `ptctl workload retry {job.name}`"
     if kind in set(FailureClass) and not REACTIONS[FailureClass(kind)].retried:
-        return f"nothing by itself: the same job would fail again; mend the cause, {again}"
+        return f"nothing by itself: the same job would fail again; fix the cause, {again}"
     return f"nothing by itself: its restarts are used up; `ptctl workload logs {job.name}`, {again}"
 
 

@@ -1,4 +1,4 @@
-"""Kueue as jobs meet it: queues that are there and active, checks that are answered, and its own time limit."""
+"""Kueue: queues that exist and are active, admission checks that are answered, and its time limit for pods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from ptctl.cluster.doctor.finding import Finding, Patient, error, ok, warning
+from ptctl.cluster.doctor.finding import CheckContext, Finding, error, ok, warning
 from ptctl.jobs.view import view
 from ptctl.ui.duration import parse_duration
 from ptkube.errors import NotFound
@@ -16,22 +16,22 @@ from ptoperator.kube import labels
 CHECK = "queues"
 CLUSTER_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)
 _SHORT_WAIT_S = 15 * 60.0
-"""Multi-host slices need minutes until every pod is ready; what is not is evicted."""
+"""Multi-host slices need minutes until every pod is ready; Kueue evicts jobs that are later."""
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(context: CheckContext) -> Iterator[Finding]:
     """Yield what keeps Kueue from admitting jobs."""
-    if not patient.survey.has_kueue:
-        yield ok(CHECK, "no Kueue: jobs without `queue` stand in line by themselves")
+    if not context.survey.has_kueue:
+        yield ok(CHECK, "Kueue is not installed: jobs without `queue` stand in line by themselves")
         return
-    yield from _cluster_queues(patient)
-    yield from _missing_queues(patient)
-    yield from _checks(patient)
-    yield from _pods_ready(patient)
+    yield from _cluster_queues(context)
+    yield from _missing_queues(context)
+    yield from _checks(context)
+    yield from _pods_ready(context)
 
 
-def _cluster_queues(patient: Patient) -> Iterator[Finding]:
-    for queue in patient.kube.list(CLUSTER_QUEUES).items:
+def _cluster_queues(context: CheckContext) -> Iterator[Finding]:
+    for queue in context.kube.list(CLUSTER_QUEUES).items:
         name, active = queue["metadata"]["name"], condition(queue, "Active")
         covered = {each for group in queue["spec"].get("resourceGroups") or [] for each in group["coveredResources"]}
         if active and active["status"] != "True":
@@ -44,12 +44,12 @@ def _cluster_queues(patient: Patient) -> Iterator[Finding]:
             yield ok(CHECK, f"ClusterQueue {name} is active")
 
 
-def _missing_queues(patient: Patient) -> Iterator[Finding]:
-    jobs = [view(each) for each in patient.kube.list(POSTTRAINJOBS).items]
+def _missing_queues(context: CheckContext) -> Iterator[Finding]:
+    jobs = [view(each) for each in context.kube.list(POSTTRAINJOBS).items]
     wanted = {(job.namespace, job.queue): job.name for job in jobs if job.queue and not job.is_terminal}
-    there = {(q["metadata"]["namespace"], q["metadata"]["name"]) for q in patient.kube.list(LOCAL_QUEUES).items}
+    existing = {(q["metadata"]["namespace"], q["metadata"]["name"]) for q in context.kube.list(LOCAL_QUEUES).items}
     for (namespace, queue), job in sorted(wanted.items()):
-        if (namespace, queue) not in there:
+        if (namespace, queue) not in existing:
             yield error(
                 CHECK,
                 f"job {namespace}/{job} waits for LocalQueue {queue}, which does not exist there",
@@ -57,18 +57,18 @@ def _missing_queues(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def _checks(patient: Patient) -> Iterator[Finding]:
-    for each in patient.kube.list(ADMISSION_CHECKS).items:
+def _checks(context: CheckContext) -> Iterator[Finding]:
+    for each in context.kube.list(ADMISSION_CHECKS).items:
         active = condition(each, "Active")
         if each["spec"].get("controllerName") == labels.POOLS_CHECK and (not active or active["status"] != "True"):
             yield error(CHECK, f"AdmissionCheck {each['metadata']['name']} is not active: no operator answers it",
                         "the operator needs its settings of GKE: `ptctl cluster install NAME`")  # fmt: skip
 
 
-def _pods_ready(patient: Patient) -> Iterator[Finding]:
-    namespace = patient.survey.kueue.namespace if patient.survey.kueue else "kueue-system"
+def _pods_ready(context: CheckContext) -> Iterator[Finding]:
+    namespace = context.survey.kueue.namespace if context.survey.kueue else "kueue-system"
     try:
-        text = patient.kube.get(CONFIGMAPS, "kueue-manager-config", namespace)["data"]["controller_manager_config.yaml"]
+        text = context.kube.get(CONFIGMAPS, "kueue-manager-config", namespace)["data"]["controller_manager_config.yaml"]
     except (NotFound, KeyError):
         return
     wait = (yaml.safe_load(text) or {}).get("waitForPodsReady") or {}

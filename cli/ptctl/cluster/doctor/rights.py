@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ptctl.cluster.doctor.finding import Finding, Patient, error, ok, warning
+from ptctl.cluster.doctor.finding import CheckContext, Finding, error, ok, warning
 from ptkube.client import Kube
 from ptkube.resources import DEPLOYMENTS, EVENTS, PODS, POSTTRAINJOBS, SECRETS, Manifest, Resource
 from ptoperator.kube.rbac import IN_NAMESPACES
@@ -22,57 +22,57 @@ _CALLER = (
 _TRAINER_ACCOUNT = "POSTTRAIN_TRAINER_SERVICE_ACCOUNT"
 
 
-def check(patient: Patient) -> Iterator[Finding]:
-    """Yield the rights that lack, and one that a trainer should not have."""
-    yield _caller(patient)
-    if patient.survey.operator is not None:
-        yield from _accounts(patient)
+def check(context: CheckContext) -> Iterator[Finding]:
+    """Yield the rights that are missing, and one that a trainer should not have."""
+    yield _caller(context)
+    if context.survey.operator is not None:
+        yield from _accounts(context)
 
 
-def _caller(patient: Patient) -> Finding:
+def _caller(context: CheckContext) -> Finding:
     missing = [
         _right(verb, r, sub)
         for verb, r, sub in _CALLER
-        if not _may(patient.kube, _SELF, {}, verb, r, sub, patient.namespace)
+        if not _may(context.kube, _SELF, {}, verb, r, sub, context.namespace)
     ]
     if missing:
         return warning(
-            CHECK, f"you may not {', '.join(missing)} in namespace {patient.namespace}",
+            CHECK, f"you may not {', '.join(missing)} in namespace {context.namespace}",
             "ask for the ClusterRole posttrain-jobs-edit there",
         )  # fmt: skip
-    return ok(CHECK, f"you may use jobs in namespace {patient.namespace}")
+    return ok(CHECK, f"you may use jobs in namespace {context.namespace}")
 
 
-def _accounts(patient: Patient) -> Iterator[Finding]:
-    operator = patient.survey.operator
+def _accounts(context: CheckContext) -> Iterator[Finding]:
+    operator = context.survey.operator
     assert operator is not None
-    pod = patient.kube.get(DEPLOYMENTS, operator.name, operator.namespace)["spec"]["template"]["spec"]
+    pod = context.kube.get(DEPLOYMENTS, operator.name, operator.namespace)["spec"]["template"]["spec"]
     account = _user(operator.namespace, pod.get("serviceAccountName") or "default")
     missing = [
         _right(verb, right.resource, right.subresource)
         for right in IN_NAMESPACES
         if not right.only_with and right.resource.group in ("", POSTTRAINJOBS.group, "jobset.x-k8s.io", "batch")
         for verb in right.granted
-        if not _may(patient.kube, _OTHER, {"user": account}, verb, right.resource, right.subresource, patient.namespace)
+        if not _may(context.kube, _OTHER, {"user": account}, verb, right.resource, right.subresource, context.namespace)
     ]
     if missing:
         yield error(
             CHECK,
-            f"the operator ({account}) may not {', '.join(missing)} in namespace {patient.namespace}",
+            f"the operator ({account}) may not {', '.join(missing)} in namespace {context.namespace}",
             "`ptctl cluster install` or `helm upgrade` grants it; with the chart's `namespaces`, add this one",
         )
     else:
-        yield ok(CHECK, f"the operator has its rights in namespace {patient.namespace}")
-    yield _trainer(patient, pod)
+        yield ok(CHECK, f"the operator has its rights in namespace {context.namespace}")
+    yield _trainer(context, pod)
 
 
-def _trainer(patient: Patient, pod: Manifest) -> Finding:
+def _trainer(context: CheckContext, pod: Manifest) -> Finding:
     variables = {each["name"]: each.get("value", "") for each in pod["containers"][0].get("env") or []}
-    account = _user(patient.namespace, variables.get(_TRAINER_ACCOUNT) or "default")
-    if _may(patient.kube, _OTHER, {"user": account}, "list", SECRETS, "", patient.namespace):
+    account = _user(context.namespace, variables.get(_TRAINER_ACCOUNT) or "default")
+    if _may(context.kube, _OTHER, {"user": account}, "list", SECRETS, "", context.namespace):
         return warning(
             CHECK,
-            f"trainers ({account}) may read the Secrets of namespace {patient.namespace}",
+            f"trainers ({account}) may read the Secrets of namespace {context.namespace}",
             "a trainer needs no right in Kubernetes: take the RoleBinding away, or give jobs another ServiceAccount",
         )
     return ok(CHECK, f"trainers ({account}) have no rights over Secrets")

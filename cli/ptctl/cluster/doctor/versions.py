@@ -1,11 +1,11 @@
-"""Kubernetes, JobSet, Kueue, our CRD and the operator: there, new enough, ready."""
+"""Kubernetes, JobSet, Kueue, our CRD and the operator: installed, new enough, ready."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ptapi.crd.definition import crd
-from ptctl.cluster.doctor.finding import Finding, Patient, error, ok, warning
+from ptctl.cluster.doctor.finding import CheckContext, Finding, error, ok, warning
 from ptctl.cluster.in_cluster import survey
 from ptctl.cluster.in_cluster.survey import Controller, version_of
 from ptkube.resources import Manifest
@@ -14,15 +14,15 @@ CHECK = "versions"
 _INSTALL = "`ptctl cluster install`"
 
 
-def check(patient: Patient) -> Iterator[Finding]:
-    """Yield what is there, and what is too old or not ready."""
-    there = patient.survey
-    yield _kubernetes(there.kubernetes)
-    yield from _controller("JobSet", there.jobset, there.has_jobset, survey.MIN_JOBSET, survey.JOBSET_URL)
-    if there.has_kueue or there.kueue:
-        yield from _controller("Kueue", there.kueue, there.has_kueue, survey.MIN_KUEUE, survey.KUEUE_URL)
-    yield _definition(there.our_crd)
-    yield _operator(there.operator)
+def check(context: CheckContext) -> Iterator[Finding]:
+    """Yield what is installed, and what is missing, too old or not ready."""
+    present = context.survey
+    yield _kubernetes(present.kubernetes)
+    yield from _controller("JobSet", present.jobset, present.has_jobset, survey.MIN_JOBSET, survey.JOBSET_URL)
+    if present.has_kueue or present.kueue:
+        yield from _controller("Kueue", present.kueue, present.has_kueue, survey.MIN_KUEUE, survey.KUEUE_URL)
+    yield _definition(present.our_crd)
+    yield _operator(present.operator)
 
 
 def _kubernetes(text: str) -> Finding:
@@ -39,7 +39,7 @@ def _controller(
     if not has_kinds:
         yield error(CHECK, f"{name} is not installed", f"{_INSTALL} … {flag} {url}")
     elif controller is None:
-        yield warning(CHECK, f"{name}: its kinds are there, its controller is not where its release puts it")
+        yield warning(CHECK, f"{name}: its kinds are served, but its controller is not where its release puts it")
     elif not controller.is_ready:
         where = f"{controller.namespace}/{controller.name}"
         yield error(
@@ -54,12 +54,12 @@ def _controller(
         yield ok(CHECK, f"{name} {controller.version}, {controller.ready} of {controller.wanted} ready")
 
 
-def _definition(there: Manifest | None) -> Finding:
-    if there is None:
+def _definition(installed: Manifest | None) -> Finding:
+    if installed is None:
         return error(CHECK, "the CRD posttrainjobs.posttrain.dev is not there", _INSTALL)
     ours = crd()["spec"]["versions"]
-    names = [each["name"] for each in there["spec"]["versions"]]
-    schemas = [each["schema"] for each in there["spec"]["versions"]]
+    names = [each["name"] for each in installed["spec"]["versions"]]
+    schemas = [each["schema"] for each in installed["spec"]["versions"]]
     if schemas != [each["schema"] for each in ours]:
         return warning(
             CHECK,

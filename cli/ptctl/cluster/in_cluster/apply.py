@@ -1,4 +1,4 @@
-"""Apply objects of any kind, and leave alone what somebody else manages.
+"""Apply objects of any kind, and leave alone what others manage.
 
 Server-side apply as the field manager `ptctl`: it may be repeated at any moment, and states only its own fields.
 """
@@ -45,7 +45,7 @@ class Applier:
     _kinds: dict[tuple[str, str], Resource] = field(default_factory=dict)
 
     def apply(self, body: Manifest) -> Applied:
-        """Apply an object, unless somebody else manages the one that is there."""
+        """Apply an object, unless others manage the existing one."""
         r = self.resource(body)
         name = body["metadata"]["name"]
         before = self._read(r, body)
@@ -81,7 +81,7 @@ class Applier:
             if resource := self._kinds.get((version, kind)):
                 return resource
             self.sleep(_PAUSE_S)
-        raise CliError(f"{kind} ({version}) is no kind of this cluster", "is its controller installed?")
+        raise CliError(f"{kind} ({version}) is not a kind of this cluster", "is its controller installed?")
 
     def _discover(self, version: str) -> None:
         group, _, short = version.rpartition("/")
@@ -114,7 +114,7 @@ class Applier:
 
 
 def manager_of(body: Manifest) -> str:
-    """Return who manages an object, or an empty string if it is ptctl, or nobody who says so."""
+    """Return who manages an object by its labels; an empty string for ptctl, and where none names a manager."""
     if release := (body["metadata"].get("annotations") or {}).get("meta.helm.sh/release-name"):
         return f"Helm release {release}"
     manager = label(body, labels.MANAGED_BY)

@@ -1,4 +1,4 @@
-"""`ptctl cluster install` and `adapt`: look, then apply what lacks."""
+"""`ptctl cluster install` and `adapt`: look, then apply what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.in_cluster import objects, survey, third_party
 from ptctl.cluster.in_cluster.apply import Applied, Applier
 from ptctl.cluster.in_cluster.objects import GkeCluster, Quota, Values
@@ -24,8 +24,8 @@ from ptoperator.capacity.node_pools.pathways_head_pool import MAX_PATHWAYS_HEADS
 
 
 @dataclass(frozen=True)
-class Place:
-    """A cluster to install in. gke: where it is known which of GKE's it is. notes: what GKE's side lacks."""
+class Destination:
+    """A cluster to install in. gke: its name on GKE, where that is known. notes: what is missing on GKE's side."""
 
     kube: Kube
     gke: GkeCluster | None
@@ -33,46 +33,46 @@ class Place:
 
 
 def install(app: App, target: Target, name: str | None, flags: Mapping[str, Any]) -> None:
-    """Install the operator and what is asked for. Raises CliError where somebody else's installation is in the way."""
+    """Install the operator and what is asked for. Raises CliError where others have installed one already."""
     if flags["dry_run"]:
         _print(app, objects.all_objects(values(flags, _known_gke(name, flags))), flags["output"])
         return
-    place = find_place(app, target, name, flags)
-    there = survey.survey(place.kube)
-    if there.operator is not None and there.is_operator_of_others:
+    destination = find_destination(app, target, name, flags)
+    present = survey.survey(destination.kube)
+    if present.operator is not None and present.is_operator_of_others:
         raise CliError(
-            f"posttrain is installed in {there.operator.namespace} by {there.operator.manager or 'somebody else'}",
+            f"posttrain is installed in {present.operator.namespace} by {present.operator.manager or 'others'}",
             "upgrade it there (docs/guides/install.md), or uninstall that release first; its jobs stay",
         )
-    _carry_out(app, place, there, flags, values(flags, place.gke))
+    _carry_out(app, destination, present, flags, values(flags, destination.gke))
 
 
 def adapt(app: App, target: Target, name: str | None, flags: Mapping[str, Any]) -> None:
-    """Install what a cluster lacks, leave everything else, and say what is there."""
-    place = find_place(app, target, name, flags)
-    there = survey.survey(place.kube)
-    app.console.say(_summary(there))
-    for note in place.notes:
+    """Install what is missing in a cluster, leave everything else, and say what is present."""
+    destination = find_destination(app, target, name, flags)
+    present = survey.survey(destination.kube)
+    app.console.say(_summary(present))
+    for note in destination.notes:
         app.console.warn(note)
     if flags["dry_run"]:
-        _print(app, objects.all_objects(values(flags, place.gke)), flags["output"])
+        _print(app, objects.all_objects(values(flags, destination.gke)), flags["output"])
         return
-    _carry_out(app, place, there, flags, values(flags, place.gke))
+    _carry_out(app, destination, present, flags, values(flags, destination.gke))
 
 
-def find_place(app: App, target: Target, name: str | None, flags: Mapping[str, Any]) -> Place:
+def find_destination(app: App, target: Target, name: str | None, flags: Mapping[str, Any]) -> Destination:
     """Return the cluster of this name on GKE, or the kubeconfig's."""
     if name is None:
         kube = app.connect(target)
-        return Place(kube, gke_of_context(kube.access.context))
+        return Destination(kube, gke_of_context(kube.access.context))
     from ptctl.cluster.cloud.gke import find, open_gke
     from ptctl.cluster.kubeconfig import kube_of
 
-    site = Site.from_env()
-    project = site.project_for(flags["project"])
-    cluster = find(open_gke(site), project, name, flags["location"])
+    settings = CloudSettings.from_env()
+    project = settings.project_for(flags["project"])
+    cluster = find(open_gke(settings), project, name, flags["location"])
     notes = tuple(_gke_notes(cluster.raw, name))
-    return Place(kube_of(site, cluster), GkeCluster(project, cluster.location, name), notes)
+    return Destination(kube_of(settings, cluster), GkeCluster(project, cluster.location, name), notes)
 
 
 def gke_of_context(context: str) -> GkeCluster | None:
@@ -108,28 +108,30 @@ def _quota(text: str) -> Quota:
 
 
 def _known_gke(name: str | None, flags: Mapping[str, Any]) -> GkeCluster | None:
-    """Return the cluster as the flags name it, for a dry run that asks nobody."""
+    """Return the cluster as the flags name it, for a dry run, which sends no request."""
     if name is None:
         return None
-    return GkeCluster(flags["project"] or Site.from_env().project or "PROJECT", flags["location"] or "LOCATION", name)
+    return GkeCluster(
+        flags["project"] or CloudSettings.from_env().project or "PROJECT", flags["location"] or "LOCATION", name
+    )
 
 
-def _carry_out(app: App, place: Place, there: Survey, flags: Mapping[str, Any], wanted: Values) -> None:
-    _refuse_old(there)
-    applier = Applier(place.kube)
-    results = [*_third_party(applier, there, flags)]
-    _refuse_missing(there, flags, wanted)
-    made = [] if there.is_operator_of_others else objects.operator_objects(wanted)
+def _carry_out(app: App, destination: Destination, present: Survey, flags: Mapping[str, Any], wanted: Values) -> None:
+    _refuse_old(present)
+    applier = Applier(destination.kube)
+    results = [*_third_party(applier, present, flags)]
+    _refuse_missing(present, flags, wanted)
+    made = [] if present.is_operator_of_others else objects.operator_objects(wanted)
     results += [applier.apply(body) for body in [*made, *objects.queue_objects(wanted)]]
     rows = [[each.kind, each.name, each.outcome, each.reason] for each in results]
     app.console.data(table(["KIND", "NAME", "RESULT", "MANAGED BY"], rows))
     app.console.say("next: ptctl cluster doctor")
 
 
-def _third_party(applier: Applier, there: Survey, flags: Mapping[str, Any]) -> list[Applied]:
+def _third_party(applier: Applier, present: Survey, flags: Mapping[str, Any]) -> list[Applied]:
     """Apply JobSet and Kueue where the user names manifests and the cluster has none; never over another version."""
     results = []
-    for flag, controller in (("jobset_manifests", there.jobset), ("kueue_manifests", there.kueue)):
+    for flag, controller in (("jobset_manifests", present.jobset), ("kueue_manifests", present.kueue)):
         if flags[flag] and controller is None:
             bodies = third_party.manifests(f"--{flag.replace('_', '-')}", flags[flag])
             results += [applier.apply(body) for body in bodies]
@@ -138,32 +140,32 @@ def _third_party(applier: Applier, there: Survey, flags: Mapping[str, Any]) -> l
     return results
 
 
-def _refuse_old(there: Survey) -> None:
-    version = survey.version_of(there.kubernetes)
+def _refuse_old(present: Survey) -> None:
+    version = survey.version_of(present.kubernetes)
     if version is not None and version < survey.MIN_KUBERNETES:
-        raise CliError(f"Kubernetes {there.kubernetes}; accepted: 1.30 or newer", "upgrade the control plane")
+        raise CliError(f"Kubernetes {present.kubernetes}; accepted: 1.30 or newer", "upgrade the control plane")
 
 
-def _refuse_missing(there: Survey, flags: Mapping[str, Any], wanted: Values) -> None:
-    """Refuse to go on without JobSet, or without Kueue where quotas are asked for."""
-    if not there.has_jobset and not flags["jobset_manifests"]:
+def _refuse_missing(present: Survey, flags: Mapping[str, Any], wanted: Values) -> None:
+    """Refuse to continue without JobSet, or without Kueue where quotas are asked for."""
+    if not present.has_jobset and not flags["jobset_manifests"]:
         raise CliError(
-            "JobSet is not installed in this cluster, and posttrain does not bring it",
+            "JobSet is not installed in this cluster, and is no part of posttrain",
             f"--jobset-manifests {survey.JOBSET_URL} fetches and applies it; or a file of yours",
         )
-    if wanted.quotas and not there.has_kueue and not flags["kueue_manifests"]:
+    if wanted.quotas and not present.has_kueue and not flags["kueue_manifests"]:
         raise CliError(
-            "--quota: Kueue is not installed in this cluster, and posttrain does not bring it",
+            "--quota: Kueue is not installed in this cluster, and is no part of posttrain",
             f"--kueue-manifests {survey.KUEUE_URL} fetches and applies it; or leave out --quota",
         )
 
 
-def _summary(there: Survey) -> str:
-    rows = [["Kubernetes", there.kubernetes, "", ""]]
+def _summary(present: Survey) -> str:
+    rows = [["Kubernetes", present.kubernetes, "", ""]]
     for title, controller, is_there in (
-        ("JobSet", there.jobset, there.has_jobset),
-        ("Kueue", there.kueue, there.has_kueue),
-        ("posttrain", there.operator, there.our_crd is not None),
+        ("JobSet", present.jobset, present.has_jobset),
+        ("Kueue", present.kueue, present.has_kueue),
+        ("posttrain", present.operator, present.our_crd is not None),
     ):
         if controller is not None:
             state = f"{controller.ready} of {controller.wanted} ready"
@@ -174,7 +176,7 @@ def _summary(there: Survey) -> str:
 
 
 def _gke_notes(raw: Any, name: str) -> list[str]:
-    """Return what the cluster itself lacks. Nothing of it is changed: it is somebody's."""
+    """Return what is missing of the cluster itself. None of it is changed: it belongs to others."""
     update = f"gcloud container clusters update {name} --location {raw.location}"
     notes = []
     if not raw.workload_identity_config.workload_pool:

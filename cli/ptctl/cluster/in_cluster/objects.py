@@ -39,7 +39,7 @@ _HEAD_CPUS, _HEAD_MEMORY_GB = 48, 232
 
 @dataclass(frozen=True)
 class GkeCluster:
-    """The cluster that the operator makes node pools in."""
+    """Which cluster of GKE it is, for the operator to make node pools in."""
 
     project: str
     location: str
@@ -105,10 +105,10 @@ def _chart() -> list[Manifest]:
 
 
 def _own(body: Manifest) -> Manifest:
-    """Mark an object as ptctl's, where the chart marks it as Helm's."""
-    marks = body["metadata"].setdefault("labels", {})
-    marks[labels.MANAGED_BY] = MAKER
-    marks.pop("helm.sh/chart", None)
+    """Mark an object as ptctl's, where the chart own_labels it as Helm's."""
+    own_labels = body["metadata"].setdefault("labels", {})
+    own_labels[labels.MANAGED_BY] = MAKER
+    own_labels.pop("helm.sh/chart", None)
     return body
 
 
@@ -147,12 +147,12 @@ def _environment(entries: list[Manifest], values: Values) -> Iterator[Manifest]:
 
 
 def _flavor(quota: Quota) -> Manifest:
-    marks = {labels.TPU_ACCELERATOR: quota.slice_.gke_accelerator, labels.TPU_TOPOLOGY: quota.slice_.topology}
+    own_labels = {labels.TPU_ACCELERATOR: quota.slice_.gke_accelerator, labels.TPU_TOPOLOGY: quota.slice_.topology}
     return {
         "apiVersion": _KUEUE,
         "kind": "ResourceFlavor",
         "metadata": {"name": quota.slice_.name},
-        "spec": {"nodeLabels": marks},
+        "spec": {"nodeLabels": own_labels},
     }
 
 

@@ -25,7 +25,7 @@ _CONTROLLERS = {
 
 @dataclass(frozen=True)
 class Controller:
-    """A controller. version: of its image, empty if it does not tell. ready: pods of wanted."""
+    """A controller. version: its image's tag, or empty. ready and wanted: numbers of pods."""
 
     name: str
     namespace: str
@@ -42,7 +42,7 @@ class Controller:
 
 @dataclass(frozen=True)
 class Survey:
-    """What is there. crds: names of the definitions; operator and controllers: None where there is none."""
+    """What is installed. crds: definitions by name; operator and controllers: None where there is none."""
 
     kubernetes: str
     crds: dict[str, Manifest]
@@ -62,9 +62,11 @@ class Survey:
 
     @property
     def is_operator_of_others(self) -> bool:
-        """Return True if somebody else installed the operator: Helm, or ptctl's objects are elsewhere."""
-        there = self.operator
-        return there is not None and bool(there.manager or (there.namespace, there.name) != (NAMESPACE, OPERATOR))
+        """Return True if ptctl did not install the operator: Helm manages it, or it has another name or namespace."""
+        operator = self.operator
+        if operator is None:
+            return False
+        return bool(operator.manager or (operator.namespace, operator.name) != (NAMESPACE, OPERATOR))
 
     @property
     def our_crd(self) -> Manifest | None:
@@ -87,10 +89,10 @@ def survey(kube: Kube) -> Survey:
 def find_operator(kube: Kube) -> Controller | None:
     """Return the operator, under whatever release name and namespace; ptctl's own first."""
     try:
-        there = kube.list(DEPLOYMENTS, labels=f"{labels.NAME}=posttrain").items
+        deployments = kube.list(DEPLOYMENTS, labels=f"{labels.NAME}=posttrain").items
     except Forbidden:
         return _controller(kube, NAMESPACE, OPERATOR)
-    operators = [each for each in there if _component(each) == "operator"]  # not the TensorBoards
+    operators = [each for each in deployments if _component(each) == "operator"]  # not the TensorBoards
     ours = sorted(operators, key=lambda each: each["metadata"]["namespace"] != NAMESPACE)
     return _view(ours[0]) if ours else None
 

@@ -12,7 +12,7 @@ _MAKERS = {"ptctl": "ptctl", "posttrain": "the operator, for a job", "": "somebo
 
 
 def as_document(cluster: ClusterView) -> Manifest:
-    """Return everything that GKE says of a cluster, in the API's JSON names."""
+    """Return everything that GKE reports of a cluster, in the API's JSON names."""
     body: Manifest = type(cluster.raw).to_dict(
         cluster.raw, use_integers_for_enums=False, preserving_proto_field_name=False
     )

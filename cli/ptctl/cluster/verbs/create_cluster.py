@@ -12,10 +12,10 @@ from typing import Any
 
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.definition import spec as specs
 from ptctl.cluster.definition.requests import requests
-from ptctl.cluster.definition.spec import ClusterSpec, TpuPools
+from ptctl.cluster.definition.spec import ClusterSpec, CpuPool, Network, TpuPools
 from ptctl.errors import InputError
 from ptctl.ui.app import App
 from ptctl.ui.output import to_yaml
@@ -23,23 +23,23 @@ from ptctl.ui.output import to_yaml
 
 def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
     """Create the cluster that the flags describe, or print the requests."""
-    site = Site.from_env()
+    settings = CloudSettings.from_env()
     spec = spec_from_flags(name, flags)
     if flags["dry_run"] and flags["terraform"]:
         raise InputError("--dry-run: set with --terraform; accepted: one of them")
     if flags["dry_run"]:
-        print_requests(app, replace(spec, project=flags["project"] or site.project or "PROJECT"), flags["output"])
+        print_requests(app, replace(spec, project=flags["project"] or settings.project or "PROJECT"), flags["output"])
         return
     if flags["terraform"]:
-        write_module(app, replace(spec, project=site.project_for(flags["project"])), Path(flags["terraform"]))
+        write_module(app, replace(spec, project=settings.project_for(flags["project"])), Path(flags["terraform"]))
         return
     from ptctl.cluster.cloud.compute import open_compute
     from ptctl.cluster.cloud.gke import open_gke
     from ptctl.cluster.creation import Creation
 
-    spec = replace(spec, project=site.project_for(flags["project"]))
+    spec = replace(spec, project=settings.project_for(flags["project"]))
     again = command_line(spec, flags)
-    creation = Creation(open_gke(site), open_compute(site), app.console, site.poll_s)
+    creation = Creation(open_gke(settings), open_compute(settings), app.console, settings.poll_s)
     cluster = creation.run(spec, again)
     app.console.data(f"cluster {cluster.name} in {cluster.location} runs, {len(cluster.pools)} node pools")
     where = f"{spec.name} --project {spec.project} --location {spec.location}"
@@ -69,10 +69,8 @@ def print_requests(app: App, spec: ClusterSpec, form: str) -> None:
 
 
 def spec_from_flags(name: str, flags: Mapping[str, Any]) -> ClusterSpec:
-    """Return the cluster that is asked for; its project comes later. Raises InputError."""
+    """Return the requested cluster; its project comes later. Raises InputError."""
     location, zones = specs.placed(flags["location"], flags["zone"])
-    if flags["enable_private_endpoint"] and not flags["private"]:
-        raise InputError("--enable-private-endpoint: set without --private; accepted: both", "add --private")
     return ClusterSpec(
         name=specs.checked_name(name),
         project="",
@@ -80,16 +78,10 @@ def spec_from_flags(name: str, flags: Mapping[str, Any]) -> ClusterSpec:
         zones=zones,
         channel=_channel(flags["release_channel"]),
         version=flags["gke_version"],
-        network=flags["network"],
-        subnetwork=flags["subnetwork"],
+        network=_network(flags),
+        cpu_pool=CpuPool(flags["cpu_machine"], flags["cpu_nodes"]),
+        pathways_machine=flags["pathways_gce_machine_type"] if flags["enable_pathways"] else "",
         node_service_account=flags["node_service_account"],
-        cpu_machine=flags["cpu_machine"],
-        cpu_nodes=flags["cpu_nodes"],
-        has_pathways=flags["enable_pathways"],
-        pathways_machine=flags["pathways_gce_machine_type"],
-        is_private=flags["private"],
-        has_private_endpoint=flags["enable_private_endpoint"],
-        authorized_networks=_networks(flags["authorized_networks"]),
         drivers=frozenset(driver for driver in specs.DRIVERS if flags[driver]),
         maintenance=specs.maintenance_window(
             flags["maintenance_window"],
@@ -131,7 +123,19 @@ def _channel(value: str) -> str:
     return value.lower()
 
 
-def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
+def _network(flags: Mapping[str, Any]) -> Network:
+    if flags["enable_private_endpoint"] and not flags["private"]:
+        raise InputError("--enable-private-endpoint: set without --private; accepted: both", "add --private")
+    return Network(
+        name=flags["network"],
+        subnetwork=flags["subnetwork"],
+        is_private=flags["private"],
+        has_private_endpoint=flags["enable_private_endpoint"],
+        authorized=_address_blocks(flags["authorized_networks"]),
+    )
+
+
+def _address_blocks(values: tuple[str, ...]) -> tuple[str, ...]:
     blocks = tuple(each.strip() for value in values for each in value.split(","))
     for block in blocks:
         try:
@@ -151,7 +155,7 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def command_line(spec: ClusterSpec, flags: Mapping[str, Any]) -> str:
-    """Return the command line that goes on with this cluster: what was typed, with the project."""
+    """Return the command line that continues with this cluster: what was typed, with the project."""
     from ptctl.ui.command_line.typed import typed_words
 
     words = typed_words()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ptctl.cluster.cloud.gke import ClusterView, find, open_gke
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.verbs.cluster_text import as_document, list_table, page
 from ptctl.ui.app import App
 from ptctl.ui.output import to_yaml
@@ -14,9 +14,9 @@ from ptkube.resources import Manifest
 
 def list_clusters(app: App, project: str | None, location: str, form: str | None) -> None:
     """Print the clusters of the project."""
-    site = Site.from_env()
-    chosen = site.project_for(project)
-    clusters = open_gke(site).clusters(chosen, location)
+    settings = CloudSettings.from_env()
+    chosen = settings.project_for(project)
+    clusters = open_gke(settings).clusters(chosen, location)
     if form == "name":
         names = [each.name for each in clusters]
         if names:
@@ -30,9 +30,9 @@ def list_clusters(app: App, project: str | None, location: str, form: str | None
 
 
 def describe_cluster(app: App, name: str, project: str | None, location: str | None, form: str | None) -> None:
-    """Print a page about the cluster, or all that GKE says of it."""
-    site = Site.from_env()
-    cluster = find(open_gke(site), site.project_for(project), name, location)
+    """Print a page about the cluster, or everything that GKE reports of it."""
+    settings = CloudSettings.from_env()
+    cluster = find(open_gke(settings), settings.project_for(project), name, location)
     _show(app, cluster, form)
 
 

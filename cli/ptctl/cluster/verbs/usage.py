@@ -1,4 +1,4 @@
-"""`ptctl cluster queue`, `quota` and `nodes`: who waits for what, what Kueue gives out, who uses which chips."""
+"""`ptctl cluster queue`, `quota` and `nodes`: waiting jobs, Kueue's quotas, and which jobs use which chips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ptctl cluster adapt`: make somebody's cluster fit."""
+"""`ptctl cluster adapt`: prepare a cluster that ptctl did not make."""
 
 from typing import Any
 
@@ -6,8 +6,7 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command_line.command import Verb
-from ptctl.ui.command_line.google_options import install_options, location, project
-from ptctl.ui.command_line.options import context_options
+from ptctl.ui.command_line.google_options import install_options
 
 _EXAMPLES = """
 ptctl cluster adapt xpk-cluster --image REGISTRY/posttrain-operator:0.1.0 \\
@@ -16,17 +15,13 @@ ptctl cluster adapt xpk-cluster --image REGISTRY/posttrain-operator:0.1.0 \\
 
 
 @click.command("adapt", cls=Verb, examples=_EXAMPLES)
-@click.argument("name", required=False)
-@project
-@location
 @install_options
-@context_options
 @pass_app
 def adapt(app: App, /, target: Target, name: str | None, **flags: Any) -> None:
-    """Make an existing cluster fit: XPK's, gcluster's or your own.
+    """Prepare an existing cluster: XPK's, gcluster's or your own.
 
-    Says what is there, installs what lacks, and changes nothing that somebody else manages. What lacks on GKE's side
-    is told, with the command.
+    Shows what is installed, installs what is missing, and changes nothing that others manage. For what is missing on
+    GKE's side it prints the command.
     """
     from ptctl.cluster.in_cluster.installation import adapt as carry_out
 

@@ -11,7 +11,7 @@ from ptctl.ui.command_line.google_options import cluster_name, one_name, project
 from ptctl.ui.command_line.xpk_flags import CLUSTER_CREATE
 
 Function = Callable[[Callable[..., Any]], Callable[..., Any]]
-_PLACE, _TPU, _NET, _MORE = "Where", "Chips that stay", "Network", "Further"
+_PLACE, _TPU, _NET, _MORE = "Where", "Permanent node pools of TPUs", "Network", "Other"
 _EXAMPLES = """
 ptctl cluster create tpus --zone us-east5-b                         # node pools come and go with jobs
 ptctl cluster create tpus --zone us-east5-b --tpu-type v6e-16 --num-slices 2 --spot
@@ -72,7 +72,7 @@ def _option(heading: str, *names: str, **settings: Any) -> Function:
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Form of the dry run [yaml].")
 @pass_app
 def create(app: App, /, name: str | None, cluster_flag: str | None, **flags: Any) -> None:
-    """Create a cluster on GKE, or go on with one.
+    """Create a cluster on GKE, or continue creating one.
 
     Made with Workload Identity, Dataplane V2, and drivers for buckets and persistent disks. Each step looks before
     it writes: run the same command again after an interruption, or with more slices. It never deletes what runs.

@@ -38,12 +38,12 @@ def credentials(
     installed, else from `ptctl cluster token`.
     """
     from ptctl.cluster.cloud.gke import find, open_gke
-    from ptctl.cluster.cloud.site import Site
+    from ptctl.cluster.cloud.settings import CloudSettings
     from ptctl.cluster.kubeconfig import address, context_name, document, exec_user, kubeconfig_path, merge_into
 
-    site = Site.from_env()
-    chosen = site.project_for(project)
-    cluster = find(open_gke(site), chosen, one_name(name, cluster_flag), location)
+    settings = CloudSettings.from_env()
+    chosen = settings.project_for(project)
+    cluster = find(open_gke(settings), chosen, one_name(name, cluster_flag), location)
     context = context_name(chosen, cluster)
     path = kubeconfig_path(kubeconfig)
     entry = address(cluster, by_dns=True if dns_endpoint else None)

@@ -1,4 +1,4 @@
-"""`ptctl cluster delete`: a cluster of ours, with all that is in it."""
+"""`ptctl cluster delete`: a cluster that ptctl made, with everything in it."""
 
 import click
 
@@ -9,7 +9,7 @@ from ptctl.ui.command_line.xpk_flags import CLUSTER_OTHERS
 
 _EXAMPLES = """
 ptctl cluster delete tpus
-ptctl cluster delete tpus --yes --force      # ask nothing, and end the jobs that run
+ptctl cluster delete tpus --yes --force      # without a question, and with the jobs that run
 """
 
 
@@ -18,7 +18,7 @@ ptctl cluster delete tpus --yes --force      # ask nothing, and end the jobs tha
 @project
 @location
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--force", is_flag=True, help="Also if jobs are not over, or cannot be asked for.")
+@click.option("--force", is_flag=True, help="Delete even if jobs have not ended, or cannot be listed.")
 @pass_app
 def delete(
     app: App,
@@ -31,7 +31,7 @@ def delete(
 ) -> None:
     """Delete a cluster that ptctl made.
 
-    Refuses one that somebody else made, that holds node pools of others, or whose jobs are not over.
+    Refuses one that ptctl did not make, that has node pools of others, or whose jobs have not ended.
     """
     from ptctl.cluster.verbs.delete_cluster import delete_cluster
 

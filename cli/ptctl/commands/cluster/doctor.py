@@ -18,10 +18,10 @@ ptctl cluster doctor -o json | jq '.findings[] | select(.severity == "error")'
 
 @click.command("doctor", cls=Verb, examples=_EXAMPLES)
 @click.argument("job", required=False, shell_complete=complete_names)
-@click.option("--tpu-type", metavar="TYPE", help="Also the quotas for these chips.")
-@click.option("--num-slices", type=click.IntRange(1, 512), default=1, metavar="N", help="So many slices of them.")
-@click.option("--reservation", metavar="PATH", help="Also the state of this reservation.")
-@click.option("--zone", metavar="ZONE", help="Its zone; default: the cluster's location.")
+@click.option("--tpu-type", metavar="TYPE", help="Examine the quotas for these chips, too.")
+@click.option("--num-slices", type=click.IntRange(1, 512), default=1, metavar="N", help="Number of slices.")
+@click.option("--reservation", metavar="PATH", help="Examine this reservation, too.")
+@click.option("--zone", metavar="ZONE", help="Zone of the chips; default: the cluster's location.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for warnings, too.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="Output format.")
 @cluster_options

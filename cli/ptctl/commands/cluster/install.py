@@ -6,8 +6,7 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command_line.command import Verb
-from ptctl.ui.command_line.google_options import install_options, location, project
-from ptctl.ui.command_line.options import context_options
+from ptctl.ui.command_line.google_options import install_options
 
 _EXAMPLES = """
 ptctl cluster install tpus --image REGISTRY/posttrain-operator:0.1.0 --trainer-image REGISTRY/posttrain-trainer:0.1.0
@@ -17,11 +16,7 @@ ptctl cluster install tpus --image … --trainer-image … --dry-run > posttrain
 
 
 @click.command("install", cls=Verb, examples=_EXAMPLES)
-@click.argument("name", required=False)
-@project
-@location
 @install_options
-@context_options
 @pass_app
 def install(app: App, /, target: Target, name: str | None, **flags: Any) -> None:
     """Install posttrain in a cluster, without Helm.

@@ -1,4 +1,4 @@
-"""`ptctl cluster nodes`: which chips are used by whom."""
+"""`ptctl cluster nodes`: which jobs use which chips."""
 
 import click
 

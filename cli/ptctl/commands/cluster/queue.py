@@ -1,4 +1,4 @@
-"""`ptctl cluster queue`: who waits for what."""
+"""`ptctl cluster queue`: the jobs that wait."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`ptctl cluster quota`: what Kueue gives out."""
+"""`ptctl cluster quota`: Kueue's quotas."""
 
 import click
 
@@ -17,7 +17,7 @@ ptctl cluster quota -o json
 @context_options
 @pass_app
 def quota(app: App, target: Target, output: str | None) -> None:
-    """Show Kueue's quotas, and what of them is in use.
+    """Show Kueue's quotas, and how much is in use.
 
     One line per ClusterQueue, flavor and resource; pending: jobs that wait in the queue.
     """

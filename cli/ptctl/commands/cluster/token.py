@@ -19,8 +19,8 @@ def token(app: App) -> None:
     """
     import json
 
-    from ptctl.cluster.cloud.site import Site
+    from ptctl.cluster.cloud.settings import CloudSettings
 
-    status = {"token": Site.from_env().token()}
+    status = {"token": CloudSettings.from_env().token()}
     body = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": status}
     app.console.data(json.dumps(body))

@@ -53,8 +53,8 @@ def import_job(
     """Turn XPK's and gcluster's command lines into jobs.
 
     Reads shell scripts of `xpk workload create` and `gcluster job submit` (nothing is run), YAML of PathwaysJobs,
-    JobSets and TrainJobs, and commands of MaxText. Prints a job for each, with a comment for every word that has no
-    counterpart. Exit code 2 if something is left to fill in.
+    JobSets and TrainJobs, and commands of MaxText. Prints a job for each, with a comment for everything that it
+    does not import. Exit code 2 if something is left to fill in.
     """
     from ptctl.importers.draft_checks import finished, refuse_missing, secret_commands
     from ptctl.importers.draft_text import document

@@ -1,4 +1,4 @@
-"""Flags of XPK and gcluster: read as those tools read them, with nothing guessed and nothing dropped."""
+"""Flags of XPK and gcluster, parsed as those tools parse them: nothing is guessed, nothing is dropped."""
 
 import re
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from ptctl.importers.secrets import is_secret, without_secrets
 from ptctl.jobs.build.from_flags import apply_flags
 from ptctl.ui.command_line.xpk_flags import CREATE
 
-_UNKNOWN = "unknown to ptctl: look it up in its tool's own help, and set the field that does it with --set"
+_UNKNOWN = "unknown to ptctl: see the help of that tool, and set the field of the same meaning with --set"
 _OF_PATHWAYS = {
     "JAX_PLATFORMS": ("proxy",),
     "JAX_BACKEND_TARGET": ("grpc://127.0.0.1:29000", "grpc://localhost:29000", "grpc://$(PATHWAYS_HEAD):29000"),
     "ENABLE_PATHWAYS_PERSISTENCE": ("1",),
     "XCLOUD_ENVIRONMENT": ("GCP",),
 }
-"""Variables that the operator sets, with the values that say the same."""
+"""Variables that the operator sets, with the values that mean the same."""
 _PATHWAYS_ARGUMENTS = {
     "pathways.serverArgs": ("--custom-pathways-server-args", "--pathways-server-args"),
     "pathways.proxyArgs": ("--custom-pathways-proxy-server-args", "--pathways-proxy-args"),
@@ -47,7 +47,7 @@ class Tool:
 
 
 @dataclass
-class Given:
+class ParsedFlags:
     """The flags of one command: those of `ptctl workload create`, and the others with their values."""
 
     known: dict[str, Any] = field(default_factory=dict)
@@ -63,47 +63,47 @@ class Given:
         return None
 
 
-def read_flags(words: tuple[str, ...], tool: Tool) -> Given:
+def read_flags(words: tuple[str, ...], tool: Tool) -> ParsedFlags:
     """Return the flags of a command. Raises InputError for a flag without its value, and for two that contradict."""
-    given, rest = Given(), list(words)
+    parsed, rest = ParsedFlags(), list(words)
     while rest:
         flag, sign, value = rest.pop(0).partition("=")
         if not flag.startswith("-"):
-            given.others.append((flag + sign + value, ""))
+            parsed.others.append((flag + sign + value, ""))
         elif flag in tool.switches or flag in tool.other_switches:
-            _switch(given, tool, flag, value if sign else "true")
+            _switch(parsed, tool, flag, value if sign else "true")
         elif sign or (rest and (flag in tool.flags or not rest[0].startswith("-"))):
-            _value(given, tool, flag, value if sign else rest.pop(0))
+            _value(parsed, tool, flag, value if sign else rest.pop(0))
         elif flag in tool.flags:
-            raise InputError(f"{tool.name}: {flag}: (missing); accepted: a value")
+            raise InputError(f"{tool.name}: {flag}: not set; accepted: a value")
         else:
-            given.others.append((flag, ""))
-    return given
+            parsed.others.append((flag, ""))
+    return parsed
 
 
-def _switch(given: Given, tool: Tool, flag: str, value: str) -> None:
+def _switch(parsed: ParsedFlags, tool: Tool, flag: str, value: str) -> None:
     if flag in tool.switches:
-        given.known[tool.switches[flag]] = value.lower() != "false"
+        parsed.known[tool.switches[flag]] = value.lower() != "false"
     else:
-        given.others.append((flag, "" if value == "true" else value))
+        parsed.others.append((flag, "" if value == "true" else value))
 
 
-def _value(given: Given, tool: Tool, flag: str, value: str) -> None:
+def _value(parsed: ParsedFlags, tool: Tool, flag: str, value: str) -> None:
     key = tool.flags.get(flag)
     if key is None:
-        given.others.append((flag, value))
+        parsed.others.append((flag, value))
     elif key == "env":
         name, sign, text = value.partition("=")
         if not sign:
             raise InputError(f"{tool.name}: {flag} {as_text(value)!r}; accepted: NAME=VALUE")
-        given.env[name] = text
+        parsed.env[name] = text
     elif key == "docker_image_pull_secret":
-        given.known[key] = (*given.known.get(key, ()), value)
+        parsed.known[key] = (*parsed.known.get(key, ()), value)
     else:
         converted = _converted(key, value, f"{tool.name}: {flag}")
-        if given.known.get(key, converted) != converted:
-            raise InputError(f"{tool.name}: {flag} {value}: contradicts {given.known[key]}; accepted: one value")
-        given.known[key] = converted
+        if parsed.known.get(key, converted) != converted:
+            raise InputError(f"{tool.name}: {flag} {value}: contradicts {parsed.known[key]}; accepted: one value")
+        parsed.known[key] = converted
 
 
 def _converted(key: str, value: str, where: str) -> Any:
@@ -116,20 +116,20 @@ def _converted(key: str, value: str, where: str) -> Any:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def put_pathways_flags(draft: Draft, given: Given) -> None:
+def put_pathways_flags(draft: Draft, parsed: ParsedFlags) -> None:
     """Move Pathways' flags from the others into their fields."""
     for path, flags in _PATHWAYS_ARGUMENTS.items():
-        if value := given.other(*flags):
+        if value := parsed.other(*flags):
             draft.put(f"spec.{path}", value.split(), flags[0])
-    if image := given.other(*_PATHWAYS_SIDECAR):
+    if image := parsed.other(*_PATHWAYS_SIDECAR):
         draft.put("spec.pathways.colocatedPythonImage", image, _PATHWAYS_SIDECAR[0])
 
 
-def put_flags(draft: Draft, given: Given, tool: Tool) -> None:
+def put_flags(draft: Draft, parsed: ParsedFlags, tool: Tool) -> None:
     """Write the flags into a draft; every other one becomes a note."""
-    apply_flags(draft.job, {key: value for key, value in given.known.items() if key != "command"})
-    put_environment(draft, given.env)
-    for flag, value in given.others:
+    apply_flags(draft.job, {key: value for key, value in parsed.known.items() if key != "command"})
+    put_environment(draft, parsed.env)
+    for flag, value in parsed.others:
         shown = "(not shown)" if is_secret(flag) and value else without_secrets(as_text(value))[0]
         draft.note(f"{flag} {shown}".strip(), tool.advice_for(flag))
 
@@ -139,9 +139,9 @@ def put_environment(draft: Draft, variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         references = [one for one in unknown(value) if is_secret(one)]
         if draft.get("spec.pathways.enabled") and value in _OF_PATHWAYS.get(name, ()):
-            draft.note(f"{name}={as_text(value)}", "every Pathways job has it")
+            draft.note(f"{name}={as_text(value)}", "the operator sets it for every Pathways job")
         elif is_secret(name) and not value:
-            draft.note(f"{name}=''", "an empty secret: none is used")
+            draft.note(f"{name}=''", "the secret is empty and is left out")
         elif is_secret(name) or references or without_secrets(value)[1]:
             draft.secret(name)
         elif unknown(value):

@@ -2,7 +2,7 @@
 
 from ptapi import accelerators
 from ptapi.errors import SpecError
-from ptctl.importers.command_lines.flags import Given, Tool, put_flags, put_pathways_flags, read_flags
+from ptctl.importers.command_lines.flags import ParsedFlags, Tool, put_flags, put_pathways_flags, read_flags
 from ptctl.importers.command_lines.shell import Command
 from ptctl.importers.draft import Draft
 from ptctl.importers.program import put_program
@@ -56,38 +56,38 @@ def is_submit(command: Command) -> bool:
 
 def draft_of(command: Command) -> Draft:
     """Return the job of a command."""
-    draft, given = Draft("`gcluster job submit`"), read_flags(command.words[3:], TOOL)
-    namespace = given.other("--gke-namespace")
+    draft, parsed = Draft("`gcluster job submit`"), read_flags(command.words[3:], TOOL)
+    namespace = parsed.other("--gke-namespace")
     if namespace:
         draft.put("metadata.namespace", namespace, "--gke-namespace")
-    _put_chips(draft, given)
-    _put_capacity(given)
-    if given.other("--pathways") is not None:
+    _put_chips(draft, parsed)
+    _put_capacity(parsed)
+    if parsed.other("--pathways") is not None:
         draft.put("spec.pathways.enabled", True, "--pathways")
-    put_pathways_flags(draft, given)
-    put_flags(draft, given, TOOL)
-    put_program(draft, given.known.get("command"))
+    put_pathways_flags(draft, parsed)
+    put_flags(draft, parsed, TOOL)
+    put_program(draft, parsed.known.get("command"))
     return draft
 
 
-def _put_chips(draft: Draft, given: Given) -> None:
+def _put_chips(draft: Draft, parsed: ParsedFlags) -> None:
     """Read `--compute-type v6e-16`, or a machine type with `--topology`."""
-    topology, compute = given.other("--topology"), given.known.get("tpu_type")
+    topology, compute = parsed.other("--topology"), parsed.known.get("tpu_type")
     if compute is None:
         return
     try:
         accelerators.resolve(compute, topology, 1)
     except SpecError:
         if put_machine(draft, compute, topology):
-            del given.known["tpu_type"]
+            del parsed.known["tpu_type"]
             return
     if topology:
         draft.put("spec.accelerator.topology", topology, "--topology")
 
 
-def _put_capacity(given: Given) -> None:
-    way = given.other("--gke-nap-provisioning")
+def _put_capacity(parsed: ParsedFlags) -> None:
+    way = parsed.other("--gke-nap-provisioning")
     if way in _CAPACITY:
-        given.known[_CAPACITY[way]] = True
-    elif way is not None and not (way == "reservation" and "reservation" in given.known):
-        given.others.append(("--gke-nap-provisioning", way))
+        parsed.known[_CAPACITY[way]] = True
+    elif way is not None and not (way == "reservation" and "reservation" in parsed.known):
+        parsed.others.append(("--gke-nap-provisioning", way))

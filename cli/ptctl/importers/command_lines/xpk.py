@@ -1,6 +1,6 @@
 """`xpk workload create` and `create-pathways` (XPK 1.16)."""
 
-from ptctl.importers.command_lines.flags import Given, Tool, put_flags, put_pathways_flags, read_flags
+from ptctl.importers.command_lines.flags import ParsedFlags, Tool, put_flags, put_pathways_flags, read_flags
 from ptctl.importers.command_lines.shell import Command
 from ptctl.importers.draft import Draft
 from ptctl.importers.program import put_program
@@ -54,17 +54,17 @@ def draft_of(command: Command) -> Draft:
     words = submit_words(command)
     assert words is not None
     verb, rest = words
-    draft, given = Draft(f"`xpk workload {verb}`"), read_flags(rest, TOOL)
+    draft, parsed = Draft(f"`xpk workload {verb}`"), read_flags(rest, TOOL)
     if verb == "create-pathways":
         draft.put("spec.pathways.enabled", True, verb)
-    _put_debug(given)
-    put_pathways_flags(draft, given)
-    put_flags(draft, given, TOOL)
-    put_program(draft, given.known.get("command"))
+    _put_debug(parsed)
+    put_pathways_flags(draft, parsed)
+    put_flags(draft, parsed, TOOL)
+    put_program(draft, parsed.known.get("command"))
     return draft
 
 
-def _put_debug(given: Given) -> None:
-    if ("--enable-debug-logs", "") in given.others:
-        given.others.remove(("--enable-debug-logs", ""))
-        given.env = {**_DEBUG, **given.env}
+def _put_debug(parsed: ParsedFlags) -> None:
+    if ("--enable-debug-logs", "") in parsed.others:
+        parsed.others.remove(("--enable-debug-logs", ""))
+        parsed.env = {**_DEBUG, **parsed.env}

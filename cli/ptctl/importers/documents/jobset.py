@@ -3,7 +3,7 @@
 from typing import Any
 
 from ptctl.errors import InputError
-from ptctl.importers.documents.object_reader import Reader, put_metadata, put_places, put_pod
+from ptctl.importers.documents.object_reader import ObjectReader, put_metadata, put_node_selection, put_pod
 from ptctl.importers.draft import Draft
 from ptctl.importers.program import put_program
 from ptkube.resources import Manifest
@@ -22,7 +22,7 @@ _OPERATORS_FLAGS = ("--server_port", "--resource_manager_address", "--gcs_scratc
 
 def draft_of(body: Manifest, others: list[Manifest]) -> Draft:
     """Return the job of an object."""
-    draft, reader = Draft("a JobSet"), Reader(body)
+    draft, reader = Draft("a JobSet"), ObjectReader(body)
     put_metadata(draft, reader)
     if (ttl := reader.take("spec", "ttlSecondsAfterFinished")) is not None:
         draft.put("spec.runPolicy.ttlSecondsAfterFinished", ttl, "ttlSecondsAfterFinished")
@@ -33,7 +33,7 @@ def draft_of(body: Manifest, others: list[Manifest]) -> Draft:
     return draft
 
 
-def put_replicated_jobs(draft: Draft, reader: Reader, path: tuple[str, ...]) -> None:
+def put_replicated_jobs(draft: Draft, reader: ObjectReader, path: tuple[str, ...]) -> None:
     """Write the workers, and the trainer's container, which is a head's with Pathways."""
     jobs: Any = reader.body
     for step in path:
@@ -48,7 +48,7 @@ def put_replicated_jobs(draft: Draft, reader: Reader, path: tuple[str, ...]) -> 
     heads = [at for at, job in enumerate(jobs) if at != tpus[0] and "pathways" in str(job.get("name"))]
     if not heads:
         return put_pod(draft, reader, (*workers, *_POD), _container(jobs[tpus[0]]))
-    put_places(draft, reader, (*workers, *_POD), 0)
+    put_node_selection(draft, reader, (*workers, *_POD), 0)
     draft.put("spec.pathways.enabled", True, "pathways-head")
     _put_servers(draft, reader, (*workers, *_POD))
     _put_servers(draft, reader, (*path, heads[0], *_POD))
@@ -66,7 +66,7 @@ def _container(job: Manifest) -> int:
     return next((at for at, one in enumerate(containers) if "google.com/tpu" in str(one)), 0)
 
 
-def _put_servers(draft: Draft, reader: Reader, pod: Path) -> None:
+def _put_servers(draft: Draft, reader: ObjectReader, pod: Path) -> None:
     """Take Pathways' own containers: their images and further flags have fields, and the operator knows the rest."""
     for kind in ("initContainers", "containers"):
         for at in range(_length(reader, (*pod, kind))):
@@ -87,9 +87,9 @@ def _put_server(draft: Draft, server: Manifest) -> None:
     draft.note(server["name"], "the operator starts it; its variables, ports and resources are the operator's")
 
 
-def _length(reader: Reader, path: Path) -> int:
+def _length(reader: ObjectReader, path: Path) -> int:
     return len(reader.get(*path) or ())
 
 
-def _name(reader: Reader, path: Path) -> str:
+def _name(reader: ObjectReader, path: Path) -> str:
     return str((reader.get(*path) or {}).get("name"))

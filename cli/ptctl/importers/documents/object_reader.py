@@ -1,4 +1,4 @@
-"""Kubernetes objects that hold a trainer: what is read is taken out of the object, and the rest becomes notes."""
+"""Kubernetes objects with a trainer's pod: what becomes a field is taken out, and the rest becomes notes."""
 
 import copy
 import shlex
@@ -9,7 +9,7 @@ from ptctl.errors import InputError
 from ptctl.importers import maxtext
 from ptctl.importers.command_lines.flags import put_environment
 from ptctl.importers.draft import Draft
-from ptctl.importers.program import put_program, put_words
+from ptctl.importers.program import put_command_words, put_program
 from ptctl.importers.secrets import is_secret, without_secrets
 from ptctl.importers.tpus import put_labels
 from ptkube.resources import Manifest
@@ -28,16 +28,17 @@ _ADVICE = {
     "volumes": "add `volumes` of the job", "volumeMounts": "add `volumes` of the job", "tolerations": _OPERATOR,
     "mlPolicy": "the operator starts one process per host",
     "pathwaysDir": "Pathways' scratch files go next to the run directory", "deploymentMode": _OPERATOR,
-    "alpha.jobset.sigs.k8s.io/exclusive-topology": _OPERATOR, "xpk.google.com/workload": "the job's name says it",
-    "imagePullPolicy": "Kubernetes' default: always for :latest, and else if it is not there",
+    "alpha.jobset.sigs.k8s.io/exclusive-topology": _OPERATOR,
+    "xpk.google.com/workload": "the job's name takes its place",
+    "imagePullPolicy": "Kubernetes' default applies: Always for :latest, else IfNotPresent",
     "maxSliceRestarts": "`runPolicy.maxRestarts` limits restarts",
 }  # fmt: skip
 _OTHERS_LABELS = ("xpk.google.com/", "gcluster.google.com/", "kueue.x-k8s.io/", "jobset.sigs.k8s.io/")
 _IDENTITY = ("apiVersion", "kind", "status")
 
 
-class Reader:
-    """An object that is taken apart; a list's elements go by their index."""
+class ObjectReader:
+    """An object whose values are taken out one by one; what is left is not imported. A path's numbers are indices."""
 
     def __init__(self, body: Manifest) -> None:
         self.body = copy.deepcopy(body)
@@ -62,14 +63,14 @@ class Reader:
         return value
 
     def note_rest(self, draft: Draft) -> None:
-        """Note every value that nobody took."""
+        """Note every value that was not taken."""
         for path, value in _leaves(self.body, ()):
             advice = next((_ADVICE[step] for step in path if step in _ADVICE), _PODS)
             shown = "(not shown)" if is_secret(path[-1]) else without_secrets(str(value))[0]
             draft.note(f"{'.'.join(path)}: {shown}", advice)
 
 
-def put_metadata(draft: Draft, reader: Reader) -> None:
+def put_metadata(draft: Draft, reader: ObjectReader) -> None:
     """Write name, namespace, labels; Kueue's queue is a field of the job."""
     for key in ("name", "namespace"):
         if value := reader.take("metadata", key):
@@ -81,9 +82,9 @@ def put_metadata(draft: Draft, reader: Reader) -> None:
             draft.job["metadata"].setdefault("labels", {})[key] = str(reader.take("metadata", "labels", key))
 
 
-def put_pod(draft: Draft, reader: Reader, pod: tuple[str | int, ...], container: int) -> None:
+def put_pod(draft: Draft, reader: ObjectReader, pod: tuple[str | int, ...], container: int) -> None:
     """Write the trainer's pod and container."""
-    put_places(draft, reader, pod, container)
+    put_node_selection(draft, reader, pod, container)
     for key in ("serviceAccountName",):
         if value := reader.take(*pod, key):
             draft.put(f"spec.{key}", value, key)
@@ -92,7 +93,7 @@ def put_pod(draft: Draft, reader: Reader, pod: tuple[str | int, ...], container:
     put_container(draft, reader, (*pod, "containers", container))
 
 
-def put_places(draft: Draft, reader: Reader, pod: tuple[str | int, ...], container: int) -> None:
+def put_node_selection(draft: Draft, reader: ObjectReader, pod: tuple[str | int, ...], container: int) -> None:
     """Write what chooses the nodes: TPUs, spot, reservation, priority, grace."""
     labels = {key: reader.take(*pod, "nodeSelector", key) for key in _TPU_LABELS}
     resources = (*pod, "containers", container, "resources")
@@ -109,7 +110,7 @@ def put_places(draft: Draft, reader: Reader, pod: tuple[str | int, ...], contain
         draft.put("spec.runPolicy.terminationGracePeriodSeconds", grace, "terminationGracePeriodSeconds")
 
 
-def put_container(draft: Draft, reader: Reader, path: tuple[str | int, ...]) -> None:
+def put_container(draft: Draft, reader: ObjectReader, path: tuple[str | int, ...]) -> None:
     """Write image, environment and command of the trainer's container."""
     reader.take(*path, "name")
     if image := reader.take(*path, "image"):
@@ -128,20 +129,20 @@ def put_variables(draft: Draft, variables: list[Manifest]) -> None:
             source = {"secretKeyRef": {"name": reference["name"], "key": reference["key"]}}
             draft.job["spec"].setdefault("env", []).append({"name": name, "valueFrom": source})
         elif name != "PATHWAYS_HEAD":  # the target that names it is known
-            draft.note(f"env {name}: {one['valueFrom']}", "the operator's variables say where a process is")
+            draft.note(f"env {name}: {one['valueFrom']}", "the operator's own variables hold what it says")
 
 
 def put_command(draft: Draft, command: list[str], args: list[str]) -> None:
-    """Write a container's words; those of a shell and of MaxText are read."""
+    """Write a container's command; commands of a shell and of MaxText are parsed."""
     words = [str(word) for word in (*command, *args)]
     if not words:
-        raise InputError("command: (missing); accepted: the image's own, written out: it is not known here")
+        raise InputError("command: not set; accepted: a command, because the one of the image is not known here")
     if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc", "-ec"):
         put_program(draft, words[2], (words[0], words[1]))
     elif maxtext.program_of(shlex.join(words)):
         put_program(draft, shlex.join(words))
     else:
-        put_words(draft, words)
+        put_command_words(draft, words)
 
 
 def _step(node: Any, step: str | int) -> Any:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ptctl.errors import InputError
-from ptctl.importers.documents.object_reader import Reader, put_metadata, put_pod
+from ptctl.importers.documents.object_reader import ObjectReader, put_metadata, put_pod
 from ptctl.importers.draft import Draft
 from ptctl.importers.program import put_program
 from ptctl.importers.tpus import put_machine
@@ -20,7 +20,7 @@ _COMPONENTS = {
 
 def draft_of(body: Manifest, others: list[Manifest]) -> Draft:
     """Return the job of an object."""
-    draft, reader = Draft("a PathwaysJob"), Reader(body)
+    draft, reader = Draft("a PathwaysJob"), ObjectReader(body)
     draft.put("spec.pathways.enabled", True, "kind")
     put_metadata(draft, reader)
     if (restarts := reader.take("spec", "maxRestarts")) is not None:
@@ -33,7 +33,7 @@ def draft_of(body: Manifest, others: list[Manifest]) -> Draft:
     return draft
 
 
-def _put_workers(draft: Draft, reader: Reader) -> None:
+def _put_workers(draft: Draft, reader: ObjectReader) -> None:
     workers = ("spec", "workers", 0)
     machine, topology = reader.take(*workers, "type"), reader.take(*workers, "topology")
     if machine and not put_machine(draft, machine, topology):
@@ -44,7 +44,7 @@ def _put_workers(draft: Draft, reader: Reader) -> None:
             draft.put(f"spec.{path}", value, key)
 
 
-def _put_component(draft: Draft, reader: Reader, path: tuple[Any, ...]) -> None:
+def _put_component(draft: Draft, reader: ObjectReader, path: tuple[Any, ...]) -> None:
     kind = reader.take(*path, "componentType")
     image, arguments = _COMPONENTS.get(kind, (None, None))
     if image and (value := reader.take(*path, "image")):
@@ -53,7 +53,7 @@ def _put_component(draft: Draft, reader: Reader, path: tuple[Any, ...]) -> None:
         draft.put(f"spec.pathways.{arguments}", value, "customFlags")
 
 
-def _put_controller(draft: Draft, reader: Reader) -> None:
+def _put_controller(draft: Draft, reader: ObjectReader) -> None:
     controller = ("spec", "controller")
     if slices := reader.take(*controller, "elasticSlices"):
         draft.put("spec.pathways.elasticSlices", slices, "elasticSlices")

@@ -2,7 +2,7 @@
 
 from ptctl.errors import InputError
 from ptctl.importers.documents.jobset import put_replicated_jobs
-from ptctl.importers.documents.object_reader import Reader, put_metadata
+from ptctl.importers.documents.object_reader import ObjectReader, put_metadata
 from ptctl.importers.draft import Draft
 from ptkube.resources import Manifest
 
@@ -13,7 +13,7 @@ _POD = ("template", "spec", "template", "spec")
 
 def draft_of(body: Manifest, others: list[Manifest]) -> Draft:
     """Return the job of an object; the runtime among the others is part of it."""
-    draft, reader = Draft("a TrainJob"), Reader(body)
+    draft, reader = Draft("a TrainJob"), ObjectReader(body)
     put_metadata(draft, reader)
     name = reader.take("spec", "runtimeRef", "name")
     runtime = next((one for one in others if _is_runtime(one, name)), None)
@@ -30,7 +30,7 @@ def draft_of(body: Manifest, others: list[Manifest]) -> Draft:
         draft.put("spec.runPolicy.suspend", True, "suspend")
     if (deadline := reader.take("spec", "activeDeadlineSeconds")) is not None:
         draft.put("spec.runPolicy.activeDeadlineSeconds", deadline, "activeDeadlineSeconds")
-    _put_runtime(draft, reader, Reader(runtime))
+    _put_runtime(draft, reader, ObjectReader(runtime))
     reader.note_rest(draft)
     return draft
 
@@ -39,7 +39,7 @@ def _is_runtime(body: Manifest, name: str) -> bool:
     return body.get("kind") in _RUNTIMES and (body.get("metadata") or {}).get("name") == name
 
 
-def _put_initializers(draft: Draft, reader: Reader) -> None:
+def _put_initializers(draft: Draft, reader: ObjectReader) -> None:
     if model := reader.take("spec", "initializer", "model", "storageUri"):
         draft.put("spec.model.uri", model, "initializer.model")
     if data := reader.take("spec", "initializer", "dataset", "storageUri"):
@@ -50,7 +50,7 @@ def _put_initializers(draft: Draft, reader: Reader) -> None:
             draft.put("spec.model.tokenSecretRef", {"name": secret, "key": "ACCESS_TOKEN"}, "secretRef")
 
 
-def _put_runtime(draft: Draft, job: Reader, runtime: Reader) -> None:
+def _put_runtime(draft: Draft, job: ObjectReader, runtime: ObjectReader) -> None:
     """Lay the trainer of the TrainJob over the container of its runtime, as Kubeflow does, and read the result."""
     jobs = runtime.get("spec", "template", "spec", "replicatedJobs") or []
     node = next((at for at, one in enumerate(jobs) if one.get("name") == "node"), None)

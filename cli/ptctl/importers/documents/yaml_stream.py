@@ -35,7 +35,7 @@ def drafts(text: str, where: str) -> list[Draft]:
         try:
             made.append(_KINDS[str(body["kind"])].draft_of(body, others))
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{where}: {body['kind']}: not of its kind's shape near {error}") from error
+            raise InputError(f"{where}: not a valid {body['kind']}: near {error}") from error
     for body in others:
         made[0].note(f"{body.get('kind')} {body.get('metadata', {}).get('name')}", "not imported: apply it as before")
     return made

@@ -1,11 +1,8 @@
 """Options of verbs that talk to Google Cloud, with gcloud's and XPK's names."""
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-Function = Callable[..., Any]
+from ptctl.ui.command_line.options import Function, context_options
 
 
 def project(function: Function) -> Function:
@@ -23,8 +20,8 @@ def location(function: Function) -> Function:
 
 
 def cluster_name(function: Function) -> Function:
-    """Add the cluster's name: an argument, or --cluster as XPK has it; passed to the verb as `name`."""
-    function = click.option("--cluster", "cluster_flag", metavar="NAME", help="Same as NAME, as XPK has it.")(function)
+    """Add the cluster's name: an argument, or XPK's --cluster; passed to the verb as `name`."""
+    function = click.option("--cluster", "cluster_flag", metavar="NAME", help="Same as NAME; XPK's flag.")(function)
     return click.argument("name", required=False)(function)
 
 
@@ -39,20 +36,26 @@ def one_name(name: str | None, cluster_flag: str | None) -> str:
 
 
 def install_options(function: Function) -> Function:
-    """Add what an installation is made of."""
+    """Add the cluster (of GKE by its name, else the kubeconfig's) and what an installation is made of."""
+    function = context_options(function)
     for option in (
-        click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Form of --dry-run."),
+        click.option(
+            "-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of --dry-run."
+        ),
         click.option("--dry-run", is_flag=True, help="Print every object and apply none."),
-        click.option("--kueue-manifests", metavar="FILE|URL", help="Kueue's release, applied where Kueue lacks."),
-        click.option("--jobset-manifests", metavar="FILE|URL", help="JobSet's release, applied where JobSet lacks."),
+        click.option("--kueue-manifests", metavar="FILE|URL", help="Kueue's release, applied if Kueue is missing."),
+        click.option("--jobset-manifests", metavar="FILE|URL", help="JobSet's release, applied if JobSet is missing."),
         click.option("--queue-namespace", multiple=True, metavar="NS", help="Namespace with a queue [default]."),
         click.option(
             "--quota", multiple=True, metavar="TYPE=SLICES", help="Chips for Kueue's queue `posttrain`; repeatable."
         ),
-        click.option("--node-service-account", default="", metavar="EMAIL", help="Google account of made nodes."),
+        click.option("--node-service-account", default="", metavar="EMAIL", help="Google account of new nodes."),
         click.option("--operator-service-account", default="", metavar="EMAIL", help="Google account of the operator."),
         click.option("--trainer-image", required=True, metavar="IMAGE", help="Image of jobs that name none."),
         click.option("--image", required=True, metavar="IMAGE", help="Image of the operator."),
+        location,
+        project,
+        click.argument("name", required=False),
     ):
         function = option(function)
     return function

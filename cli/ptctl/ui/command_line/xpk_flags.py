@@ -100,7 +100,7 @@ CLUSTER_OTHERS: dict[str, str] = {
     "--sandbox-kubeconfig": "`ptctl cluster credentials NAME --kubeconfig PATH`",
     "--dependency-auto-download": "nothing is downloaded; ptctl needs neither gcloud nor kubectl",
     "--quiet": "--yes, where a verb asks",
-    "--verbose": "-o yaml shows everything that GKE says",
+    "--verbose": "-o yaml shows everything that GKE reports",
 }
 """Flags of `xpk cluster`, for the verbs that read or delete."""
 

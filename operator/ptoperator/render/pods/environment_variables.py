@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from ptapi.accelerators import compiler_flags
 from ptapi.run_directory import PROGRESS_LOG_ENV, TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
+from ptapi.spec.tracking import Tracking
 from ptkube.resources import Manifest
 from ptoperator.kube import names
 from ptoperator.kube.labels import COMPLETION_INDEX, JOB_INDEX
@@ -38,6 +39,7 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_distributed(layout),
         *_multislice(layout),
         *_token(layout),
+        *_tracker_keys(layout),
         *_foreign(layout),
     ]
     return _with_users(layout, ours)
@@ -59,6 +61,7 @@ def controller_env(layout: Layout) -> list[Manifest]:
         # Checkpoints go from the workers to the bucket, not through the head.
         value("ENABLE_PATHWAYS_PERSISTENCE", "1"),
         *_token(layout),
+        *_tracker_keys(layout),
         *_foreign(layout),
     ]
     return _with_users(layout, ours)
@@ -130,6 +133,16 @@ def _multislice(layout: Layout) -> list[Manifest]:
 def _token(layout: Layout) -> list[Manifest]:
     secret = layout.job.spec.model.token_secret_ref
     return [_secret("HF_TOKEN", secret.name, secret.key)] if secret else []
+
+
+def _tracker_keys(layout: Layout) -> list[Manifest]:
+    tracking = layout.job.spec.tracking or Tracking()
+    wandb, mlflow = tracking.wandb, tracking.mlflow
+    of = {
+        "WANDB_API_KEY": wandb and wandb.api_key_secret_ref,
+        "MLFLOW_TRACKING_TOKEN": mlflow and mlflow.token_secret_ref,
+    }
+    return [_secret(name, secret.name, secret.key) for name, secret in of.items() if secret]
 
 
 def _foreign(layout: Layout) -> list[Manifest]:

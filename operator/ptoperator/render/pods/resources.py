@@ -33,13 +33,13 @@ def of(layout: Layout, role: str, default: Manifest, chips: int = 0) -> Manifest
 
 def trainer_default(layout: Layout) -> Manifest:
     """Return the default of each trainer's container."""
-    machine, containers = layout.accelerator, layout.processes_per_host
-    if machine.is_cpu:
+    host, containers = layout.accelerator.host, layout.processes_per_host
+    if layout.accelerator.is_cpu:
         return CPU_HOST
-    if machine.host_vcpus is None or machine.host_memory_gb is None or layout.job.spec.queue is not None:
+    if host is None or layout.job.spec.queue is not None:
         return {}
-    requested, allowed = (int(machine.host_memory_gb * share) // containers for share in (_REQUESTED, _ALLOWED))
-    cpu = int(machine.host_vcpus * _REQUESTED) // containers
+    requested, allowed = (int(host.memory_gb * share) // containers for share in (_REQUESTED, _ALLOWED))
+    cpu = int(host.vcpus * _REQUESTED) // containers
     return {"requests": {"cpu": str(cpu), "memory": f"{requested}G"}, "limits": {"memory": f"{allowed}G"}}
 
 

@@ -12,7 +12,7 @@ from tests.integration.ptctl.cluster.test_install import IMAGES, empty, ptctl  #
 
 from ptctl.cluster.doctor import health, rights
 from ptctl.cluster.doctor.examine import examine
-from ptctl.cluster.doctor.finding import Finding, Patient, Severity
+from ptctl.cluster.doctor.finding import CheckContext, Finding, Severity
 from ptctl.cluster.in_cluster.survey import survey
 from ptkube.client import Kube, ListResult
 from ptkube.errors import NotFound
@@ -82,7 +82,7 @@ def set_ready(kube: Kube, name: str, namespace: str, pods: int) -> None:
 
 
 def diagnose(kube: Kube) -> list[Finding]:
-    return list(examine(Patient(kube, survey(kube), "default")))
+    return list(examine(CheckContext(kube, survey(kube), "default")))
 
 
 def bad(findings: list[Finding]) -> list[str]:
@@ -132,7 +132,7 @@ def test_rights_that_lack_and_one_too_many_are_named(installed: Kube) -> None:
     operator = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
     denied = {("me", "delete posttrainjobs"), (operator, "create jobsets"), (operator, "delete pods")}
     kube = Answering(installed, lambda user, what: (user, what) not in denied)
-    caller, missing, trainer = rights.check(Patient(kube, survey(installed), "default"))
+    caller, missing, trainer = rights.check(CheckContext(kube, survey(installed), "default"))
     assert caller.message == "you may not delete posttrainjobs in namespace default"
     assert missing.message == f"the operator ({operator}) may not create jobsets, delete pods in namespace default"
     assert (
@@ -143,7 +143,7 @@ def test_rights_that_lack_and_one_too_many_are_named(installed: Kube) -> None:
 
 def test_a_webhook_with_nobody_behind_it_is_told(installed: Kube) -> None:
     kube = Answering(installed, jobset=False, kueue=True)
-    (finding,) = health.webhooks(Patient(kube, survey(kube), "default"))
+    (finding,) = health.webhooks(CheckContext(kube, survey(kube), "default"))
     assert finding.message == "jobset.kb.io refuses writes: no pod of service jobset-system/jobset is ready"
 
 
@@ -163,7 +163,7 @@ def test_an_image_that_cannot_be_pulled_is_told_once_with_its_reason(installed: 
         meta = {"name": name, "namespace": "default", "labels": {"app.kubernetes.io/name": "posttrain"}}
         installed.replace_status(PODS, {**installed.create(PODS, {"metadata": meta, "spec": pod}), "status": status})
     try:
-        (finding,) = health.images(Patient(installed, survey(installed), "default"))
+        (finding,) = health.images(CheckContext(installed, survey(installed), "default"))
     finally:
         for name in ("a", "b"):
             installed.delete(PODS, name, "default", grace_s=0)
@@ -178,7 +178,7 @@ def test_a_clock_that_is_off_is_told(installed: Kube, monkeypatch: pytest.Monkey
             return super().now(tz) - timedelta(minutes=10)
 
     monkeypatch.setattr(health, "datetime", Late)
-    (finding,) = health.clock(Patient(installed, survey(installed), "default"))
+    (finding,) = health.clock(CheckContext(installed, survey(installed), "default"))
     assert finding.message.endswith("s behind the cluster's")
 
 

@@ -78,7 +78,7 @@ def test_it_is_installed_in_entered_and_deleted_when_its_jobs_are_over(site: Sit
 
     code, _, err = site.run("cluster", "delete", "tpus", "--yes")
     assert (code, site.model.cluster is not None) == (1, True)
-    assert "error: cluster tpus has 1 job not over: default/runs\n" in err
+    assert "error: cluster tpus has 1 unfinished job: default/runs\n" in err
     job = site.api.kube.get(POSTTRAINJOBS, "runs", "default")
     site.api.kube.replace_status(POSTTRAINJOBS, {**job, "status": {"phase": "Succeeded"}})
     code, _, err = site.run("cluster", "delete", "tpus", "--yes")

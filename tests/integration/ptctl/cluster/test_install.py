@@ -13,7 +13,7 @@ from tests.integration.ptctl.cluster.conftest import Api
 
 from ptctl.cli import root
 from ptctl.cluster.doctor import queues
-from ptctl.cluster.doctor.finding import Patient
+from ptctl.cluster.doctor.finding import CheckContext
 from ptctl.cluster.in_cluster.apply import Applier
 from ptctl.cluster.in_cluster.objects import GkeCluster, Values, all_objects, operator_objects
 from ptctl.cluster.in_cluster.survey import survey
@@ -153,7 +153,7 @@ def test_an_object_of_somebody_else_is_left_alone_and_named(empty: Api) -> None:
 def test_kueue_is_not_fetched_unasked(empty: Api) -> None:
     code, out, err = ptctl(empty, "cluster", "install", *IMAGES, "--quota", "v6e-16=2")
     assert (code, out) == (1, "")
-    assert "--quota: Kueue is not installed in this cluster, and posttrain does not bring it" in err
+    assert "--quota: Kueue is not installed in this cluster, and is no part of posttrain" in err
     assert "hint: --kueue-manifests https://github.com/kubernetes-sigs/kueue/releases/" in err
 
 
@@ -183,7 +183,7 @@ def test_the_doctor_finds_queues_that_admit_nothing(empty: Api, kueue: Path) -> 
     meta = {"name": "kueue-manager-config", "namespace": "kueue-system"}
     empty.kube.create(CONFIGMAPS, {"metadata": meta, "data": config})
     try:
-        messages = [each.message for each in queues.check(Patient(empty.kube, survey(empty.kube), "default"))]
+        messages = [each.message for each in queues.check(CheckContext(empty.kube, survey(empty.kube), "default"))]
     finally:
         empty.kube.delete(POSTTRAINJOBS, "waits", "default")
         empty.kube.delete(NAMESPACES, "kueue-system")

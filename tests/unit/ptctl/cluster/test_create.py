@@ -24,7 +24,7 @@ from ptoperator.capacity.gke.node_pool_api import connect
 ZONE = "us-east5-a"
 AGAIN = "ptctl cluster create tpus"
 SPOT = capacity_options(2, reservation=None, spot=True, flex=False, on_demand=False)
-SPEC = ClusterSpec("tpus", PROJECT, LOCATION, (ZONE,), has_pathways=True)
+SPEC = ClusterSpec("tpus", PROJECT, LOCATION, (ZONE,), pathways_machine="n2-standard-64")
 WITH_TPUS = replace(SPEC, tpus=TpuPools(resolve("v6e-16"), ZONE, SPOT))
 POOLS = {"cpu-system", "cpu-np", "v6e-16-spot-0", "v6e-16-spot-1"}
 
@@ -200,7 +200,7 @@ def test_a_pool_without_chips_is_named_the_others_stay_and_the_next_run_replaces
         CliError, match=r"runs, without 1 of its node pools:\n  node pool v6e-16-spot-1: .*EXHAUSTED"
     ) as e:
         site.create()
-    assert e.value.hint == f"when the reason is gone: {AGAIN}"
+    assert e.value.hint == f"fix the reason, then: {AGAIN}"
     assert {name: pool.state for name, pool in site.model.pools.items()} == {
         **dict.fromkeys(POOLS, RUNNING),
         "v6e-16-spot-1": ERROR,
@@ -255,7 +255,7 @@ def test_a_cluster_of_somebody_else_is_left_alone(site: Site) -> None:
 
 def test_other_flags_are_refused_and_named(site: Site) -> None:
     site.create(SPEC)
-    with pytest.raises(CliError, match="made by other flags: --release-channel: REGULAR there, RAPID asked for"):
+    with pytest.raises(CliError, match="made with other flags: --release-channel: it has REGULAR, not RAPID"):
         site.create(replace(SPEC, channel="rapid"))
 
 

@@ -11,9 +11,9 @@ from tests.builders.gke.model import ClusterRecord, PoolRecord
 from ptapi.accelerators import resolve
 from ptctl.cluster.cloud.compute import open_compute
 from ptctl.cluster.cloud.gke import open_gke
-from ptctl.cluster.cloud.site import Site
+from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.doctor import google as checks
-from ptctl.cluster.doctor.finding import Google, Patient, Severity
+from ptctl.cluster.doctor.finding import CheckContext, Google, Severity
 from ptctl.cluster.doctor.job import explanation
 from ptctl.cluster.in_cluster.objects import GkeCluster
 from ptctl.jobs.view import view
@@ -26,29 +26,29 @@ REGION = "/compute/v1/projects/p/regions/us-east5"
 RESERVATION = "/compute/v1/projects/p/zones/us-east5-a/reservations/team"
 
 
-def patient(google: Any, **question: Any) -> Patient:
-    site = Site.from_env()
+def context(google: Any, **question: Any) -> CheckContext:
+    settings = CloudSettings.from_env()
     google.model.cluster = google.model.cluster or ClusterRecord({"name": "c"})
-    cluster = open_gke(site).get("projects/p/locations/us-east5/clusters/c")
+    cluster = open_gke(settings).get("projects/p/locations/us-east5/clusters/c")
     assert cluster is not None
-    side = Google(cluster, GkeCluster("p", "us-east5", "c"), open_compute(site))
-    return Patient(cast(Kube, None), cast(Any, None), "default", side, **question)
+    side = Google(cluster, GkeCluster("p", "us-east5", "c"), open_compute(settings))
+    return CheckContext(cast(Kube, None), cast(Any, None), "default", side, **question)
 
 
 def test_permissions_that_lack_are_named(google: Any) -> None:
     google.compute.answers[PERMISSIONS] = lambda body: {"permissions": body["permissions"][:-2]}
-    (finding,) = checks.permissions(patient(google))
+    (finding,) = checks.permissions(context(google))
     assert finding.severity is Severity.WARNING
     assert finding.message == "in project p you lack compute.resourcePolicies.create, iam.serviceAccounts.actAs"
     google.compute.answers[PERMISSIONS] = lambda body: body
-    assert next(checks.permissions(patient(google))).severity is Severity.OK
+    assert next(checks.permissions(context(google))).severity is Severity.OK
 
 
 def test_a_cluster_without_workload_identity_and_a_broken_pool_are_told(google: Any) -> None:
-    there = patient(google)
+    there = context(google)
     pool = PoolRecord({"name": "tpus", "locations": [], "config": {}}, "ERROR", "Insufficient quota to satisfy")
     google.model.pools["tpus"] = pool
-    identity, broken = checks.cluster(patient(google))
+    identity, broken = checks.cluster(context(google))
     assert there.google is not None
     assert (identity.severity, "--workload-pool=p.svc.id.goog" in identity.fix) == (Severity.ERROR, True)
     assert broken.message.startswith("node pool tpus: ")
@@ -60,7 +60,7 @@ def test_a_quota_that_is_too_small_for_the_chips_says_how_many_are_free(
 ) -> None:
     quotas = [{"metric": "TPU_V6E", "limit": limit, "usage": 32}, {"metric": "CPUS", "limit": 1, "usage": 1}]
     google.compute.there[REGION] = {"quotas": quotas}
-    (finding,) = checks.quota(patient(google, chips=resolve("v6e-16", slices=2)))
+    (finding,) = checks.quota(context(google, chips=resolve("v6e-16", slices=2)))
     assert (finding.severity, f"TPU_V6E in us-east5: {limit - 32} of {limit} free" in finding.message) == (
         severity,
         True,
@@ -69,7 +69,7 @@ def test_a_quota_that_is_too_small_for_the_chips_says_how_many_are_free(
 
 def test_a_type_whose_quota_google_does_not_list_there_is_told(google: Any) -> None:
     google.compute.there[REGION] = {"quotas": []}
-    (finding,) = checks.quota(patient(google, chips=resolve("tpu7x-128")))
+    (finding,) = checks.quota(context(google, chips=resolve("tpu7x-128")))
     assert finding.severity is Severity.WARNING
     assert "no quota of tpu7x among those of us-east5" in finding.message
 
@@ -79,7 +79,7 @@ def test_a_type_whose_quota_google_does_not_list_there_is_told(google: Any) -> N
     [
         (None, Severity.ERROR, "team does not exist in us-east5-a of project p"),
         ({"status": "CREATING"}, Severity.ERROR, "team is CREATING"),
-        ({"status": "READY"}, Severity.WARNING, "does not tell how much"),
+        ({"status": "READY"}, Severity.WARNING, "does not say how much"),
         (
             {"status": "READY", "specificReservation": {"count": "8", "inUseCount": "5"}},
             Severity.WARNING,
@@ -91,7 +91,7 @@ def test_a_type_whose_quota_google_does_not_list_there_is_told(google: Any) -> N
 def test_the_state_of_a_reservation(google: Any, body: Any, severity: Severity, words: str) -> None:
     if body is not None:
         google.compute.there[RESERVATION] = body
-    examined = patient(google, chips=resolve("v6e-16"), reservation="team", zone="us-east5-a")
+    examined = context(google, chips=resolve("v6e-16"), reservation="team", zone="us-east5-a")
     (finding,) = checks.reservation(examined)
     assert (finding.severity, words in finding.message) == (severity, True), finding.message
 
@@ -138,7 +138,7 @@ def test_a_job_that_no_operator_has_seen(make_job: Callable[..., Any]) -> None:
     job = make_job()
     job["status"] = {}
     job["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    assert lines(job)["Waits for"] == "an operator: none has seen it yet"
+    assert lines(job)["Waits for"] == "an operator: none has handled it yet"
 
 
 def test_the_explanation_as_json_and_of_a_job_that_is_not_there(

@@ -184,8 +184,8 @@ def test_a_cluster_that_cannot_be_asked_for_jobs_is_not_deleted(invoke: Invoke, 
     )
     result = invoke("cluster", "delete", "tpus", "--yes")
     assert (result.code, google.model.cluster is not None) == (1, True)
-    assert "cluster tpus cannot be asked for running jobs" in result.err
-    assert "hint: --force deletes it without asking" in result.err
+    assert "the jobs of cluster tpus cannot be listed" in result.err
+    assert "hint: --force deletes it without looking at its jobs" in result.err
 
 
 def test_credentials_keep_the_contexts_of_others(invoke: Invoke, google: Any, tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_ctrl_c_says_what_goes_on_and_how_to_go_on(google: Any) -> None:
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert "Google goes on with what was asked for: cluster tpus in us-east5.\n" in rest
-    assert f"to go on:   ptctl {' '.join(words)}\n" in rest
-    assert "to undo:    ptctl cluster delete tpus --project p --location us-east5\n" in rest
+    assert "Google continues with the requests it has: cluster tpus in us-east5.\n" in rest
+    assert f"to continue: ptctl {' '.join(words)}\n" in rest
+    assert "to undo:     ptctl cluster delete tpus --project p --location us-east5\n" in rest
     assert google.model.clusters_made == ["tpus"]
 
 

@@ -262,10 +262,10 @@ def test_describe_of_a_job_that_no_operator_has_seen_says_so(invoke: Invoke, kub
     job = make_job("a")
     del job["status"]
     kube.put(POSTTRAINJOBS, job)
-    line = "Operator:        none has seen the job yet; hint: does one run, and serve namespace default?\n"
+    line = "Operator:        none has handled the job yet; hint: does one run, and serve namespace default?\n"
     assert line in invoke("workload", "describe", "a").out
     kube.put(POSTTRAINJOBS, {**job, "status": {"phase": "Pending"}})
-    assert "none has seen" not in invoke("workload", "describe", "a").out
+    assert "none has handled" not in invoke("workload", "describe", "a").out
 
 
 @pytest.mark.parametrize("verb", ["logs", "describe", "metrics", "samples", "tensorboard", "suspend", "resume", "wait"])

@@ -1,10 +1,16 @@
 """Jobs that want the same chips take turns: what they do, and what they say while they wait."""
 
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from tests.builders.operator.cloud_site import SETTINGS, Site
-from tests.builders.operator.world import NAMESPACE, Operator, World
+from tests.builders.operator.world import NAMESPACE, Api, Operator, World, job_manifest
 
-from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
+from ptkube.client import ListResult
+from ptkube.errors import Unreachable
+from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke.client import Gke
 from ptoperator.observe.cache import JobCache
@@ -149,6 +155,89 @@ def test_an_operator_that_knows_nothing_yet_gives_no_turn_twice(site: Site) -> N
         site.world.tick(11)
     assert site.status("one").capacity.attempts[0].granted is not None
     assert site.status("two").capacity.attempts[0].granted is None
+
+
+class Watched:
+    """The operator's client: counts the lists of all jobs, and may lose the answer to a turn."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self.lists, self.lost = api, 0, False
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._api, verb)
+
+    def list(self, r: Resource, namespace: str | None = None, **selectors: str | None) -> ListResult:
+        self.lists += r is POSTTRAINJOBS
+        return self._api.list(r, namespace, **selectors)
+
+    def replace_status(self, r: Resource, body: Manifest) -> Manifest:
+        written = self._api.replace_status(r, body)
+        if self.lost and body["status"]["capacity"]["attempts"][-1].get("granted"):
+            self.lost = False
+            raise Unreachable(0, "Unreachable", "the answer was lost")
+        return written
+
+
+def test_all_jobs_are_listed_once_for_all_turns_and_again_for_a_new_term(world: World) -> None:
+    """What changes in a line after that are the operator's own writes: of thousands of jobs each list is megabytes."""
+    site = Site(world, replace(SETTINGS, resync_seconds=36000))
+    client = site.operator.client = Watched(site.world.api)
+    reserve(site, 4)
+    for name in ("one", "two", "three"):
+        site.create(name, RESERVED)
+    for name in ("one", "two"):
+        site.run_until(lambda name=name: name in made(site))
+        site.finish(name)
+    assert client.lists == 1
+    site.operator.cache.doubt_turns()
+    site.run_until(lambda: "three" in made(site))
+    assert client.lists == 2
+
+
+def test_a_turn_whose_answer_was_lost_counts_for_all_others(site: Site) -> None:
+    """One has it although the operator has not heard so; then somebody of a higher priority comes to the head."""
+    high = {"metadata": {"name": "high", "namespace": NAMESPACE, "uid": "p"}, "value": 1000}
+    site.world.api.put(PRIORITY_CLASSES, high)
+    client = site.operator.client = Watched(site.world.api)
+    reserve(site, 4)
+    site.create("one", RESERVED)
+    client.lost = True
+    while client.lost:
+        site.operator.hear()
+        site.operator.look((NAMESPACE, "one"))
+    assert site.status("one").capacity.attempts[0].granted is not None
+    site.operator.delivered[POSTTRAINJOBS] = len(site.world.api.changes)
+    site.create("urgent", RESERVED, priorityClassName="high")
+    for _ in range(5):
+        site.operator.hear()
+        site.operator.look((NAMESPACE, "urgent"))
+    assert site.status("urgent").capacity.attempts[0].granted is None
+
+
+def test_what_another_thread_read_before_does_not_replace_what_is_known() -> None:
+    job = {**job_manifest("one"), "status": {"phase": "Queued"}}
+    older, newer = (
+        {**job, "metadata": {**job["metadata"], "uid": "u", "resourceVersion": version}} for version in ("9", "10")
+    )
+    cache = JobCache()
+    assert cache.note_job(newer).version == "10"
+    assert cache.note_job(older).version == "10"
+
+
+def test_who_is_far_behind_looks_less_often_but_in_time_for_its_own_limit(site: Site) -> None:
+    reserve(site, 4)
+    limited: list[Manifest] = [{**RESERVED[0], "waitSeconds": 100}, {"type": "spot", "zones": ["us-east5-a"]}]
+    for number in range(250):
+        site.create(f"job-{number:03d}", RESERVED)
+    site.create("limited", limited)
+    site.operator.work()
+    for key in site.operator.cache.known_jobs():
+        site.operator.look(key)
+    pauses = Counter((due - site.world.api.now).total_seconds() for due in site.operator.timers.values())
+    assert (pauses[30], pauses[60], pauses[90]) == (99, 100, 50)
+    site.world.tick(60)
+    site.operator.look((NAMESPACE, "limited"))
+    assert (site.operator.timers[NAMESPACE, "limited"] - site.world.api.now).total_seconds() == 40
 
 
 def test_a_reservation_with_too_little_left_is_not_asked(site: Site) -> None:

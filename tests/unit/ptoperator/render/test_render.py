@@ -180,6 +180,20 @@ def test_what_the_job_sets_wins_and_xla_flags_are_put_together() -> None:
     assert env["XLA_FLAGS"] == "--xla_force_host_platform_device_count=2 --xla_dump_to=/tmp/dump"
 
 
+def test_keys_of_trackers_are_references() -> None:
+    tracking = {
+        "wandb": {"project": "maths", "apiKeySecretRef": {"name": "wandb"}},
+        "mlflow": {
+            "trackingUri": "https://mlflow",
+            "experiment": "maths",
+            "tokenSecretRef": {"name": "ml", "key": "k"},
+        },
+    }
+    env = env_of(made_for("v6e-4", tracking=tracking))
+    assert env["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wandb", "key": "token"}}
+    assert env["MLFLOW_TRACKING_TOKEN"] == {"secretKeyRef": {"name": "ml", "key": "k"}}
+
+
 def test_tokens_are_references_and_never_values() -> None:
     manifests = render(job(CASES["every-pod-field"]), SETTINGS)
     assert env_of(manifests[1])["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "token"}}

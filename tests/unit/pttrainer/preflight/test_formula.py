@@ -10,7 +10,7 @@ from tests.builders.trainer.preflight import spec
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 
-benchmark = load_script("benchmarks/preflight_formula.py")
+benchmark = load_script("benchmarks/preflight/preflight_formula.py")
 MEASURED: dict[str, Any] = json.loads(benchmark.MEASURED.read_text())
 CASES = [case for case in benchmark.CASES if case.name in MEASURED]
 

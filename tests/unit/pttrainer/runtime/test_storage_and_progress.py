@@ -195,7 +195,7 @@ def test_a_run_that_starts_again_from_nothing_drops_old_lines(tmp_path: Path) ->
 def test_numbers_go_to_tensorboard_too(tmp_path: Path) -> None:
     log = MetricsLog(Directory(tmp_path), 0, tensorboard=True)
     log.write(1, {"loss": 0.625}, 1.0)
-    log.close()
+    log.close(is_failed=False)
     (events,) = (tmp_path / run_directory.TENSORBOARD).iterdir()
     assert b"loss" in events.read_bytes()
     assert struct.pack("<f", 0.625) in events.read_bytes()
@@ -207,7 +207,7 @@ def test_a_step_without_a_reward_is_a_gap_in_tensorboard_and_words_in_the_log(
     place = Directory(tmp_path)
     log = MetricsLog(place, 0, tensorboard=True)
     log.write(1, {"loss": 1.0, "reward": float("nan")}, 1.0)
-    log.close()
+    log.close(is_failed=False)
     assert "NaN" not in caplog.text
     Reporter(place, "u-1", leader=True).finished_step(1, {"loss": float("nan"), "reward": float("nan")}, seconds=2.0)
     assert capsys.readouterr().out == "step 1/0  loss nan  no reward  2.00 s\n"

@@ -27,14 +27,13 @@ class Roofline:
 
 def roofline(slice_: Slice, flops: float, hbm_bytes: float, traffic: Iterable[Traffic] | None) -> Roofline:
     """Return the roofline. flops: executed by the hardware, including recomputation; traffic: per device."""
-    per_chip = slice_.jax_devices_per_chip
-    assert slice_.peak_bf16_tflops is not None
-    assert slice_.hbm_gbytes_per_s is not None
-    compute = flops / (slice_.peak_bf16_tflops * 1e12 * slice_.total_chips)
-    hbm = hbm_bytes * per_chip / (slice_.hbm_gbytes_per_s * 1e9)
+    per_chip, chip = slice_.jax_devices_per_chip, slice_.chip
+    assert chip is not None
+    compute = flops / (chip.peak_bf16_tflops * 1e12 * slice_.total_chips)
+    hbm = hbm_bytes * per_chip / (chip.hbm_gbytes_per_s * 1e9)
     sent = None if traffic is None else list(traffic)
-    ici = _network(sent, False, None if slice_.ici_gbytes_per_s is None else slice_.ici_gbytes_per_s / 2, per_chip)
-    dcn = _network(sent, True, None if slice_.dcn_gbits_per_s is None else slice_.dcn_gbits_per_s / 8, per_chip)
+    ici = _network(sent, False, None if chip.ici_gbytes_per_s is None else chip.ici_gbytes_per_s / 2, per_chip)
+    dcn = _network(sent, True, None if chip.dcn_gbits_per_s is None else chip.dcn_gbits_per_s / 8, per_chip)
     limits = {"arithmetic": compute, "memory": hbm, "network": (ici or 0.0) + (dcn or 0.0)}
     bound = max(limits, key=lambda name: limits[name])
     return Roofline(flops, hbm_bytes, bound, limits[bound], compute, hbm, ici, dcn)

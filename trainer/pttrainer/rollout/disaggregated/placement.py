@@ -61,8 +61,8 @@ def _for_decoding(model: ModelStructure, slice_: Slice, versions: int) -> logica
     """Return a mesh with copies of the model on as few devices as hold it; no copy spans slices."""
     weights = model.decoding_bytes
     each, tensor = slice_.devices, 1
-    if slice_.hbm_gib is not None:
-        memory = WEIGHTS_SHARE * slice_.hbm_gib * 2**30 / slice_.jax_devices_per_chip
+    if slice_.chip is not None:
+        memory = WEIGHTS_SHARE * slice_.chip.hbm_gib * 2**30 / slice_.jax_devices_per_chip
         fitting = (n for n in range(1, each + 1) if each % n == 0 and versions * weights / n <= memory)
         tensor = next(fitting, each)
     return (slice_.total_devices // tensor, 1, tensor, 1, 1)

@@ -1,4 +1,4 @@
-"""Metrics of a run: `metrics.jsonl` (one object per step) and TensorBoard.
+"""Metrics of a run: `metrics.jsonl` (one object per step), TensorBoard, and experiment trackers.
 
 A resumed run repeats the steps after its checkpoint; their old lines are dropped first, so no step appears twice. A
 line that a kill cut in half is dropped with them.
@@ -6,12 +6,13 @@ line that a kill cut in half is dropped with them.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ptapi import run_directory
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.reporting.experiment_trackers.background import Background
 
 
 class MetricsLog:
@@ -22,7 +23,11 @@ class MetricsLog:
         self._resumed = step
         self._tensorboard = tensorboard and isinstance(place, Directory)
         self._board: Any = None
-        place.write(run_directory.METRICS, b"".join(_lines_until(place.read(run_directory.METRICS) or b"", step)))
+        self.trackers: Sequence[Background] = ()
+        lines = _lines(place.read(run_directory.METRICS) or b"") if step else []
+        self.last_step = max((of for of, _ in lines), default=0)
+        """The last step that an earlier attempt wrote; it may lie after `step`."""
+        place.write(run_directory.METRICS, b"".join(line for of, line in lines if of <= step))
 
     def write(self, step: int, metrics: Mapping[str, float], time_s: float) -> None:
         """Write one step; `time_s` is seconds since the epoch."""
@@ -34,14 +39,18 @@ class MetricsLog:
             for name, value in finite.items():
                 if value is not None:
                     self._writer().add_scalar(name, value, step, walltime=time_s)
+        for tracker in self.trackers:
+            tracker.log(step, metrics, time_s)
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """Write Markdown to TensorBoard's text tab."""
         if self._tensorboard:
             self._writer().add_text(tag, text, step)
 
-    def close(self) -> None:
-        """Flush what is still in memory."""
+    def close(self, *, is_failed: bool) -> None:
+        """Flush what is still in memory, and end the tracked runs."""
+        for tracker in self.trackers:
+            tracker.close(is_failed=is_failed)
         if self._board is not None:
             self._board.close()
 
@@ -58,12 +67,12 @@ class MetricsLog:
         return self._board
 
 
-def _lines_until(content: bytes, step: int) -> list[bytes]:
+def _lines(content: bytes) -> list[tuple[int, bytes]]:
+    """Return the steps and lines of a file, without those that a kill cut in half."""
     lines = []
     for line in content.splitlines():
         try:
-            if json.loads(line)["step"] <= step:
-                lines.append(line + b"\n")
+            lines.append((int(json.loads(line)["step"]), line + b"\n"))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-    return lines if step else []
+    return lines

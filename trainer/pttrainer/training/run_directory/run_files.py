@@ -35,6 +35,7 @@ _STALE_FILES = (
     run_directory.LINEAGE,
     run_directory.BEST,
     run_directory.METRICS,
+    run_directory.TRACKING,
 )
 _STALE_FOLDERS = (
     run_directory.SAMPLES,
@@ -43,6 +44,8 @@ _STALE_FOLDERS = (
     run_directory.TENSORBOARD,
     run_directory.STACKS,
     run_directory.HEARTBEATS,
+    run_directory.WANDB,
+    run_directory.TRACKIO,
 )
 
 

@@ -6,7 +6,7 @@ from ptapi.validation.rules.chips.capacity import IS_EXISTING
 
 POOLS_PER_CHECK = 8
 """Node pools that a job's pods can be bound to through Kueue: a toleration each, of which a check has eight."""
-_IS_NATIVE = unset("runtime") | ~(has("runtime.container") | has("runtime.maxtext"))
+IS_NATIVE = unset("runtime") | ~(has("runtime.container") | has("runtime.maxtext"))
 
 RULES: tuple[Rule, ...] = (
     SPEC.rule(
@@ -17,12 +17,12 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "preflight",
         "Skip or unset, because posttrain's own trainer is what is compiled",
-        unset("preflight") | equals("preflight", "Skip") | _IS_NATIVE,
+        unset("preflight") | equals("preflight", "Skip") | IS_NATIVE,
     ),
     SPEC.rule(
         "image",
         "an image with the program that the runtime names, because the operator's own has posttrain's trainer",
-        has("image") | _IS_NATIVE,
+        has("image") | IS_NATIVE,
         "image: registry/name@sha256:…",
     ),
     SPEC.unset_unless("queuePriorityClassName", has("queue"), "or together with queue, in which it orders"),

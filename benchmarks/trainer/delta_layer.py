@@ -1,6 +1,6 @@
 """CPU time of a layer with a gated delta rule per that of a layer with attention, both passes, a row of 2,048 tokens.
 
-    python benchmarks/delta_layer.py
+    python benchmarks/trainer/delta_layer.py
 
 Prints both and their ratio. Layers without an MLP do not exist here, so both have the same small one.
 """

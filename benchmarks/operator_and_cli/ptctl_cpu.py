@@ -11,7 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobs import manifest
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.jobs import manifest
 
 from ptkube.client import Kube
 from ptkube.resources import POSTTRAINJOBS

@@ -22,7 +22,7 @@ _LOGIN = "`gcloud auth application-default login`, or GOOGLE_APPLICATION_CREDENT
 
 
 @dataclass(frozen=True)
-class Site:
+class CloudSettings:
     """Endpoints, project and credentials."""
 
     project: str = ""
@@ -32,8 +32,8 @@ class Site:
     poll_s: float = 10.0
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] | None = None) -> Site:
-        """Return the site that the environment describes."""
+    def from_env(cls, env: Mapping[str, str] | None = None) -> CloudSettings:
+        """Return the settings of the environment."""
         env = os.environ if env is None else env
         return cls(
             env.get("GOOGLE_CLOUD_PROJECT") or env.get("CLOUDSDK_CORE_PROJECT") or "",

@@ -6,12 +6,16 @@ the idle operator takes: memory, and processor over ten seconds.
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
-from jobs import manifest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.jobs import manifest
 
 from ptkube.client import Kube
 from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest

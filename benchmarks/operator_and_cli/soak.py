@@ -9,7 +9,7 @@ job is stuck, if anything is left, or if memory grew by more than 5 % after a st
 Left out: jumps of the clock, which an unprivileged process cannot make for another (the unit tests move time), and
 replicas of the operator.
 
-    python benchmarks/soak.py --minutes 30 --state DIR [--jobs 20]
+    python benchmarks/operator_and_cli/soak.py --minutes 30 --state DIR [--jobs 20]
 """
 
 import argparse
@@ -29,7 +29,7 @@ import aiohttp
 import psutil
 from aiohttp import web
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.builders.cluster.operator_process import WriteProxy
 from tests.builders.gke.model import GkeModel, PoolRecord

@@ -1,6 +1,6 @@
 """What `ptctl plan --quick` costs: wall and CPU seconds of the whole command, for jobs that fit and one that does not.
 
-    python benchmarks/quick_plan.py [--runs 10]
+    python benchmarks/operator_and_cli/quick_plan.py [--runs 10]
 
 The median of the runs, after one that is not counted (disk cache, bytecode). A shared machine makes wall time longer;
 CPU seconds hardly.

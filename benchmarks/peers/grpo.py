@@ -6,7 +6,7 @@ a reward that costs nothing: 4 prompts x 8 samples x 128 tokens with a reference
 watched from outside (`measure`); sides take turns, so that what else the machine does touches all of them. Ours is
 `python -m pttrainer run`, its rewards in a process of their own as always.
 
-    python benchmarks/grpo.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
+    python benchmarks/peers/grpo.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
 
 A row whose Python is not given is left out; with `--ours` our side of it is measured alone. The first turn of ours
 compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.
@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import manifest
 from measure import Measured, median
-from peer_table import PEERS, Table, run_job, share
+from peer_table import SCRIPTS, Table, run_job, share
 
-sys.path.insert(0, str(PEERS))
-from grpo_shapes import LEARNING_RATE, PROMPT, prompts  # of scripts that run in a peer's environment
+sys.path.insert(1, str(SCRIPTS))
+sys.path.insert(1, str(SCRIPTS.parents[2]))
+
+from benchmarks.jobs import manifest
+from grpo_shapes import LEARNING_RATE, PROMPT, prompts
 
 REWARD = '''"""The reward of every side."""
 

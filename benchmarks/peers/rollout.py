@@ -6,7 +6,7 @@ most 256) in 32 rows. Every side is a process of its own, watched from outside (
 what else the machine does touches all of them. Tokens per second are of whole generations: prompts are computed in
 them, too.
 
-    python benchmarks/rollout.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
+    python benchmarks/peers/rollout.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
 
 A row whose Python is not given is left out; with `--ours` our side of it is measured alone. The first turn of ours
 compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.

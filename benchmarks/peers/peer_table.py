@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from measure import LEAST_STEPS, WARM_UP, Measured, in_turns, measure, median
 
-PEERS = Path(__file__).parent / "peers"
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
 
 
 class Row(Protocol):
@@ -20,7 +20,7 @@ class Row(Protocol):
 
     Attributes:
         peer: The peer's name.
-        script: Its script in `peers/`.
+        script: Its script in `scripts/`.
         python: `tunix` or `torch`: the environment that runs it.
         bound: What the ratio must be.
     """
@@ -106,7 +106,7 @@ class Table(Generic[R]):
             )
 
     def _theirs(self, row: R, python: str, steps: int, cache: Path) -> Measured:
-        return run([python, str(PEERS / row.script), *map(str, self.flags(row, steps))], cache)
+        return run([python, str(SCRIPTS / row.script), *map(str, self.flags(row, steps))], cache)
 
 
 def run(command: list[str], cache: Path) -> Measured:

@@ -1,7 +1,7 @@
 """How long a verdict takes with the TPU compiler, and how much host memory: the cases that have a bound.
 
-    PYTHONPATH=api:trainer python benchmarks/preflight_times.py              # all, one after the other
-    PYTHONPATH=api:trainer python benchmarks/preflight_times.py 8b-v5e-16    # one
+    python benchmarks/preflight/preflight_times.py              # all, one after the other
+    python benchmarks/preflight/preflight_times.py 8b-v5e-16    # one
 
 Llama 3.1 shapes, all weights trained, 4,096 tokens per chip, from the start of the command to its end. Memory is that
 of the command and its children together, ten times a second. Needs libtpu (`pip install -e '.[tpu-compiler]'`) and a

@@ -1,7 +1,7 @@
 """The formula of preflight against the TPU compiler: measures configurations, and writes the table of the docs.
 
-    PYTHONPATH=api:trainer python benchmarks/preflight_formula.py --measure   # what is missing: a minute each
-    PYTHONPATH=api:trainer python benchmarks/preflight_formula.py             # the table, from what was measured
+    python benchmarks/preflight/preflight_formula.py --measure   # what is missing: a minute each
+    python benchmarks/preflight/preflight_formula.py             # the table, from what was measured
 
 Needs libtpu for --measure (`pip install -e '.[tpu-compiler]'`). Every configuration is compiled at its real depth and
 width, at the lowest optimisation level, and nothing is allocated. `held` ones were not looked at when the formula's
@@ -22,7 +22,7 @@ from pttrainer.preflight.shapes import tpu_topology
 
 MEASURED = Path(__file__).with_suffix(".json")
 DRAWN = Path(__file__).with_name("preflight_draws.json")
-DOCS = Path(__file__).parents[1] / "docs" / "reference" / "preflight.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "preflight.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 LORA: dict[str, Any] = {"lora": {"rank": 16}}
 QLORA: dict[str, Any] = {**LORA, "quantization": {"weights": "nf4"}}

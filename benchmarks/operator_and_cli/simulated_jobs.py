@@ -7,7 +7,7 @@ nodes that fit a hundredth of them; else each has its own CPU node. Prints looks
 calls per job by verb and kind, how long a look had to wait for its turn, and the memory of the process, in which the
 pretended API server is contained.
 
-    python benchmarks/simulated_jobs.py [--jobs 5000] [--line] [--most-calls 16]
+    python benchmarks/operator_and_cli/simulated_jobs.py [--jobs 5000] [--line] [--most-calls 16]
 """
 
 import argparse
@@ -15,7 +15,7 @@ import heapq
 import itertools
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.builders.operator.world import NAMESPACE, Api, Operator, Ref, World, copied, job_manifest
 
@@ -111,18 +111,21 @@ class News(dict[Key, None]):
 class Simulation:
     """The queue of what happens next, and the controllers that are not ours."""
 
-    def __init__(self, count: int, in_line: bool) -> None:
+    def __init__(self, count: int, nodes: int = 0) -> None:
+        """nodes: that all jobs stand in line for; 0: each has its own."""
         self.api = IndexedApi()
         self._heap: list[tuple[datetime, int, Key | Ref]] = []
         self._order = itertools.count()
         self._finished: dict[Key, datetime] = {}
+        self._free_nodes = nodes or count
+        self._unscheduled: deque[Ref] = deque()
         self.operator = Operator(World(self.api), settings=Settings())
         self.operator.client = Counting(self.api)
         self.operator.news = News(self)  # type: ignore[assignment]
         self.ended: set[str] = set()
         self.looks, self.cpu_s, self.longest_s, self._count = 0, 0.0, 0.0, count
-        chips: Manifest = {"accelerator": {"type": CHIPS}} if in_line else {}
-        for index in range(max(1, count // 100) if in_line else 0):
+        chips: Manifest = {"accelerator": {"type": CHIPS}} if nodes else {}
+        for index in range(nodes):
             self._make_node(index)
         for index in range(count):
             output = {"uri": f"gs://b/{index}"}
@@ -185,12 +188,19 @@ class Simulation:
         return name
 
     def _change_pod(self, ref: Any) -> None:
-        """Start a pod, or end it and its JobSet."""
+        """Start a pod if a node is free, or end it and its JobSet."""
         pod = self.api.objects[ref]
         if pod["status"]["phase"] == "Pending":
+            if not self._free_nodes:
+                self._unscheduled.append(ref)
+                return
+            self._free_nodes -= 1
             self.operator.world.start(pod)
             self._push(self.api.now + timedelta(seconds=POD_RUNS_S), ref)
             return
+        self._free_nodes += 1
+        if self._unscheduled:
+            self._push(self.api.now, self._unscheduled.popleft())
         pod["status"]["phase"] = "Succeeded"
         self.api.put(PODS, pod)
         jobset = self.api.objects[JOBSETS.kind, NAMESPACE, pod["metadata"]["labels"][labels.JOB]]
@@ -239,7 +249,7 @@ def main() -> None:
     options = parser.parse_args()
     run_directory._read_bytes = lambda uri: None  # nothing trains
     before_mb = psutil.Process().memory_info().rss / 2**20
-    simulation = Simulation(options.jobs, options.line)
+    simulation = Simulation(options.jobs, max(1, options.jobs // 100) if options.line else 0)
     simulation.run()
     count, calls, cpu_s = options.jobs, simulation.api.calls, simulation.cpu_s
     simulated_s = (simulation.api.now - datetime.fromisoformat("2026-01-01T00:00:00+00:00")).total_seconds()

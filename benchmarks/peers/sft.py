@@ -5,20 +5,25 @@ of 8 × 256 tokens. Every side is a process of its own, watched from outside (`m
 else the machine does touches all of them. Ours is `python -m pttrainer run`, checkpoint and export left out as the
 peers' are.
 
-    python benchmarks/sft.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
+    python benchmarks/peers/sft.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
 
 A row whose Python is not given is left out; with `--ours` our side of it is measured alone. The first turn of ours
 compiles, the others find compiled functions, as a second run of a user does; JAX peers are given such a cache as well.
 """
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import manifest
 from measure import Measured
-from peer_table import Table, TokenRate, run_job
-from peers.shapes import BATCH, LEARNING_RATE, LENGTH, LORA_ALPHA, LORA_RANK
+from peer_table import SCRIPTS, Table, TokenRate, run_job
+
+sys.path.insert(1, str(SCRIPTS))
+sys.path.insert(1, str(SCRIPTS.parents[2]))
+
+from benchmarks.jobs import manifest
+from shapes import BATCH, LEARNING_RATE, LENGTH, LORA_ALPHA, LORA_RANK
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ how long a look takes (of the processor, and p50 and p99 by the clock), the oper
 of its own code per job and per change of a phase, and the calls in the minute after it is started anew with all jobs
 there.
 
-    python benchmarks/thousand_jobs.py [--jobs 1000] [--most-calls 22]
+    python benchmarks/operator_and_cli/thousand_jobs.py [--jobs 1000] [--most-calls 22]
 """
 
 import argparse
@@ -21,13 +21,13 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
-from jobs import manifest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.jobs import manifest  # noqa: E402
 from tests.builders.gke.model import GkeModel  # noqa: E402
 from tests.builders.gke.nodes import GkeNodes  # noqa: E402
 from tests.builders.gke.server import CLUSTER, LOCATION, PROJECT, GkeServer  # noqa: E402

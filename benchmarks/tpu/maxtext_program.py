@@ -1,6 +1,6 @@
 """Compile MaxText's own train step for a slice that is not here, and write down what the TPU compiler says.
 
-    MAXTEXT_PYTHON benchmarks/maxtext_program.py --flags='--xla_name=value …' v6e-16 OUT -- model_name=llama3.1-8b …
+    MAXTEXT_PYTHON benchmarks/tpu/maxtext_program.py --flags='--xla_name=value …' v6e-16 OUT -- model_name=llama3.1-8b …
 
 Runs in MaxText's environment, not ours: `pip install --no-deps maxtext==0.2.2` beside the JAX and libtpu of ours, or
 the compilers differ. All arguments behind `--` are MaxText's own. OUT.hlo.txt is the program, OUT.json its peak memory.

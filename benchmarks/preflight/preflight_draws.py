@@ -1,8 +1,8 @@
 """Configurations drawn at random, to hold the formula of preflight against the compiler where nobody chose.
 
-    PYTHONPATH=api:trainer python benchmarks/preflight_draws.py 7            # what seed 7 draws, the formula's peaks
-    PYTHONPATH=api:trainer python benchmarks/preflight_draws.py 7 --measure  # and the compiler's: a minute each
-    … --only 3 --only 5    … --keep     # add them to `preflight_draws.json`, and so to the table
+    python benchmarks/preflight/preflight_draws.py 7            # what seed 7 draws, the formula's peaks
+    python benchmarks/preflight/preflight_draws.py 7 --measure  # and the compiler's: a minute each
+    … --only 3 --only 5    … --keep                             # add them to `preflight_draws.json`, so to the table
 
 A seed gives the same list always: it depends on no formula. Drawn are family and size, what is trained, algorithm,
 generation, length of rows, rows of a device and pass, micro-batches, recomputation and split; the slice is then the

@@ -7,7 +7,7 @@ from pathlib import Path
 from pttrainer.commands import huge_pages
 from pttrainer.runtime.distributed.processes import initialize, prepare_environment
 
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 from rollout_shapes import arguments, finished, prompts
 
 

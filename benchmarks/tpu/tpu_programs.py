@@ -1,8 +1,8 @@
 """What XLA flags do to a train step, by the TPU compiler: memory and estimated seconds, without a TPU.
 
-    .venv-aot/bin/python benchmarks/tpu_programs.py v5p-16 --rows 32 --length 4096
-    .venv-aot/bin/python benchmarks/tpu_programs.py v6e-16 --rows 48 --length 8192 --flag=--xla_name=value
-    .venv-aot/bin/python benchmarks/tpu_programs.py v5p-16 --maxtext PYTHON --maxtext-setting=NAME=VALUE
+    .venv-aot/bin/python benchmarks/tpu/tpu_programs.py v5p-16 --rows 32 --length 4096
+    .venv-aot/bin/python benchmarks/tpu/tpu_programs.py v6e-16 --rows 48 --length 8192 --flag=--xla_name=value
+    .venv-aot/bin/python benchmarks/tpu/tpu_programs.py v5p-16 --maxtext PYTHON --maxtext-setting=NAME=VALUE
 
 Two programs of the same job, in one run: with the flags that programs need and no others, and with those of
 `ptapi.accelerators.compiler_flags` (and `--flag`, given last). With MaxText's own Python (`maxtext_program.py`), its

@@ -1,0 +1,51 @@
+"""The parts of an observation that belong together: documents of the run, preflight's objects, TensorBoard's."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ptapi.run_directory import Heartbeat, Progress, Termination
+from ptkube.resources import Manifest
+
+
+@dataclass(frozen=True)
+class RunDocuments:
+    """The documents of the run directory, if readable.
+
+    progress_since: when this operator first saw that progress. heartbeats: only those of a silent run. other_owner: the
+    job that owns the run directory, if it is another one.
+    """
+
+    progress: Progress | None = None
+    progress_since: datetime | None = None
+    termination: Termination | None = None
+    heartbeats: tuple[Heartbeat, ...] = ()
+    other_owner: str = ""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The result of preflight's formula. message: `peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips)`."""
+
+    fits: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class PreflightObjects:
+    """What compiles the job before it has chips, until that is decided.
+
+    estimate: of a job that skips preflight, until it has a Preflighted condition.
+    """
+
+    job: Manifest | None = None
+    pods: tuple[Manifest, ...] = ()
+    estimate: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class TensorBoardObjects:
+    """The objects of a shared TensorBoard, None for a missing one. route: its Ingress or HTTPRoute."""
+
+    deployment: Manifest | None = None
+    service: Manifest | None = None
+    route: Manifest | None = None
