@@ -16,7 +16,10 @@ from tests.builders.peers.image_models import (
     pixels,
     write_checkpoint,
 )
-from tests.builders.peers.image_reference import load_reference, logits
+from tests.builders.peers.image_reference import greedy, load_reference, logits
+from tests.builders.pictures import drawn, encoded
+
+from pttrainer.__main__ import main
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
@@ -37,6 +40,21 @@ def test_logits_are_equal_alone_and_packed(both: tuple[Any, ...]) -> None:
         assert np.abs(ours_TV - expected).max() <= TOLERANCE
         assert np.abs(packed_TV[start : start + len(tokens)] - expected).max() <= TOLERANCE
         start += len(tokens)
+
+
+def test_greedy_tokens_are_equal(both: tuple[Any, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs, _, _ = both
+    directory, tokens = write_checkpoint(tmp_path / "model"), example(5, 7, 2, 9)
+    pictures = [drawn(42, 42, seed) for seed in range(2)]
+    for number, picture in enumerate(pictures):
+        (tmp_path / f"{number}.png").write_bytes(encoded(picture))
+    (tmp_path / "ids.json").write_text(json.dumps([tokens.tolist()]))
+    (tmp_path / "images.json").write_text('[["0.png", "1.png"]]')
+    files = ["--tokens", str(tmp_path / "ids.json"), "--images", str(tmp_path / "images.json")]
+    assert main(["generate", "--model", f"file://{directory}", *files, "--max-new", "12"]) == 0
+    pixels_ISSC = np.stack([np.asarray(picture, np.float32) / 127.5 - 1 for picture in pictures])
+    ours = json.loads(capsys.readouterr().out)[0]
+    assert ours == greedy(theirs, tokens, pixels_ISSC, 12).tolist()[: len(ours)]
 
 
 def test_an_export_has_the_same_logits_there(both: tuple[Any, ...], tmp_path: Path) -> None:

@@ -37,8 +37,6 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Read rows, continue them and print the new tokens."""
-    if options.images is not None:
-        raise DataError("--images: not supported by generate yet; accepted: logits --images, or rows of text alone")
     if options.max_new < 1:
         raise DataError(f"--max-new: {options.max_new}: accepted: a whole number of at least 1")
     print(json.dumps(continued(options, read_rows(options.tokens))))
@@ -56,8 +54,8 @@ def continued(options: argparse.Namespace, rows: Rows) -> Rows:
     from pttrainer.runtime.distributed import sharding
 
     sampling = Sampling(options.max_new, max(map(len, rows)) + options.max_new, greedy=True)
-    prompts = [Prompt(row, number) for number, row in enumerate(rows)]
-    with loaded(options, rows) as (model, params, mesh, _):
+    with loaded(options, rows) as (model, params, mesh, images):
+        prompts = [Prompt(row, number, own) for number, (row, own) in enumerate(zip(rows, images, strict=True))]
         # Without strings that end a sample, the engine uses only these ids of a tokenizer.
         ends = replace(byte_tokenizer(), eos_ids=model.config.eos_ids, pad_id=0)
         engine = NativeEngine(model, ends, partial(sharding.put, mesh), jax.device_get, mesh)

@@ -1,4 +1,4 @@
-"""The images of `logits`: files that a JSON file names for each row, as the model's own preprocessing makes them."""
+"""The images of `logits` and `generate`: files that a JSON file names for each row, preprocessed as the model has it."""
 
 import json
 from pathlib import Path

@@ -156,14 +156,17 @@ class Model(ModelStructure):
         cap = self.config.final_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
-    def decode(self, params: Params, tokens_BT: Array, positions_BT: Array, cache: Cache) -> tuple[Array, Cache]:
+    def decode(
+        self, params: Params, tokens_BT: Array, positions_BT: Array, cache: Cache, images: Images | None = None
+    ) -> tuple[Array, Cache]:
         """Return the final hidden states [B, T, D] of new tokens and the new cache.
 
         New tokens see the cache and each other. `params` come from `for_decoding`. A token at position -1 is
         padding: it is stored as an empty slot, and its hidden state is meaningless. Serves prefill (T = prompt
-        length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`.
+        length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`. images: of whole prompts, into
+        an empty cache of their size.
         """
-        return decode.decode(self, params, tokens_BT, positions_BT, cache)
+        return decode.decode(self, params, tokens_BT, positions_BT, cache, images)
 
     def for_decoding(self, params: Params) -> Params:
         """Return weights for `decode`: in the compute dtype, one tree per layer instead of stacked.

@@ -59,6 +59,25 @@ def test_the_verb_logits_reads_pictures_as_the_model_does(tmp_path: Path) -> Non
     assert np.isfinite(text).all()
 
 
+def test_generated_tokens_are_the_likeliest_of_the_full_forward_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prompts of three lengths with two, one and no images, through windows and the cache."""
+    directory, new = write_checkpoint(tmp_path / "model"), 6
+    files = [["a.png", "b.png"], ["b.png"], []]
+    for seed, name in enumerate(("a.png", "b.png")):
+        (tmp_path / name).write_bytes(encoded(drawn(50, 31, seed)))
+    rows = [[5, *IMAGE, 7, *IMAGE, 9], [*IMAGE, 8, 8], [4, 6, 9]]
+    assert logits(directory, rows, files, "--max-new", str(new)) == ExitCode.OK
+    continued = json.loads(capsys.readouterr().out)
+    assert continued[0] != continued[1]
+    whole = [[*row, *more] for row, more in zip(rows, continued, strict=True)]
+    padded = [row + [3] * (max(map(len, whole)) - len(row)) for row in whole]
+    assert logits(directory, padded, files) == ExitCode.OK
+    for row, more, logits_TV in zip(rows, continued, np.load(tmp_path / "model.npy"), strict=True):
+        assert more == logits_TV.argmax(-1)[len(row) - 1 : len(row) - 1 + new].tolist()
+
+
 @pytest.mark.parametrize(
     ("rows", "files", "answer"),
     [
@@ -98,8 +117,6 @@ def test_preprocessing_that_is_not_computed_is_refused(
 
 def test_images_of_a_model_that_takes_none_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = write_checkpoint(tmp_path / "model")
-    assert logits(directory, [[5, 6]], [[]], "--max-new", "3") == ExitCode.DATA_ERROR
-    assert "--images: not supported by generate yet" in capsys.readouterr().err
     (directory / "config.json").write_text(json.dumps(RAW["text_config"]))
     assert logits(directory, [[5, 6]], [[]]) == ExitCode.CONFIG_ERROR
     assert (
