@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
-sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks/operator_and_cli"))
-=======
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "operator_and_cli"))
->>>>>>> refs/heads/houseapi
 
 from simulated_jobs import Simulation
 
