@@ -39,6 +39,7 @@ EXPERIMENTAL = (
         "What an environment, a tool or a judge is given and answers is still being learned from the first users.",
         "environment rewards[].judge",
     ),
+    Group("What a function's job takes and keeps is still being learned from the first users.", "runtime.function"),
     Group(
         "The other side was never reached, only its documentation and sources: Pathways' servers, MaxText's image, "
         "GKE's queued provisioning, a TensorBoard in the cluster.",

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from posttrain.errors import Error, JobFailed, NotFound, RemoteTraceback, TimedOut
     from posttrain.job import PostTrainJob
     from posttrain.remote_function import Remote, remote
+    from posttrain.result import Result
     from posttrain.rows import Rows
-    from posttrain.run import Result, Run, Runs
+    from posttrain.run import Run, Runs
     from ptapi import spec
     from ptapi.errors import SpecError
 
@@ -43,7 +44,7 @@ _MODULES = {
     "PostTrainJob": "posttrain.job",
     "Remote": "posttrain.remote_function",
     "RemoteTraceback": "posttrain.errors",
-    "Result": "posttrain.run",
+    "Result": "posttrain.result",
     "Rows": "posttrain.rows",
     "Run": "posttrain.run",
     "Runs": "posttrain.run",

@@ -68,7 +68,7 @@ def remote(
         "accelerator": {"type": accelerator} if isinstance(accelerator, str) else accelerator,
         "image": image,
         "env": [*_variables(env), *_secrets(secrets)] or None,
-        "volumes": [_volume(path, claim) for path, claim in (volumes or {}).items()] or None,
+        "volumes": _volumes(volumes) or None,
         "capacity": None if capacity is None else _capacity(capacity),
         "run_policy": None if timeout is None else {"active_deadline_seconds": max(1, round(timeout))},
     }
@@ -116,9 +116,17 @@ class Remote(Generic[P, R]):
     def map(self, inputs: Iterable[Any]) -> Iterator[R]:
         """Submit a call for each input, all at once, and yield the values in order; a failed call raises in its turn.
 
-        As many run at a time as there are free slices, or as their queue admits.
+        As many run at a time as there are free slices, or as their queue admits. If one cannot be submitted, none
+        runs.
         """
-        runs = [cast("Remote[[Any], R]", self).submit(each) for each in inputs]
+        runs: list[Run] = []
+        try:
+            for each in inputs:
+                runs.append(cast("Remote[[Any], R]", self).submit(each))
+        except BaseException:
+            for run in runs:
+                run.delete()
+            raise
         return (cast(R, run.value()) for run in runs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> PostTrainJob:
@@ -139,9 +147,21 @@ class Remote(Generic[P, R]):
             name, code = packing.python_file(self._function, *args, **kwargs)
             if len(code) <= _MOST_CODE:
                 return {"code": code, "function": name, **runtime}
+        self._refuse_claim(output)
         name, code = packing.python_file(self._function)
         place = {"code": code} if len(code) <= _MOST_CODE else {"uri": storing.store(output, [code.encode()], ".py")}
         return {**place, "function": name, "arguments": storing.store(output, parts, ".pickle"), **runtime}
+
+    def _refuse_claim(self, output: str) -> None:
+        """Raise Error if what is too large for a job would have to be written to a claim from here."""
+        for volume in self._options.get("volumes", []):
+            path = volume.get("mount_path") or volume.get("mountPath")
+            if output.startswith(f"file://{path}/"):
+                raise Error(
+                    f"a call of {packing.name_of(self._function)}: more than {_MOST_ARGUMENTS:,} bytes of arguments, "
+                    f"or {_MOST_CODE:,} of code, for an output on the claim at {path}, which this machine cannot write",
+                    "put the data on the claim and pass its path, or choose a bucket as output",
+                )
 
     def _client(self) -> Client:
         if self._given_client is None:
@@ -195,9 +215,11 @@ def _secret_key(secret: str) -> dict[str, str]:
     return {"name": name, "key": key} if slash else {"name": name}
 
 
-def _volume(path: str, claim: str) -> dict[str, Any]:
-    name = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-") or "volume"
-    return {"name": name, "mount_path": path, "persistent_volume_claim": {"claim_name": claim}}
+def _volumes(claims: Mapping[str, str] | None) -> list[dict[str, Any]]:
+    return [
+        {"name": f"volume-{index}", "mount_path": path, "persistent_volume_claim": {"claim_name": claim}}
+        for index, (path, claim) in enumerate((claims or {}).items())
+    ]
 
 
 def _capacity(ways: str | Sequence[str | Mapping[str, Any]]) -> list[Any]:

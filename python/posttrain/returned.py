@@ -20,14 +20,15 @@ def value(files: Sequence[Path], name: str) -> Any:
         raise Error(f"what job {name!r} returned cannot be loaded: {error}") from error
 
 
-def raise_error(files: Sequence[Path], failure: JobFailed) -> None:
-    """Raise what the first process that failed raised; return if none left an exception that can be loaded."""
+def exception(files: Sequence[Path], failure: JobFailed) -> BaseException:
+    """Return what the first process that failed raised; the failure itself if none left an exception."""
     for file in files:
         try:
             outcome = pickled.load(file)
         except Exception:  # a class that does not exist here; the failure has its text
             continue
-        if "error" in outcome:
-            raise outcome["error"] from RemoteTraceback(outcome["traceback"])
         if "traceback" in outcome:
-            raise failure from RemoteTraceback(outcome["traceback"])
+            error: BaseException = outcome.get("error", failure)
+            error.__cause__ = RemoteTraceback(outcome["traceback"])
+            return error
+    return failure

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from posttrain import card
 from posttrain.errors import Error, JobFailed, NotFound, TimedOut, translated
+from posttrain.result import Result, succeeded
 from posttrain.rows import Row, Rows
 from ptapi.run_directory import EXPORT, METRICS
 from ptapi.run_directory import returned as returned_name
@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ptkube.client import Kube
-
-_EVALUATION = "eval/"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run that succeeded leaves: `path` is its directory; one of `model` and `adapters` is the export."""
-
-    path: str
-    model: str | None
-    adapters: str | None
-    metrics: Callable[[], Rows] = field(repr=False)
-    """Reads the run directory."""
-
-    @property
-    def evaluation(self) -> Rows:
-        """Return a row for each step that was evaluated: `step` and the metrics of held-out data."""
-        return _evaluation(self.metrics())
 
 
 class Run:
@@ -102,7 +84,7 @@ class Run:
                 if on_change is not None:
                     on_change(state)
                 if state.is_terminal:
-                    return _succeeded(state)
+                    return succeeded(state)
         raise TimedOut(
             f"job {self.name!r} is {state.phase}, step {state.progress or 'none'}, after {timeout:g} s",
             f"`ptctl workload describe {self.name} -n {self.namespace}` shows what it waits for",
@@ -157,7 +139,7 @@ class Run:
         job = self.status
         if not job.is_terminal:
             raise Error(f"job {self.name!r} has no result yet: it is {job.phase}", "run.wait() returns when it has")
-        _succeeded(job)
+        succeeded(job)
         form = (job.raw["spec"].get("export") or {}).get("format", "safetensors")
         export = f"{self.path}/{EXPORT}"
         return Result(
@@ -177,11 +159,19 @@ class Run:
         try:
             job = self.wait(timeout)
         except JobFailed as failure:
-            with self._returned(self._job) as files:
-                returned.raise_error(files, failure)
-            raise
+            raise self._raised(failure)  # noqa: B904 - its cause is the traceback there
         with self._returned(job) as files:
             return returned.value(files, self.name)
+
+    def _raised(self, failure: JobFailed) -> BaseException:
+        """Return what the function raised; the failure of the job where it raised nothing, or that cannot be read."""
+        from posttrain import returned
+
+        try:
+            with self._returned(self._job) as files:
+                return returned.exception(files, failure)
+        except Error:
+            return failure
 
     def cancel(self) -> None:
         """Save a checkpoint, stop the pods and give back the chips; the job stays, and `resume` goes on with it."""
@@ -260,22 +250,3 @@ def _from(state: JobView, changes: Iterator[JobView | None]) -> Iterator[JobView
         if changed is None or changed.raw != state.raw:
             yield changed
         state = changed or state
-
-
-def _succeeded(job: JobView) -> JobView:
-    """Return a job that has succeeded. Raises JobFailed for one that has failed."""
-    if job.phase == "Succeeded":
-        return job
-    condition = job.condition("Failed") or {}
-    failure = (job.raw.get("status") or {}).get("failure") or {}
-    text = str(condition.get("message") or failure.get("message") or f"job {job.name!r} has failed")
-    message, _, hint = text.partition("; hint: ")
-    raise JobFailed(str(failure.get("failureClass") or condition.get("reason") or "Unknown"), message, hint)
-
-
-def _evaluation(metrics: Rows) -> Rows:
-    return Rows(
-        {"step": row["step"], **{name: value for name, value in row.items() if name.startswith(_EVALUATION)}}
-        for row in metrics
-        if any(name.startswith(_EVALUATION) for name in row)
-    )

@@ -624,7 +624,7 @@ class Operator:
 
     def look(self, key: Key) -> None:
         """One reconcile. Whatever it raises, the job is looked at again."""
-        is_news = key in self.news
+        has_event = key in self.news
         self.news.discard(key)
         self.timers.pop(key, None)
         client = Client(
@@ -640,7 +640,7 @@ class Operator:
             estimate=self.estimate,
         )
         try:
-            again = reconciler.reconcile(key, is_news=is_news)
+            again = reconciler.reconcile(key, has_event=has_event)
         except ApiError:
             self.news.add(key)
             return

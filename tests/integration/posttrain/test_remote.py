@@ -1,7 +1,10 @@
 """`@posttrain.remote` against the session's cluster: values, exceptions, logs, attaching again, restarts."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -37,7 +40,9 @@ def test_a_call_returns_the_value_and_prints_what_the_function_prints(
     assert "hello\n" in capfd.readouterr().err
 
 
-def test_an_exception_comes_back_with_its_traceback_there(client: posttrain.Client, on: dict[str, Any]) -> None:
+def test_an_exception_comes_back_with_its_traceback_there(
+    client: posttrain.Client, kubeconfig: Path, on: dict[str, Any]
+) -> None:
     @posttrain.remote(**on)
     def divide(number: int) -> float:
         return 1 / number
@@ -52,6 +57,12 @@ def test_an_exception_comes_back_with_its_traceback_there(client: posttrain.Clie
     status = client.get(run.name).status
     assert (status.algorithm, status.restarts) == ("function", 0), "it is not tried again"
     assert status.failure == "UserCode: divide: ZeroDivisionError: division by zero"
+    described = subprocess.run(
+        [sys.executable, "-m", "ptctl", "workload", "describe", run.name, "-n", run.namespace],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert re.search(r"Algorithm: +function\n.*Function: +divide\n", described, re.DOTALL)
+    assert "not-read" not in described
 
 
 def test_large_arguments_and_values_go_by_reference_and_a_map_keeps_the_order(

@@ -12,6 +12,7 @@ import pytest
 from tests.builders.servers import bucket as bucketserver
 
 import posttrain
+from ptctl.runs.storage import bucket as ptctl_bucket
 from ptkube.client import Kube
 
 
@@ -64,6 +65,17 @@ def test_arguments_values_and_exceptions_pass_through_the_bucket(
         assert "in total" in str(raised.value.__cause__)
 
 
+def test_a_failure_is_raised_as_it_is_where_the_run_directory_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = posttrain.remote(accelerator="cpu-1", output="gs://bucket/calls")(abs).job(1).manifest()
+    job["status"] = {"phase": "Failed", "failure": {"failureClass": "ImagePull", "message": "no such image"}}
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(ptctl_bucket, "_PATIENCE_S", 0.1)
+    ptctl_bucket._client.cache_clear()
+    with pytest.raises(posttrain.JobFailed, match="no such image"):
+        posttrain.Run(cast(Kube, Answering(job)), job).value()
+    ptctl_bucket._client.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -107,7 +119,7 @@ def test_every_option_is_a_field_of_the_job() -> None:
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}},
     ]
     claim = {"claimName": "data"}
-    assert spec["volumes"] == [{"name": "mnt-data", "mountPath": "/mnt/data", "persistentVolumeClaim": claim}]
+    assert spec["volumes"] == [{"name": "volume-0", "mountPath": "/mnt/data", "persistentVolumeClaim": claim}]
     assert spec["capacity"] == [{"type": "spot"}, {"type": "onDemand"}]
     assert spec["runPolicy"] == {"maxRestarts": 0, "activeDeadlineSeconds": 90}
     assert (spec["queue"], spec["image"]) == ("team", "registry.example/mine:1")
@@ -139,3 +151,37 @@ def test_a_function_that_calls_another_one_calls_it_in_its_own_job() -> None:
     names: dict[str, Any] = {}
     exec(function.code or "", names)
     assert names["outer"]() == 8
+
+
+def test_what_is_too_large_for_a_job_is_not_written_past_a_claim(tmp_path: Path) -> None:
+    @posttrain.remote(accelerator="cpu-1", output=f"{tmp_path}/data/calls", volumes={f"{tmp_path}/data": "claim"})
+    def first(array: Any) -> float:
+        return float(array[0])
+
+    assert first.job(numpy.arange(10)).runtime.function
+    with pytest.raises(
+        posttrain.Error, match=r"a call of first: more than 65,536 bytes .*\nhint: put the data on the claim"
+    ):
+        first.job(numpy.arange(100_000))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_map_whose_submission_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def submit(self, job: posttrain.PostTrainJob) -> Any:
+            if len(self.names) == 2:
+                raise posttrain.Error("quota exceeded")
+            self.names.append(job.name)
+            return self
+
+        def delete(self) -> None:
+            self.names.pop()
+
+    full = Full()
+    decorated = posttrain.remote(accelerator="cpu-1", output="gs://b/c", client=cast(posttrain.Client, full))(abs)
+    with pytest.raises(posttrain.Error, match="quota exceeded"):
+        decorated.map([1, 2, 3])
+    assert full.names == []

@@ -88,7 +88,7 @@ def test_no_rule_reads_a_field_by_a_word_that_cel_reserves() -> None:
     assert [rule for rule in rules if reserved.search(rule)] == [], "Kubernetes has such a field as __function__"
 
 
-def test_rewards_are_told_apart_by_a_builtins_and_a_functions_name() -> None:
+def test_a_builtins_and_a_functions_name_distinguish_rewards() -> None:
     (rule,) = (rule.predicate.cel for rule in RULES if rule.accepted.startswith("rewards with different names"))
     schema = SCHEMA["properties"]["spec"]
     for function, accepted in (("reward", True), ("length", False)):
