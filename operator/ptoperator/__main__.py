@@ -15,7 +15,7 @@ from ptoperator.settings import LOG_LEVELS, Settings, SettingsError
 Ts = TypeVarTuple("Ts")
 
 _CUT = "Connection closed."
-"""What aiohttp (3.14) raises when a stream is read between its connection's end and the news of it; kopf lets it pass."""
+"""aiohttp (3.14) says so of a stream that is read between the end of its connection and the news; kopf lets it pass."""
 
 EPILOG = """\
 examples:
