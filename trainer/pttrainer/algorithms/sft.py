@@ -152,10 +152,12 @@ def read_rows(
         learn_prompt=learn_prompt,
         with_teacher=with_teacher_logps,
     )
-    packed = PackedRows(tokenized.examples, context.spec.training.sequence_length, pack=pack)
+    length = context.spec.training.sequence_length
+    packed = PackedRows(tokenized.examples, length, pack=pack, chat=context.chat)
+    images = f", at most {packed.most_images} images each" if packed.most_images else ""
     context.note(
         f"data.{part}: {tokenized.rows} rows ({rows_read.form}), "
         f"{tokenized.cut} longer than sequenceLength and cut, {tokenized.dropped} without a token to learn, "
-        f"{len(packed)} rows of {packed.width} tokens{rows.skipped(tokenized.bad)}"
+        f"{len(packed)} rows of {packed.width} tokens{images}{rows.skipped(tokenized.bad)}"
     )
     return packed

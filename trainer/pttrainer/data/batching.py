@@ -11,29 +11,39 @@ from typing import Any
 import grain
 import numpy as np
 
-from pttrainer.batch import Batch
+from pttrainer.batch import Batch, Images
 from pttrainer.data import loss_weights
 from pttrainer.data.packing import best_fit_decreasing
 from pttrainer.data.sft_examples import Example
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.row_images import PIXELS, SLOTS, RowImages
 
 ROW_MULTIPLE = 64
 """Unpacked rows are padded to a multiple of this: one compiled step for the whole run."""
 
 
 class PackedRows:
-    """Random access to rows: each is a list of examples laid out in `width` slots."""
+    """Random access to rows: each is a list of examples laid out in `width` slots; their images are decoded here."""
 
-    def __init__(self, examples: Sequence[Example], width: int, *, pack: bool) -> None:
+    def __init__(self, examples: Sequence[Example], width: int, *, pack: bool, chat: Chat | None = None) -> None:
         self._examples = examples
         lengths = [example.length for example in examples]
         self._rows = best_fit_decreasing(lengths, width) if pack else [[i] for i in range(len(examples))]
         self.width = width if pack else min(width, -(-max(lengths) // ROW_MULTIPLE) * ROW_MULTIPLE)
+        self.most_images = max(sum(len(examples[i].images) for i in row) for row in self._rows)
+        self._images = None
+        if chat is not None and chat.images is not None and chat.pixels is not None and self.most_images:
+            self._images = RowImages(chat.images, chat.pixels, self.most_images)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return lay_out([self._examples[i] for i in self._rows[index]], self.width)
+        examples = [self._examples[i] for i in self._rows[index]]
+        row = lay_out(examples, self.width)
+        if self._images is None:
+            return row
+        return row | self._images.arrays([(one.tokens[:-1], one.images) for one in examples], self.width)
 
     def __repr__(self) -> str:
         """Return a constant: Grain compares it when it restores its state, so it must not contain an address."""
@@ -100,6 +110,7 @@ def to_batch(rows: Mapping[str, np.ndarray]) -> Batch:
         weight_BT=loss_weights.token_mean(rows["mask"]),
         teacher_ids_BTK=rows.get("teacher_ids"),
         teacher_logps_BTK=rows.get("teacher_logps"),
+        images=Images(rows[PIXELS], rows[SLOTS]) if PIXELS in rows else None,
     )
 
 

@@ -73,7 +73,7 @@ def _hidden(program: Program, params: Params, part: Batch, step: Array) -> tuple
     inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy, dropped)
     experts = program.model.config.experts
     if experts is None or not experts.balance_coefficient:
-        return program.model.forward(*inputs, part.prompts), None
+        return program.model.forward(*inputs, part.prompts, part.images), None
     return program.model.forward_balanced(*inputs)
 
 

@@ -17,7 +17,7 @@ def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, f
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         rows = batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT
-        hidden_BTD = model.forward(params, *rows, prompts=batch.prompts)
+        hidden_BTD = model.forward(params, *rows, prompts=batch.prompts, images=batch.images)
         head = model.head(params).astype(hidden_BTD.dtype)
         how = Head(temperature, model.config.final_softcap)
         return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, how)

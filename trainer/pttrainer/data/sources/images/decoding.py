@@ -9,12 +9,14 @@ import io
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from PIL import Image, ImageOps, UnidentifiedImageError
+from typing import TYPE_CHECKING
 
 from pttrainer.data.sources.images import reading
 from pttrainer.data.sources.images.references import ImageReference
-from pttrainer.errors import DataError
+from pttrainer.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Formats that Pillow decodes by itself."""
@@ -39,8 +41,12 @@ def checked(images: Sequence[ImageReference]) -> tuple[CheckedImage, ...]:
     return tuple(CheckedImage(image, picture(image).size) for image in images)
 
 
-def picture(image: ImageReference) -> Image.Image:
+def picture(image: ImageReference) -> "Image.Image":
     """Return a row's image as RGB; raise DataError, naming its row."""
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError as error:
+        raise ConfigError("images: Pillow is not installed; hint: pip install 'posttrain[images]'") from error
     content = reading.read(image)
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
@@ -55,7 +61,7 @@ def picture(image: ImageReference) -> Image.Image:
         raise DataError(f"{image.where}: a broken image: {error}; hint: is the file complete?") from error
 
 
-def _check(opened: Image.Image, where: str) -> None:
+def _check(opened: "Image.Image", where: str) -> None:
     """Refuse what cannot be read as one picture, before its pixels are decoded."""
     width, height = opened.size
     if width * height > MAX_PIXELS:
@@ -67,7 +73,7 @@ def _check(opened: Image.Image, where: str) -> None:
         raise DataError(f"{where}: pixels of mode {opened.mode}; accepted: 8 bits per channel, or 16 bits of grey")
 
 
-def _rgb(opened: Image.Image) -> Image.Image:
+def _rgb(opened: "Image.Image") -> "Image.Image":
     if opened.mode in SIXTEEN_BITS:
         to_eight_bits: Callable[[float], float] = lambda level: level / 256  # noqa: E731 — Pillow takes no other form
         opened = opened.convert("I").point(to_eight_bits, "L")
