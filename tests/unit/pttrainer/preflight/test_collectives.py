@@ -100,7 +100,7 @@ ENTRY %main (w: bf16[256], x.1: bf16[8,8]) -> bf16[8,8] {
   %one = bf16[8,8]{1,0} fusion(%w, %x.1), kind=kOutput, calls=%beside
   ROOT %two = bf16[8,8]{1,0} fusion(%w, %one), kind=kOutput, calls=%beside
 }
-"""
+"""  # noqa: E501
 
 
 def test_a_gather_that_runs_inside_of_several_products_counts_once() -> None:

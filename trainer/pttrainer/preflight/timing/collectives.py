@@ -2,8 +2,8 @@
 
 A collective in a loop counts once per iteration; the number of iterations is the constant in the loop's condition over
 the step of its counter (the compiler unrolls some loops by two); for a loop that ends on a computed value, the caller
-provides it. Of a conditional, the branch with more traffic counts. A collective that runs inside of other fusions (async
-collective fusion) stands in each of them, and counts where it starts.
+provides it. Of a conditional, the branch with more traffic counts. A collective that runs inside of other fusions
+(async collective fusion) stands in each of them, and counts where it starts.
 Bytes are the least that one device sends and receives: (n − 1)/n of a gathered or scattered array, twice that for a
 sum, n devices.
 
