@@ -53,7 +53,8 @@ def tensors(directory: Path) -> dict[str, np.ndarray]:
 
 def test_colours_are_learned_and_the_whole_model_is_exported_with_its_tower_unchanged(home: Path) -> None:
     data = {"eval": {"uri": f"file://{home}/eval.jsonl"}}
-    log = runs.killed_and_resumed(job(home, "colours", data=data), 12)
+    evaluation = {"answers": ["accuracy"], "maxNewTokens": 3}
+    log = runs.killed_and_resumed(job(home, "colours", data=data, evaluation=evaluation), 12)
     assert "at most 3 images each" in log
     run = home / "runs" / "colours"
     assert np.mean(runs.losses(run)[-3:]) < CHANCE / 10
@@ -64,12 +65,14 @@ def test_colours_are_learned_and_the_whole_model_is_exported_with_its_tower_unch
     files = {file.name for file in (run / run_directory.EXPORT).iterdir()}
     assert {"preprocessor_config.json", "tokenizer.json", "config.json"} <= files
     assert json.loads((run / run_directory.EXPORT / "config.json").read_text())["model_type"] == "gemma3"
-    assert runs.lines(run)[-1]["eval/loss"] < CHANCE / 10
+    first, *_, last = [line for line in runs.lines(run) if "eval/loss" in line]
+    assert last["eval/loss"] < CHANCE / 10
+    assert (first["eval/accuracy"], last["eval/accuracy"]) == (0.0, 1.0), "answers sampled from pictures"
     # Other pictures under the same names are other data: the run does not go on with them.
     picture = home / "0.png"
     before = picture.read_bytes()
     picture.write_bytes((home / "1.png").read_bytes())
-    longer = job(home, "colours", data=data, training={"steps": 31})
+    longer = job(home, "colours", data=data, evaluation=evaluation, training={"steps": 31})
     runs.refused(longer, ExitCode.CONFIG_ERROR, "spec.data.train: the images of its rows are not those that the run in")
     picture.write_bytes(before)
 
