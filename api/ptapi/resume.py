@@ -101,7 +101,9 @@ GROUPS = (
         "evaluation.maxNewTokens evaluation.passMark evaluation.labels",
     ),
     Group(Change.MEANING, "the start of the run", "checkpoint.fork"),
-    Group(Change.MEANING, "another program instead of the trainer", "runtime.maxtext runtime.container"),
+    Group(
+        Change.MEANING, "another program instead of the trainer", "runtime.maxtext runtime.container runtime.function"
+    ),
     Group(
         Change.FREE,
         "chips and layout: results equal up to rounding",

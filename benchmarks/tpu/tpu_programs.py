@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--flag", action="append", default=[], help="one more flag, as --flag=--xla_name=value")
     parser.add_argument("--only", choices=["required", "ours"], help="compile this program here, and no other")
+    parser.add_argument("--remat", default="full", help="ours; MaxText's is remat_policy among its settings")
     parser.add_argument("--keep", type=Path, help="folder for the programs' text")
     parser.add_argument("--maxtext", metavar="PYTHON", help="MaxText's Python: compile its step, too")
     parser.add_argument("--maxtext-flags", default="", help="XLA flags of MaxText's step, in one word")
@@ -106,7 +107,7 @@ def _spec(options: argparse.Namespace) -> PostTrainJobSpec:
             "model": {"uri": f"random://{options.model}"},
             "algorithm": {"sft": {}},
             "data": {"train": {"uri": "file:///data.jsonl"}},
-            "training": {"batchSize": options.rows, "sequenceLength": options.length},
+            "training": {"batchSize": options.rows, "sequenceLength": options.length, "remat": options.remat},
             "accelerator": {"type": options.accelerator},
             "output": {"uri": "file:///runs"},
         }

@@ -25,7 +25,7 @@ settings come from the environment (POSTTRAIN_TRAINER_IMAGE, POSTTRAIN_PROGRESS_
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: stopped as told; 1: could not run; 2: wrong usage."""
+    """Run the operator; return 0 if it was stopped by a signal, 1 if it could not run, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
         settings = _settings(options)

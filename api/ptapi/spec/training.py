@@ -141,7 +141,8 @@ class Training(SpecModel):
     """What of a layer's activations the backward pass computes again. `full`: all of them. `save-context`: all but
     attention's output (MaxText's `context`), so that attention runs forward once. `save-qkv-context`: nor queries, keys
     and values (its `query_proj`, `key_proj`, `value_proj`). `none`: only what is no product of weights (its
-    `minimal_with_context`). `auto`: full on TPU and GPU, none on CPU."""
+    `minimal_with_context`). `auto`: on TPUs the one that saves most and, by preflight's formula, leaves a fifth of a
+    chip's memory free (`ptctl plan` names it; where the compiler refuses it, full); full on GPU, none on CPU."""
     ema: Ema | None = None
     """Keep a float32 average of the weights, also in checkpoints; evaluation and export use it, rollouts do not.
     Unset: none."""

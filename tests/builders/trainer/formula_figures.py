@@ -26,7 +26,7 @@ TEACHER = {"uri": "random://qwen3-8b"}
 
 
 def _case(model: str, accelerator: str, name: str = "", **fields: Any) -> tuple[str, PostTrainJob]:
-    merged = {**EIGHT, **fields}
+    merged = {"remat": "full", **EIGHT, **fields}
     made = job(model, accelerator, **merged)
     algorithm = fields.get("algorithm", "sft")
     return f"{model} {algorithm} {accelerator} {name}".strip(), made
@@ -36,12 +36,14 @@ def _measured() -> Iterator[tuple[str, PostTrainJob]]:
     """Those that were held against the compiler."""
     for case in load_script("benchmarks/preflight/preflight_formula.py").CASES:
         more = {"algorithm": case.algorithm, "slices": case.slices, "options": case.options}
-        yield case.name, job(case.model, case.accelerator, **more, **case.training)
+        yield case.name, job(case.model, case.accelerator, **more, **{"remat": "full", **case.training})
 
 
 def _more() -> Iterator[tuple[str, PostTrainJob]]:
     eight, moe, v6e = "llama3.1-8b", "qwen3-30b-a3b", "v6e-16"
     yield _case(eight, v6e)
+    yield _case(eight, v6e, "auto", remat="auto")
+    yield _case(eight, "v5p-16", "auto", remat="auto")
     yield _case(eight, v6e, "does not fit", batchSize=256, sequenceLength=8192)
     yield _case("llama3.1-70b", v6e, "does not fit")
     yield _case("llama3.1-70b", "tpu7x-128", algorithm="grpo", batchSize=128, rollout={"maxNewTokens": 1024})

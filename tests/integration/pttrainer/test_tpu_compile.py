@@ -6,10 +6,12 @@ Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e
 import importlib.util
 import os
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -27,6 +29,7 @@ from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step
+from pttrainer.training.step_programs import StepPrograms
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
@@ -91,7 +94,8 @@ def step_of_llama(remat: Remat) -> str:
 def test_matrices_are_gathered_once_a_pass_and_the_embedding_not_at_all() -> None:
     text = step_of_llama("full")
     assert len(collectives(text, "all-gather", (1, 512, 256))) == 2  # `down`: forward, and once backward
-    assert len(collectives(text, "all-gather", (1, 256, 256))) == 4  # `q` and `o`
+    assert len(collectives(text, "all-gather", (256, 4, 64))) == 2  # `q`
+    assert len(collectives(text, "all-gather", (4, 64, 256))) == 2  # `o`
     assert len(collectives(text, "all-gather", (1000, 256))) == 1  # the head; a look-up sends rows
     assert len(collectives(text, "all-reduce", (1000, 256))) == 1
 
@@ -102,9 +106,27 @@ def test_attention_runs_forward_once_where_its_output_is_saved(remat: Remat, run
     assert len(kernels) == runs
 
 
+def test_a_step_that_the_compiler_refuses_gives_way_to_full_recomputation_where_the_job_leaves_that_open() -> None:
+    where = NamedSharding(Mesh(tpu_topology.devices(accelerators.resolve("v6e-1")), ("all",)), PartitionSpec())
+    state = jax.ShapeDtypeStruct((128,), "float32", sharding=where)
+    large: Any = jax.jit(lambda x, y: jnp.broadcast_to(x + y, (2**27, 128)))  # 64 GiB, of which a chip has half
+    small: Any = jax.jit(lambda x, y: x + y)
+    notes: list[str] = []
+    layout: Any = None
+    assert StepPrograms(large, layout, (), None, small, notes.append).compile(state, state).as_text()  # type: ignore[arg-type]
+    assert notes == ["training.remat: auto: the compiler finds no memory for saved activations; full is taken"]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        StepPrograms(large, layout, ()).compile(state, state)  # type: ignore[arg-type]
+
+
 def test_rotations_do_not_cut_heads_in_halves() -> None:
     halves = r"\[2,256,[24],32\]"  # of 2 rows a device, and its query and key heads
     assert not re.search(halves, step_of_llama("full"))
+
+
+def test_queries_keys_and_values_are_not_copied_into_another_order() -> None:
+    text = compiled(Model(replace(LLAMA, head_dim=128), "bfloat16", remat="full"), "v6e:2x2")
+    assert not re.findall(r"%\S+ = bf16\[2,(?:256,[24]|[24],256),128\]\S* (?:copy|transpose)\(", text)
 
 
 def collectives(text: str, kind: str, shape: tuple[int, ...]) -> list[str]:

@@ -15,6 +15,7 @@ from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError, OutputConflict
 from pttrainer.preflight.advice import out_of_memory
+from pttrainer.preflight.memory import recomputation
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import termination
@@ -48,9 +49,10 @@ def _run(path: Path, attempt: Attempt, stop: StopRequest, *, is_fresh: bool) -> 
         if is_fresh:
             _set_aside(place)
         resume_check.compare(job, place)
+        remat = recomputation.policy(job.spec)
         with _importing():
             from pttrainer.training.loop import train
-        train(job, place, attempt, stop)
+        train(job, place, attempt, stop, remat)
     except BaseException as error:
         code = termination.exit_code(error)
         termination.show(error, code)

@@ -5,20 +5,21 @@ Left out: how far each stage is trusted (`staged_check`).
 
 import importlib.metadata
 import math
+import time
 from collections.abc import Mapping
 
 from ptapi.spec import PostTrainJob
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import changes
-from pttrainer.preflight.memory import formula
+from pttrainer.preflight.memory import formula, recomputation
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_memory
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Shares
 from pttrainer.preflight.shapes.job_shapes import TEACHER_TOKENS, JobShapes, has_teacher_logprobs, shapes_of
 from pttrainer.preflight.shapes.local_devices import LocalDevices
-from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, others
+from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, TRAIN_STEP, others
 from pttrainer.preflight.shapes.rollout_shapes import plan_of, sampler
 from pttrainer.preflight.timing.step_time import estimate
 from pttrainer.preflight.verdict import Program, Verdict
@@ -41,9 +42,7 @@ def judge(
     already. limit_s: for all compiles together; after that the formula answers. here: local devices that replace
     the job's.
     """
-    of = shapes_of(job.spec, config, here)
-    tpu_topology.usable_bytes(of.slice)
-    memory = check_memory(of, depth, limit_s)
+    of, memory = _checked(shapes_of(job.spec, config, here), depth, limit_s)
     factor = 1.0 if memory.fits else _factor(of, memory)
     compiled = {one.name: one.collectives for one in memory.programs if one.stage != "formula"}
     return Verdict(
@@ -56,6 +55,7 @@ def judge(
         devices=of.slice.total_devices,
         devices_per_chip=of.slice.jax_devices_per_chip,
         mesh=dict(zip(logical_axes.MESH_AXES, of.shape, strict=True)),
+        remat=of.structure.remat,
         fits=memory.fits,
         stage=memory.stage,
         peak=memory.peak,
@@ -74,6 +74,20 @@ def judge(
         smallest=[] if memory.fits else changes.smallest(of, factor, prices),
         versions=versions(),
     )
+
+
+def _checked(job: JobShapes, depth: Depth, limit_s: float | None) -> tuple[JobShapes, MemoryCheck]:
+    """Return the job with the policy that `auto` is (`full`, if the compiler refuses that), and its memory."""
+    tpu_topology.usable_bytes(job.slice)
+    of, started = recomputation.settled(job), time.monotonic()
+    memory = check_memory(of, depth, limit_s)
+    if memory.fits or memory.during != TRAIN_STEP or of is job or of.structure.remat == "full":
+        return of, memory
+    note = f"training.remat: auto: {of.structure.remat} does not fit, full was taken"
+    of = recomputation.with_policy(job, "full")
+    left = None if limit_s is None else max(0.0, limit_s - (time.monotonic() - started))
+    memory = check_memory(of, depth, left)
+    return of, memory._replace(notes=[note, *memory.notes])
 
 
 def _factor(of: JobShapes, memory: MemoryCheck) -> float:

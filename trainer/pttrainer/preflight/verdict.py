@@ -55,8 +55,8 @@ class Verdict:
     """The findings about a job.
 
     phases: what is on a device at the highest moment of each; the highest sum is the peak. arrays: the largest of
-    training's state, by name. estimate: None for devices without published rates. factor:
-    the compiler's correction of the formula for options.
+    training's state, by name. remat: the policy of recomputation that was judged, which `auto` leaves to preflight.
+    estimate: None for devices without published rates. factor: the compiler's correction of the formula for options.
     """
 
     job: str
@@ -68,6 +68,7 @@ class Verdict:
     devices: int
     devices_per_chip: int
     mesh: dict[str, int]
+    remat: str
     fits: bool
     stage: Stage
     peak: int

@@ -13,6 +13,7 @@ from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_loader import LoadedModel, load_model
 from pttrainer.models.lora.adapters import check_peft
 from pttrainer.models.shapes import parameters
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.rollout.disaggregated import device_meshes, placement
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.runtime.distributed import logical_axes, processes, sharding
@@ -76,13 +77,14 @@ def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
     return ClaimedRun(job, place, leader, reporter, resumed)
 
 
-def load(run: ClaimedRun) -> PlacedModel:
+def load(run: ClaimedRun, remat: Remat | None = None) -> PlacedModel:
     """Load the model, its device meshes and its frozen weights, and set the trainer's mesh as context.
 
-    Raises ConfigError.
+    remat: the policy in place of `auto`. Raises ConfigError.
     """
     spec, note = run.job.spec, run.reporter.note
-    parts = load_model(spec.model, spec.training, note, run_files.pinned_commits(run.place, run.job))
+    training = spec.training if remat is None else spec.training.model_copy(update={"remat": remat})
+    parts = load_model(spec.model, training, note, run_files.pinned_commits(run.place, run.job))
     model = parts.model
     shapes = placement.shapes(spec, model, jax.device_count())
     meshes = device_meshes.meshes(shapes)
@@ -131,6 +133,7 @@ def lineage(loaded: PlacedModel, frozen_mask: Any, origin: ForkSource | None) ->
             "processes": jax.process_count(),
         },
         **{name: dict(zip(logical_axes.MESH_AXES, shape, strict=True)) for name, shape in meshes.items() if shape},
+        "remat": parts.model.remat,
         "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
         **({"quantization": {"weights": parts.model.quantization, "relativeError": changed}} if changed else {}),
         **({} if origin is None else {"fork": {"uri": origin.uri, "step": origin.step}}),

@@ -25,6 +25,7 @@ from pttrainer.checkpoint.model_export import (
 )
 from pttrainer.data.loss_weights import perplexity
 from pttrainer.errors import Preempted
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.place import Place
@@ -37,13 +38,13 @@ from pttrainer.training.setup import build_session
 from pttrainer.training.throughput import Work
 
 
-def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
-    """Run the job to its last step and export the model.
+def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest, remat: Remat | None = None) -> None:
+    """Run the job to its last step and export the model. remat: what `training.remat: auto` is on these chips.
 
     Raises Preempted when asked to stop, and the most common fault of its steps when too few of them could learn.
     """
     lease.take(place, job, attempt, stop)
-    session = build_session(job, place)
+    session = build_session(job, place, remat)
     attempt.step = session.first_step
     is_failed = True
     try:

@@ -7,6 +7,7 @@ Nothing is compiled before the whole job is known to be valid; then the step is,
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from pttrainer.checkpoint.store import Checkpoints, path_of, weight_digests
 from pttrainer.errors import ConfigError
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
@@ -50,13 +52,13 @@ from pttrainer.training.step_programs import step_programs
 from pttrainer.training.throughput import Meter, peak_flops
 
 
-def build_session(job: PostTrainJob, place: Place) -> Session:
+def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -> Session:
     """Build the run. Raises ConfigError, DataError, UserCodeError or StorageError if that is impossible."""
     run = claim(job, place)
     if run.leader:
         experiment_trackers.check(job.spec.tracking)
     watchdog = _watchdog(run)
-    loaded = load(run)
+    loaded = load(run, remat)
     model = loaded.parts.model
     data = run_files.pinned_data(place, job)
     sample_log = SampleLog(place, leader=run.leader)
@@ -74,7 +76,8 @@ def build_session(job: PostTrainJob, place: Place) -> Session:
     policy = CheckpointPolicy(job.spec.checkpoint, place, leader=run.leader)
     directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
-    programs = step_programs(train_program, layout, algorithm, loaded.frozen)
+    lean = None if remat is None else replace(train_program, model=replace(model, remat="full"))
+    programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)

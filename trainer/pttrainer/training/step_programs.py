@@ -6,6 +6,9 @@ The program is the same one, with the same key in the compilation cache; a compi
 first needed. If the batch has other shapes, the step is compiled for it then, and the predicted program waits for the
 batch that needs it.
 
+Where `training.remat: auto` saves activations that the compiler finds no memory for, the step with full recomputation
+takes its place; no other job is changed to make it fit.
+
 Left out: several processes, which would have to compile in one order; GPUs, whose compiler benchmarks kernels on the
 device and would measure the rollout beside them.
 """
@@ -20,6 +23,7 @@ from jax.sharding import Mesh
 
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
+from pttrainer.data.sources.files import Note, silent
 from pttrainer.models import Params
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.reporting.termination import COMPILER
@@ -57,13 +61,15 @@ class StepPrograms:
     """The train step, jitted as `step`, and its programs.
 
     constants: the weights that the step takes and never changes. expected: the program for the batch that the
-    algorithm expects, if it names one.
+    algorithm expects, if it names one. lean: the step that needs the least memory, where the job leaves that open.
     """
 
     step: Any
     layout: Layout
     constants: tuple[Any, ...]
-    expected: BackgroundCompile | None
+    expected: BackgroundCompile | None = None
+    lean: Any | None = None
+    note: Note = silent
     _programs: dict[Any, Any] = field(default_factory=dict)
 
     def of(self, batch: Batch) -> Any | None:
@@ -73,23 +79,44 @@ class StepPrograms:
     def compile(self, state: Any, batch: Batch) -> Any:
         """Return the program for batches of this shape; wait for it where it is being compiled already."""
         arguments = (state, batch, *self.constants)
-        compiled = None if self.expected is None else self.expected.compiled(arguments)
-        program = self._programs[_shapes(batch)] = compiled or self.step.lower(*arguments).compile()
-        return program
+        try:
+            compiled = self._compiled(arguments)
+        except jax.errors.JaxRuntimeError as error:
+            if self.lean is None or "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            self.note("training.remat: auto: the compiler finds no memory for saved activations; full is taken")
+            self.step, self.lean, self.expected = self.lean, None, None
+            compiled = self._compiled(arguments)
+        self._programs[_shapes(batch)] = compiled
+        return compiled
+
+    def _compiled(self, arguments: tuple[Any, ...]) -> Any:
+        expected = None if self.expected is None else self.expected.compiled(arguments)
+        return expected or self.step.lower(*arguments).compile()
 
 
-def step_programs(program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None) -> StepPrograms:
-    """Return the step of a job, which begins to compile for the expected batch. frozen: what adapters are added to."""
-    step = train_step(program, layout)
+def step_programs(
+    program: Program,
+    layout: Layout,
+    algorithm: Algorithm,
+    frozen: Params | None,
+    lean: Program | None = None,
+    note: Note = silent,
+) -> StepPrograms:
+    """Return the step of a job, which begins to compile for the expected batch.
+
+    frozen: what adapters are added to. lean: the same step with full recomputation, if the job leaves the policy open.
+    """
+    step, lean_step = train_step(program, layout), None if lean is None else train_step(lean, layout)
     constants = (frozen, algorithm.teacher_params) if isinstance(algorithm, HasTeacher) else (frozen,)
     batch = algorithm.expected_batch() if is_possible() else None
     if batch is None:
-        return StepPrograms(step, layout, constants, None)
+        return StepPrograms(step, layout, constants, None, lean_step, note)
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
     )
     arguments = (program.abstract_state(layout), shapes, *constants)
-    return StepPrograms(step, layout, constants, BackgroundCompile(step, layout.mesh, arguments))
+    return StepPrograms(step, layout, constants, BackgroundCompile(step, layout.mesh, arguments), lean_step, note)
 
 
 def is_possible() -> bool:

@@ -19,7 +19,9 @@ from pttrainer.preflight.shapes import device_bytes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.passes import SCORING, TRAIN_STEP
 
-ONE: dict[str, Any] = {"model": "llama3.2-1b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 2048}
+ONE: dict[str, Any] = {
+    "model": "llama3.2-1b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 2048, "remat": "full",
+}  # fmt: skip
 Answers = Mapping[tuple[str, str], float | str]
 """By program and level: the peak as a share of the chip, negative where it is refused; or why there is no answer."""
 

@@ -109,7 +109,7 @@ def job(directory: Path, accelerator: str, **training: object) -> Path:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    def train(job: object, place: Place, attempt: Attempt, stop: object) -> None:
+    def train(job: object, place: Place, attempt: Attempt, stop: object, remat: object) -> None:
         attempt.place = place  # as once the lease is held
         raise RuntimeError(text)
 

@@ -27,7 +27,9 @@ from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.verdict import Stage, Verdict
 
 GIB = 2**30
-SMALL: dict[str, Any] = {"model": "llama3.2-1b", "accelerator": "v5e-4", "batchSize": 8, "sequenceLength": 2048}
+SMALL: dict[str, Any] = {
+    "model": "llama3.2-1b", "accelerator": "v5e-4", "batchSize": 8, "sequenceLength": 2048, "remat": "full",
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -26,6 +26,19 @@ def test_a_product_and_its_gradients_are_those_of_one_device(split: dict[str, in
     np.testing.assert_allclose(of_w, X.T @ PULL, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("axes", [("embed", "heads"), ("embed", "kv_heads"), ("heads", "embed")])
+def test_so_are_those_of_a_matrix_that_is_cut_into_heads(axes: tuple[str, str]) -> None:
+    rows = X.reshape(8, 2, 64)
+
+    def pulled(x: Array, w: Array) -> Array:
+        return jnp.sum(explicit.product(x, w, axes, head_dim=8) * PULL.reshape(8, 2, 32))
+
+    with jax.set_mesh(mesh({"fsdp": 8})):
+        of_x, of_w = jax.jit(jax.grad(pulled, (0, 1)))(rows, W)
+    np.testing.assert_allclose(of_x.reshape(16, 64), PULL @ W.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_w, X.T @ PULL, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("split", MESHES, ids=str)
 def test_so_are_rows_of_a_table_in_the_compute_format_and_its_gradient_in_its_own(split: dict[str, int]) -> None:
     pull = jax.random.normal(jax.random.key(5), (16, 5, 16))

@@ -9,7 +9,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models.config import layer_groups
 from pttrainer.models.config.attention import Chunk, Delta, Latent, Window
 from pttrainer.models.config.experts import Experts
-from pttrainer.models.config.layer_groups import LayerGroup, Segment
+from pttrainer.models.config.layer_groups import LayerGroup, Scan
 from pttrainer.models.config.rope import Rope
 from pttrainer.models.config.vision import Vision
 
@@ -113,14 +113,14 @@ class ModelConfig:
         return self.delta is not None and (not self.delta_layers or self.delta_layers[layer])
 
     @cached_property
-    def segments(self) -> tuple[Segment, ...]:
-        """Return the layers in order, by kind."""
-        return layer_groups.segments(self)
+    def scans(self) -> tuple[Scan, ...]:
+        """Return the loops over layers, in order."""
+        return layer_groups.scans(self)
 
     @cached_property
-    def groups(self) -> Segment:
-        """Return the groups of all segments."""
-        return tuple(group for segment in self.segments for group in segment)
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """Return the groups of all loops."""
+        return tuple(group for scan in self.scans for group in scan)
 
     @cached_property
     def layer_places(self) -> tuple[tuple[LayerGroup, int], ...]:

@@ -18,12 +18,12 @@ from jax import Array
 from pttrainer.batch import Images, Prompts
 from pttrainer.models.attention import rope, shared_prefix
 from pttrainer.models.attention.dot_product import packed_mask, packed_window
-from pttrainer.models.config import LayerGroup, ModelConfig, Segment
+from pttrainer.models.config import LayerGroup, ModelConfig, Scan
 from pttrainer.models.forward import embedding, images, layer_kinds, packed_attention
 from pttrainer.models.forward.layer_kinds import ViewKind
 from pttrainer.models.forward.remat import LayerFunction, rematerialised
 from pttrainer.models.layers import decoder as modules
-from pttrainer.models.layers.attention import AttentionInputs
+from pttrainer.models.layers.attention import Attention, AttentionInputs
 from pttrainer.models.layers.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers.experts import RouterUse, joined_use
 from pttrainer.models.layers.linear import Drop
@@ -87,9 +87,9 @@ def hidden_states(
     x_BTD, uses = embedding.embed(model, decoder, tokens_BT, perturbations.noisy, is_explicit=is_explicit), []
     if rows.images is not None:
         x_BTD = images.inserted(model, decoder, x_BTD, rows.images)
-    for segment in model.config.segments:
-        x_BTD, of_segment = _scan(decoder, segment, x_BTD, of_pass)
-        uses += of_segment
+    for scan in model.config.scans:
+        x_BTD, of_scan = _through(scan, decoder, x_BTD, of_pass)
+        uses += of_scan
     return embedding.for_head(model.config, decoder, x_BTD, perturbations.dropped), joined_use(uses)
 
 
@@ -108,11 +108,11 @@ def _view(config: ModelConfig, kind: ViewKind, rows: Rows, prompts: Prompts | No
     return layer_kinds.rotation(kind, rows.positions_BT), mask_BTT
 
 
-def _scan(decoder: Decoder, segment: Segment, x_BTD: Array, of_pass: _Pass) -> tuple[Array, list[RouterUse]]:
-    """Pass the stream through the layers of a segment; the body is a layer of each of its groups."""
+def _through(scan: Scan, decoder: Decoder, x_BTD: Array, of_pass: _Pass) -> tuple[Array, list[RouterUse]]:
+    """Pass the stream through the layers of a scan, whose body is a layer of each of its groups."""
     layers: list[LayerFunction] = []
     stacks: list[Any] = []
-    for group in segment:
+    for group in scan:
         graphdef, weights = nnx.split(getattr(decoder, group.name))
         layers.append(_layer(group.config, graphdef, of_pass))
         stacks.append((weights, *_flags_and_numbers(group, is_numbered=of_pass.dropped is not None)))
@@ -156,7 +156,8 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
 
 
 def _write_out_collectives(config: ModelConfig, block: DecoderLayer) -> None:
-    explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"])
+    head_dim = config.head_dim if isinstance(block.attention, Attention) else None
+    explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"], head_dim)
     if config.experts is None:
         explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
 

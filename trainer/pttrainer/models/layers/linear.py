@@ -18,6 +18,7 @@ from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.parameters import ParamSpec
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.explicit_collectives import SplitMatrix
 
 Drop = Callable[[str, Array], Array]
 """(matrix, x_BTX) -> the matrix's adapter's input in training (`lora_dropout`)."""
@@ -82,11 +83,11 @@ def project(
     """Multiply rows and tokens as one axis by the matrix [X, Y] (column-blocked on a sampling CPU).
 
     The gradient of the weight contracts over both axes, and with two axes XLA transposes the activations first (a
-    quarter of a step on CPU). A sharded token axis cannot be merged.
+    quarter of a step on CPU). A sharded token axis cannot be merged, and a `SplitMatrix` wants both.
     """
     w = matrix[...].astype(x_BTX.dtype)
     read_BTX = None if drop is None or adapter is None else drop(adapter.name, x_BTX)
-    if sharding.is_split("sequence"):
+    if sharding.is_split("sequence") or isinstance(w, SplitMatrix):
         out = _multiply(x_BTX, w, adapter, read_BTX)
     else:
         B, T, X = x_BTX.shape

@@ -143,6 +143,7 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
 
 
 def _remat(training: Training, platform: str) -> Remat:
+    """Return the policy; of `auto` on TPUs the one that needs least memory (`preflight.memory.recomputation`)."""
     if training.remat != "auto":
         return training.remat
     return "none" if platform == "cpu" else "full"

@@ -15,7 +15,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.advice.changes import Settings
-from pttrainer.preflight.memory import formula
+from pttrainer.preflight.memory import formula, recomputation
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.timing.step_time import estimate
 
@@ -95,6 +95,7 @@ def _settings(of: JobShapes, name: str, batch: int) -> Iterator[Settings]:
 
 
 def _answered(cell: Cell, of: JobShapes) -> Cell:
+    of = recomputation.settled(of)
     memory, time = formula.memory(of), estimate(of, None)
     scale = of.slice.jax_devices_per_chip / GIB
     return replace(

@@ -41,6 +41,7 @@ def _facts(of: Verdict) -> list[str]:
     return [
         f"  model        {of.model}: {of.parameters:,} weights{trained}",
         f"  accelerator  {of.accelerator}; mesh: {mesh}",
+        f"  remat        {of.remat}",
     ]
 
 

@@ -6,6 +6,7 @@ evaluation are not included.
 
 from dataclasses import dataclass
 
+from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import flops, parameters
 from pttrainer.preflight.shapes import device_bytes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
@@ -15,6 +16,7 @@ from pttrainer.preflight.timing.roofline import roofline
 
 RECOMPUTED = 4 / 3
 """FLOPs with full remat over those without: one more forward pass."""
+QUERIES_KEYS_VALUES = ("q", "k", "v")
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,7 @@ def estimate(
     """
     slice_, training = of.slice, of.spec.training
     total = step_flops(of)
-    limits = roofline(
-        of.training_slice, total * (RECOMPUTED if of.structure.remat == "full" else 1.0), _hbm_bytes(of), traffic
-    )
+    limits = roofline(of.training_slice, _executed_flops(of, total), _hbm_bytes(of), traffic)
     sampled = generation(of, sent or {})
     sampling = 0.0 if sampled is None else sampled.seconds
     is_overlapped = of.sampler is not None and of.spec.rollout.max_staleness > 0
@@ -81,6 +81,24 @@ def step_flops(of: JobShapes) -> float:
     tokens = of.spec.training.sequence_length
     taught = 0.0 if of.teacher is None else flops.row_flops(of.teacher.config, None, tokens) / 3  # forward alone
     return of.spec.training.batch_size * (flops.row_flops(of.config, of.structure.adapters, tokens) + taught)
+
+
+def _executed_flops(of: JobShapes, total: float) -> float:
+    """Return the FLOPs with those of the forward pass that the backward pass repeats: what its policy does not save."""
+    remat, tokens, rows = of.structure.remat, of.spec.training.sequence_length, of.spec.training.batch_size
+    if remat == "none":
+        return total
+    saved, groups = 0.0, of.config.groups
+    if remat != "full":
+        saved = rows * flops.attention(of.config, lambda window: flops.visible(tokens, window))
+    if remat == "save-qkv-context":
+        saved += 2.0 * rows * tokens * sum(group.config.layers * _qkv_weights(group.config) for group in groups)
+    return total * RECOMPUTED - saved
+
+
+def _qkv_weights(config: ModelConfig) -> int:
+    sizes = flops.attention_matrices(config)
+    return sum(inputs * outputs for name, (inputs, outputs) in sizes.items() if name in QUERIES_KEYS_VALUES)
 
 
 def _hbm_bytes(of: JobShapes) -> float:

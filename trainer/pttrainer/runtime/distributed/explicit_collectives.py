@@ -7,7 +7,7 @@ the sum. On TPUs only: what CPUs and GPUs run is the compiler's choice.
 
 Left out: meshes that split tokens or matrices (`sequence`, `tensor`), where the compiler's choice stays.
 
-Letters: B rows, T tokens, N = B·T, X a matrix's inputs, Y its outputs, V vocabulary, D model.
+Letters: B rows, T tokens, N = B·T, X a matrix's inputs, Y its outputs, H head size, V vocabulary, D model.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.runtime.distributed.logical_axes import BATCH_AXES
 
 PLATFORMS = ("tpu",)
+HEADS = ("heads", "kv_heads")
 ROWS = PartitionSpec(BATCH_AXES)
 
 
@@ -43,11 +44,12 @@ def are_used(rows: int) -> bool:
 class SplitMatrix:
     """A matrix [X, Y] of a layer that is gathered for each product; reads like a Param in a module.
 
-    axes: the logical names of X and Y.
+    axes: the logical names of X and Y. head_dim: the size of a head where one of them is heads.
     """
 
     w_XY: Array
     axes: tuple[str | None, ...]
+    head_dim: int | None = None
 
     ndim = 2
 
@@ -56,32 +58,42 @@ class SplitMatrix:
 
     def astype(self, dtype: Any) -> SplitMatrix:
         """Return the matrix in another number format, in which it is gathered."""
-        return SplitMatrix(self.w_XY.astype(dtype), self.axes)
+        return SplitMatrix(self.w_XY.astype(dtype), self.axes, self.head_dim)
 
-    def __rmatmul__(self, x_NX: Array) -> Array:
-        return product(x_NX, self.w_XY, self.axes)
+    def __rmatmul__(self, x_BTX: Array) -> Array:
+        return product(x_BTX, self.w_XY, self.axes, self.head_dim)
 
 
-def put_into(part: nnx.Module, names: Iterable[str]) -> None:
+def put_into(part: nnx.Module, names: Iterable[str], head_dim: int | None = None) -> None:
     """Replace the matrices of a part of a layer that multiply as they are stored."""
     for name in names:
         matrix = getattr(part, name, None)
         if isinstance(matrix, nnx.Param):
-            setattr(part, name, SplitMatrix(matrix[...], matrix.get_metadata()["axes"][-2:]))
+            setattr(part, name, SplitMatrix(matrix[...], matrix.get_metadata()["axes"][-2:], head_dim))
 
 
-def product(x_NX: Array, w_XY: Array, axes: tuple[str | None, ...]) -> Array:
-    """Return rows times a matrix, which is gathered; its gradient is summed where it stays."""
+def product(x_BTX: Array, w_XY: Array, axes: tuple[str | None, ...], head_dim: int | None = None) -> Array:
+    """Return rows times a matrix, which is gathered; its gradient is summed where it stays.
+
+    Rows, tokens and heads are axes of their own in the product: cut behind it, queries, keys and values would be copied
+    into another order of tiles in each pass.
+    """
+    inputs, outputs = (
+        (size,) if head_dim is None or name not in HEADS else (size // head_dim, head_dim)
+        for name, size in zip(axes, w_XY.shape, strict=True)
+    )
     split = _split(w_XY, axes)
+    places = [(names, at) for names, at in zip(split, (0, len(inputs)), strict=True) if names]
 
-    def local(x_NX: Array, w_XY: Array) -> Array:
-        for axis, names in enumerate(split):
-            w_XY = lax.all_gather(w_XY, names, axis=axis, tiled=True) if names else w_XY
-        return x_NX @ w_XY
+    def local(x: Array, w: Array) -> Array:
+        for names, axis in places:
+            w = lax.all_gather(w, names, axis=axis, tiled=True)
+        return jnp.tensordot(x, w, axes=len(inputs))
 
-    spec = PartitionSpec(*(names or None for names in split))
-    multiplied: Array = jax.shard_map(local, in_specs=(ROWS, spec), out_specs=ROWS)(x_NX, w_XY)
-    return multiplied
+    x, w = x_BTX.reshape(*x_BTX.shape[:-1], *inputs), w_XY.reshape(*inputs, *outputs)
+    spec = PartitionSpec(*(next((names for names, at in places if at == axis), None) for axis in range(w.ndim)))
+    multiplied: Array = jax.shard_map(local, in_specs=(ROWS, spec), out_specs=ROWS)(x, w)
+    return multiplied.reshape(*x_BTX.shape[:-1], -1)
 
 
 def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:

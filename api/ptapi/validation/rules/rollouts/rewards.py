@@ -12,7 +12,7 @@ from ptapi.validation.rules.algorithm import USES_NO_REWARDS
 _LABELS = (
     ("has({0}.name)", "{0}.name"),
     ("!has({0}.name) && has({0}.builtin)", "{0}.builtin"),
-    ("!has({0}.name) && has({0}.python)", "{0}.python.function"),
+    ("!has({0}.name) && has({0}.python)", "{0}.python.__function__"),
 )
 # Case by case, and without two functions of the same name: the API server's cost estimate takes the result of
 # `? :`, and of a comparison of two fields of fields, for a text without bound. Python sees that case too.
