@@ -37,7 +37,11 @@ class NotLeading(ApiError):
 
 
 class Leadership:
-    """Takes and renews the lease. on_change(leads) is called from the thread that `start` creates."""
+    """Takes and renews the lease.
+
+    on_change(leads) is called from the thread that `start` creates, and with True again after another replica's term,
+    even if this one never heard that it had lost the lease.
+    """
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class Leadership:
         if holder not in ("", self._identity) and now - self._unchanged_since < DURATION_S:
             return False
         self._client.replace(LEASES, {**lease, "spec": self._spec(spec)})
+        self._led = self._led and holder == self._identity  # after another's term a new one begins
         return True
 
     def _spec(self, old: Manifest) -> Manifest:

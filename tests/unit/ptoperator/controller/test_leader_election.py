@@ -62,6 +62,21 @@ def test_one_of_two_works_and_the_other_waits() -> None:
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("a", 15)
 
 
+def test_a_replica_that_slept_while_another_led_takes_over_anew() -> None:
+    """It leads before and after, and yet what it knows of turns in lines is no longer all."""
+    api, clock = Api(), Clock()
+    (a, _), (b, _) = replica(api, "a", clock), replica(api, "b", clock)
+    terms: list[bool] = []
+    a._on_change = terms.append
+    a.try_once()
+    b.try_once()
+    clock.now += DURATION_S
+    assert b.try_once()
+    b.stop()
+    assert a.try_once()
+    assert terms == [True, True]
+
+
 def test_a_replica_that_died_is_followed_within_twenty_seconds() -> None:
     api, clock = Api(), Clock()
     (a, _), (b, _) = replica(api, "a", clock), replica(api, "b", clock)
