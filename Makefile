@@ -12,7 +12,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit --ignore=tests/unit/pttrainer --ignore-glob='*simulation.py'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers parity vllm references aot tune-attention images clean
+.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers parity vllm references aot tune-attention audit images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -131,8 +131,18 @@ aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here 
 tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (10 minutes)
 	$(AOT)/bin/python scripts/tune_attention.py
 
-images: $(VENV)/.python  ## build both images with podman, buildah or docker, and try them (ACCELERATOR=tpu REGISTRY=… PYTHON_IMAGE=…)
-	$(BIN)/python scripts/build_images.py
+AUDIT := .venv-audit
+
+$(AUDIT)/.ready: scripts/images/audit_tools.txt
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip --disable-pip-version-check install -q --require-hashes -r scripts/images/audit_tools.txt
+	@touch $@
+
+audit: $(AUDIT)/.ready  ## look up advisories of what the images install (ARGS=--unreachable-ok where no service may be reachable)
+	$(AUDIT)/bin/python scripts/audit.py $(ARGS)
+
+images: $(VENV)/.python  ## build both images with podman, buildah or docker, try them, and record what is in them (ACCELERATOR=tpu REGISTRY=… PYTHON_IMAGE=…)
+	$(BIN)/python -m scripts.images.build
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) $(PARITY) $(VLLM) $(TUNIX) $(AOT) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PARITY) $(VLLM) $(TUNIX) $(AOT) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

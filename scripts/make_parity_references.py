@@ -17,13 +17,14 @@ import peft
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from tests.builders.peers import adapters  # noqa: E402
+from tests.builders.peers import adapters, image_models, image_reference  # noqa: E402
 from tests.builders.peers.inference import load_model  # noqa: E402
 from tests.builders.peers.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
 from tests.builders.peers.transformers_reference import greedy, load_reference, logits  # noqa: E402
 
 REFERENCES = ROOT / "tests" / "unit" / "pttrainer" / "models" / "references"
 REFERENCES_OF_ADAPTERS = REFERENCES.with_name("references-adapters")
+REFERENCE_OF_IMAGES = REFERENCES.parents[1] / "vision" / "gemma-3.npz"
 POSITIONS_OF_LONG = np.array([0, 1, 5, 10, 11, 12, 23, 24, 25, 40, 59, 60, 80, 94, 95])
 LAST_OF_SHORT = 5
 
@@ -46,6 +47,12 @@ def main(names: list[str]) -> None:
             arrays = {"long": adapted_logits(Path(directory), name)[POSITIONS_OF_LONG], "positions": POSITIONS_OF_LONG}
         np.savez_compressed(REFERENCES_OF_ADAPTERS / f"{name}.npz", **arrays)
         print(f"{name} with adapters")
+    if not names or REFERENCE_OF_IMAGES.stem in names:
+        with tempfile.TemporaryDirectory() as directory:
+            model = image_reference.load_reference(image_models.write_checkpoint(Path(directory)))
+            of_each = [image_reference.logits(model, *each) for each in image_models.EXAMPLES]
+        np.savez_compressed(REFERENCE_OF_IMAGES, *(logits_TV[::3] for logits_TV in of_each))
+        print("with images")
 
 
 def adapted_logits(directory: Path, name: str) -> np.ndarray:

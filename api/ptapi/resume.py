@@ -58,7 +58,7 @@ GROUPS = (
         "data.train.uri data.train.revision data.eval.uri data.eval.revision model.revision model.chatTemplate "
         "rewards[].python.uri environment.tools[].python.uri environment.python.uri",
     ),
-    Group(Change.MEANING, "the trained model and its tokens", "model.uri model.tokenizer"),
+    Group(Change.MEANING, "the trained model and its tokens", "model.uri model.tokenizer model.images"),
     Group(Change.MEANING, "what is computed", "algorithm"),
     Group(
         Change.MEANING,
@@ -101,7 +101,9 @@ GROUPS = (
         "evaluation.maxNewTokens evaluation.passMark evaluation.labels",
     ),
     Group(Change.MEANING, "the start of the run", "checkpoint.fork"),
-    Group(Change.MEANING, "another program instead of the trainer", "runtime.maxtext runtime.container"),
+    Group(
+        Change.MEANING, "another program instead of the trainer", "runtime.maxtext runtime.container runtime.function"
+    ),
     Group(
         Change.FREE,
         "chips and layout: results equal up to rounding",

@@ -18,6 +18,7 @@
     heartbeats/         `Heartbeat` of every process, if there are several
     export/             the trained model in Hugging Face's layout
     termination.json    `Termination` of the last attempt
+    returned/UID-0      of `runtime.function`: what process 0 returned, or what a process raised (`ptapi.pickled`)
 """
 
 from typing import Annotated, Literal
@@ -53,6 +54,11 @@ TERMINATION = "termination.json"
 VERDICTS = ".preflight"
 """Directory in `output.uri`, next to the runs: cached verdicts, so that a job of the same shapes compiles nothing."""
 
+REQUIREMENTS = ".requirements"
+"""Directory in `output.uri`: installed packages of functions, by the content of what was asked for."""
+PACKED = ".packed"
+"""Directory in `output.uri`: functions and arguments too large for a job, by their content."""
+
 TERMINATION_LOG_ENV = "POSTTRAIN_TERMINATION_LOG"
 """Path of the file whose content becomes the container's termination message."""
 RUN_DIRECTORY_ENV = "POSTTRAIN_RUN_DIRECTORY"
@@ -61,6 +67,11 @@ PROGRESS_LOG_ENV = "POSTTRAIN_PROGRESS_IN_LOG"
 """`true`: the trainer repeats its progress document in the log, for an operator that cannot read the run directory."""
 JOB_FILE = "/etc/posttrain/job.yaml"
 """Where the operator mounts the job in the trainer's pod."""
+
+
+def returned(uid: str, process: int | str) -> str:
+    """Return the name of the file with what a process of a function's job returned or raised."""
+    return f"returned/{uid or 'local'}-{process}"
 
 
 def run_uri(output_uri: str, job_name: str) -> str:

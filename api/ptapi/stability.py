@@ -39,6 +39,7 @@ EXPERIMENTAL = (
         "What an environment, a tool or a judge is given and answers is still being learned from the first users.",
         "environment rewards[].judge",
     ),
+    Group("What a function's job takes and keeps is still being learned from the first users.", "runtime.function"),
     Group(
         "The other side was never reached, only its documentation and sources: Pathways' servers, MaxText's image, "
         "GKE's queued provisioning, a TensorBoard in the cluster.",
@@ -50,7 +51,7 @@ EXPERIMENTAL = (
 
 
 def is_experimental(field: str) -> bool:
-    """Whether a field, named as in `EXPERIMENTAL`, or a map that it is in, is listed."""
+    """Return True if a field, named as in `EXPERIMENTAL`, or a map that it is in, is listed."""
     steps = field.replace("[]", "").split(".")
     return any(".".join(steps[: end + 1]) in _fields() for end in range(len(steps)))
 
@@ -63,7 +64,7 @@ def experimental_values(field: str) -> tuple[str, ...]:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Everything that is listed, in the order of the groups."""
+    """Return everything that is listed, in the order of the groups."""
     return tuple(name for group in EXPERIMENTAL for name in group.fields.split())
 
 

@@ -4,10 +4,10 @@ Embedded cluster, pretended GKE, one operator behind a proxy of the API server. 
 them; some are suspended, deleted or edited on the way, some pods fail. Every few seconds one fault of `FAULTS`. At the
 end of a stretch no more jobs are made, faults stop, and everything must go away. Objects stay between stretches in
 `--state`; each stretch adds a line to `soak.jsonl` there, and the program ends with what all of them say. It fails if a
-job is stuck, if anything is left, or if memory grew by more than 5 % after a stretch's first third.
+job is stuck, if anything is left, if a job failed of a deadline that was not over, or if memory grew by more than 5 %
+after a stretch's first third.
 
-Left out: jumps of the clock, which an unprivileged process cannot make for another (the unit tests move time), and
-replicas of the operator.
+The clock that jumps is the operator's (`jumping_clock.py`); the API server's goes on. Left out: replicas of it.
 
     python benchmarks/operator_and_cli/soak.py --minutes 30 --state DIR [--jobs 20]
 """
@@ -31,20 +31,27 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from jumping_clock import jump
 from tests.builders.cluster.operator_process import WriteProxy
 from tests.builders.gke.model import GkeModel, PoolRecord
 from tests.builders.gke.nodes import GkeNodes
 from tests.builders.gke.server import GkeServer
 from thousand_jobs import Operator, calls, job
 
+from ptapi.conditions import Reason
+from ptkube import timestamps
 from ptkube.client import ApiError, Kube
 from ptkube.errors import NotFound
-from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Resource
+from ptkube.objects import true_condition
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptlocal import cluster
 
 FAULT_EVERY_S = 20.0
 DRAIN_S = 600.0
 GROWTH = 0.05
+DEADLINE_S = 600
+JUMPING = Path(__file__).with_name("jumping_clock.py")
+JUMPS_S = (-7200, -600, -60, 60, 600, 7200)
 TTL_S = 5
 OURS = (POSTTRAINJOBS, JOBSETS, JOBS, PODS, CONFIGMAPS)
 
@@ -77,9 +84,14 @@ class Stretch:
     size: int
     number: int
     rng: random.Random
+    clock: Path
     made: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     memory: list[float] = field(default_factory=list)
+    ends: dict[str, str] = field(default_factory=dict)
+    """By job that ended: Succeeded, or why it failed."""
+    cut_short: set[str] = field(default_factory=set)
+    """Jobs that failed of their deadline before it was over."""
 
     def run(self, seconds: float) -> dict[str, Any]:
         """Let jobs come and go for so long, then let all of them end; return what was observed."""
@@ -98,6 +110,8 @@ class Stretch:
             "jobsAtOnce": self.size,
             "jobs": self.made,
             "faults": dict(self.faults),
+            "ends": dict(Counter(self.ends.values())),
+            "cutShort": sorted(self.cut_short),
             "memoryMb": self._memory(),
             "operatorCpuSeconds": round(self.operator.cpu_s(), 1),
             "callsPerJob": round(calls(self.operator.metrics()).total() / max(1, self.made), 1),
@@ -108,6 +122,8 @@ class Stretch:
     def _each_second(self) -> None:
         try:
             jobs = self.kube.list(POSTTRAINJOBS, "default").items
+            for each in jobs:
+                self._note_end(each)
             for _ in range(min(3, self.size - len(jobs))):
                 self._make()
             if jobs:
@@ -116,10 +132,19 @@ class Stretch:
             pass  # the API server is away: that is one of the faults
         self.memory.append(self.operator.memory_mb())
 
+    def _note_end(self, item: Manifest) -> None:
+        name, failed = item["metadata"]["name"], true_condition(item, "Failed")
+        if failed is None and true_condition(item, "Complete") is None:
+            return
+        self.ends[name] = failed["reason"] if failed else "Succeeded"
+        age_s = timestamps.seconds_since(item["metadata"]["creationTimestamp"], timestamps.utc_now()) or 0.0
+        if self.ends[name] == Reason.DEADLINE_EXCEEDED and age_s < DEADLINE_S:
+            self.cut_short.add(name)
+
     def _make(self) -> None:
         self.made += 1
         body = job(f"soak-{self.number}-{self.made:06d}", self.folder)
-        body["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": TTL_S}
+        body["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": TTL_S, "activeDeadlineSeconds": DEADLINE_S}
         self.kube.create(POSTTRAINJOBS, body)
 
     def _meddle(self, name: str) -> None:
@@ -132,7 +157,7 @@ class Stretch:
             case 2 | 3 | 4:
                 self._patch(name, {"suspend": False})
             case 5:
-                self._patch(name, {"activeDeadlineSeconds": 600})
+                self._patch(name, {"activeDeadlineSeconds": 2 * DEADLINE_S})
             case 6 | 7:
                 for pod in self.kube.list(PODS, "default", labels=f"posttrain.dev/job={name}").items[:1]:
                     self.kube.delete(PODS, pod["metadata"]["name"], "default")
@@ -152,6 +177,7 @@ class Stretch:
     def _mend(self) -> None:
         self.proxy.come_back()
         self.proxy.errors, self.proxy.late = None, ""
+        jump(self.clock, 0)
 
     def _drain(self) -> dict[str, list[str]]:
         """Let everything end; return what does not."""
@@ -209,6 +235,10 @@ def _delay_jobs(stretch: Stretch) -> None:
     stretch.proxy.late = "/posttrainjobs"
 
 
+def _jump(stretch: Stretch) -> None:
+    jump(stretch.clock, stretch.rng.choice(JUMPS_S))
+
+
 FAULTS: dict[str, Callable[[Stretch], None]] = {
     "API server killed": _restart_api_server,
     "API server cut off": lambda stretch: stretch.proxy.go_down(),
@@ -216,6 +246,7 @@ FAULTS: dict[str, Callable[[Stretch], None]] = {
     "500": _fail,
     "late pods": _delay_pods,
     "late jobs": _delay_jobs,
+    "clock jumped": _jump,
 }
 
 
@@ -248,11 +279,13 @@ def _stretch(options: argparse.Namespace, kube: Kube, kubeconfig: Path, data_dir
         GkeServer(model) as server,
     ):
         model.on_nodes = _patiently(nodes.on_nodes)
-        operator = Operator(proxy.kubeconfig, options.state, server)
+        clock = Path(folder) / "clock"
+        jump(clock, 0)
+        operator = Operator(proxy.kubeconfig, options.state, server, [str(JUMPING), str(clock)])
         operator.start()
         rng = random.Random(number)
         try:
-            return Stretch(kube, Path(folder), data_dir, proxy, operator, model, options.jobs, number, rng).run(
+            return Stretch(kube, Path(folder), data_dir, proxy, operator, model, options.jobs, number, rng, clock).run(
                 60 * options.minutes
             )
         finally:
@@ -282,6 +315,8 @@ def _report(records: Path) -> None:
     last = stretches[-1]
     if last["stuck"] or last["left"]:
         raise SystemExit(f"stuck: {last['stuck']}; left: {last['left']}")
+    if last["cutShort"]:
+        raise SystemExit(f"failed of a deadline that was not over: {last['cutShort']}")
     if last["minutes"] >= 10 and last["memoryMb"]["growth"] > GROWTH:
         raise SystemExit(f"memory grew by {last['memoryMb']['growth']:.1%}, more than {GROWTH:.0%}")
 

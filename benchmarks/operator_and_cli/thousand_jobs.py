@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -40,9 +41,12 @@ LONGEST_S = 2400.0
 
 
 class Operator:
-    """The process that is measured."""
+    """The process that is measured. program: what Python runs."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, server: GkeServer) -> None:
+    def __init__(
+        self, kubeconfig: Path, folder: Path, server: GkeServer, program: Sequence[str] = ("-m", "ptoperator")
+    ) -> None:
+        self._program = program
         self._env = {
             **os.environ,
             "KUBECONFIG": str(kubeconfig),
@@ -61,7 +65,7 @@ class Operator:
 
     def start(self) -> None:
         """Start the process and wait until it answers."""
-        command = [sys.executable, "-m", "ptoperator", "-n", "default", "--port", str(self._port)]
+        command = [sys.executable, *self._program, "-n", "default", "--port", str(self._port)]
         self._process = subprocess.Popen(command, env=self._env, stdout=self._log, stderr=self._log)
         self._watched = psutil.Process(self._process.pid)
         limit = time.monotonic() + 120
@@ -82,6 +86,9 @@ class Operator:
         self.peak_mb = max(self.peak_mb, self.memory_mb())
 
     def memory_mb(self) -> float:
+        """Raise ChildProcessError if it has ended by itself."""
+        if self._process.poll() is not None:
+            raise ChildProcessError(f"the operator has ended with {self._process.returncode}: see {self._log.name}")
         return float(self._watched.memory_info().rss / 2**20)
 
     def cpu_s(self) -> float:

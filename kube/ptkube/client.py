@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
@@ -85,6 +86,10 @@ class Kube:
     def access(self) -> Access:
         """Return where the API server is and who asks, with the newest credentials."""
         return self._transport.access
+
+    def now(self) -> datetime:
+        """Return the API server's time."""
+        return self._transport.clock.now()
 
     def close(self) -> None:
         """Cut running watches and log streams (from any thread); later calls raise Unreachable."""

@@ -8,7 +8,6 @@ import hashlib
 import logging
 import queue
 import threading
-from datetime import datetime
 
 from ptkube import timestamps
 from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
@@ -28,8 +27,8 @@ class EventRecorder:
         threading.Thread(target=self._write_all, name=f"events-{component}", daemon=True).start()
 
     def record(self, about: Manifest, kind: str, reason: str, message: str) -> None:
-        """`kind` is Normal or Warning."""
-        self._waiting.put(event_for(about, kind, reason, message, self._component, now=timestamp()))
+        """Write an Event about an object, soon. kind: Normal or Warning."""
+        self._waiting.put(event_for(about, kind, reason, message, self._component, now=timestamps.timestamp()))
 
     def _write_all(self) -> None:
         while True:
@@ -83,13 +82,3 @@ def event_for(about: Manifest, kind: str, reason: str, message: str, component: 
         "lastTimestamp": now,
         "count": 1,
     }
-
-
-def timestamp() -> str:
-    """Now, as the API writes times."""
-    return timestamps.to_text(timestamps.utc_now())
-
-
-def seconds_since(stamp: str, now: str) -> float:
-    """Negative for a time to come."""
-    return (datetime.fromisoformat(now) - datetime.fromisoformat(stamp)).total_seconds()

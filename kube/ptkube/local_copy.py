@@ -42,7 +42,7 @@ class LocalCopy:
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
-        """Also called with ADDED for every object that is already there."""
+        """Call the listener for every change from now on, and now with ADDED for every object that is there."""
         with self._lock:
             self._listeners.append(listener)
             for item in self._items.values():
@@ -64,7 +64,7 @@ class LocalCopy:
             return list(self._indexed.get((namespace, value), {}).values())
 
     def owned_by(self, uid: str, namespace: str) -> list[Manifest]:
-        """Objects whose controlling owner has this uid."""
+        """Return the objects of a namespace whose controlling owner has this uid."""
         return [item for item in self.items(namespace) if controller_uid(item) == uid]
 
     def record(self, item: Manifest) -> Manifest:

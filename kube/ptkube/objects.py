@@ -1,27 +1,27 @@
-"""What raw manifests say of themselves: the questions that every kind answers alike. Pure."""
+"""Reads of a raw manifest that are the same for every kind: conditions, labels, deletion, a pod's state. Pure."""
 
 from ptkube.resources import Manifest
 
 
 def condition(item: Manifest, kind: str) -> Manifest | None:
-    """Its condition of that type, whether it holds or not."""
+    """Return the object's condition of that type, whatever its status; None if it has none."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each.get("type") == kind), None)
 
 
 def true_condition(item: Manifest, kind: str) -> Manifest | None:
-    """Its condition of that type, if that is True."""
+    """Return the object's condition of that type if it is True, else None."""
     matching = condition(item, kind)
     return matching if matching is not None and matching.get("status") == "True" else None
 
 
 def holds(item: Manifest, kind: str) -> bool:
-    """Whether its condition of that type is True."""
+    """Return True if the object's condition of that type is True."""
     return true_condition(item, kind) is not None
 
 
 def is_deleting(item: Manifest) -> bool:
-    """Whether it was asked to go, and is still there."""
+    """Return True if the object's deletion was requested, and it is still there."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
@@ -31,11 +31,11 @@ def label(item: Manifest, key: str) -> str:
 
 
 def pod_phase(pod: Manifest) -> str:
-    """`Pending` also before anybody has said so."""
+    """Return the pod's phase; `Pending` before it has one."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
 def container_statuses(pod: Manifest) -> list[Manifest]:
-    """Of its init containers, then of the others."""
+    """Return the statuses of the pod's init containers, then of the others."""
     status = pod.get("status") or {}
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]

@@ -11,18 +11,23 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def timestamp() -> str:
+    """Return the current time as the API writes it."""
+    return to_text(utc_now())
+
+
 def to_text(time: datetime) -> str:
     """Return a time as RFC 3339, to the second."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def to_micro_text(time: datetime) -> str:
-    """As MicroTime, which Leases have: the API wants all six digits."""
+    """Return a time as MicroTime, which Leases have: the API wants all six digits."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def from_text(text: str | None) -> datetime | None:
-    """None for nothing and for what is no time: others wrote it."""
+    """Parse a time; None for nothing, and for a text that is no time, because others wrote it."""
     if not text:
         return None
     try:
@@ -33,13 +38,18 @@ def from_text(text: str | None) -> datetime | None:
 
 
 def seconds_since(text: str | None, now: datetime) -> float | None:
-    """Seconds from a written time to `now`, never negative; None if there is none."""
+    """Return the seconds from a written time to `now`, never negative; None if there is none."""
     time = from_text(text)
     return None if time is None else max(0.0, (now - time).total_seconds())
 
 
+def seconds_between(start: str, end: str) -> float:
+    """Return the seconds between two written times, negative if the second is earlier."""
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
 def duration(seconds: float) -> str:
-    """`45s`, `12m30s`, `1h12m`, `2d3h`: two units at most, as a person reads it."""
+    """Return `45s`, `12m30s`, `1h12m` or `2d3h`: two units at most, as a person reads it."""
     left = max(0, round(seconds))
     if left < 60:
         return f"{left}s"

@@ -27,16 +27,16 @@ _PASSING = (Conflict, NotFound, Unreachable)  # somebody else was faster, or the
 @dataclass
 class _Entry:
     due: float | None = None
-    is_news: bool = False
+    has_event: bool = False
     is_running: bool = False
     failures: int = 0
     finished: float = float("-inf")
 
 
 class WorkQueue(Generic[K]):
-    """Calls reconcile(key, is_news), which returns after how many seconds to call again, or None.
+    """Calls reconcile(key, has_event), which returns after how many seconds to call again, or None.
 
-    is_news: False if nothing but that time calls. settle_s: a reconcile follows the one before by at least this, so a
+    has_event: False if nothing but that time calls. settle_s: a reconcile follows the one before by at least this, so a
     burst of events is one reconcile. pauses_s: after the first failure, and the longest. on_done is told the seconds it
     took, and the error.
     """
@@ -71,7 +71,7 @@ class WorkQueue(Generic[K]):
         """Add a key, due after some seconds; of two times for a key the earlier counts."""
         with self._condition:
             entry = self._entries.setdefault(key, _Entry())
-            entry.is_news = True
+            entry.has_event = True
             self._schedule(key, entry, max(time.monotonic() + after_s, entry.finished + self._settle_s))
 
     def close(self, wait_s: float = 0.0) -> None:
@@ -97,11 +97,11 @@ class WorkQueue(Generic[K]):
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:
-            key, is_news = taken
+            key, has_event = taken
             began = time.monotonic()
             again_s, error = None, None
             try:
-                again_s = self._reconcile(key, is_news)
+                again_s = self._reconcile(key, has_event)
             except Exception as raised:
                 error = raised
             self._on_done(time.monotonic() - began, error)
@@ -122,9 +122,9 @@ class WorkQueue(Generic[K]):
                     self._condition.wait(left_s)
                 else:
                     heapq.heappop(self._heap)
-                    is_news = entry.is_news
-                    entry.due, entry.is_news, entry.is_running = None, False, True
-                    return key, is_news
+                    has_event = entry.has_event
+                    entry.due, entry.has_event, entry.is_running = None, False, True
+                    return key, has_event
             return None
 
     def _finish(self, key: K, again_s: float | None, error: Exception | None) -> None:
@@ -132,7 +132,7 @@ class WorkQueue(Generic[K]):
             entry = self._entries[key]
             next_due, entry.due, entry.is_running, entry.finished = entry.due, None, False, time.monotonic()
             if error is not None:
-                entry.is_news, entry.failures = True, entry.failures + 1
+                entry.has_event, entry.failures = True, entry.failures + 1
                 left_s = pause_s(entry.failures, *self._pauses_s) * random.uniform(0.8, 1.2)
                 self._schedule(key, entry, entry.finished + left_s)
                 self._log(key, left_s, error)

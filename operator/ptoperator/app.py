@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ptkube import timestamps
 from ptkube.client import Kube
 from ptkube.errors import ApiError
 from ptkube.objects import label
@@ -69,6 +68,7 @@ class Application:
             self._copies,
             self.cache,
             settings,
+            now=kube.now,
             cloud=cloud,
             namespaces=namespaces,
             on_report=self.metrics.on_report,
@@ -89,8 +89,8 @@ class Application:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _orphan_collector(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> OrphanCollector:
-        on_sweep = self.metrics.on_sweep
-        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=on_sweep, on_leaving=self._add)
+        now, on_sweep = self.kube.now, self.metrics.on_sweep
+        return OrphanCollector(client, cloud, self.settings, namespaces, now, on_sweep, on_leaving=self._add)
 
     async def start(self) -> None:
         """Start the watches, the endpoints, the leader election and the periodic tasks."""
@@ -130,21 +130,21 @@ class Application:
 
     def on_job(self, kind: str | None, job: Manifest) -> None:
         """Handle a PostTrainJob that was listed (None), added, modified or deleted."""
-        self._heard()
+        self._note_answer()
         job = self._jobs.take(kind or "MODIFIED", job)
         key = (str(job["metadata"]["namespace"]), str(job["metadata"]["name"]))
         if kind == "DELETED":
             self.cache.forget(key)
-            self._call_next()
+            self._add_next_in_queue()
             return
         self.cache.note_job(job)
-        self._call_next()
+        self._add_next_in_queue()
         if not self.cache.is_own_write(job):
             self._add(key)
 
     def on_child(self, kind: str, child: Manifest) -> None:
         """Queue the job of a JobSet or pod that changed."""
-        self._heard()
+        self._note_answer()
         name = label(child, labels.JOB)
         if name:
             self._add((str(child["metadata"]["namespace"]), name))
@@ -170,7 +170,7 @@ class Application:
         if self.leads:
             self.queue.add(key)
 
-    def _call_next(self) -> None:
+    def _add_next_in_queue(self) -> None:
         """Queue the jobs that may have reached the head of their queue."""
         for key in self.cache.next_in_queue():
             self._add(key)
@@ -195,25 +195,25 @@ class Application:
         """Return the jobs' numbers on the leader only: two replicas would count every job twice."""
         return self.cache.numbers() if self.leads else []
 
-    def _reconcile(self, key: Key, is_news: bool) -> float | None:
+    def _reconcile(self, key: Key, has_event: bool) -> float | None:
         if not self.leads:
             return None
         if not self._copies.are_synced(key[0]):
             return _UNSYNCED_S
         began = time.thread_time()
         try:
-            again = self.reconciler.reconcile(key, is_news=is_news)
+            again = self.reconciler.reconcile(key, has_event=has_event)
         finally:
             self.metrics.on_cpu(time.thread_time() - began)
-        self._heard()
-        self._call_next()
+        self._note_answer()
+        self._add_next_in_queue()
         return again
 
-    def _heard(self) -> None:
+    def _note_answer(self) -> None:
         self._answered = time.monotonic()
 
     def _mark_checks(self) -> None:
-        mark_active(self._client, timestamps.utc_now())
+        mark_active(self._client, self.kube.now())
 
     async def _keep(self, do: Callable[[], None], pause_s: float, otherwise: str) -> None:
         """Run a periodic task on the leader."""
@@ -235,6 +235,6 @@ class Application:
                 continue
             try:
                 await asyncio.to_thread(self.kube.request, "GET", "/version")
-                self._heard()
+                self._note_answer()
             except ApiError as error:
                 logger.warning("the API server does not answer: %s", error)

@@ -1,4 +1,4 @@
-"""posttrain from Python: write a job, submit it, follow its run, and read what it learned.
+"""posttrain from Python: write a job, submit it, follow its run, read what it learned; run functions on slices.
 
 The package adds no behaviour to the API: jobs are checked by `ptapi`, and runs are read as `ptctl workload` reads them.
 Names are imported when they are first used, so that `import posttrain` itself costs next to nothing.
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from posttrain.client import Client
-    from posttrain.errors import Error, JobFailed, NotFound, TimedOut
+    from posttrain.errors import Error, JobFailed, NotFound, RemoteTraceback, TimedOut
     from posttrain.job import PostTrainJob
+    from posttrain.remote_function import Remote, remote
+    from posttrain.result import Result
     from posttrain.rows import Rows
-    from posttrain.run import Result, Run, Runs
+    from posttrain.run import Run, Runs
     from ptapi import spec
     from ptapi.errors import SpecError
 
@@ -22,12 +24,15 @@ __all__ = [
     "JobFailed",
     "NotFound",
     "PostTrainJob",
+    "Remote",
+    "RemoteTraceback",
     "Result",
     "Rows",
     "Run",
     "Runs",
     "SpecError",
     "TimedOut",
+    "remote",
     "spec",
 ]
 
@@ -37,12 +42,15 @@ _MODULES = {
     "JobFailed": "posttrain.errors",
     "NotFound": "posttrain.errors",
     "PostTrainJob": "posttrain.job",
-    "Result": "posttrain.run",
+    "Remote": "posttrain.remote_function",
+    "RemoteTraceback": "posttrain.errors",
+    "Result": "posttrain.result",
     "Rows": "posttrain.rows",
     "Run": "posttrain.run",
     "Runs": "posttrain.run",
     "SpecError": "ptapi.errors",
     "TimedOut": "posttrain.errors",
+    "remote": "posttrain.remote_function",
 }
 
 

@@ -72,6 +72,15 @@ class Client:
             jobs = self._kube.list(POSTTRAINJOBS, None if everywhere else namespace or self.namespace, labels=labels)
         return Runs(Run(self._kube, job) for job in jobs.items)
 
+    @property
+    def local_output(self) -> str | None:
+        """Return a directory for what functions return, if this is the embedded cluster; None for others."""
+        from ptctl import local_cluster
+
+        kubeconfig = local_cluster.kubeconfig()
+        is_local = kubeconfig.is_file() and self._kube.access.server in kubeconfig.read_text(encoding="utf-8")
+        return str(kubeconfig.parent / "functions") if is_local else None
+
     def close(self) -> None:
         """Cut the connections, with running waits and log streams."""
         self._kube.close()

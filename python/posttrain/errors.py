@@ -39,6 +39,13 @@ class JobFailed(Error):
         self.failure_class = failure_class
 
 
+class RemoteTraceback(Exception):
+    """The traceback of an exception where it was raised: the `__cause__` of the exception that `Run.value` raises."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raise this package's errors in place of ptctl's and the API server's."""

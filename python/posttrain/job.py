@@ -53,7 +53,7 @@ class PostTrainJob(spec.PostTrainJobSpec):
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> PostTrainJob:
         """Return the job in a YAML or JSON file, as `ptctl workload create -f` takes it."""
-        from ptctl.jobs.build import file
+        from ptctl.jobs.definition import file
 
         with translated():
             manifest, _ = file.without_server_fields(file.read(fspath(path)))

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,12 +21,16 @@ _IN_THE_IMAGE = ("posttrain", "ptapi", "ptkube", "ptctl", "ptoperator", "ptlocal
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
-def python_file(function: Any) -> tuple[str, str]:
-    """Return the name and the text of a Python file that defines the function or class. Raises Error."""
+def python_file(function: Any, *args: Any, **kwargs: Any) -> tuple[str, str]:
+    """Return the name and the text of a Python file that defines the function or class. Raises Error.
+
+    Arguments are bound to it.
+    """
     name = name_of(function)
     origin = f"{name} of {getattr(function, '__module__', 'unknown')}, packed by posttrain"
-    with _travelling(function, name):
-        return name, pickled.python_file(name, function, origin)
+    value = partial(function, *args, **kwargs) if args or kwargs else function
+    with _travelling(value, name):
+        return name, pickled.python_file(name, value, origin)
 
 
 def dumps(value: Any, name: str) -> list[bytes | memoryview]:
@@ -74,6 +79,11 @@ def _culprit(value: Any, visited: set[int]) -> list[str]:
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a value refers to, by name."""
+    if isinstance(value, partial):
+        names = list(inspect.signature(value.func).parameters)
+        yield from _parts(value.func)
+        yield from (dict(zip(names, value.args, strict=False)) | value.keywords).items()
+        return
     function = inspect.unwrap(value) if callable(value) and hasattr(value, "__wrapped__") else value
     if inspect.ismethod(function):
         yield "self", function.__self__

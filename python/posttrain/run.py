@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from posttrain import card
 from posttrain.errors import Error, JobFailed, NotFound, TimedOut, translated
+from posttrain.result import Result, succeeded
 from posttrain.rows import Row, Rows
 from ptapi.run_directory import EXPORT, METRICS
+from ptapi.run_directory import returned as returned_name
 from ptctl.jobs.view import JobView, view
 from ptctl.runs.storage import directory
 from ptkube.errors import NotFound as MissingObject
@@ -21,24 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ptkube.client import Kube
-
-_EVALUATION = "eval/"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run that succeeded leaves: `path` is its directory; one of `model` and `adapters` is the export."""
-
-    path: str
-    model: str | None
-    adapters: str | None
-    metrics: Callable[[], Rows] = field(repr=False)
-    """Reads the run directory."""
-
-    @property
-    def evaluation(self) -> Rows:
-        """Return a row for each step that was evaluated: `step` and the metrics of held-out data."""
-        return _evaluation(self.metrics())
 
 
 class Run:
@@ -100,7 +84,7 @@ class Run:
                 if on_change is not None:
                     on_change(state)
                 if state.is_terminal:
-                    return _succeeded(state)
+                    return succeeded(state)
         raise TimedOut(
             f"job {self.name!r} is {state.phase}, step {state.progress or 'none'}, after {timeout:g} s",
             f"`ptctl workload describe {self.name} -n {self.namespace}` shows what it waits for",
@@ -123,13 +107,19 @@ class Run:
         finally:
             kube.close()
 
-    def logs(self, follow: bool = False, *, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
-        """Yield the trainer's lines; with `follow` as they are written, through restarts, until the job ends."""
+    def logs(
+        self, follow: bool = False, *, rank: int | None = None, tail: int | None = None, poll_s: float = 1.0
+    ) -> Iterator[str]:
+        """Yield the trainer's lines; with `follow` as they are written, through restarts, until the job ends.
+
+        poll_s: how often to look for new pods and for the end.
+        """
         from ptctl.runs.logs.log_stream import Limits, followed, written
 
-        job = self.status
+        job, limits = self.status, Limits(rank=rank, tail=tail)
         with translated():
-            for entry in (followed if follow else written)(self._kube, job, Limits(rank=rank, tail=tail)):
+            entries = followed(self._kube, job, limits, poll_s) if follow else written(self._kube, job, limits)
+            for entry in entries:
                 if not entry.is_note:
                     yield entry.text
 
@@ -149,7 +139,7 @@ class Run:
         job = self.status
         if not job.is_terminal:
             raise Error(f"job {self.name!r} has no result yet: it is {job.phase}", "run.wait() returns when it has")
-        _succeeded(job)
+        succeeded(job)
         form = (job.raw["spec"].get("export") or {}).get("format", "safetensors")
         export = f"{self.path}/{EXPORT}"
         return Result(
@@ -158,6 +148,30 @@ class Run:
             adapters=export if form == "peft" else None,
             metrics=lambda: self._metrics(job),  # also after the job is deleted
         )
+
+    def value(self, timeout: float | None = None) -> Any:
+        """Return what the function of a job of `posttrain.remote` returned; wait for it first.
+
+        Raises what the function raised, with its traceback there as the cause; else as `wait` does.
+        """
+        from posttrain import returned
+
+        try:
+            job = self.wait(timeout)
+        except JobFailed as failure:
+            raise self._raised(failure)  # noqa: B904 - its cause is the traceback there
+        with self._returned(job) as files:
+            return returned.value(files, self.name)
+
+    def _raised(self, failure: JobFailed) -> BaseException:
+        """Return what the function raised; the failure of the job where it raised nothing, or that cannot be read."""
+        from posttrain import returned
+
+        try:
+            with self._returned(self._job) as files:
+                return returned.exception(files, failure)
+        except Error:
+            return failure
 
     def cancel(self) -> None:
         """Save a checkpoint, stop the pods and give back the chips; the job stays, and `resume` goes on with it."""
@@ -199,6 +213,12 @@ class Run:
         with translated(), self._directory(job, METRICS) as path:
             return Rows(directory.metrics(path))
 
+    @contextmanager
+    def _returned(self, job: JobView) -> Iterator[list[Path]]:
+        pattern = returned_name(job.uid, "*")
+        with translated(), self._directory(job, pattern) as path:
+            yield sorted(path.glob(pattern))
+
     def _directory(self, job: JobView, pattern: str, newest: int | None = None) -> AbstractContextManager[Path]:
         from ptctl.runs.storage import claim
         from ptctl.ui.app import App, Target
@@ -230,22 +250,3 @@ def _from(state: JobView, changes: Iterator[JobView | None]) -> Iterator[JobView
         if changed is None or changed.raw != state.raw:
             yield changed
         state = changed or state
-
-
-def _succeeded(job: JobView) -> JobView:
-    """Return a job that has succeeded. Raises JobFailed for one that has failed."""
-    if job.phase == "Succeeded":
-        return job
-    condition = job.condition("Failed") or {}
-    failure = (job.raw.get("status") or {}).get("failure") or {}
-    text = str(condition.get("message") or failure.get("message") or f"job {job.name!r} has failed")
-    message, _, hint = text.partition("; hint: ")
-    raise JobFailed(str(failure.get("failureClass") or condition.get("reason") or "Unknown"), message, hint)
-
-
-def _evaluation(metrics: Rows) -> Rows:
-    return Rows(
-        {"step": row["step"], **{name: value for name, value in row.items() if name.startswith(_EVALUATION)}}
-        for row in metrics
-        if any(name.startswith(_EVALUATION) for name in row)
-    )

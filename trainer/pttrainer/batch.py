@@ -25,6 +25,17 @@ class Prompts(NamedTuple):
     """1, and 0 for padding."""
 
 
+class Images(NamedTuple):
+    """The images of each row, at most M of them: what their tokens are embedded by.
+
+    pixels_BMSSC: of S x S pixels, as the vision tower reads them; zeros where a row has fewer. slots_BT: 0 for text,
+    else 1 + the place of the token's embedding among those of the row's images.
+    """
+
+    pixels_BMSSC: Any
+    slots_BT: Any
+
+
 class Batch(NamedTuple):
     """One batch of rows, as arrays.
 
@@ -59,6 +70,7 @@ class Batch(NamedTuple):
     teacher_slots_BT: Any = None
     prompts: Prompts | None = None
     """Set where rows hold completions alone: at most one example each, whose positions go on after the prompt's."""
+    images: Images | None = None
 
     @property
     def samples(self) -> int:

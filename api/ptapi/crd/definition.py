@@ -16,6 +16,7 @@ from ptapi.spec.openapi_schema import Schema, structural
 from ptapi.status import PostTrainJobStatus
 from ptapi.text import kubectl_yaml
 from ptapi.validation import RULES
+from ptapi.validation.predicate import own
 from ptapi.validation.rule import Rule
 
 SHORT_NAMES = ["ptj"]
@@ -134,7 +135,7 @@ def _is_scalar(node: Schema, field: str) -> bool:
 def _with_value(field: str, message: str) -> str:
     """Return CEL for the value and the message. Without a value CEL fails, and the message stands alone."""
     text = message.replace("\\", "\\\\").replace("'", "\\'").replace("%", "%%")
-    return f"'%s: {text}'.format([self.{field}])"
+    return f"'%s: {text}'.format([{own(field)}])"
 
 
 def _transitions(spec: Schema) -> Iterator[Schema]:

@@ -24,7 +24,7 @@ from ptapi.spec.model import ModelSpec
 from ptapi.spec.pods.env import EnvVar
 from ptapi.spec.pods.overrides import ContainerSecurityContext, InitContainer, Pod
 from ptapi.spec.pods.resources import Amounts, ContainerResources, Resources
-from ptapi.spec.pods.runtime import Runtime
+from ptapi.spec.pods.runtime import FunctionRuntime, Runtime
 from ptapi.spec.pods.volumes import Volume
 from ptapi.spec.rollouts.environment import Environment, PythonEnvironment, PythonTool, Tool
 from ptapi.spec.rollouts.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
@@ -56,6 +56,7 @@ __all__ = [
     "Evaluation",
     "Export",
     "Fork",
+    "FunctionRuntime",
     "Grpo",
     "InitContainer",
     "JudgeBudget",

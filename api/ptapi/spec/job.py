@@ -57,7 +57,7 @@ class PostTrainJobSpec(SpecModel):
     pathways: Pathways = Pathways()
     """One controller for all chips."""
     runtime: Runtime = Runtime()
-    """Which trainer runs."""
+    """What runs: posttrain's trainer, or something else."""
     preflight: Literal["Enforce", "Warn", "Skip"] | None = None
     """Compile the job's step for its chips, on a CPU, before the chips are obtained. `Enforce`: a job that does not
     fit fails and costs nothing. `Warn`: it runs anyway. `Skip`: nothing is compiled and nothing refused. Unset:
@@ -91,6 +91,11 @@ class PostTrainJobSpec(SpecModel):
     """Experiment trackers: Weights & Biases, MLflow, Trackio. Unset: none."""
     output: Output
     """Where results go."""
+
+    @property
+    def label(self) -> str:
+        """Return what the job does, in a word: the algorithm or its variant, or `function`."""
+        return self.algorithm.label if self.runtime.function is None else "function"
 
 
 class ObjectMeta(SpecModel):

@@ -29,5 +29,8 @@ class ModelSpec(SpecModel):
     """The tokenizer, if it is not stored with the weights. Random models use a byte-level tokenizer."""
     chat_template: FileUri | None = None
     """URI of a Jinja chat template, `gs://` or `file://`, that replaces the model's own."""
+    images: bool = False
+    """Take images: load the vision tower, which stays frozen, and export the whole model. Otherwise a model with images
+    is its text part, and rows with images are refused. Gemma 3, with sft."""
     token_secret_ref: SecretKeyRef | None = None
     """The Hugging Face token, for gated models. Never written into a pod spec, a log or the run directory."""

@@ -47,6 +47,7 @@ PATTERN_DESCRIPTIONS: dict[str, str] = {
     r"^--xla_[a-z0-9_]+=[^\s]+$": "a flag of XLA: --xla_name=value, without white space",
     r"^--[^\s]+$": "a flag: --name=value, without white space",
     r"^[A-Za-z_][A-Za-z0-9_.]*=": "key=value",
+    r"^[^\s-]": "a package as pip takes it",
     r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, ., _ and -, starting with a letter or digit",
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ shape (`v5p-4x4x4`). CEL computes the messages, too: "not known" is of little he
 """
 
 from ptapi.accelerators import FAMILIES, Generation, sizes, table
+from ptapi.validation.predicate import own
 
 UNKNOWN = f"is not a known accelerator; a type is a family and a number, of {FAMILIES}"
 TOPOLOGY = "does not fit the accelerator: a topology has as many chips as the type, and cpu-N has none"
@@ -57,7 +58,8 @@ def batch_rule(field: str) -> str:
     """Return CEL over spec: true if the batch, or micro-batch, divides over data x fsdp x expert in our own trainer."""
     size = f"self.training.{field}"
     present = "" if field == "batchSize" else f"!has({size}) || "
-    others = "has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container))"
+    kinds = " || ".join(f"has({own(f'runtime.{kind}')})" for kind in ("maxtext", "container", "function"))
+    others = f"has(self.runtime) && ({kinds})"
     fits = _sized(f"[{_product('tensor', 'sequence')}].all(t, t < 1 || d < t || {size} % (d / t) == 0)")
     return f"{present}{_IS_SPLIT} || ({others}) || {fits}"
 

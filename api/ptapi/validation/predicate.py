@@ -19,6 +19,12 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 
+_RESERVED = (
+    "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop",
+    "namespace", "null", "package", "return", "true", "var", "void", "while",
+)  # fmt: skip
+"""Names that CEL keeps for itself."""
+
 
 @dataclass(frozen=True)
 class Predicate:
@@ -54,9 +60,15 @@ class Predicate:
         return Predicate(self.cel and f"!{cel}", lambda node: not self.holds(node))
 
 
+def own(field: str) -> str:
+    """Return a dotted field of `self` in CEL: Kubernetes writes names that CEL reserves as `__function__`."""
+    names = (f"__{name}__" if name in _RESERVED else name for name in field.split("."))
+    return ".".join(["self", *names])
+
+
 def has(field: str) -> Predicate:
     """Require a value in a field; of lists ask `filled`."""
-    return Predicate(f"has(self.{field})", lambda node: at(node, field) is not None)
+    return Predicate(f"has({own(field)})", lambda node: at(node, field) is not None)
 
 
 def unset(field: str) -> Predicate:
@@ -66,38 +78,38 @@ def unset(field: str) -> Predicate:
 
 def filled(field: str) -> Predicate:
     """Require at least one entry in a list."""
-    return has(field) & Predicate(f"self.{field}.size() > 0", lambda node: bool(at(node, field)))
+    return has(field) & Predicate(f"{own(field)}.size() > 0", lambda node: bool(at(node, field)))
 
 
 def empty(field: str) -> Predicate:
     """Require that a list, or a text, is absent or empty."""
-    return Predicate(f"!has(self.{field}) || self.{field}.size() == 0", lambda node: not at(node, field), "||")
+    return Predicate(f"!has({own(field)}) || {own(field)}.size() == 0", lambda node: not at(node, field), "||")
 
 
 def is_true(field: str) -> Predicate:
     """Require true in a boolean field."""
-    return Predicate(f"self.{field}", lambda node: at(node, field) is True)
+    return Predicate(f"{own(field)}", lambda node: at(node, field) is True)
 
 
 def equals(field: str, value: str | float) -> Predicate:
     """Require one value."""
-    return Predicate(f"self.{field} == {value!r}", lambda node: at(node, field) == value, "==")
+    return Predicate(f"{own(field)} == {value!r}", lambda node: at(node, field) == value, "==")
 
 
 def differs(field: str, value: str | float) -> Predicate:
     """Require any value but one."""
-    return Predicate(f"self.{field} != {value!r}", lambda node: at(node, field) != value, "!=")
+    return Predicate(f"{own(field)} != {value!r}", lambda node: at(node, field) != value, "!=")
 
 
 def one_of(field: str, *values: str) -> Predicate:
     """Require one of several values."""
-    return Predicate(f"self.{field} in {list(values)}", lambda node: at(node, field) in values, "in")
+    return Predicate(f"{own(field)} in {list(values)}", lambda node: at(node, field) in values, "in")
 
 
 def compare(field: str, sign: str, other: str | float) -> Predicate:
     """Compare a number with a number, or with another field."""
     return Predicate(
-        f"self.{field} {sign} {_term(other)}",
+        f"{own(field)} {sign} {_term(other)}",
         lambda node: _COMPARISONS[sign](at(node, field), _value(node, other)),
         sign,
     )
@@ -106,7 +118,7 @@ def compare(field: str, sign: str, other: str | float) -> Predicate:
 def is_multiple(field: str, divisor: str | int) -> Predicate:
     """Require a multiple of a number, or of another field."""
     return Predicate(
-        f"self.{field} % {_term(divisor)} == 0", lambda node: at(node, field) % _value(node, divisor) == 0, "=="
+        f"{own(field)} % {_term(divisor)} == 0", lambda node: at(node, field) % _value(node, divisor) == 0, "=="
     )
 
 
@@ -121,17 +133,17 @@ def _all_differ(values: list[Any]) -> bool:
 
 def starts_with(field: str, prefix: str) -> Predicate:
     """Require text with a prefix."""
-    return Predicate(f"self.{field}.startsWith('{prefix}')", lambda node: at(node, field).startswith(prefix))
+    return Predicate(f"{own(field)}.startsWith('{prefix}')", lambda node: at(node, field).startswith(prefix))
 
 
 def matches(field: str, pattern: str) -> Predicate:
     """Require text in which the pattern, in the syntax that RE2 and Python share, is found."""
-    return Predicate(f"self.{field}.matches('{pattern}')", lambda node: re.search(pattern, at(node, field)) is not None)
+    return Predicate(f"{own(field)}.matches('{pattern}')", lambda node: re.search(pattern, at(node, field)) is not None)
 
 
 def count_set(fields: tuple[str, ...], sign: str, number: int) -> Predicate:
     """Compare the number of fields that have a value."""
-    terms = ", ".join(f"has(self.{field})" for field in fields)
+    terms = ", ".join(f"has({own(field)})" for field in fields)
     return Predicate(
         f"[{terms}].filter(x, x).size() {sign} {number}",
         lambda node: _COMPARISONS[sign](sum(at(node, field) is not None for field in fields), number),
@@ -166,7 +178,7 @@ def _joined(sign: str, *predicates: Predicate) -> str:
 
 
 def _term(value: str | float) -> str:
-    return f"self.{value}" if isinstance(value, str) else str(value)
+    return own(value) if isinstance(value, str) else str(value)
 
 
 def _value(node: Any, value: str | float) -> Any:

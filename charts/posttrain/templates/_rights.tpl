@@ -53,7 +53,7 @@
   verbs: [get, create, delete]
 {{- end }}
 - apiGroups: [""]
-  resources: [pods/log]   # MaxText logs its progress
+  resources: [pods/log]   # MaxText's progress; init containers of a pod that cannot start
   verbs: [get]
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]   # why a job waits in Kueue's queue; no effect without Kueue

@@ -81,7 +81,7 @@ class Creation:
             self.sleep(self.poll_s)
 
     def _observe(self, spec: ClusterSpec) -> Observed:
-        # operations first: what an operation made is then surely in the later answer
+        # operations first: what an operation has made is in the later answer
         operations = self.gke.operations(spec.parent, spec.name)
         existing = frozenset(each.name for each in policies(spec) if self.compute.has_policy(spec, each.name))
         return Observed(self.gke.get(spec.path), operations, existing)

@@ -1,4 +1,4 @@
-"""What to do next for a cluster that is asked for: compare what is in the cloud with it. Pure.
+"""What to do next for a requested cluster: compare it with what is in the cloud. Pure.
 
 Everything is decided anew from what exists, so it does not matter which run began, or where it broke off. Doubts are
 refused: something of that name that ptctl did not make, or made with other flags.
@@ -35,7 +35,7 @@ _FAILED_POOL = ("ERROR", "RUNNING_WITH_ERROR")
 
 @dataclass(frozen=True)
 class Observed:
-    """What is in the cloud now. policies: names of those asked for that exist."""
+    """What is in the cloud now. policies: names of the requested ones that exist."""
 
     cluster: ClusterView | None
     operations: Sequence[Operation] = ()
@@ -63,7 +63,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Decision:
-    """The next changes; what is waited for, by name; or why it cannot go on (problem and hint)."""
+    """The next changes; what is waited for, by name; or why it cannot continue (problem and hint)."""
 
     actions: tuple[Action, ...] = ()
     waits: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ def _broken(spec: ClusterSpec, cluster: ClusterView, attempts: Attempts) -> Deci
     if attempts.created[spec.name] or cluster.nodes or others:
         return Decision(
             problem=f"cluster {spec.name} is in ERROR: {reason}",
-            hint="run the same command again when the reason is gone; it makes the cluster anew",
+            hint="run the same command again when the reason is gone; it creates the cluster again",
         )
     return Decision((Action("delete", "cluster", spec.name),))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ptctl.errors import InputError
 from ptctl.importers.secrets import secret_name, variable_of, without_secrets
-from ptctl.jobs.build.from_flags import empty_job
+from ptctl.jobs.definition.from_flags import empty_job
 from ptkube.resources import Manifest
 
 FILL_IN = "FILL IN"

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from ptctl.errors import InputError
 from ptctl.importers.draft import Draft
-from ptctl.jobs.build.file import check
-from ptctl.jobs.build.set_field import assign
+from ptctl.jobs.definition.file import check
+from ptctl.jobs.definition.set_field import assign
 
 
 def finished(draft: Draft, assignments: Sequence[str]) -> Draft:

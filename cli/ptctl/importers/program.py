@@ -8,7 +8,7 @@ from ptctl.importers import maxtext
 from ptctl.importers.command_lines.shell import as_text
 from ptctl.importers.draft import Draft
 from ptctl.importers.secrets import without_secrets
-from ptctl.jobs.build.file import check
+from ptctl.jobs.definition.file import check
 
 _ALGORITHM = "algorithm: sft"
 _PLACEHOLDER = "a placeholder: the command itself decides what it trains"

@@ -9,7 +9,7 @@ from ptctl.importers.documents import yaml_stream
 from ptctl.importers.draft import Draft
 from ptctl.importers.program import put_program
 from ptctl.importers.secrets import is_secret, without_secrets
-from ptctl.jobs.build.set_field import assign
+from ptctl.jobs.definition.set_field import assign
 
 _IGNORED = ("set", "echo", "printf", "export", "true", "exit", ":", "[", "[[", "test", "read", "sleep", "done", "fi")
 """Shell words that create nothing."""

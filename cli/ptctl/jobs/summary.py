@@ -9,4 +9,6 @@ def summary(job: PostTrainJob) -> str:
     spec = job.spec
     requested = spec.accelerator
     accelerator = accelerators.resolve(requested.type, requested.topology, requested.slices)
-    return f"{spec.algorithm.label} of {spec.model.uri} on {accelerator.describe()}"
+    function = spec.runtime.function
+    subject = f"{spec.algorithm.label} of {spec.model.uri}" if function is None else f"function {function.function}"
+    return f"{subject} on {accelerator.describe()}"

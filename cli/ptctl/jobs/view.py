@@ -101,6 +101,8 @@ def part(manifest: Manifest, *path: str, missing: Any) -> Any:
 
 def _algorithm(spec: Manifest) -> str:
     """Return the algorithm's label before the operator has written one: the GRPO variant, or the name."""
+    if part(spec, "runtime", "function", missing=None):
+        return "function"
     algorithm = spec.get("algorithm") or {}
     name = next((kind for kind in ALGORITHMS if algorithm.get(kind) is not None), "")
     return str(algorithm[name].get("loss") or name) if name == "grpo" else name

@@ -82,8 +82,12 @@ def _head(job: JobView, now: datetime) -> Iterator[str]:
             "Operator", f"none has handled the job yet; hint: does one run, and serve namespace {job.namespace}?"
         )
     yield from _pair("Algorithm", job.algorithm)
-    yield from _pair("Model", part(spec, "model", "uri", missing=""))
-    yield from _pair("Data", part(spec, "data", "train", "uri", missing=""))
+    function = part(spec, "runtime", "function", missing=None)
+    if function is not None:
+        yield from _pair("Function", part(function, "function", missing=""))
+    else:
+        yield from _pair("Model", part(spec, "model", "uri", missing=""))
+        yield from _pair("Data", part(spec, "data", "train", "uri", missing=""))
     chips = f" ({job.chips} chips)" if job.chips and not job.accelerator.startswith("cpu-") else ""
     yield from _pair("Accelerator", f"{slice_label(job)}{chips}")
     yield from _pair("Queue", job.queue)

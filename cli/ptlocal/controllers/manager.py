@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ptkube.client import Kube, NotFound
-from ptkube.events import timestamp
 from ptkube.informer import Informer
 from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
+from ptkube.timestamps import timestamp
 from ptkube.workqueue import WorkQueue
 from ptlocal.controllers.garbage_collector import GarbageCollector
 from ptlocal.controllers.job.job_controller import JobController

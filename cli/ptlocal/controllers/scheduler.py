@@ -4,10 +4,11 @@ Pending pods are tried in the order of their creation, again whenever a pod ends
 """
 
 from ptkube.client import Conflict, Kube, NotFound
-from ptkube.events import EventRecorder, timestamp
+from ptkube.events import EventRecorder
 from ptkube.informer import Informer
 from ptkube.objects import is_deleting
 from ptkube.resources import PODS, Manifest
+from ptkube.timestamps import timestamp
 from ptkube.workqueue import WorkQueue
 from ptlocal.controllers.node_fit import choose_node
 

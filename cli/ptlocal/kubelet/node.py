@@ -10,8 +10,8 @@ import psutil
 
 from ptkube import timestamps
 from ptkube.client import AlreadyExists, Kube, NotFound
-from ptkube.events import timestamp
 from ptkube.resources import LEASES, NAMESPACES, NODES, Manifest
+from ptkube.timestamps import timestamp
 from ptlocal.kubelet.pod_status import ADDRESS
 
 HEARTBEAT_S = 20.0  # a Lease of 40 s; the node controller of a real cluster gives up after 50

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ptkube.events import seconds_since, timestamp
 from ptkube.objects import is_deleting
 from ptkube.resources import Manifest
+from ptkube.timestamps import seconds_between, timestamp
 from ptlocal import processes
 from ptlocal.kubelet.container.command import command_of, refuse_unpullable, termination_mount
 from ptlocal.kubelet.container.container_run import ContainerRun, write_record
@@ -178,7 +178,7 @@ class PodRun:
         deadline_s = self.pod["spec"].get("activeDeadlineSeconds")
         if deadline_s is None or self.is_over:
             return None
-        remaining_s = float(deadline_s) - seconds_since(self._started_at, timestamp())
+        remaining_s = float(deadline_s) - seconds_between(self._started_at, timestamp())
         if remaining_s > 0:
             return remaining_s
         message = "Pod was active on the node longer than the specified deadline"

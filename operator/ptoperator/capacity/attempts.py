@@ -19,7 +19,7 @@ from ptoperator.capacity.fair_queue import queue_of
 from ptoperator.capacity.request import CapacityRequest, Decision
 
 USUAL_WAIT_S = 900
-_MAX_BACKOFF_S = 600.0
+MAX_BACKOFF_S = 600.0
 _MAX_ATTEMPTS = 64
 _OUTCOME_LIMIT = 1000
 
@@ -126,7 +126,7 @@ def fail_attempt(request: CapacityRequest, cause: CloudFailure) -> Decision:
     else:
         kinds = _kinds_of_round(capacity, cause)
         failure = _round_failure(request, kinds, cause, attempt)
-        pause = pause_s(capacity.round + 1, request.layout.settings.capacity_backoff_seconds, _MAX_BACKOFF_S)
+        pause = pause_s(capacity.round + 1, request.layout.settings.capacity_backoff_seconds, MAX_BACKOFF_S)
         following = "no option is left" if failure else f"starting over in {timestamps.duration(pause)}"
         updates = {
             "round": capacity.round + 1,

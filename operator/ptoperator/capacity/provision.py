@@ -10,6 +10,7 @@ from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube import timestamps
 from ptoperator.capacity.attempts import (
+    MAX_BACKOFF_S,
     Candidate,
     begin_attempt,
     candidate_of,
@@ -92,9 +93,10 @@ def between_attempts(request: CapacityRequest) -> Decision | None:
 
 
 def backoff_left_s(request: CapacityRequest) -> float:
-    """Return the seconds until the list starts over; 0 or less: now."""
+    """Return the seconds until the list starts over; 0 or less: now. A clock that was ahead wrote a longer pause."""
     until = timestamps.from_text(request.capacity.retry_after)
-    return 0.0 if until is None else (until - request.now).total_seconds()
+    left_s = 0.0 if until is None else (until - request.now).total_seconds()
+    return left_s if left_s <= MAX_BACKOFF_S else 0.0
 
 
 def _cloud_unavailable(request: CapacityRequest) -> Decision | None:

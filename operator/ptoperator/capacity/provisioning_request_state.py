@@ -11,7 +11,7 @@ from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
 from ptoperator.kube.actions import Delete, deletion
 
 _REFUSALS = ("Failed", "CapacityRevoked", "BookingExpired")
-_NEWS = ("Provisioned", "Accepted")
+_PROGRESS = ("Provisioned", "Accepted")
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class ProvisioningRequestState:
         return f"{self.description} was CapacityRevoked ({_condition_message(revoked)})" if revoked is not None else ""
 
     @property
-    def news(self) -> str:
+    def latest_message(self) -> str:
         """Return GKE's latest message while the nodes are not there; empty before the first."""
-        latest = next(filter(None, (condition(self.request or {}, kind) for kind in _NEWS)), None)
+        latest = next(filter(None, (condition(self.request or {}, kind) for kind in _PROGRESS)), None)
         return f"{latest['type']}={latest['status']}, {_condition_message(latest)}" if latest else ""
 
     @property
@@ -77,5 +77,5 @@ NO_REQUEST = ProvisioningRequestState()
 
 
 def _condition_message(condition: Manifest) -> str:
-    """`ResizeRequestFailed: there is no capacity`."""
+    """Return `ResizeRequestFailed: there is no capacity`."""
     return ": ".join(each for each in (condition.get("reason"), condition.get("message")) if each)

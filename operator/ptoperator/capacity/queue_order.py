@@ -27,6 +27,9 @@ class Claims:
         for each in claims:
             self.replace(None, each)
 
+    def __len__(self) -> int:
+        return sum(len(each.claims) for each in self._queues.values())
+
     def replace(self, old: Claim | None, new: Claim | None) -> None:
         """Put a job's new claim in the place of its old one; None stands for no claim."""
         if old is not None:

@@ -67,4 +67,4 @@ def _waiting_message(layout: Layout, provisioning: ProvisioningRequestState) -> 
         return f"{name} is being deleted"
     if provisioning.request is None:
         return f"{name} is requested"
-    return f"{name}: {provisioning.news or 'GKE has not responded yet'}"
+    return f"{name}: {provisioning.latest_message or 'GKE has not responded yet'}"

@@ -7,7 +7,7 @@ status that says what was so a moment ago is mended by the next event.
 """
 
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Resource
-from ptoperator.capacity.cloud import ClaimPool, CloudAction, CreatePool
+from ptoperator.capacity.cloud import ClaimPool, CloudAction, CreatePool, DeletePool, ReleasePool
 from ptoperator.kube.actions import Action, Create, Patch
 from ptoperator.observe.copies import WATCHED
 from ptoperator.observe.state import Observed
@@ -25,6 +25,8 @@ def kinds_to_read(state: Observed, planned: Plan) -> frozenset[Resource]:
 
 def _kinds(state: Observed, action: Action | CloudAction) -> frozenset[Resource]:
     match action:
+        case DeletePool() | ReleasePool() if _is_done(state):
+            return frozenset()
         case CreatePool() | ClaimPool():  # for a job that still wants chips, and has quota where Kueue keeps its JobSet
             return frozenset({POSTTRAINJOBS, JOBSETS} if state.jobset else {POSTTRAINJOBS})
         case Create():  # the name exists once; two attempts may not write one run directory
@@ -33,3 +35,8 @@ def _kinds(state: Observed, action: Action | CloudAction) -> frozenset[Resource]
             return frozenset()  # adds the finalizer, at the version that was read
         case _:
             return _ALL
+
+
+def _is_done(state: Observed) -> bool:
+    """Return True if the job has succeeded, which no copy can be wrong about: all its pods have ended for good."""
+    return state.status.phase.is_terminal and state.is_jobset_ours and bool(state.jobset_condition("Completed"))

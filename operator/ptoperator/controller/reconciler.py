@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ptapi.status import PostTrainJobStatus
-from ptkube import timestamps
 from ptkube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest, Resource
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
@@ -37,41 +36,41 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Reconciler:
-    """Reconciles any job; holds no state of its own."""
+    """Reconciles any job; holds no state of its own. now: the API server's time, with which all others are compared."""
 
     client: KubeClient
     copies: Copies
     cache: JobCache
     settings: Settings
-    now: Callable[[], datetime] = timestamps.utc_now
+    now: Callable[[], datetime]
     cloud: CloudProvider | None = None
     namespaces: Sequence[str] = ()
     on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None
     estimate: Callable[[Observed], Estimate | None] = lambda state: None
 
-    def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
+    def reconcile(self, key: Key, *, has_event: bool = True) -> float | None:
         """Reconcile a job. Return the seconds until the next time, or None. Raises ApiError to be retried.
 
-        is_news: an event of the job arrived since the last time, so observe everything.
+        has_event: an event of the job arrived since the last time, so observe everything.
         """
         due = self.cache.kinds_due(key, self.now(), self.settings.resync_seconds)
         try:
-            return self._reconcile(key, is_news=is_news or bool(due), live=due)
+            return self._reconcile(key, has_event=has_event or bool(due), live=due)
         except ApiError:
             self.cache.note_outdated(key)
             raise
 
-    def _reconcile(self, key: Key, *, is_news: bool, live: frozenset[Resource]) -> float | None:
+    def _reconcile(self, key: Key, *, has_event: bool, live: frozenset[Resource]) -> float | None:
         """live: the kinds that are read from the API server, not from local copies."""
-        state = self._observe(key, is_news, live)
+        state = self._observe(key, has_event, live)
         if state is None:
             self.cache.forget(key)
             return None
         planned = plan(state, self.settings)
-        if not is_news and _changes_more_than_numbers(planned):  # not on what was known some seconds ago
-            return self._reconcile(key, is_news=True, live=live)
+        if not has_event and _changes_more_than_numbers(planned):  # not on what was known some seconds ago
+            return self._reconcile(key, has_event=True, live=live)
         if missing := kinds_to_read(state, planned) - live - self.cache.just_read(key, self.now()):
-            return self._reconcile(key, is_news=True, live=live | missing)
+            return self._reconcile(key, has_event=True, live=live | missing)
         if planned.gives_turn:
             return self._give_turn(key, state)
         return self._carry_out(key, state, planned)
@@ -95,8 +94,8 @@ class Reconciler:
             self._apply_action(state, action)
         return planned.requeue_after
 
-    def _observe(self, key: Key, is_news: bool, live: frozenset[Resource]) -> Observed | None:
-        last, now = None if is_news else self.cache.last(key), self.now()
+    def _observe(self, key: Key, has_event: bool, live: frozenset[Resource]) -> Observed | None:
+        last, now = None if has_event else self.cache.last(key), self.now()
         reader = CachedReader(self.client, self.copies, live)
         if last is not None:
             state: Observed | None = observe_progress(reader, last, now, self.cloud)

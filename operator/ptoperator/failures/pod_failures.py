@@ -195,7 +195,7 @@ def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
     if report is not None:
         kind = _class(report.failure_class) or kind
-        return _failure(pod, kind, report.message or _exit_message(code), code, terminated)
+        return _failure(pod, kind, report.message or _exit_message(code, terminated), code, terminated)
     return _failure_from_log(pod, kind, code, terminated)
 
 
@@ -207,12 +207,17 @@ def _failure_from_log(pod: Manifest, kind: FailureClass, code: int, terminated: 
         return replace(_failure(pod, FailureClass.HANG, message, code, terminated), log=log_tail(tail))
     known = known_line(tail) if kind is FailureClass.UNKNOWN else None
     kind, line = known or (kind, most_relevant_line(tail))
-    message = f"{_exit_message(code)}: {line}" if line else _exit_message(code)
+    exited = _exit_message(code, terminated)
+    message = f"{exited}: {line}" if line else exited
     return replace(_failure(pod, kind, message, code, terminated), log=log_tail(tail))
 
 
-def _exit_message(code: int) -> str:
-    return f"killed by signal {code - 128}" if 128 < code < 160 else f"the trainer ended with exit code {code}"
+def _exit_message(code: int, terminated: Manifest) -> str:
+    name = terminated["container"]
+    who = "the trainer" if name.partition("-")[0] == names.CONTAINER else f"container {name}"
+    if 128 < code < 160:
+        return f"killed by signal {code - 128}" if who == "the trainer" else f"{who} was killed by signal {code - 128}"
+    return f"{who} ended with exit code {code}"
 
 
 def _failure(

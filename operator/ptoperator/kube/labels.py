@@ -92,17 +92,17 @@ MANAGER = "posttrain"
 
 
 def for_job(name: str, uid: str) -> dict[str, str]:
-    """Labels of an object that belongs to a job."""
+    """Return the labels of an object that belongs to a job."""
     return {NAME: "posttrain", MANAGED_BY: MANAGER, JOB: name, JOB_UID: uid}
 
 
 def for_pod(name: str, uid: str) -> dict[str, str]:
-    """Labels of a trainer pod."""
+    """Return the labels of a trainer pod."""
     return {**for_job(name, uid), COMPONENT: "trainer"}
 
 
 def for_preflight(name: str, uid: str) -> dict[str, str]:
-    """Labels of the Job that compiles a job before it has chips, and of its pods."""
+    """Return the labels of the Job that compiles a job before it has chips, and of its pods."""
     return {**for_job(name, uid), COMPONENT: PREFLIGHT}
 
 
@@ -117,5 +117,5 @@ def is_of_job(pod: Manifest, uid: str) -> bool:
 
 
 def selector(name: str) -> str:
-    """Everything of a job, by its full name."""
+    """Return the label selector for everything of a job, by its full name."""
     return f"{JOB}={name}"

@@ -102,7 +102,7 @@ IN_NAMESPACES = (
         only_with="gke.cluster",
     ),
     Right(POD_TEMPLATES, ("get", "create", "delete"), "the pods of such a request", only_with="gke.cluster"),
-    Right(PODS, ("get",), "MaxText logs its progress", "log"),
+    Right(PODS, ("get",), "MaxText's progress; init containers of a pod that cannot start", "log"),
     Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no effect without Kueue"),
     Right(WORKLOADS, ("update",), "the answer that a job's node pools are ready", "status"),
     Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),

@@ -61,12 +61,12 @@ class JobCache:
     _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
     _pulls: dict[str, dict[str, str]] = field(default_factory=dict)
     _last: dict[Key, Observed] = field(default_factory=dict)
-    _signs: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
+    _progress_times: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
     _written: dict[Key, str] = field(default_factory=dict)
     _read: dict[Key, dict[Resource, datetime]] = field(default_factory=dict)
     _resynced: dict[Key, datetime] = field(default_factory=dict)
     _outdated: set[Key] = field(default_factory=set)
-    _moved: set[str] = field(default_factory=set)
+    _changed_queues: set[str] = field(default_factory=set)
     _claims: Claims = field(default_factory=Claims)
     _all_read: datetime | None = None
     admission_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -86,7 +86,7 @@ class JobCache:
                 return newer.job  # another thread was faster
             self._forget_run(key)
             self._forget_failures(key, unless=job.uid)
-            self._note_move(key, claim)
+            self._note_claim(key, claim)
             self._jobs[key] = _Entry(job, claim)
             self._uids[job.uid] = key
             if job.run_uri:
@@ -133,10 +133,10 @@ class JobCache:
         with self._lock:
             self._forget_run(key)
             self._forget_failures(key)
-            self._note_move(key, None)
+            self._note_claim(key, None)
             self._jobs.pop(key, None)
             self._last.pop(key, None)
-            self._signs.pop(key, None)
+            self._progress_times.pop(key, None)
             self._written.pop(key, None)
             self._read.pop(key, None)
             self._resynced.pop(key, None)
@@ -180,13 +180,13 @@ class JobCache:
 
     def are_turns_known(self, now: datetime, every_s: float) -> bool:
         """Return True if all jobs were read within so many seconds, and each turn since then is noted."""
-        return self._all_read is not None and (now - self._all_read).total_seconds() < every_s
+        return self._all_read is not None and 0 <= (now - self._all_read).total_seconds() < every_s
 
     def next_in_queue(self) -> list[Key]:
         """Return jobs that may be next, because their queue changed since the last call."""
         with self._lock:
-            moved, self._moved = self._moved, set()
-            heads = filter(None, map(self._claims.first, sorted(moved)))
+            changed, self._changed_queues = self._changed_queues, set()
+            heads = filter(None, map(self._claims.first, sorted(changed)))
             return [self._uids[uid] for uid in heads]
 
     def known_jobs(self) -> list[Key]:
@@ -213,12 +213,12 @@ class JobCache:
             else:
                 self._last[key] = state
 
-    def first_observed(self, key: Key, hint: str, now: datetime) -> datetime:
+    def first_observed(self, key: Key, updated: str, now: datetime) -> datetime:
         """Return when a run's progress document was first seen, by our own clock: that of its nodes may differ."""
         with self._lock:
-            known = self._signs.get(key)
-            if known is None or known[0] != hint:
-                known = self._signs[key] = (hint, now)
+            known = self._progress_times.get(key)
+            if known is None or known[0] != updated:
+                known = self._progress_times[key] = (updated, now)
             return known[1]
 
     def note_written(self, job: Manifest, now: datetime) -> None:
@@ -236,7 +236,7 @@ class JobCache:
         """Return the kinds whose local copies are as good as what the API server would answer."""
         with self._lock:
             times = self._read.get(key, {})
-            return frozenset(kind for kind, time in times.items() if now - time <= _STILL_FRESH)
+            return frozenset(kind for kind, time in times.items() if timedelta(0) <= now - time <= _STILL_FRESH)
 
     def note_outdated(self, key: Key) -> None:
         """Record that a call failed, perhaps because of an old local copy, so that the next reconcile reads anew."""
@@ -246,8 +246,8 @@ class JobCache:
     def kinds_due(self, key: Key, now: datetime, every_s: float) -> frozenset[Resource]:
         """Return the kinds to read from the API server whatever the plan: all after a failed call, and now and then."""
         with self._lock:
-            is_due = (now - self._resynced.setdefault(key, now)).total_seconds() >= every_s
-            if not is_due and key not in self._outdated:
+            age_s = (now - self._resynced.setdefault(key, now)).total_seconds()
+            if 0 <= age_s < every_s and key not in self._outdated:
                 return frozenset()
             self._outdated.discard(key)
             self._resynced[key] = now
@@ -259,12 +259,12 @@ class JobCache:
         with self._lock:
             return bool(version) and self._written.get(_key(job)) == version
 
-    def _note_move(self, key: Key, claim: Claim | None) -> None:
+    def _note_claim(self, key: Key, claim: Claim | None) -> None:
         known = self._jobs.get(key)
         before = known.claim if known else None
         if before != claim:
             self._claims.replace(before, claim)
-            self._moved |= {each.queue for each in (before, claim) if each is not None}
+            self._changed_queues |= {each.queue for each in (before, claim) if each is not None}
 
     def _note_pull(self, uid: str | None, errors: dict[str, str]) -> None:
         with self._lock:

@@ -37,7 +37,7 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
         time, _, text = line.partition(" ")
         line_metrics = _metrics(text, total_steps)
         values |= line_metrics or {}
-        if line_metrics is not None or updated:  # after the first step any line is a sign of life
+        if line_metrics is not None or updated:  # after the first step any line is a heartbeat
             updated = time or updated
     if not updated:
         return None

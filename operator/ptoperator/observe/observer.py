@@ -44,7 +44,7 @@ from ptoperator.observe import run_directory
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
 from ptoperator.observe.log_progress import with_log
-from ptoperator.observe.missing_pods import why_a_pod_does_not_start, why_pods_are_missing
+from ptoperator.observe.missing_pods import why_a_pod_does_not_start, why_pods_are_missing, with_start_log
 from ptoperator.observe.observed_parts import PreflightObjects, RunDocuments, TensorBoardObjects
 from ptoperator.observe.state import Observed, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
@@ -94,7 +94,7 @@ def observe(
         preflight_job = _get(reader, JOBS, names.preflight(job.name, job.uid), namespace)
         state = replace(state, preflight=PreflightObjects(preflight_job, ours))
     blocked = why_pods_are_missing(reader, state) or why_a_pod_does_not_start(reader, state)
-    state = replace(state, creation_failure=blocked)
+    state = with_start_log(reader, replace(state, creation_failure=blocked), settings)
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
 
 

@@ -1,10 +1,10 @@
-"""The observed state of one job at one moment: a frozen value with named buckets.
+"""The observed state of one job at one moment: a frozen value with named parts.
 
 It is read once per reconcile (`observer`); plan and status use this value and never the API. Manifests are raw;
 questions that several places ask of them are answered here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -18,7 +18,7 @@ from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
 from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
-from ptoperator.failures.pod_failures import PodFailure, StartFailure
+from ptoperator.failures.pod_failures import PodFailure, StartFailure, start_failure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels
 from ptoperator.kueue.workload import KueueState
@@ -39,6 +39,7 @@ class Observed:
     pods: every trainer pod with the job's name, also of earlier attempts and of an earlier job of that name.
     failures: why pods failed, also of deleted pods, as long as the operator saw them. pull_errors: the registries'
     errors by image. creation_failure: why missing pods are not created, or a pod with a node does not start.
+    start_log: what the init containers of a pod printed that could not start for too long.
     observed_at: when the API was last read; `now` is later if only progress was read since. rejection: the API server's
     message when it rejected an object of this job.
 
@@ -60,6 +61,7 @@ class Observed:
     failures: tuple[PodFailure, ...] = ()
     pull_errors: Mapping[str, str] = field(default_factory=dict)
     creation_failure: StartFailure | None = None
+    start_log: str = ""
     run: RunDocuments = field(default_factory=RunDocuments)
     rejection: str = ""
     cloud: Cloud | None = None
@@ -161,6 +163,18 @@ class Observed:
     def jobset_condition(self, kind: str) -> Manifest | None:
         """Return a condition of the JobSet if it is True, else None."""
         return true_condition(self.jobset, kind) if self.jobset else None
+
+    def start_failures(self) -> Iterator[StartFailure]:
+        """Return why pods are not created, and the containers that cannot start."""
+        if self.creation_failure is not None:
+            yield self.creation_failure
+        failures = (start_failure(pod, self.pull_errors) for pod in self.current_pods)
+        yield from (failure for failure in failures if failure is not None)
+
+    def final_start_failure(self, limit_s: float) -> StartFailure | None:
+        """Return why a pod has been unable to start for too long, or None."""
+        ages = ((failure, timestamps.seconds_since(failure.since, self.now)) for failure in self.start_failures())
+        return next((failure for failure, age in ages if age is not None and age >= limit_s), None)
 
     @cached_property
     def unfinished_pods(self) -> tuple[Manifest, ...]:

@@ -42,7 +42,7 @@ def hang_detected(context: PlanContext) -> StepResult | None:
     progress = state.run.progress
     assert progress is not None
     message = (
-        f"no sign of life for {timestamps.duration(silence)} after step {progress.step} while {progress.stage}"
+        f"no heartbeat for {timestamps.duration(silence)} after step {progress.step} while {progress.stage}"
         f" (limit {timestamps.duration(_limit_s(context, progress))}){stragglers(state.run.heartbeats)}"
         "; the pods are deleted and the run restarts"
     )
@@ -58,7 +58,7 @@ def is_reported(state: Observed) -> bool:
 
 
 def silence_s(context: PlanContext) -> float | None:
-    """Return the seconds since the last sign of life, if they exceed the limit."""
+    """Return the seconds since the last heartbeat, if they exceed the limit."""
     state, progress = context.state, running_phases.own_progress(context.state)
     if progress is None or progress.stage == "done" or not state.current_pods:
         return None
@@ -79,7 +79,7 @@ def _limit_s(context: PlanContext, progress: Progress) -> float:
 
 
 def stragglers(heartbeats: tuple[Heartbeat, ...]) -> str:
-    """Return `; behind: process 3 on llama-slice-0-3 (step 41, last heard 12m before the others)`, or nothing."""
+    """Return `; behind: process 3 on llama-slice-0-3 (step 41, last heartbeat 12m before the others)`, or nothing."""
     times = {heartbeat.process: timestamps.from_text(heartbeat.updated) for heartbeat in heartbeats}
     newest = max(filter(None, times.values()), default=None)
     if newest is None:
@@ -90,7 +90,7 @@ def stragglers(heartbeats: tuple[Heartbeat, ...]) -> str:
         time = times[heartbeat.process]
         late = (newest - time).total_seconds() if time else 0.0
         if late > STRAGGLER_S or heartbeat.step < latest_step:
-            heard = f", last heard {timestamps.duration(late)} before the others" if late > STRAGGLER_S else ""
-            behind.append(f"process {heartbeat.process} on {heartbeat.host} (step {heartbeat.step}{heard})")
+            last = f", last heartbeat {timestamps.duration(late)} before the others" if late > STRAGGLER_S else ""
+            behind.append(f"process {heartbeat.process} on {heartbeat.host} (step {heartbeat.step}{last})")
     more = f" and {len(behind) - _MAX_NAMED} more" if len(behind) > _MAX_NAMED else ""
     return f"; behind: {', '.join(behind[:_MAX_NAMED])}{more}" if behind else ""

@@ -9,6 +9,7 @@ its capacity, is written to status first and carried out by the next reconcile: 
 it again.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,7 +43,7 @@ from ptoperator.plan.teardown import add_finalizer, deletion_actions, release_ca
 from ptoperator.plan.tensorboard import plan_tensorboard
 from ptoperator.render import Layout
 from ptoperator.settings import Settings
-from ptoperator.status import running_phases, terminal_phases
+from ptoperator.status import terminal_phases
 from ptoperator.status.builder import ConditionUpdate, build, differs, is_only_progress, merge_conditions
 from ptoperator.status.common_conditions import with_common_conditions
 
@@ -93,7 +94,7 @@ def _report(state: Observed, layout: Layout | None, settings: Settings, step: St
         release = release_capacity(state, settings) if update.capacity is None else None
         capacity = release.status if release else new.capacity
         return Plan(step.actions, new.model_copy(update={"capacity": capacity}), requeue_after=0.0)
-    can_wait = is_only_progress(old, new) and not any(running_phases.start_failures(state))
+    can_wait = is_only_progress(old, new) and not any(state.start_failures())
     wait = _status_delay_s(state, settings) if can_wait else 0.0
     if wait and differs(old, new):
         return Plan(step.actions, None, min(wait, step.requeue_after or wait), step.progress_only)
@@ -102,9 +103,10 @@ def _report(state: Observed, layout: Layout | None, settings: Settings, step: St
 
 
 def _status_delay_s(state: Observed, settings: Settings) -> float:
-    """Return the seconds until progress may be written again."""
-    age = timestamps.seconds_since(state.status.accounted_until, state.now)
-    return 0.0 if age is None else max(0.0, settings.progress_seconds - age)
+    """Return the seconds until progress may be written again; 0 if it was written by a clock that is ahead."""
+    last = timestamps.from_text(state.status.accounted_until)
+    age = math.inf if last is None else (state.now - last).total_seconds()
+    return max(0.0, settings.progress_seconds - age) if age >= 0 else 0.0
 
 
 def with_failed_write(state: Observed, message: str) -> PostTrainJobStatus | None:

@@ -82,6 +82,6 @@ def _requeue_after_s(context: PlanContext, update: StatusUpdate) -> float:
         delays.append(context.settings.cloud_poll_seconds)
     if context.state.has_missing_pods:  # nobody sends an event of what is not created
         delays.append(USUAL_CREATION_S if context.state.is_jobset_young else context.settings.progress_seconds)
-    if any(running_phases.start_failures(context.state)):
+    if any(context.state.start_failures()):
         delays.append(context.settings.start_failure_seconds / 10)
     return min(delays)

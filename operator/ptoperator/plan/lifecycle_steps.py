@@ -11,7 +11,7 @@ from ptoperator.plan.preflight import delete_preflight
 from ptoperator.plan.restart_budget import retry_uncharged
 from ptoperator.plan.step_result import CLEANUP_POLL_S, PlanContext, StepResult, delete_jobset, suspend_jobset
 from ptoperator.plan.teardown import release_capacity, release_conditions
-from ptoperator.status import running_phases, terminal_phases, waiting_phases
+from ptoperator.status import terminal_phases, waiting_phases
 
 
 def run_directory_conflict(context: PlanContext) -> StepResult | None:
@@ -75,13 +75,12 @@ def deadline_exceeded(context: PlanContext) -> StepResult | None:
 
 def start_failed(context: PlanContext) -> StepResult | None:
     """End the job if a container has been unable to start for too long."""
-    for failure in running_phases.start_failures(context.state):
-        age = timestamps.seconds_since(failure.since, context.state.now)
-        if age is not None and age >= context.settings.start_failure_seconds:
-            now = timestamps.to_text(context.state.now)
-            cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod, time=now)
-            return StepResult(terminal_phases.failed_with(context.layout, cause))
-    return None
+    failure = context.state.final_start_failure(context.settings.start_failure_seconds)
+    if failure is None:
+        return None
+    now, log = timestamps.to_text(context.state.now), context.state.start_log
+    cause = FailureStatus(failure_class=failure.kind, message=failure.message, pod=failure.pod, log=log, time=now)
+    return StepResult(terminal_phases.failed_with(context.layout, cause))
 
 
 def deadline_left_s(context: PlanContext) -> float | None:

@@ -18,7 +18,7 @@ _HINTS: dict[FailureClass, str] = {
     FailureClass.OUTPUT_CONFLICT: "stop what writes there, or recreate the job under another name or output.uri",
     FailureClass.DATA_ERROR: "fix the data and recreate the job, under this or another name",
     FailureClass.CONFIG_ERROR: "fix the job and recreate it",
-    FailureClass.USER_CODE: "fix the reward file and recreate the job",
+    FailureClass.USER_CODE: "fix your code (a reward, a tool, an environment or a function) and recreate the job",
     FailureClass.SERVICE_LOST: "check the server that the message names, and its log; the job continues from its "
     "checkpoint",
     FailureClass.NETWORK: "check that the pods reach what the message names (DNS, egress, NetworkPolicy), and that the "

@@ -20,7 +20,9 @@ def links(layout: Layout) -> Links:
     """Return the links."""
     run = run_uri(layout.job.spec.output.uri, layout.name)
     local = run.removeprefix("file://")
-    command = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
+    spec = layout.job.spec
+    has_curves = spec.tensorboard.enabled and spec.runtime.function is None
+    command = f"tensorboard --logdir {local}/tensorboard" if has_curves else ""
     if layout.has_tensorboard_server:
         command = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
         host = tensorboard_host(layout)

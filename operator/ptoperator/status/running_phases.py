@@ -1,14 +1,11 @@
 """Status updates of a job that has its JobSet: its pods get nodes, start and train. Pure."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ptapi.conditions import Phase, Reason
 from ptapi.run_directory import Progress, run_uri
 from ptkube import timestamps
 from ptkube.resources import Manifest
-from ptoperator.failures import pod_failures
-from ptoperator.failures.pod_failures import StartFailure
 from ptoperator.observe.elastic_slices import missing_slices, without_missing
 from ptoperator.observe.state import Observed, is_scheduled, is_started, started_at, why_unscheduled
 from ptoperator.render import Layout
@@ -57,14 +54,6 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
         return StatusUpdate(Phase.RUNNING, conditions)
     conditions[RUNNING] = _not_running(state, _starting_message(layout, state))
     return StatusUpdate(Phase.RESTARTING if state.jobset_restarts else Phase.STARTING, conditions)
-
-
-def start_failures(state: Observed) -> Iterator[StartFailure]:
-    """Return why pods are not created, and the containers that cannot start."""
-    if state.creation_failure is not None:
-        yield state.creation_failure
-    failures = (pod_failures.start_failure(pod, state.pull_errors) for pod in state.current_pods)
-    yield from (failure for failure in failures if failure is not None)
 
 
 def _admitted(state: Observed) -> ConditionUpdates:
@@ -117,7 +106,7 @@ def _training_message(layout: Layout, state: Observed) -> str:
 
 
 def _starting_message(layout: Layout, state: Observed) -> str:
-    failing = next(start_failures(state), None)
+    failing = next(state.start_failures(), None)
     if failing is not None:
         return f"pod {failing.pod} cannot start: {failing.message}"
     starting = [pod for pod in state.current_pods if not is_started(pod)]

@@ -11,8 +11,8 @@ from tests.builders.gke.model import PoolRecord
 from ptapi.accelerators import table
 from ptapi.accelerators.table import Machine, chip_count
 from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
-from ptkube.events import timestamp
 from ptkube.resources import NODES, PODS, Manifest
+from ptkube.timestamps import timestamp
 
 POOL = "cloud.google.com/gke-nodepool"
 _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}

@@ -154,8 +154,8 @@ class Api:
         self, name: str, namespace: str, *, container: str | None, tail: int | None, timestamps: bool
     ) -> Iterator[str]:
         """Return the end of a container's log."""
-        assert timestamps
-        yield from self.logs.get((name, container or ""), [])[-(tail or 0) :]
+        lines = self.logs.get((name, container or ""), [])[-(tail or 0) :]
+        yield from lines if timestamps else (line.partition(" ")[2] for line in lines)
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
         """Return a subresource that a test has set."""
@@ -624,7 +624,7 @@ class Operator:
 
     def look(self, key: Key) -> None:
         """One reconcile. Whatever it raises, the job is looked at again."""
-        is_news = key in self.news
+        has_event = key in self.news
         self.news.discard(key)
         self.timers.pop(key, None)
         client = Client(
@@ -640,7 +640,7 @@ class Operator:
             estimate=self.estimate,
         )
         try:
-            again = reconciler.reconcile(key, is_news=is_news)
+            again = reconciler.reconcile(key, has_event=has_event)
         except ApiError:
             self.news.add(key)
             return

@@ -14,7 +14,7 @@ import numpy as np
 
 from pttrainer.models import Model, Params, from_hf, to_hf
 from pttrainer.models.attention import kv_cache as kv
-from pttrainer.models.weights.hf_names import table
+from pttrainer.models.weights.hf_names import in_files
 from pttrainer.models.weights.load import load
 from pttrainer.models.weights.save import save
 
@@ -102,5 +102,5 @@ def _row(examples: list[tuple[int, np.ndarray]], length: int) -> tuple[np.ndarra
 
 def export(model: Model, params: Params, directory: Path) -> None:
     """Weights and `config.json` as `transformers` reads them."""
-    save(table(model.config), model.merged(params), directory)
+    save(in_files(model.config), model.merged(params), directory)
     (directory / "config.json").write_text(json.dumps(to_hf(model.config)))

@@ -1,11 +1,12 @@
 # ruff: noqa: E501  (templates have lines of their own)
 """Chat templates in the forms of all families, written for the tests, and a tokenizer that knows their special tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import AddedToken
 
+from pttrainer.data.tokenization import image_tokens
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
 
@@ -400,3 +401,10 @@ def chat(family: Family) -> Chat:
     ends = tuple(ids[end] for end in family.ends)
     words = Tokenizer(engine, ids[family.bos] if family.bos else None, ends, ends[0], family.template)
     return Chat(words, family.template)
+
+
+def chat_with_images(parts: int) -> Chat:
+    """Gemma 3's, with so many tokens for an image."""
+    plain = chat(FAMILIES["gemma-3"])
+    begin, part, end = (int(plain.tokenizer.engine.token_to_id(text)) for text in GEMMA_IMAGE_TOKENS)
+    return replace(plain, images=image_tokens.gemma3(*GEMMA_IMAGE_TOKENS, (begin, part, end), parts))

@@ -18,6 +18,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
+import pytest
+
+from ptctl.runs.storage import bucket as ptctl_bucket
 
 OBJECT = re.compile(r"/b/([^/]+)/o/([^/]+)$")
 COPY = re.compile(r"/b/([^/]+)/o/([^/]+)/(?:rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)$")
@@ -115,6 +118,17 @@ def serve() -> Iterator[Buckets]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def serve_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Buckets]:
+    """A running server that the clients of this process use, ptctl's too."""
+    with serve() as served:
+        for name, value in served.environment().items():
+            monkeypatch.setenv(name, value)
+        ptctl_bucket._client.cache_clear()
+        yield served
+        ptctl_bucket._client.cache_clear()
 
 
 class _Handler(BaseHTTPRequestHandler):

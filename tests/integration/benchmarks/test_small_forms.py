@@ -15,6 +15,7 @@ SMALL = {
     "operator_and_cli/apply_to_jobset.py": ("--jobs", "2", "--idle-seconds", "1"),
     "operator_and_cli/thousand_jobs.py": ("--jobs", "20", "--restart-seconds", "1", "--most-calls", "22"),
     "operator_and_cli/simulated_jobs.py": ("--jobs", "20", "--most-calls", "16"),
+    "operator_and_cli/simulated_day.py": ("--hours", "2", "--jobs", "40"),
     "operator_and_cli/soak.py": ("--minutes", "0.2", "--state", "soak", "--jobs", "2"),
     "operator_and_cli/ptctl_cpu.py": ("--jobs", "3", "--runs", "1"),
     "operator_and_cli/quick_plan.py": ("--runs", "1"),
@@ -27,6 +28,7 @@ SMALL = {
     "preflight/preflight_formula.py": (),
 }
 ELSEWHERE = {
+    "operator_and_cli/jumping_clock.py": "benchmarks/operator_and_cli/soak.py",
     "trainer/loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
     "peers/native_rollout.py": "benchmarks/peers/rollout.py",
     "preflight/preflight_times.py": "Makefile",  # asks the TPU compiler

@@ -51,8 +51,11 @@ def test_every_code_block_of_the_guide_runs(
     for words in ("<polyline", "step 2/2", "sample of step 2"):
         assert words in names["card"]
     assert (tmp_path / "runs" / "first-from-python" / "export" / "model.safetensors").is_file()
-    with pytest.raises(posttrain.NotFound, match="does not exist any more"):
-        _ = names["run"].status
+    assert names["again"].value() == 1.0
+    with pytest.raises(posttrain.NotFound, match="'first-from-python' does not exist"):
+        names["client"].get("first-from-python")
+    for run in names["client"].list():
+        run.delete()
 
 
 def test_a_reward_written_here_scores_what_the_trainer_samples_there(client: posttrain.Client, tmp_path: Path) -> None:

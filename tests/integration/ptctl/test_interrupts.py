@@ -25,7 +25,7 @@ main({words!r})
 
 MODULES = {
     "validate": ("click", "ptctl.cli", "ptctl.commands.job_file.validate", "yaml", "pydantic", "ptapi.validation"),
-    "train": ("ptctl.ui.exit_codes", "ptctl.jobs.build.file", "ptctl.trainer_process"),
+    "train": ("ptctl.ui.exit_codes", "ptctl.jobs.definition.file", "ptctl.trainer_process"),
     "demo": ("ptctl.ui.app", "ptctl.demo.script", "ptctl.demo.display"),
     "workload list": ("ptctl.commands.workload", "ptkube.client", "ssl"),
 }

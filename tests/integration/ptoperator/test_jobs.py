@@ -243,6 +243,20 @@ def test_an_init_container_fills_a_volume_before_the_program_starts(operator: Op
     assert pod["metadata"]["labels"]["team"] == "a"
 
 
+def test_what_a_failing_init_container_printed_is_in_the_status(operator: OperatorProcess, jobs: Any) -> None:
+    script = "echo column prompt is missing >&2; exit 3"
+    jobs.create(
+        "unfetched",
+        image="mine:1",
+        runtime={"container": {"command": ["true"]}},
+        runPolicy={"maxRestarts": 0},
+        pod={"initContainers": [{"name": "fetch", "command": ["/bin/sh", "-c", script]}]},
+    )
+    failure = jobs.wait_phase("unfetched", "Failed").failure
+    assert failure.message == "container fetch ended with exit code 3: column prompt is missing"
+    assert failure.log == "column prompt is missing"
+
+
 def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: Any) -> None:
     runtime = {"maxtext": {"modelName": "llama3.1-8b"}}
     jobs.create("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://nowhere/m/0/items"})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "operator_and_cli"))
 
 from simulated_jobs import Simulation
 

@@ -113,7 +113,9 @@ def env_of(values: Values) -> dict[str, str]:
 def test_two_replicas_agree_by_a_lease_on_the_one_that_works() -> None:
     spec = of_kind({}, "Deployment")[0]["spec"]
     assert spec["replicas"] == 2
-    assert env_of({})["POSTTRAIN_LEADER_NAMESPACE"] == "posttrain-system"
+    variables = spec["template"]["spec"]["containers"][0]["env"]
+    (namespace,) = [each for each in variables if each["name"] == "POSTTRAIN_LEADER_NAMESPACE"]
+    assert namespace["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
     budget = of_kind({}, "PodDisruptionBudget")[0]["spec"]
     assert budget["maxUnavailable"] == 1
     assert of_kind({"replicas": 1}, "PodDisruptionBudget") == []
@@ -127,9 +129,27 @@ def test_nobody_reaches_the_operator_but_for_its_probes_and_metrics() -> None:
     assert operator["ingress"] == [{"ports": [{"port": 8080, "protocol": "TCP"}]}]
     assert operator["policyTypes"] == ["Ingress"]
     trainer = policies["pt-trainer"]
-    assert trainer["podSelector"] == {"matchLabels": {"app.kubernetes.io/component": "trainer"}}
-    peers = [peer for rule in trainer["ingress"] for peer in rule["from"]]
-    assert peers == [{"podSelector": {"matchLabels": {"app.kubernetes.io/component": "trainer"}}}]
+    trainers = {"matchLabels": {"app.kubernetes.io/name": "posttrain", "app.kubernetes.io/component": "trainer"}}
+    assert trainer["podSelector"] == trainers
+    assert [peer for rule in trainer["ingress"] for peer in rule["from"]] == [{"podSelector": trainers}]
+
+
+def test_no_policy_says_what_pods_may_reach() -> None:
+    """The API servers of Kubernetes and GKE, the metadata server, the hub, buckets: as the namespace has them."""
+    policies = of_kind({"networkPolicy": {"enabled": True}, "namespaces": ["team-a"]}, "NetworkPolicy")
+    assert len(policies) == 2
+    assert [each for each in policies if each["spec"]["policyTypes"] != ["Ingress"] or "egress" in each["spec"]] == []
+
+
+def test_every_pod_that_must_reach_its_peers_is_let_through() -> None:
+    """Trainers of all hosts, and Pathways' head and workers, of every example."""
+    policies = of_kind({"networkPolicy": {"enabled": True}}, "NetworkPolicy")
+    (selector,) = [each["spec"]["podSelector"] for each in policies if each["metadata"]["name"] == "pt-trainer"]
+    renderings = (ROOT / "tests" / "golden" / "render").glob("*.yaml")
+    sets = [doc for path in renderings for doc in yaml.load_all(path.read_text(), LOADER) if doc["kind"] == "JobSet"]
+    jobs = [job["template"]["spec"]["template"] for each in sets for job in each["spec"]["replicatedJobs"]]
+    assert len(jobs) > 20
+    assert [job for job in jobs if not selector["matchLabels"].items() <= job["metadata"]["labels"].items()] == []
 
 
 def test_trainers_of_every_served_namespace_get_their_policy() -> None:

@@ -1,8 +1,10 @@
 """What a run reads where its run directory is not on this machine."""
 
+import json
 from typing import Any, cast
 
 import pytest
+from tests.builders.servers import bucket as bucketserver
 
 import posttrain
 from ptkube.client import Kube
@@ -24,15 +26,27 @@ def run() -> posttrain.Run:
     return posttrain.Run(cast(Kube, Answering()), JOB)
 
 
-def test_a_result_in_a_bucket_names_its_export_and_how_to_read_the_rest(run: posttrain.Run) -> None:
+def test_a_run_in_a_bucket_is_read_from_there(run: posttrain.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run.result()
     assert (result.path, result.model, result.adapters) == (
         "gs://bucket/runs/a",
         None,
         "gs://bucket/runs/a/export",
     )
-    with pytest.raises(posttrain.Error, match="hint: gcloud storage cat gs://bucket/runs/a/metrics"):
-        _ = result.evaluation
+    with bucketserver.serve_here(monkeypatch) as buckets:
+        rows = ({"step": step, "reward": 0.5, "eval/accuracy": step / 2} for step in (1, 2))
+        buckets.put("bucket", "runs/a/metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        for step in (9, 10):
+            sample = {"prompt": "1+1", "completion": str(step)}
+            buckets.put("bucket", f"runs/a/samples/step-{step:08d}.jsonl", json.dumps(sample).encode())
+        assert run.metrics().to_numpy()["reward"].tolist() == [0.5, 0.5]
+        assert result.evaluation == [{"step": 1, "eval/accuracy": 0.5}, {"step": 2, "eval/accuracy": 1.0}]
+        assert run.samples() == [{"step": 10, "prompt": "1+1", "completion": "10"}]
+        assert run.samples(9)[0]["completion"] == "9"
+        with pytest.raises(posttrain.NotFound, match="no samples"):
+            run.samples(3)
+    assert buckets.downloads == [f"runs/a/{name}" for name in (
+        "metrics.jsonl", "metrics.jsonl", "samples/step-00000010.jsonl", "samples/step-00000009.jsonl")]  # fmt: skip
 
 
 def test_the_card_of_a_run_in_a_bucket_shows_its_state(run: posttrain.Run) -> None:

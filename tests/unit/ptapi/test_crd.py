@@ -4,6 +4,7 @@ What a server makes of every wrong manifest and every example: tests/integration
 """
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ptapi.validation.accelerator_cel import UNKNOWN
 from ptapi.validation.rule import Rule, objects_at
 from ptapi.validation.rules.chips.accelerator import checked_by_table
 from ptlocal.apiserver.schema.cel import RuleWalk, activation, program
+from ptlocal.apiserver.schema.cel.values import as_cel, escaped
 from ptlocal.apiserver.schema.defaulting import apply_defaults
 
 ROOT = Path(__file__).parents[3]
@@ -77,6 +79,21 @@ def test_no_rule_stands_twice_at_one_place_because_a_server_takes_them_by_their_
     for path, node in nodes(SCHEMA):
         rules = [each["rule"] for each in node.get("x-kubernetes-validations", [])]
         assert len(rules) == len(set(rules)), path
+
+
+def test_no_rule_reads_a_field_by_a_word_that_cel_reserves() -> None:
+    reserved = re.compile(r"\.(as|const|continue|else|for|function|if|import|in|let|namespace|package|return|var)\b")
+    rules = [each["rule"] for _, node in nodes(SCHEMA) for each in node.get("x-kubernetes-validations", [])]
+    assert len(rules) > 100
+    assert [rule for rule in rules if reserved.search(rule)] == [], "Kubernetes has such a field as __function__"
+
+
+def test_a_builtins_and_a_functions_name_distinguish_rewards() -> None:
+    (rule,) = (rule.predicate.cel for rule in RULES if rule.accepted.startswith("rewards with different names"))
+    schema = SCHEMA["properties"]["spec"]
+    for function, accepted in (("reward", True), ("length", False)):
+        rewards = [{"builtin": "length"}, {"python": {"code": "a = 1", "function": function}}]
+        assert program(rule).run(activation({"self": as_cel({"rewards": rewards}, schema)})) is accepted
 
 
 def test_every_default_keeps_the_rules_as_it_is_written() -> None:
@@ -149,7 +166,7 @@ def has_cel(rule: Rule) -> bool:
 def test_each_rule_says_the_same_in_cel_and_in_python(wrong: Any) -> None:
     document = table.patched(wrong.patch)
     job = PostTrainJob.model_validate(document, by_alias=True, by_name=False)
-    whole = defaulted(document)
+    whole = as_cel(defaulted(document), SCHEMA)
     for rule in filter(has_cel, RULES):
         for path, value in objects_at(job, rule.scope):
             here = _document_at(whole, path)
@@ -160,7 +177,7 @@ def test_each_rule_says_the_same_in_cel_and_in_python(wrong: Any) -> None:
 
 def _document_at(document: Any, path: str) -> Any:
     for step in path.replace("]", "").replace("[", ".").split(".") if path else []:
-        document = document[int(step)] if isinstance(document, list) else document.get(step)
+        document = document[int(step)] if isinstance(document, list) else document.get(escaped(step))
         if document is None:
             return None
     return document

@@ -166,6 +166,14 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
     if not spec["output"]["uri"].startswith("gs://"):
         spec.setdefault("tensorboard", {})["server"] = False
+    spec["model"].pop("images", None)
+    tracking = spec.get("tracking", {})
+    if "wandb" in tracking:
+        tracking["wandb"]["mode"] = "online"
+    if "trackio" in tracking:
+        tracking["trackio"]["spaceId"] = "team/curves"
+    if {"container", "maxtext"} & set(spec.get("runtime", {})):
+        spec.pop("tracking", None)
     spec["env"] = [variable for variable in spec.get("env", []) if variable["name"].startswith("_")]
     for variable in spec["env"]:
         variable.pop("valueFrom", None)

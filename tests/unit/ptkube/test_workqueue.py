@@ -26,9 +26,9 @@ class Reconciles:
         self.pause = threading.Event()
         self.pause.set()
 
-    def __call__(self, key: str, is_news: bool) -> float | None:
+    def __call__(self, key: str, has_event: bool) -> float | None:
         with self._lock:
-            self.calls.append((key, is_news))
+            self.calls.append((key, has_event))
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             answer = self._answers.pop(0) if self._answers else None

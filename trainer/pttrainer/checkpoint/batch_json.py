@@ -12,6 +12,7 @@ from pttrainer.batch import Batch, Prompts
 
 def to_json(batch: Batch) -> dict[str, Any]:
     """Return shape, type and compressed bytes of every array."""
+    assert batch.images is None, "prompts of rollouts have no images yet"
     rows = {name: x for name, x in batch._asdict().items() if x is not None and name != "prompts"}
     shared = {} if batch.prompts is None else {"prompts": _arrays(batch.prompts._asdict())}
     return _arrays(rows) | shared
@@ -19,7 +20,7 @@ def to_json(batch: Batch) -> dict[str, Any]:
 
 def from_json(document: Mapping[str, Any]) -> Batch:
     """Return the batch that `to_json` wrote."""
-    arrays = {name: decode(array) for name, array in document.items() if name != "prompts"}
+    arrays: dict[str, Any] = {name: decode(array) for name, array in document.items() if name != "prompts"}
     shared = document.get("prompts")
     return Batch(**arrays, prompts=None if shared is None else Prompts(**{k: decode(x) for k, x in shared.items()}))
 

@@ -16,7 +16,7 @@ from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params, to_hf
 from pttrainer.models.loading import value_head
 from pttrainer.models.lora import adapters
-from pttrainer.models.weights.hf_names import table
+from pttrainer.models.weights.hf_names import in_files, table
 from pttrainer.models.weights.save import save, save_adapters
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.place import Place
@@ -56,7 +56,7 @@ class BaseModelRef:
 def export(target: Place, model: Model, params: Params, tokenizer_files: TokenizerFiles, writer: ExportWriter) -> None:
     """Write weights (adapters merged into them), tokenizer, template and config."""
     params = model.merged(params)
-    names = table(model.config)
+    names = in_files(model.config)
     config = to_hf(model.config) | _number_format(params)
     _write(
         target,

@@ -54,8 +54,8 @@ def continued(options: argparse.Namespace, rows: Rows) -> Rows:
     from pttrainer.runtime.distributed import sharding
 
     sampling = Sampling(options.max_new, max(map(len, rows)) + options.max_new, greedy=True)
-    prompts = [Prompt(row, number) for number, row in enumerate(rows)]
-    with loaded(options, rows) as (model, params, mesh):
+    with loaded(options, rows) as (model, params, mesh, images):
+        prompts = [Prompt(row, number, own) for number, (row, own) in enumerate(zip(rows, images, strict=True))]
         # Without strings that end a sample, the engine uses only these ids of a tokenizer.
         ends = replace(byte_tokenizer(), eos_ids=model.config.eos_ids, pad_id=0)
         engine = NativeEngine(model, ends, partial(sharding.put, mesh), jax.device_get, mesh)

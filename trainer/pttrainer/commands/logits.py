@@ -50,12 +50,13 @@ def compute(options: argparse.Namespace, rows: Rows) -> Any:
     from pttrainer.models import Params
     from pttrainer.runtime.distributed import sharding
 
-    with loaded(options, rows) as (model, params, _):
+    with loaded(options, rows) as (model, params, _, images):
 
         @jax.jit
-        def one_row(params: Params, tokens_T: jax.Array) -> jax.Array:
-            positions_BT = jnp.arange(len(tokens_T))[None]
-            hidden_BTD = model.forward(params, tokens_T[None], positions_BT, jnp.ones_like(positions_BT))
+        def one_row(params: Params, tokens_T: jax.Array, images: Any) -> jax.Array:
+            rows = tokens_T[None], jnp.arange(len(tokens_T))[None], jnp.ones_like(tokens_T)[None]
+            hidden_BTD = model.forward(params, *rows, images=images)
             return sharding.constrain(model.logits(params, hidden_BTD)[0], ())
 
-        return np.stack([np.asarray(one_row(params, tokens_T)) for tokens_T in np.array(rows, np.int32)])
+        with_images = zip(np.array(rows, np.int32), images, strict=True)
+        return np.stack([np.asarray(one_row(params, *one)) for one in with_images])

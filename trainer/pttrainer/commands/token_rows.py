@@ -25,6 +25,9 @@ def add_options(parser: argparse.ArgumentParser, tokens: str) -> None:
     )
     parser.add_argument("--tokens", required=True, type=Path, help=f"JSON file: {tokens}")
     parser.add_argument("--revision", help="branch, tag or commit of an hf:// model")
+    parser.add_argument(
+        "--images", type=Path, help="JSON file: for each row a list of image files, in the order of their tokens"
+    )
 
 
 def read_rows(path: Path) -> Rows:
@@ -40,8 +43,11 @@ def read_rows(path: Path) -> Rows:
 
 
 @contextmanager
-def loaded(options: argparse.Namespace, rows: Rows) -> Iterator[tuple["Model", "Params", "Mesh"]]:
-    """Yield the model, its weights and their mesh, in context. Raises DataError on ids that it cannot read."""
+def loaded(options: argparse.Namespace, rows: Rows) -> Iterator[tuple["Model", "Params", "Mesh", list[Any]]]:
+    """Yield the model, its weights and their mesh, in context, and each row's images, or None.
+
+    Raises DataError on ids and images that it cannot read.
+    """
     import jax
 
     from pttrainer.models import Model
@@ -49,22 +55,28 @@ def loaded(options: argparse.Namespace, rows: Rows) -> Iterator[tuple["Model", "
     from pttrainer.models.loading.model_spec import open_source
     from pttrainer.runtime.distributed import sharding
 
-    source = open_source(options.model, "--model", note, options.revision)
+    has_images = options.images is not None
+    source = open_source(options.model, "--model", note, options.revision, images=has_images)
     model = Model(source.config)
     _check(model.config, rows)
+    images: list[Any] = [None] * len(rows)
+    if has_images:
+        from pttrainer.commands.image_files import read_images
+
+        images = list(read_images(options.images, rows, source))
     # A few rows have nothing to split but the matrices.
     mesh = sharding.make_mesh((1, 1, jax.device_count(), 1))
     where: Any = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     with jax.set_mesh(mesh), jax.default_matmul_precision("highest"):
-        yield model, load_params(source, model, where), mesh
+        yield model, load_params(source, model, where), mesh, images
 
 
 def _check(config: "ModelConfig", rows: Rows) -> None:
     ids = {token for row in rows for token in row}
     if wrong := [token for token in (max(ids), min(ids)) if not 0 <= token < config.vocab_size]:
         raise DataError(f"--tokens: id {wrong[0]}: accepted: 0 to {config.vocab_size - 1}, the model's vocabulary")
-    if config.image_token_id in ids:
+    if config.image_token_id in ids and config.vision is None:
         raise DataError(
-            f"--tokens: id {config.image_token_id}: stands for an image (image_token_id of config.json), and images "
-            "are not supported; accepted: ids of text alone"
+            f"--tokens: id {config.image_token_id}: stands for an image (image_token_id of config.json); accepted: ids "
+            "of text alone; hint: --images names the images of a model whose images are supported"
         )

@@ -5,35 +5,55 @@ step, so the number of steps per epoch is known. Every process builds the whole 
 kilobytes, and the loss's weights need all of it.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grain
 import numpy as np
 
-from pttrainer.batch import Batch
+from pttrainer.batch import Batch, Images
 from pttrainer.data import loss_weights
 from pttrainer.data.packing import best_fit_decreasing
 from pttrainer.data.sft_examples import Example
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.row_images import PIXELS, SLOTS, RowImages
 
 ROW_MULTIPLE = 64
 """Unpacked rows are padded to a multiple of this: one compiled step for the whole run."""
 
 
 class PackedRows:
-    """Random access to rows: each is a list of examples laid out in `width` slots."""
+    """Random access to rows: each is a list of examples laid out in `width` slots; their images are decoded here."""
 
-    def __init__(self, examples: Sequence[Example], width: int, *, pack: bool) -> None:
+    def __init__(self, examples: Sequence[Example], width: int, *, pack: bool, chat: Chat | None = None) -> None:
         self._examples = examples
         lengths = [example.length for example in examples]
         self._rows = best_fit_decreasing(lengths, width) if pack else [[i] for i in range(len(examples))]
         self.width = width if pack else min(width, -(-max(lengths) // ROW_MULTIPLE) * ROW_MULTIPLE)
+        self.most_images = max(sum(len(examples[i].images) for i in row) for row in self._rows)
+        self._images = None
+        if chat is not None and chat.images is not None and chat.pixels is not None and self.most_images:
+            self._images = RowImages(chat.images, chat.pixels, self.most_images)
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def images_digest(self) -> str | None:
+        """Return a digest of all images' bytes, in the order of the examples; None if there are none."""
+        digests = [image.sha256 for example in self._examples for image in example.images]
+        return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None
+
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return lay_out([self._examples[i] for i in self._rows[index]], self.width)
+        examples = [self._examples[i] for i in self._rows[index]]
+        row = lay_out(examples, self.width)
+        if self._images is None:
+            return row
+        return row | self._images.arrays([(one.tokens[:-1], one.images) for one in examples], self.width)
 
     def __repr__(self) -> str:
         """Return a constant: Grain compares it when it restores its state, so it must not contain an address."""
@@ -100,14 +120,31 @@ def to_batch(rows: Mapping[str, np.ndarray]) -> Batch:
         weight_BT=loss_weights.token_mean(rows["mask"]),
         teacher_ids_BTK=rows.get("teacher_ids"),
         teacher_logps_BTK=rows.get("teacher_logps"),
+        images=Images(rows[PIXELS], rows[SLOTS]) if PIXELS in rows else None,
     )
 
 
-def in_order(rows: PackedRows, rows_per_batch: int) -> list[Batch]:
-    """Return all rows once, for evaluation; the last batch is filled up with rows that do not count."""
-    batches = []
-    for start in range(0, len(rows), rows_per_batch):
+def in_order(rows: PackedRows, rows_per_batch: int) -> Iterable[Batch]:
+    """Return all rows once, for evaluation; the last batch is filled up with rows that do not count.
+
+    Batches with images are made anew each time: their pixels would fill the memory.
+    """
+    batches = InOrder(rows, rows_per_batch)
+    return batches if rows.most_images else list(batches)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """The batches of an evaluation, each made when it is asked for."""
+
+    rows: PackedRows
+    rows_per_batch: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self._batch(start) for start in range(0, len(self.rows), self.rows_per_batch))
+
+    def _batch(self, start: int) -> Batch:
+        rows, rows_per_batch = self.rows, self.rows_per_batch
         chosen = [rows[i] for i in range(start, min(start + rows_per_batch, len(rows)))]
         chosen += [{name: np.zeros_like(x) for name, x in chosen[0].items()}] * (rows_per_batch - len(chosen))
-        batches.append(to_batch({name: np.stack([row[name] for row in chosen]) for name in chosen[0]}))
-    return batches
+        return to_batch({name: np.stack([row[name] for row in chosen]) for name in chosen[0]})

@@ -14,6 +14,7 @@ from pttrainer.data.distillation.teacher_logprobs import TeacherLogprobs
 from pttrainer.data.rows import Row, Rows
 from pttrainer.data.sources.images import decoding
 from pttrainer.data.sources.images.decoding import CheckedImage
+from pttrainer.data.tokenization import image_slots
 from pttrainer.data.tokenization.chat_template import Chat, Tokens
 from pttrainer.errors import DataError
 
@@ -96,12 +97,18 @@ def row_tokens(row: Row, chat: Chat) -> Tokens:
 
 
 def _example(tokens: Tokens, length: int, learn_prompt: bool, row: Row, chat: Chat) -> Example:
-    ids = np.asarray(tokens.ids[: length + 1], np.int32)
-    learned = np.asarray(tokens.assistant_mask[: length + 1], bool)
+    images = decoding.checked(row.images)
+    length += 1
+    if chat.images is not None:
+        cut = tokens.ids[:length]
+        length, count = image_slots.whole_images(cut, chat.images.part_id, chat.images.count)
+        images = images[:count]
+    ids = np.asarray(tokens.ids[:length], np.int32)
+    learned = np.asarray(tokens.assistant_mask[:length], bool)
     if learn_prompt:
         learned = np.isin(ids, list(chat.image_ids), invert=True)
     learned[:1] = False
-    return Example(ids, learned, images=decoding.checked(row.images))
+    return Example(ids, learned, images=images)
 
 
 def _nothing_to_learn(rows: Rows, chat: Chat, length: int) -> str:

@@ -73,28 +73,17 @@ class Head(NamedTuple):
         return chunks(mask_BT, self.chunk)
 
 
+PLAIN_HEAD = Head()
+
 TokenLoss = Callable[[TokenStats, Batch], Array]
 """(stats, batch) -> weighted loss [B, T]; entry t must depend on entry t of the arguments alone."""
 
 
 def token_stats(
-    hidden_BTD: Array,
-    head_VD: Array,
-    targets_BT: Array,
-    mask_BT: Array,
-    *,
-    temperature: float = 1.0,
-    entropy: bool = False,
-    softcap: float | None = None,
-    chunk: int | None = None,
-    level: bool = False,
+    hidden_BTD: Array, head_VD: Array, targets_BT: Array, mask_BT: Array, head: Head = PLAIN_HEAD
 ) -> TokenStats:
-    """Return log-probs (and entropies) of `targets_BT` under softmax(logits / temperature), logits = hidden @ head.T.
-
-    The keywords are those of `Head`.
-    """
-    head = Head(temperature, softcap, entropy, chunk, level).sized(targets_BT.shape, head_VD.shape[0])
-    return _token_stats(head, hidden_BTD, head_VD, targets_BT, mask_BT)
+    """Return log-probs (and entropies) of `targets_BT` under softmax(logits / temperature)."""
+    return _token_stats(head.sized(targets_BT.shape, head_VD.shape[0]), hidden_BTD, head_VD, targets_BT, mask_BT)
 
 
 def token_loss(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pttrainer.batch import Prompts
+from pttrainer.batch import Images, Prompts
 from pttrainer.models.attention import shared_prefix
 from pttrainer.models.decoding import decode
 from pttrainer.models.decoding.decode import Cache, without_layers
@@ -114,6 +114,7 @@ class Model(ModelStructure):
         noisy: Callable[[Array], Array] | None = None,
         dropped: Callable[[Array], Drop] | None = None,
         prompts: Prompts | None = None,
+        images: Images | None = None,
     ) -> Array:
         """Return the final hidden states [B, T, D] of packed rows, after the last norm, before the head.
 
@@ -121,9 +122,9 @@ class Model(ModelStructure):
 
         Segment ids separate the examples of a row (0 is padding); positions restart with each example. noisy:
         changes embeddings in training; dropped: changes the input of a layer's adapters, by the layer's number.
-        prompts: shared prefixes of the rows (`batch.Prompts`); they exclude the two others.
+        prompts: shared prefixes of the rows (`batch.Prompts`); they exclude the three others. images: of the rows.
         """
-        rows, perturbations = Rows(tokens_BT, positions_BT, segment_ids_BT), Perturbations(noisy, dropped)
+        rows, perturbations = Rows(tokens_BT, positions_BT, segment_ids_BT, images), Perturbations(noisy, dropped)
         if prompts is None:
             return hidden_states(self, params, rows, perturbations)[0]
         hidden_BTD, _ = hidden_states(self, params, rows, prompts=prompts)
@@ -155,14 +156,17 @@ class Model(ModelStructure):
         cap = self.config.final_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
-    def decode(self, params: Params, tokens_BT: Array, positions_BT: Array, cache: Cache) -> tuple[Array, Cache]:
+    def decode(
+        self, params: Params, tokens_BT: Array, positions_BT: Array, cache: Cache, images: Images | None = None
+    ) -> tuple[Array, Cache]:
         """Return the final hidden states [B, T, D] of new tokens and the new cache.
 
         New tokens see the cache and each other. `params` come from `for_decoding`. A token at position -1 is
         padding: it is stored as an empty slot, and its hidden state is meaningless. Serves prefill (T = prompt
-        length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`.
+        length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`. images: of whole prompts, into
+        an empty cache of their size.
         """
-        return decode.decode(self, params, tokens_BT, positions_BT, cache)
+        return decode.decode(self, params, tokens_BT, positions_BT, cache, images)
 
     def for_decoding(self, params: Params) -> Params:
         """Return weights for `decode`: in the compute dtype, one tree per layer instead of stacked.

@@ -137,6 +137,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append(f"the {SCORING} was not compiled and is not counted")
     if not names:
         lines.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
+    if of.spec.model.images:
+        lines.append("every row has one image where the step is compiled; the formula counts the tower's weights alone")
     if has_teacher_logprobs(of.spec):
         lines.append(f"the data hold {TEACHER_TOKENS} of the teacher's tokens for each of the student's")
     if ROLLOUT in others(of):

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from pttrainer.batch import Images
 from pttrainer.models import Params
 
 
@@ -38,10 +39,14 @@ class Sampling:
 
 
 class Prompt(NamedTuple):
-    """A prompt, and the number that its random keys are folded from: same number, same samples."""
+    """A prompt, and the number that its random keys are folded from: same number, same samples.
+
+    images: of the prompt, as a batch of one row.
+    """
 
     tokens: Sequence[int]
     number: int
+    images: Images | None = None
 
 
 class Draw(NamedTuple):

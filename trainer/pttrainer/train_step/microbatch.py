@@ -73,7 +73,7 @@ def _hidden(program: Program, params: Params, part: Batch, step: Array) -> tuple
     inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy, dropped)
     experts = program.model.config.experts
     if experts is None or not experts.balance_coefficient:
-        return program.model.forward(*inputs, part.prompts), None
+        return program.model.forward(*inputs, part.prompts, part.images), None
     return program.model.forward_balanced(*inputs)
 
 
@@ -103,7 +103,7 @@ def _of_policy(program: Program, hidden_BTD: Array, head_VD: Array, part: Batch)
     how = Head(objective.temperature, program.model.config.final_softcap, objective.entropy, level=objective.level)
     if objective.by_token:
         return token_loss(weighted, how, hidden_BTD, head_VD, part._replace(prompts=None))
-    stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, **how._asdict())
+    stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, how)
     return jnp.sum(weighted(stats, part)), stats
 
 

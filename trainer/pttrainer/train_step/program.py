@@ -21,7 +21,7 @@ from pttrainer.train_step.critic import CriticLearner, CriticState
 from pttrainer.train_step.lora_dropout import Dropout
 from pttrainer.train_step.neftune import Noise
 from pttrainer.train_step.objective import HasCritic, HasTeacher, Objective
-from pttrainer.train_step.optimizer import freeze, state_sharding, transformation
+from pttrainer.train_step.optimizer import freeze, freeze_patterns, state_sharding, transformation
 from pttrainer.train_step.state import Layout, TrainState
 
 
@@ -87,7 +87,8 @@ def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_st
     peak = transformation.peak_rate(training, spec.algorithm.kind)
     rate = transformation.schedule(training.schedule, peak, total_steps)
     axes = model.trained(model.logical_axes())
-    frozen_mask = freeze.frozen_mask(training.freeze, model.config) if training.freeze else None
+    patterns = freeze_patterns.patterns_of(training, model.config)
+    frozen_mask = freeze.frozen_mask(patterns, model.config) if patterns else None
     noise = None if training.neftune_alpha is None else Noise(training.neftune_alpha, training.seed)
     share = 0.0 if training.lora is None else training.lora.dropout
     dropout = Dropout(share, training.seed) if share else None

@@ -7,7 +7,7 @@ from jax import Array
 from jax.sharding import NamedSharding
 
 from pttrainer.batch import Batch
-from pttrainer.losses.chunked_logprobs import TokenStats, token_stats
+from pttrainer.losses.chunked_logprobs import Head, TokenStats, token_stats
 from pttrainer.models import Model, Params
 from pttrainer.train_step.critic import Critic
 
@@ -17,10 +17,10 @@ def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, f
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         rows = batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT
-        hidden_BTD = model.forward(params, *rows, prompts=batch.prompts)
+        hidden_BTD = model.forward(params, *rows, prompts=batch.prompts, images=batch.images)
         head = model.head(params).astype(hidden_BTD.dtype)
-        cap = model.config.final_softcap
-        return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
+        how = Head(temperature, model.config.final_softcap)
+        return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, how)
 
     return jax.jit(score, out_shardings=whole, static_argnums=2)
 
@@ -38,9 +38,8 @@ def value_step(
         if scored or critic.model is None:
             hidden_BTD = model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
         if scored and hidden_BTD is not None:
-            head, cap = model.head(params).astype(hidden_BTD.dtype), model.config.final_softcap
-            stats = token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
-            logps_BT = stats.logps_BT
+            head, how = model.head(params).astype(hidden_BTD.dtype), Head(temperature, model.config.final_softcap)
+            logps_BT = token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, how).logps_BT
         return critic.values(critic_params, hidden_BTD, batch, model.frozen(params)), logps_BT
 
     return jax.jit(values, out_shardings=whole)

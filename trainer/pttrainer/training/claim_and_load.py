@@ -8,6 +8,7 @@ import jax
 
 from ptapi.spec import PostTrainJob, Training
 from pttrainer.checkpoint.fork import ForkSource
+from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_loader import LoadedModel, load_model
 from pttrainer.models.lora.adapters import check_peft
@@ -102,6 +103,11 @@ def load(run: ClaimedRun, remat: Remat | None = None) -> PlacedModel:
 def _check_divisions(training: Training, model: Model, mesh: jax.sharding.Mesh) -> None:
     """Raise ConfigError if the mesh does not divide a batch or the experts."""
     logical_axes.check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
+    if model.config.vision is not None and mesh.shape["sequence"] > 1:
+        raise ConfigError(
+            f"spec.training.parallelism.sequence: {mesh.shape['sequence']}: not supported with spec.model.images yet; "
+            "accepted: 1"
+        )
     experts = model.config.experts
     logical_axes.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
 

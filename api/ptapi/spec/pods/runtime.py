@@ -1,10 +1,10 @@
-"""The trainer that runs: posttrain's own, MaxText, or any command."""
+"""What runs: posttrain's own trainer, MaxText, any command, or a function of Python."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from ptapi.spec.base import SpecModel
+from ptapi.spec.base import FileUri, PythonCode, PythonName, SpecModel
 
 Word = Annotated[str, Field(max_length=4096)]
 """A word of a command line."""
@@ -41,8 +41,26 @@ class ContainerRuntime(SpecModel):
     """Further arguments."""
 
 
+class FunctionRuntime(PythonCode):
+    """A Python function, called once by every process; `posttrain.remote` writes such jobs.
+
+    Process 0's value, or the exception of any, is kept in the run directory. `model`, `algorithm` and `data` are not
+    read.
+    """
+
+    function: PythonName = "main"
+    """The function in that file."""
+    arguments: FileUri | None = None
+    """A file with its arguments, packed by `posttrain.remote`. Unset: it is called without any."""
+    requirements: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s-]")]], Field(max_length=64)
+    ] = []
+    """Packages that pip installs before the call, such as `einops==0.8.1`. They are kept in `output.uri`, so that the
+    next job with the same ones installs nothing."""
+
+
 class Runtime(SpecModel):
-    """The trainer that runs: exactly one of these; unset is `native`."""
+    """The program that runs: exactly one of these; unset is `native`."""
 
     native: NativeRuntime | None = None
     """posttrain's own trainer."""
@@ -50,8 +68,10 @@ class Runtime(SpecModel):
     """MaxText."""
     container: ContainerRuntime | None = None
     """Any command."""
+    function: FunctionRuntime | None = None
+    """A Python function."""
 
     @property
     def is_native(self) -> bool:
         """Return True if posttrain's own trainer runs."""
-        return self.maxtext is None and self.container is None
+        return self.maxtext is None and self.container is None and self.function is None

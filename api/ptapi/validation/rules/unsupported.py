@@ -3,7 +3,7 @@
 One entry per field or value. When a feature lands, its entry goes, and its wrong manifest in the tests with it.
 """
 
-from ptapi.validation.predicate import Predicate, equals, has, unset
+from ptapi.validation.predicate import Predicate, equals, has, is_true, unset
 from ptapi.validation.rule import Rule
 
 
@@ -11,7 +11,20 @@ def _unsupported(field: str, accepted: str, predicate: Predicate) -> Rule:
     return Rule("spec", field, f"not supported yet; accepted: {accepted}", predicate)
 
 
+_TEXT = ~is_true("model.images")
+
 RULES: tuple[Rule, ...] = (
+    _unsupported("model.images", "false, or true with algorithm.sft", _TEXT | has("algorithm.sft")),
+    *(
+        _unsupported(field, "unset with model.images", _TEXT | unset(field))
+        for field in ("environment", "rollout.speculative")
+    ),
+    _unsupported("rollout.engine", "native with model.images", _TEXT | equals("rollout.engine", "native")),
+    _unsupported(
+        "export.format",
+        "safetensors or none, with model.images",
+        _TEXT | equals("export.format", "safetensors") | equals("export.format", "none"),
+    ),
     _unsupported(
         "algorithm.ppo.critic.uri",
         "unset where kind is model and training.lora is set: the critic's adapters are on the policy's own weights",

@@ -1,6 +1,6 @@
 """Every request that makes a cluster, in the order in which they are sent. Pure.
 
-`google.container.v1`'s own field names; the labels say whose a thing is and, by a hash, of which request.
+`google.container.v1`'s own field names; labels record who made a resource and, as a hash, from which request.
 """
 
 import hashlib

@@ -130,7 +130,7 @@ def placed(location: str | None, zones: tuple[str, ...]) -> tuple[str, tuple[str
     else:
         raise InputError(
             "--zone: not set; accepted: the zone of the chips, us-east5-b",
-            "--location REGION alone leaves the choice of zones to GKE; it works where no --tpu-type is asked for",
+            "--location REGION alone leaves the choice of zones to GKE; it works without --tpu-type",
         )
     outside = [zone for zone in zones if region_of(zone) != region_of(location)]
     if outside:

@@ -51,7 +51,7 @@ def _is_served(kube: Kube, service: Manifest) -> bool:
 
 
 def images(context: CheckContext) -> Iterator[Finding]:
-    """Yield the images of ours that a node cannot pull."""
+    """Yield the images of posttrain that a node cannot pull."""
     pods = context.kube.list(PODS, labels=f"{labels.NAME}=posttrain").items
     refused: dict[str, tuple[str, str]] = {}
     for pod in pods:

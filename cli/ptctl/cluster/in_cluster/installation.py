@@ -33,7 +33,7 @@ class Destination:
 
 
 def install(app: App, target: Target, name: str | None, flags: Mapping[str, Any]) -> None:
-    """Install the operator and what is asked for. Raises CliError where others have installed one already."""
+    """Install the operator and Kueue's queues. Raises CliError where others have installed one already."""
     if flags["dry_run"]:
         _print(app, objects.all_objects(values(flags, _known_gke(name, flags))), flags["output"])
         return
@@ -147,11 +147,11 @@ def _refuse_old(present: Survey) -> None:
 
 
 def _refuse_missing(present: Survey, flags: Mapping[str, Any], wanted: Values) -> None:
-    """Refuse to continue without JobSet, or without Kueue where quotas are asked for."""
+    """Refuse to continue without JobSet, or without Kueue where quotas are requested."""
     if not present.has_jobset and not flags["jobset_manifests"]:
         raise CliError(
             "JobSet is not installed in this cluster, and is no part of posttrain",
-            f"--jobset-manifests {survey.JOBSET_URL} fetches and applies it; or a file of yours",
+            f"--jobset-manifests {survey.JOBSET_URL} fetches and applies it; or pass a file of your own",
         )
     if wanted.quotas and not present.has_kueue and not flags["kueue_manifests"]:
         raise CliError(

@@ -30,8 +30,8 @@ def check(app: App, filename: str, assignments: tuple[str, ...], part: str | Non
     (or brackets) marks the trained tokens. Nothing is trained; only tokenizer and data are fetched. Exit code 1 if a
     run would fail on this data. Needs the trainer's packages: pip install 'posttrain[trainer]'.
     """
-    from ptctl.jobs.build.file import check as checked
-    from ptctl.jobs.build.file import read_with_changes
+    from ptctl.jobs.definition.file import check as checked
+    from ptctl.jobs.definition.file import read_with_changes
     from ptctl.trainer_process import run_trainer
 
     job = read_with_changes(filename, assignments)

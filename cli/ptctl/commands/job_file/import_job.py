@@ -73,8 +73,8 @@ def _drafts(
     filename: str | None, command: str | None, variables: tuple[str, ...], assignments: tuple[str, ...]
 ) -> list[Draft]:
     from ptctl.importers.source import draft_of_program, drafts, is_script
-    from ptctl.jobs.build.file import read_text
-    from ptctl.jobs.build.from_flags import variable
+    from ptctl.jobs.definition.file import read_text
+    from ptctl.jobs.definition.from_flags import variable
 
     if (filename is None) == (command is None):
         raise click.UsageError("accepted: one FILE (- is standard input), or --command", click.get_current_context())

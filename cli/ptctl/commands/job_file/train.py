@@ -27,7 +27,7 @@ def train(app: App, filename: str, assignments: tuple[str, ...], fresh: bool) ->
     Runs the same program as a pod (`python -m pttrainer run`) and prints its exit code if that is not 0. Needs the
     trainer's packages: pip install 'posttrain[trainer-cpu]'.
     """
-    from ptctl.jobs.build.file import check, read_with_changes
+    from ptctl.jobs.definition.file import check, read_with_changes
     from ptctl.runs import local_training
 
     job = read_with_changes(filename, assignments)

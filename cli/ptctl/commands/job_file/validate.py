@@ -20,7 +20,7 @@ def validate(app: App, filename: str) -> None:
 
     Prints every finding with its field, the value and what is accepted. Exit code 2 if there is any.
     """
-    from ptctl.jobs.build.file import check, read
+    from ptctl.jobs.definition.file import check, read
     from ptctl.jobs.summary import summary
 
     job = check(read(filename), filename)

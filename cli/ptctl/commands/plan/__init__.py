@@ -66,7 +66,7 @@ def plan(
     code 0: it fits, 1: it does not, 2: the job is invalid. All but --quick needs the trainer's packages: pip install
     'posttrain[tpu-compiler]'.
     """
-    from ptctl.jobs.build.file import check, read_with_changes
+    from ptctl.jobs.definition.file import check, read_with_changes
     from ptctl.planning import preflight
     from ptctl.planning.prices import read as read_prices
 

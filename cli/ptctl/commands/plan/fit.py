@@ -32,7 +32,7 @@ def fit(
 
     Explains the changes on stderr. Exit code 0: the job fits, 1: nothing that was tried fits, 2: the job is invalid.
     """
-    from ptctl.jobs.build.file import check, read_with_changes
+    from ptctl.jobs.definition.file import check, read_with_changes
     from ptctl.planning import preflight
 
     job = read_with_changes(filename, assignments)

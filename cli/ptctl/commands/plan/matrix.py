@@ -43,7 +43,7 @@ def matrix(
     Default: the slices that hold the job, with batch sizes around its own. Memory comes from the formula, times are
     lower bounds.
     """
-    from ptctl.jobs.build.file import check, read_with_changes
+    from ptctl.jobs.definition.file import check, read_with_changes
     from ptctl.planning import preflight
     from ptctl.planning.prices import read as read_prices
 

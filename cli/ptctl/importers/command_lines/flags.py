@@ -9,7 +9,7 @@ from ptctl.errors import InputError
 from ptctl.importers.command_lines.shell import as_text, unknown
 from ptctl.importers.draft import Draft
 from ptctl.importers.secrets import is_secret, without_secrets
-from ptctl.jobs.build.from_flags import apply_flags
+from ptctl.jobs.definition.from_flags import apply_flags
 from ptctl.ui.command_line.xpk_flags import CREATE
 
 _UNKNOWN = "unknown to ptctl: see the help of that tool, and set the field of the same meaning with --set"

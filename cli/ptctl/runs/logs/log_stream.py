@@ -104,8 +104,11 @@ def _folded(kube: Kube, namespace: str, started: Sequence[Rank], limits: Limits)
     yield from ((line, ranks_of_line) for (line, _), ranks_of_line in writers.items())
 
 
-def followed(kube: Kube, job: JobView, limits: Limits = ALL_LINES) -> Iterator[Entry]:
-    """Yield the lines of all ranks as they are written, until the job has ended and everything is yielded."""
+def followed(kube: Kube, job: JobView, limits: Limits = ALL_LINES, poll_s: float = _POLL_S) -> Iterator[Entry]:
+    """Yield the lines of all ranks as they are written, until the job has ended and everything is yielded.
+
+    poll_s: how often to look for new pods and for the job's end.
+    """
     lines: queue.Queue[Line] = queue.Queue()
     layout, streamed, running = Layout(), set[tuple[str, str]](), 0
     last_message = ""
@@ -124,7 +127,7 @@ def followed(kube: Kube, job: JobView, limits: Limits = ALL_LINES) -> Iterator[E
             if not running and (message := _waiting_message(job, current)) not in ("", last_message):
                 last_message = message
                 yield Entry(message, is_note=True)
-            for arrived in _arrivals(lines, _POLL_S):
+            for arrived in _arrivals(lines, poll_s):
                 if arrived is _END:
                     running -= 1
                 else:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.view import JobView
-from ptctl.runs.storage import directory
+from ptctl.runs.storage import bucket, directory
 from ptctl.ui import interrupts
 from ptctl.ui.app import App, Target
 from ptkube.errors import ApiError, NotFound
@@ -55,11 +55,15 @@ def is_elsewhere(job: JobView) -> bool:
 @contextmanager
 def run_directory(app: App, target: Target, job: JobView, pattern: str, newest: int = ALL) -> Iterator[Path]:
     """Give the run directory as this machine sees it, or a copy of a pattern's newest files if a claim holds it."""
-    if not is_elsewhere(job):
+    is_in_bucket = job.run_uri.startswith("gs://")
+    if not is_in_bucket and not is_elsewhere(job):
         yield directory.local_path(job.run_uri, pattern)
         return
     with tempfile.TemporaryDirectory(prefix="posttrain-") as folder:
-        copy(app.connect(target), job, Path(folder), pattern, newest)
+        if is_in_bucket:
+            bucket.copy(job.run_uri, Path(folder), pattern, newest)
+        else:
+            copy(app.connect(target), job, Path(folder), pattern, newest)
         yield Path(folder)
 
 

@@ -1,9 +1,10 @@
 """Apply the decision for one Job: the thin shell of the Job controller."""
 
 from ptkube.client import ApiError, Conflict, Kube, NotFound
-from ptkube.events import EventRecorder, timestamp
+from ptkube.events import EventRecorder
 from ptkube.informer import Informer
 from ptkube.resources import JOBS, PODS, Manifest
+from ptkube.timestamps import timestamp
 from ptkube.watch import Key, key_of
 from ptkube.workqueue import WorkQueue
 from ptlocal.controllers.job.job_decision import Decision, decide

@@ -10,9 +10,9 @@ import copy
 from dataclasses import dataclass, field
 
 from ptkube.backoff import pause_s
-from ptkube.events import seconds_since
 from ptkube.objects import is_deleting, pod_phase
 from ptkube.resources import Manifest
+from ptkube.timestamps import seconds_between
 from ptlocal.controllers.job.job_pods import finished_at, index_of, is_active, is_ready, is_terminal, is_tracked
 from ptlocal.controllers.job.status_counts import PodCounts, number
 
@@ -118,7 +118,7 @@ class _Evaluation:
         deadline_s, started = self.spec.get("activeDeadlineSeconds"), self.status.get("startTime")
         if deadline_s is None or not started or self.spec.get("suspend"):
             return False
-        left_s = float(deadline_s) - seconds_since(started, self.now)
+        left_s = float(deadline_s) - seconds_between(started, self.now)
         if left_s > 0:
             self.decision.again_s = left_s
         return bool(left_s <= 0)
@@ -181,7 +181,7 @@ class _Evaluation:
         ended = [t for t in (finished_at(pod) for pod in self.pods if pod_phase(pod) == "Failed") if t]
         if not failures or not ended:
             return False
-        left_s = pause_s(failures, _BACKOFF_S, _LONGEST_BACKOFF_S) - seconds_since(max(ended), self.now)
+        left_s = pause_s(failures, _BACKOFF_S, _LONGEST_BACKOFF_S) - seconds_between(max(ended), self.now)
         if left_s > 0:
             self.decision.again_s = min(left_s, self.decision.again_s or left_s)
         return left_s > 0
@@ -214,7 +214,7 @@ class _Evaluation:
             for c in self.status["conditions"]
             if c["type"] in ("Complete", "Failed") and c["status"] == "True"
         )
-        left_s = ttl_s - seconds_since(ended, self.now)
+        left_s = ttl_s - seconds_between(ended, self.now)
         self.decision.delete_job = left_s <= 0
         self.decision.again_s = left_s if left_s > 0 else None
 

@@ -1,9 +1,10 @@
 """Apply the decision for one JobSet: the thin shell of the JobSet controller."""
 
 from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
-from ptkube.events import EventRecorder, timestamp
+from ptkube.events import EventRecorder
 from ptkube.informer import Informer
 from ptkube.resources import JOBS, JOBSETS, Manifest, Resource
+from ptkube.timestamps import timestamp
 from ptkube.watch import Key, key_of
 from ptkube.workqueue import WorkQueue
 from ptlocal import jobset_names

@@ -6,9 +6,9 @@ Checks in the real controller's order: finished, old attempt deleted, failed, su
 import copy
 from dataclasses import dataclass, field
 
-from ptkube.events import seconds_since
 from ptkube.objects import is_deleting
 from ptkube.resources import Manifest
+from ptkube.timestamps import seconds_between
 from ptlocal import jobset_names
 from ptlocal.controllers.jobset import build
 from ptlocal.controllers.jobset.children import (
@@ -89,7 +89,7 @@ def _expire(jobset: Manifest, draft: StatusDraft, decision: Decision) -> None:
     if ttl_s is None:
         return
     finished = next(c for c in draft.status["conditions"] if c["type"] in (COMPLETED, FAILED) and c["status"] == "True")
-    remaining_s = ttl_s - seconds_since(finished["lastTransitionTime"], draft.now)
+    remaining_s = ttl_s - seconds_between(finished["lastTransitionTime"], draft.now)
     if remaining_s <= 0:
         decision.delete_jobset = True
     else:

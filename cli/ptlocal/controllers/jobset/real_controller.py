@@ -5,8 +5,8 @@ renewed, or its Deployment requests replicas.
 """
 
 from ptkube.client import Kube, NotFound
-from ptkube.events import seconds_since
 from ptkube.resources import DEPLOYMENTS, LEASES, MUTATING_WEBHOOKS, Manifest, Resource
+from ptkube.timestamps import seconds_between
 
 _LEASE_SUFFIX = ".jobset.x-k8s.io"
 _WEBHOOKS = "jobset-mutating-webhook-configuration"
@@ -28,7 +28,7 @@ def lease_is_held(lease: Manifest, now: str) -> bool:
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity") or not spec.get("renewTime"):
         return False
-    return seconds_since(spec["renewTime"], now) <= 2 * int(spec.get("leaseDurationSeconds") or 15)
+    return seconds_between(spec["renewTime"], now) <= 2 * int(spec.get("leaseDurationSeconds") or 15)
 
 
 def _items(kube: Kube, resource: Resource, labels: str | None) -> list[Manifest]:

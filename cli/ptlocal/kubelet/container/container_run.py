@@ -10,8 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from ptapi.quantity import parse_quantity
-from ptkube.events import timestamp
 from ptkube.resources import Manifest
+from ptkube.timestamps import timestamp
 from ptlocal import processes
 from ptlocal.exec_shim import START_ERROR
 from ptlocal.kubelet.lifecycle import Container, Role

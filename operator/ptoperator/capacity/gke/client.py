@@ -67,15 +67,15 @@ class Gke:
         self._seconds = seconds
         self._reservations = reservations
         self._changing = threading.Lock()
-        self._looking = threading.Lock()
-        self._asking_since: float | None = None
+        self._reading = threading.Lock()
+        self._reading_since: float | None = None
         self._reads = RateLimitBackoff(settings.cloud_poll_seconds, seconds)
         self._changes = RateLimitBackoff(settings.cloud_poll_seconds, seconds)
         self._last: tuple[float, Cloud] | None = None
         self._changed: set[str] = set()
         self._zones: tuple[str, ...] = ()
-        self._was_refused: CloudFailure | None = None
-        self._refused_by: frozenset[str] = frozenset()
+        self._latest_refusal: CloudFailure | None = None
+        self._blocking: frozenset[str] = frozenset()
 
     def snapshot(self, uid: str = "") -> Cloud:
         """Return a snapshot, at most half a poll old and never older than the last change to this job's pools.
@@ -83,14 +83,14 @@ class Gke:
         Another job's pool may have changed meanwhile. That is safe: a pool is taken over by its etag, and deleted after
         a GET.
         """
-        since = self._asking_since
+        since = self._reading_since
         waited_s = self._seconds() - since if since is not None else 0.0
-        if not self._looking.acquire(timeout=max(0.0, _LOCK_TIMEOUT_S - waited_s)):
+        if not self._reading.acquire(timeout=max(0.0, _LOCK_TIMEOUT_S - waited_s)):
             return Cloud(failure=_SLOW)
         try:
             return self._cached(uid) or self._refresh()
         finally:
-            self._looking.release()
+            self._reading.release()
 
     def _cached(self, uid: str) -> Cloud | None:
         """Return a snapshot if none may or need be fetched now."""
@@ -103,11 +103,11 @@ class Gke:
 
     def _refresh(self) -> Cloud:
         self._changed = set()  # before asking: what changes while it is asked is asked again
-        self._asking_since = self._seconds()
+        self._reading_since = self._seconds()
         try:
             cloud = self._fetch()
         finally:
-            self._asking_since = None
+            self._reading_since = None
         self._last = (self._seconds(), cloud)
         return cloud
 
@@ -233,19 +233,19 @@ class Gke:
         if _is_throttled(error, failure):
             self._changes.refused(failure, retry_delay_s(error))
         if failure.kind is None and "incompatible operation" in failure.message.lower():
-            self._was_refused = failure
+            self._latest_refusal = failure
         return failure
 
     def _why_busy(self, operations: tuple[Operation, ...]) -> str:
         """Return a running operation that blocked a change, or the rejection that the client backs off from."""
         running = frozenset(each.name for each in operations if not each.is_done)
-        if self._was_refused and not running:  # GKE does not list what stands in the way
-            self._changes.refused(self._was_refused)
-        self._refused_by = running if self._was_refused else self._refused_by & running
-        self._was_refused = None
+        if self._latest_refusal and not running:  # GKE does not list what stands in the way
+            self._changes.refused(self._latest_refusal)
+        self._blocking = running if self._latest_refusal else self._blocking & running
+        self._latest_refusal = None
         if pausing := self._changes.pausing:
             return f"{pausing.code}: {pausing.message}"
-        return next(iter(sorted(self._refused_by)), "")
+        return next(iter(sorted(self._blocking)), "")
 
 
 def _job_of(action: CloudAction) -> str:

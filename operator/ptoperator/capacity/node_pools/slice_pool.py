@@ -25,7 +25,7 @@ _POLLS_FOR_RIGHTS = 12
 
 @dataclass(frozen=True)
 class SliceState:
-    """trouble: the attempt cannot succeed, for this reason. message: what it waits for."""
+    """Where a slice stands. message: what it waits for. failure: why the attempt cannot succeed."""
 
     pool: NodePoolStatus | None = None
     is_ready: bool = False

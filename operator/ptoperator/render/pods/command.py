@@ -1,4 +1,4 @@
-"""The command of the trainer's container: posttrain's trainer, MaxText, or the user's own.
+"""The command of the trainer's container: posttrain's trainer, MaxText, a function, or the user's own.
 
 A program of others gets what ours gets (the job, its place among the processes, a cache directory), and also its run
 directory and a writable home: it runs as a user that its image does not know. It starts without a shell, with one
@@ -37,14 +37,17 @@ def program(layout: Layout) -> Program:
         return _numbered(
             layout, Program(maxtext_command.command(layout), maxtext_command.args(layout, runtime.maxtext))
         )
-    return Program(("python", "-m", "pttrainer"), ("run", JOB_FILE))
+    verb = "run" if runtime.function is None else "function"
+    return Program(("python", "-m", "pttrainer"), (verb, JOB_FILE))
 
 
 def foreign_env(layout: Layout) -> dict[str, str]:
     """Return the variables that only programs of others need."""
-    if layout.job.spec.runtime.is_native:
+    runtime = layout.job.spec.runtime
+    if runtime.is_native:
         return {}
-    return {RUN_DIRECTORY_ENV: run_uri(layout.job.spec.output.uri, layout.name), "HOME": "/tmp", "USER": "posttrain"}
+    home = {"HOME": "/tmp", "USER": "posttrain"} if runtime.function is None else {}
+    return {RUN_DIRECTORY_ENV: run_uri(layout.job.spec.output.uri, layout.name), **home}
 
 
 def process_namespace(layout: Layout) -> Manifest:
@@ -52,7 +55,8 @@ def process_namespace(layout: Layout) -> Manifest:
 
     As process 1 it would ignore it, and every stop would last the whole grace period.
     """
-    return {} if layout.job.spec.runtime.is_native else {"shareProcessNamespace": True}
+    runtime = layout.job.spec.runtime
+    return {} if runtime.is_native or runtime.function else {"shareProcessNamespace": True}
 
 
 def _numbered(layout: Layout, theirs: Program) -> Program:

@@ -113,6 +113,7 @@ def _init_container(layout: Layout, container: InitContainer, in_head: bool) -> 
         "name": container.name,
         "image": container.image or layout.trainer_image,
         **{key: value for key, value in optional.items() if value},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(layout, container.security_context, in_head=in_head),
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptctl.jobs.build.from_flags import apply_flags, empty_job
+from ptctl.jobs.definition.from_flags import apply_flags, empty_job
 from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]

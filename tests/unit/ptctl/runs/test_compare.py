@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.servers import bucket as bucketserver
 
 from ptkube.resources import EVENTS, PODS, POSTTRAINJOBS
 
@@ -99,11 +100,17 @@ def test_a_diff_too_wide_for_the_terminal_has_a_line_for_each_value(invoke: Invo
     assert lines[at + 1 : at + 3] == ["  - registry.example/" + "x" * 60, "  + -"]
 
 
-def test_a_lineage_in_a_bucket_is_said_to_be_left_out(invoke: Invoke, kube: Any, make_job: Make) -> None:
-    for name in ("a", "b"):
+def test_a_lineage_in_a_bucket_is_compared_and_one_that_is_not_there_left_out(
+    invoke: Invoke, kube: Any, make_job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
         kube.put(POSTTRAINJOBS, make_job(name, spec={"output": {"uri": "gs://bucket/runs"}}))
-    result = invoke("workload", "diff", "a", "b")
-    assert "without the lineage of a: gs://bucket/runs/a is not on this machine" in result.err
+    with bucketserver.serve_here(monkeypatch) as buckets:
+        buckets.put("bucket", "runs/a/lineage.json", b'{"seed": 1}')
+        buckets.put("bucket", "runs/b/lineage.json", b'{"seed": 2}')
+        assert json.loads(invoke("workload", "diff", "a", "b", "-o", "json").out)["lineage"] == {"seed": [1, 2]}
+        result = invoke("workload", "diff", "a", "c")
+    assert "without the lineage of c: no lineage.json that can be read" in result.err
 
 
 def test_a_job_that_no_operator_has_seen_yet_differs_in_results_by_their_names(

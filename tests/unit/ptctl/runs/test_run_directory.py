@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ptctl.runs import sample_view
+from ptctl.runs.storage import bucket
 from ptkube.errors import Unreachable
 from ptkube.resources import POSTTRAINJOBS
 
@@ -125,12 +126,17 @@ def test_tensorboard_reads_the_run_directory_where_the_operator_starts_no_server
     assert "tensorboard.servers" in result.err
 
 
-def test_a_run_in_a_bucket_names_the_command_that_reads_it(
-    invoke: Invoke, kube: Any, make_job: Callable[..., Any]
+def test_a_bucket_that_cannot_be_reached_is_named_with_the_command_that_reads_it(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(bucket, "_PATIENCE_S", 0.1)
+    bucket._client.cache_clear()
     kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://b/runs"}}))
     result = invoke("workload", "metrics", "a")
+    bucket._client.cache_clear()
     assert (result.code, "gcloud storage cat gs://b/runs/a/metrics.jsonl" in result.err) == (1, True)
+    assert "gs://b/runs/a/metrics.jsonl cannot be reached" in result.err
     assert "gs://b/runs/a/tensorboard" in invoke("workload", "tensorboard", "a").out
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.builders.operator.cloud_site import Site
 from tests.builders.operator.job_steps import NAME, bring_up, create, edit, phase, settle, start
 from tests.builders.operator.world import NAMESPACE, Api, Operator, World
 
@@ -54,6 +55,20 @@ def test_a_life_takes_few_reads(operator: Operator, world: World, counted: Count
     settle(operator)
     assert phase(world) == "Succeeded"
     assert sorted(counted.reads) == ["get jobsets", "get posttrainjobs", "list pods", "list pods"]
+
+
+def test_the_chips_of_a_job_that_succeeded_are_given_back_without_a_read(site: Site) -> None:
+    site.provision(NAME)
+    site.finish(NAME)
+    site.world.run_jobsets()
+    site.operator.hear()
+    while site.status(NAME).phase != "Succeeded":
+        site.operator.look(KEY)
+    site.world.tick(60)
+    counted = site.operator.client = Counted(site.world.api)
+    site.operator.work()
+    assert [pool.state for pool in site.model.pools.values()] == ["STOPPING"]
+    assert counted.reads == []
 
 
 def test_a_job_that_was_suspended_unheard_gets_no_jobset(operator: Operator, world: World) -> None:

@@ -338,6 +338,32 @@ def test_an_image_that_cannot_be_pulled_fails_after_a_grace_period(operator: Ope
     assert world.pods == []
 
 
+def test_what_init_containers_printed_is_kept_when_the_trainers_image_is_not_pulled(
+    operator: Operator, world: World
+) -> None:
+    """The pod goes with the JobSet, and its logs with the pod."""
+    containers = [{"name": name, "command": [f"./{name}"]} for name in ("fetch", "unpack")]
+    begin(operator, pod={"initContainers": containers})
+    (pod,) = world.pods
+    pod["status"]["initContainerStatuses"] = [
+        {"name": name, "state": {"terminated": {"exitCode": 0}}} for name in ("fetch", "unpack")
+    ]
+    name, time = pod["metadata"]["name"], "2026-11-22T20:00:00Z"
+    world.api.logs[name, "fetch"] = [f"{time} fetched 3 files", f"{time} HF_TOKEN=hf_abcdefghijklmnopqrst"]
+    world.api.logs[name, "unpack"] = [f"{time} unpacked 9 rows"]
+    world.cannot_pull(pod)
+    for _ in range(12):
+        world.tick(30)
+        settle(operator)
+    assert (phase(world), world.pods) == ("Failed", [])
+    log = status(world).failure.log
+    assert (log.startswith("fetched 3 files\n"), log.endswith("\nunpacked 9 rows"), "hf_abc" in log) == (
+        True,
+        True,
+        False,
+    )
+
+
 def test_the_registrys_words_are_told_while_the_kubelet_only_waits(operator: Operator, world: World) -> None:
     begin(operator)
     world.cannot_pull(world.pods[0], "ErrImagePull", "manifest for trainer:9 not found")

@@ -168,7 +168,7 @@ def test_a_hang_names_the_processes_that_stay_behind(operator: Operator, world: 
         ).encode()
     hang(operator, 300)
     message = condition(world, "Running")[2]
-    assert "behind: process 2 on llama-slice-0-2 (step 2, last heard 3m before the others)" in message
+    assert "behind: process 2 on llama-slice-0-2 (step 2, last heartbeat 3m before the others)" in message
     assert "process 1" not in message
 
 

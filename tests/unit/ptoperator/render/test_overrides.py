@@ -147,6 +147,7 @@ def test_an_init_container_runs_as_the_trainer_does_and_sees_the_volumes_that_it
             "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "token"}}}],
             "volumeMounts": [{"name": "work", "mountPath": "/w", "subPath": "x", "readOnly": False}],
             "restartPolicy": "Always",
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"]},

@@ -61,7 +61,7 @@ def case(seed: int = 0) -> tuple[Array, Array, Batch]:
 
 
 def again(loss_of: LossOf, head: Head, batch: Batch, hidden_BTD: Array, head_VD: Array) -> Array:
-    stats = token_stats(hidden_BTD, head_VD, batch.targets_BT, batch.mask_BT, **head._asdict())
+    stats = token_stats(hidden_BTD, head_VD, batch.targets_BT, batch.mask_BT, head)
     return jnp.sum(loss_of(stats, batch))
 
 

@@ -9,7 +9,7 @@ import pytest
 from jax import Array
 
 from pttrainer.losses.chunk_size import largest_chunk
-from pttrainer.losses.chunked_logprobs import token_stats
+from pttrainer.losses.chunked_logprobs import Head, token_stats
 from pttrainer.losses.chunking import chunk_size
 
 B, T, D, V = 3, 11, 8, 23
@@ -38,7 +38,7 @@ def whole(hidden: Array, head: Array, targets: Array, temperature: float) -> tup
 def test_a_case_worked_by_hand() -> None:
     # Logits are (0, ln 3) for both tokens: probabilities 1/4 and 3/4.
     hidden, head = jnp.ones((1, 2, 1)), jnp.array([[0.0], [math.log(3.0)]])
-    stats = token_stats(hidden, head, jnp.array([[0, 1]]), jnp.ones((1, 2)), entropy=True)
+    stats = token_stats(hidden, head, jnp.array([[0, 1]]), jnp.ones((1, 2)), Head(entropy=True))
     np.testing.assert_allclose(stats.logps_BT[0], [math.log(0.25), math.log(0.75)], rtol=1e-6)
     entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     np.testing.assert_allclose(stats.entropy_BT[0], [entropy, entropy], rtol=1e-6)
@@ -48,7 +48,7 @@ def test_a_case_worked_by_hand() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_values_equal_those_of_whole_logits_where_the_mask_is_set(chunk: int, temperature: float) -> None:
     hidden, head, targets, mask, _ = case()
-    stats = token_stats(hidden, head, targets, mask, temperature=temperature, entropy=True, chunk=chunk)
+    stats = token_stats(hidden, head, targets, mask, Head(temperature=temperature, entropy=True, chunk=chunk))
     logps, entropy = whole(hidden, head, targets, temperature)
     np.testing.assert_allclose(stats.logps_BT, logps * mask, atol=2e-6)
     np.testing.assert_allclose(stats.entropy_BT, entropy * mask, atol=5e-6)
@@ -64,7 +64,7 @@ def test_capped_logits_have_the_values_and_gradients_of_whole_capped_logits(temp
         return jnp.sum(logps * mask * slope)
 
     def ours(h: Array, w: Array) -> Array:
-        stats = token_stats(h, w, targets, mask, temperature=temperature, softcap=1.5, chunk=2)
+        stats = token_stats(h, w, targets, mask, Head(temperature=temperature, softcap=1.5, chunk=2))
         return jnp.sum(stats.logps_BT * slope)
 
     for got, wanted in zip(
@@ -80,7 +80,7 @@ def test_gradients_equal_those_of_whole_logits(temperature: float) -> None:
     hidden, head, targets, mask, slope = case(1)
     ours = jax.grad(
         lambda h, w: jnp.sum(
-            token_stats(h, w, targets, mask, temperature=temperature, entropy=True, chunk=2).logps_BT * slope
+            token_stats(h, w, targets, mask, Head(temperature=temperature, entropy=True, chunk=2)).logps_BT * slope
         ),
         (0, 1),
     )
@@ -109,7 +109,7 @@ def test_an_empty_mask_gives_zeros_and_no_nan() -> None:
     hidden, head, targets, mask, _ = case(4)
 
     def total(h: Array, w: Array) -> Array:
-        return jnp.sum(token_stats(h, w, targets, jnp.zeros_like(mask), entropy=True).logps_BT)
+        return jnp.sum(token_stats(h, w, targets, jnp.zeros_like(mask), Head(entropy=True)).logps_BT)
 
     value, gradients = jax.value_and_grad(total, (0, 1))(hidden, head)
     assert value == 0.0
@@ -118,15 +118,15 @@ def test_an_empty_mask_gives_zeros_and_no_nan() -> None:
 
 def test_extreme_logits_stay_finite() -> None:
     hidden, head, targets, mask, _ = case(5)
-    stats = token_stats(hidden * 1e4, head, targets, mask, entropy=True)
+    stats = token_stats(hidden * 1e4, head, targets, mask, Head(entropy=True))
     assert np.isfinite(stats.logps_BT).all()
     assert np.isfinite(stats.entropy_BT).all()
 
 
 def test_results_do_not_depend_on_neighbours_in_the_batch() -> None:
     hidden, head, targets, mask, _ = case(6)
-    alone = token_stats(hidden[:1], head, targets[:1], mask[:1], chunk=4).logps_BT
-    together = token_stats(hidden, head, targets, mask, chunk=4).logps_BT[:1]
+    alone = token_stats(hidden[:1], head, targets[:1], mask[:1], Head(chunk=4)).logps_BT
+    together = token_stats(hidden, head, targets, mask, Head(chunk=4)).logps_BT[:1]
     np.testing.assert_allclose(alone, together, atol=1e-6)
 
 

@@ -105,7 +105,7 @@ def test_sampler_and_trainer_agree_on_log_probs_to_a_millionth() -> None:
     def trainer_logps() -> jax.Array:
         positions_NT = jnp.broadcast_to(jnp.arange(64), tokens_NT.shape)
         hidden = model.forward(params, jnp.array(tokens_NT), positions_NT, jnp.ones_like(tokens_NT))
-        stats = token_stats(hidden, model.head(params), jnp.array(targets_NT), jnp.array(mask_NT), temperature=1.0)
+        stats = token_stats(hidden, model.head(params), jnp.array(targets_NT), jnp.array(mask_NT))
         return stats.logps_BT
 
     assert mask_NT.sum() > 500

@@ -21,6 +21,7 @@ from pttrainer.data.sources.images.in_messages import image_parts
 from pttrainer.data.tokenization import image_tokens, jinja_sandbox
 from pttrainer.data.tokenization.image_tokens import ImageTokens
 from pttrainer.data.tokenization.jinja_sandbox import BEGIN, END
+from pttrainer.data.tokenization.pixels import PixelFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError, DataError
 
@@ -46,6 +47,8 @@ class Chat:
     """Jinja text; None for a base model."""
     images: ImageTokens | None = None
     """Tokens of an image; None for a model that takes none."""
+    pixels: PixelFormat | None = None
+    """What becomes of a picture, for such a model."""
 
     @property
     def image_ids(self) -> frozenset[int]:

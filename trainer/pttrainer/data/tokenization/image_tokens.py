@@ -35,8 +35,8 @@ def expanded(rendered: str, messages: Sequence[Mapping[str, Any]], images: Image
     count = sum(len(image_parts(message)) for message in messages)
     if images is None:
         if count:
-            raise DataError("has images, and the model takes none; accepted: rows of text; hint: models that take "
-                            "images are named in docs/guides/data.md")  # fmt: skip
+            raise DataError("has images, and the model takes none; accepted: rows of text; hint: set "
+                            "spec.model.images: true with a model that takes images (docs/guides/data.md)")  # fmt: skip
         return rendered
     if images.part in rendered:
         raise DataError(f"a text holds {images.part!r}, which stands for a part of an image; accepted: images as parts")

@@ -4,10 +4,15 @@ Letters: H, W height and width, C colour channels (3).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+BILINEAR = 2
+"""Pillow's number of this filter."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +24,12 @@ class PixelFormat:
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     scale: float = 1 / 255
-    resample: int = Image.Resampling.BILINEAR
+    resample: int = BILINEAR
 
-    def resized(self, picture: Image.Image) -> np.ndarray:
+    def resized(self, picture: "Image.Image") -> np.ndarray:
         """Return [H, W, C] in 8 bits: a quarter of the bytes that go to a device."""
         size = (self.width, self.height)
-        return np.asarray(picture.resize(size, resample=Image.Resampling(self.resample)), np.uint8)
+        return np.asarray(picture.resize(size, resample=self.resample), np.uint8)
 
     def normalised(self, pixels_HWC: Any) -> Any:
         """Return (channel · scale - mean) / std in float32, of an array of numpy or jax."""

@@ -111,12 +111,13 @@ TOKENIZER_FILES = (
 """Files copied beside an exported model."""
 
 
-def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
+def load(directory: Place, model_eos_ids: tuple[int, ...] = (), more: tuple[str, ...] = ()) -> Tokenizer:
     """Return the tokenizer in a model's directory.
 
-    End tokens of all its files count: a forgotten one makes samples that never end.
+    End tokens of all its files count: a forgotten one makes samples that never end. more: names of files to copy beside
+    an exported model, too.
     """
-    files = {name: content for name in TOKENIZER_FILES if (content := directory.read(name)) is not None}
+    files = {name: content for name in (*TOKENIZER_FILES, *more) if (content := directory.read(name)) is not None}
     if "tokenizer.json" not in files:
         raise ConfigError(
             f"spec.model: {directory.uri}: no tokenizer.json; hint: name another location in spec.model.tokenizer"

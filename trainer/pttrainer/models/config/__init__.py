@@ -6,11 +6,12 @@ Left out: weights, number formats, layout over devices, and Hugging Face's spell
 
 from pttrainer.models.config.attention import Chunk, Delta, Latent, Window
 from pttrainer.models.config.experts import Experts
-from pttrainer.models.config.layer_groups import LayerGroup, Segment
+from pttrainer.models.config.layer_groups import LayerGroup, Scan
 from pttrainer.models.config.model_config import ModelConfig
 from pttrainer.models.config.rope import LinearScaling, Llama3Scaling, QueryScaling, Rope, Scaling, YarnScaling
+from pttrainer.models.config.vision import Vision
 
 __all__ = [
     "Chunk", "Delta", "Experts", "Latent", "LayerGroup", "LinearScaling", "Llama3Scaling", "ModelConfig",
-    "QueryScaling", "Rope", "Scaling", "Segment", "Window", "YarnScaling",
+    "QueryScaling", "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The layers of a model by kind: those of one kind are stacked, and a program holds one body for them.
 
-A model whose kinds of layers take turns has several groups, which one loop visits in turn (`Segment`).
+Where kinds of layers take turns, one loop visits their groups in turn (`Scan`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class LayerGroup:
     config: ModelConfig
 
 
-Segment = tuple[LayerGroup, ...]
-"""A run of layers in which a period of kinds repeats: a group for each place in the period, all equally long."""
+Scan = tuple[LayerGroup, ...]
+"""One loop over layers in which a period of kinds repeats: a group for each place in the period, all equally long."""
 
 
-def segments(config: ModelConfig) -> tuple[Segment, ...]:
-    """Return the layers in order. Layers that differ only in what they see (`is_local`) are of one kind."""
+def scans(config: ModelConfig) -> tuple[Scan, ...]:
+    """Return the loops over layers, in order. Layers that differ only in what they see (`is_local`) are of one kind."""
     kinds = [
         (config.is_dense(layer), config.is_delta(layer), config.local_l2_norm and config.is_local(layer))
         for layer in range(config.layers)
     ]
     if len(set(kinds)) == 1:
         return ((LayerGroup(LAYERS, range(config.layers), config),),)
-    made: list[Segment] = []
+    made: list[Scan] = []
     for numbers in periods(kinds):
         first = sum(map(len, made))
         made.append(tuple(_group(config, f"{LAYERS}_{first + n}", each) for n, each in enumerate(numbers)))

@@ -9,8 +9,9 @@ from pttrainer.errors import ConfigError
 from pttrainer.models.config import layer_groups
 from pttrainer.models.config.attention import Chunk, Delta, Latent, Window
 from pttrainer.models.config.experts import Experts
-from pttrainer.models.config.layer_groups import LayerGroup, Segment
+from pttrainer.models.config.layer_groups import LayerGroup, Scan
 from pttrainer.models.config.rope import Rope
+from pttrainer.models.config.vision import Vision
 
 PLAIN_ROPE = Rope(10_000.0)
 """That of the paper (arXiv 2104.09864), and of the first Llama."""
@@ -31,7 +32,8 @@ class ModelConfig:
     latent vector; head_dim is then that of queries and keys, and there are as many of the latter as heads. delta,
     delta_layers: layers with a gated delta rule, and which these are. gated: a sigmoid of the token scales each element
     that attention returns.
-    prediction_layers: layers behind the last that predict further tokens; their weights are left out.
+    prediction_layers: layers behind the last that predict further tokens; their weights are left out. vision: the
+    tower whose embeddings stand in the places of image tokens, where the job takes images.
     """
 
     family: str
@@ -76,6 +78,7 @@ class ModelConfig:
     delta_layers: tuple[bool, ...] = ()
     gated: bool = False
     prediction_layers: int = 0
+    vision: Vision | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -110,14 +113,14 @@ class ModelConfig:
         return self.delta is not None and (not self.delta_layers or self.delta_layers[layer])
 
     @cached_property
-    def segments(self) -> tuple[Segment, ...]:
-        """Return the layers in order, by kind."""
-        return layer_groups.segments(self)
+    def scans(self) -> tuple[Scan, ...]:
+        """Return the loops over layers, in order."""
+        return layer_groups.scans(self)
 
     @cached_property
-    def groups(self) -> Segment:
-        """Return the groups of all segments."""
-        return tuple(group for segment in self.segments for group in segment)
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """Return the groups of all loops."""
+        return tuple(group for scan in self.scans for group in scan)
 
     @cached_property
     def layer_places(self) -> tuple[tuple[LayerGroup, int], ...]:

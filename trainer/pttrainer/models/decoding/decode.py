@@ -16,13 +16,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from pttrainer.batch import Images
 from pttrainer.models.attention import gated_delta, paged_kernel, paged_kv_cache
 from pttrainer.models.attention import kv_cache as kv
-from pttrainer.models.attention.dot_product import cached_mask
+from pttrainer.models.attention.dot_product import cached_mask, packed_window
 from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.models.config import Chunk, Delta, ModelConfig, Window
 from pttrainer.models.decoding import decode_backend
-from pttrainer.models.forward import embedding, layer_kinds
+from pttrainer.models.forward import embedding, images, layer_kinds
 from pttrainer.models.layers import decoder as modules
 from pttrainer.models.layers import latent_attention
 from pttrainer.models.layers.attention import Attend, AttentionInputs
@@ -37,7 +38,12 @@ Attends = Callable[[int], Attend]
 
 
 def decode(
-    model: ModelStructure, params: Params, tokens_BT: Array, positions_BT: Array, cache: Cache
+    model: ModelStructure,
+    params: Params,
+    tokens_BT: Array,
+    positions_BT: Array,
+    cache: Cache,
+    of_images: Images | None = None,
 ) -> tuple[Array, Cache]:
     """Return what the head reads [B, T, D] of new tokens, and the new cache (`Model.decode`)."""
     config, layers_of = model.config, params["layers"]
@@ -47,14 +53,17 @@ def decode(
     decoder = modules.merged(model, without_layers(params) | any_layers)
     opened: kv.KVCache | PagedCache
     if isinstance(cache, PagedCache):
+        assert of_images is None, "prompts are computed in a dense cache"
         opened, attends = _over_pages(config, positions_BT, cache)
     else:
-        opened, attends = _over_slots(config, positions_BT, cache, use_kernels=use_kernels)
+        opened, attends = _over_slots(config, positions_BT, cache, of_images, use_kernels=use_kernels)
     # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
     kinds = list(layer_kinds.views(config))
     computed = jax.lax.optimization_barrier([layer_kinds.rotation(kind, positions_BT) for kind in kinds])
     rotations = dict(zip(kinds, computed, strict=True))
     x_BTD = embedding.embed(model, decoder, tokens_BT)
+    if of_images is not None:
+        x_BTD = images.inserted(model, decoder, x_BTD, of_images)
     layers: list[Any] = []
     for i, (group, place) in enumerate(config.layer_places):
         weights = layers_of[i] if model.quantization is None else _not_before(x_BTD, layers_of[i])
@@ -71,12 +80,12 @@ def without_layers(params: Params) -> Params:
 
 
 def _over_slots(
-    config: ModelConfig, positions_BT: Array, cache: kv.KVCache, *, use_kernels: bool
+    config: ModelConfig, positions_BT: Array, cache: kv.KVCache, of_images: Images | None, *, use_kernels: bool
 ) -> tuple[kv.KVCache, Attends]:
     """Return the cache with slots for new tokens, and how each layer attends to it."""
     cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
     masks = {
-        kind: _cached_masks(config.window if kind[0] else None, positions_BT, cache)
+        kind: _cached_masks(config, config.window if kind[0] else None, positions_BT, cache, of_images)
         for kind in layer_kinds.views(config)
     }
 
@@ -121,8 +130,16 @@ def _over_pages(config: ModelConfig, positions_BT: Array, cache: PagedCache) -> 
     return cache._replace(index=cache.index + positions_BT.shape[1]), of_layer
 
 
-def _cached_masks(window: Window, positions_BT: Array, cache: kv.KVCache) -> tuple[Array, Array | None]:
+def _cached_masks(
+    config: ModelConfig, window: Window, positions_BT: Array, cache: kv.KVCache, of_images: Images | None
+) -> tuple[Array, Array | None]:
     """Return the masks of a row's own slots, and of its prompt's."""
+    if of_images is not None:
+        assert config.vision is not None
+        assert cache.positions_BS.shape == positions_BT.shape, "a prompt with images is computed at once"
+        mask = cached_mask(positions_BT, cache.positions_BS)
+        mask = images.visible(mask, of_images, config.vision.tokens)
+        return mask if window is None else packed_window(mask, positions_BT, window), None
     own_mask = cached_mask(positions_BT, cache.positions_BS, window)
     if cache.prompt is None:
         return own_mask, None

@@ -5,10 +5,12 @@ To add one: a file, a line in `FAMILIES`, its names in `weights.hf_names` if the
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from pttrainer.models.config import ModelConfig
+from pttrainer.errors import ConfigError
+from pttrainer.models.config import ModelConfig, Vision
 from pttrainer.models.families import gpt_oss, phi3, smollm3
 from pttrainer.models.families.config_json import unsupported
 from pttrainer.models.families.config_json.fields import Fields, Raw
@@ -42,10 +44,15 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3_5_moe": qwen3_5.read_with_images,
 }
 """By `model_type`."""
+VISION_READERS: dict[str, Callable[[Fields], Vision]] = {"gemma3": gemma3.read_vision}
+"""Of models whose images can be read, by `model_type`."""
 
 
-def from_hf(raw: Raw) -> ModelConfig:
-    """Return the config of a Hugging Face `config.json`; raise ConfigError on what the decoder does not support."""
+def from_hf(raw: Raw, *, images: bool = False) -> ModelConfig:
+    """Return the config of a Hugging Face `config.json`; raise ConfigError on what the decoder does not support.
+
+    images: include the vision tower.
+    """
     model_type = raw.get("model_type", "")
     if not isinstance(model_type, str) or model_type not in READERS:
         raise unsupported.refuse(raw, READERS)
@@ -53,7 +60,16 @@ def from_hf(raw: Raw) -> ModelConfig:
     config = READERS[model_type](fields)
     _read_storage(fields.inside("quantization_config"))
     fields.refuse_rest()
-    return config
+    return replace(config, vision=_vision(raw, model_type)) if images else config
+
+
+def _vision(raw: Raw, model_type: str) -> Vision:
+    if model_type not in VISION_READERS or not raw.get("vision_config"):
+        raise ConfigError(
+            f"config.json model_type: {model_type!r}: has no vision tower that is supported; accepted with images: "
+            f"{', '.join(VISION_READERS)} with a vision_config"
+        )
+    return VISION_READERS[model_type](Fields(raw))
 
 
 def _read_storage(fields: Fields) -> None:
@@ -72,6 +88,12 @@ def _read_storage(fields: Fields) -> None:
 def to_hf(config: ModelConfig) -> dict[str, Any]:
     """Return the `config.json` that `transformers` reads for this model."""
     written: dict[str, Any] = FAMILIES[config.family].write(config)
+    if "text_config" in written:
+        written["text_config"] = _without_absent(written["text_config"])
+    return _without_absent(written)
+
+
+def _without_absent(written: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in written.items() if value is not None or key in _NULL_IS_A_VALUE}
 
 

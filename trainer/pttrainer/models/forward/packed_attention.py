@@ -16,9 +16,17 @@ from pttrainer.runtime.distributed import sharding
 
 
 def attend(
-    config: ModelConfig, mask: Array | shared_prefix.Masks, is_local: Array | None, segment_ids_BT: Array
+    config: ModelConfig,
+    mask: Array | shared_prefix.Masks,
+    is_local: Array | None,
+    segment_ids_BT: Array,
+    *,
+    is_causal: bool = True,
 ) -> Attend:
-    """Return how a layer attends. is_local: a flag where both kinds of layers are in one scan, else None."""
+    """Return how a layer attends. is_local: a flag where both kinds of layers are in one scan, else None.
+
+    is_causal: no token sees a later one, as the kernels have it.
+    """
 
     def packed(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
         if config.delta is not None:
@@ -30,7 +38,7 @@ def attend(
             return checkpoint_name(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), CONTEXT), None
         kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
         has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
-        if kernel == "plain" or has_chunks:
+        if kernel == "plain" or has_chunks or not is_causal:
             out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring)
             return checkpoint_name(out, CONTEXT), None
         return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring), None

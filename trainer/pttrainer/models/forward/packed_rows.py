@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pttrainer.batch import Prompts
+from pttrainer.batch import Images, Prompts
 from pttrainer.models.attention import rope, shared_prefix
 from pttrainer.models.attention.dot_product import packed_mask, packed_window
-from pttrainer.models.config import LayerGroup, ModelConfig, Segment
-from pttrainer.models.forward import embedding, layer_kinds, packed_attention
+from pttrainer.models.config import LayerGroup, ModelConfig, Scan
+from pttrainer.models.forward import embedding, images, layer_kinds, packed_attention
 from pttrainer.models.forward.layer_kinds import ViewKind
 from pttrainer.models.forward.remat import LayerFunction, rematerialised
 from pttrainer.models.layers import decoder as modules
@@ -41,6 +41,7 @@ class Rows(NamedTuple):
     tokens_BT: Array
     positions_BT: Array
     segment_ids_BT: Array
+    images: Images | None = None
 
 
 class Perturbations(NamedTuple):
@@ -62,6 +63,7 @@ class _Pass(NamedTuple):
     dropped: Callable[[Array], Drop] | None
     is_explicit: bool
     remat: Remat
+    has_images: bool = False
 
 
 def hidden_states(
@@ -80,11 +82,14 @@ def hidden_states(
     views = {kind: _view(of, kind, rows, prompts) for kind, of in layer_kinds.views(model.config).items()}
     tokens_BT = rows.tokens_BT if prompts is None else shared_prefix.joined(prompts.tokens_PT, rows.tokens_BT)
     is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
-    of_pass = _Pass(views, rows.segment_ids_BT, counts_BT, perturbations.dropped, is_explicit, model.remat)
+    has_images = rows.images is not None
+    of_pass = _Pass(views, rows.segment_ids_BT, counts_BT, perturbations.dropped, is_explicit, model.remat, has_images)
     x_BTD, uses = embedding.embed(model, decoder, tokens_BT, perturbations.noisy, is_explicit=is_explicit), []
-    for segment in model.config.segments:
-        x_BTD, of_segment = _scan(decoder, segment, x_BTD, of_pass)
-        uses += of_segment
+    if rows.images is not None:
+        x_BTD = images.inserted(model, decoder, x_BTD, rows.images)
+    for scan in model.config.scans:
+        x_BTD, of_scan = _through(scan, decoder, x_BTD, of_pass)
+        uses += of_scan
     return embedding.for_head(model.config, decoder, x_BTD, perturbations.dropped), joined_use(uses)
 
 
@@ -95,16 +100,19 @@ def _view(config: ModelConfig, kind: ViewKind, rows: Rows, prompts: Prompts | No
         rotation = layer_kinds.rotation(kind, positions)
         return rotation, shared_prefix.masks(prompts, rows.positions_BT, rows.segment_ids_BT, window)
     mask_BTT = packed_mask(rows.segment_ids_BT)
+    if rows.images is not None:
+        assert config.vision is not None
+        mask_BTT = images.visible(mask_BTT, rows.images, config.vision.tokens)
     if window is not None:
         mask_BTT = packed_window(mask_BTT, rows.positions_BT, window)
     return layer_kinds.rotation(kind, rows.positions_BT), mask_BTT
 
 
-def _scan(decoder: Decoder, segment: Segment, x_BTD: Array, of_pass: _Pass) -> tuple[Array, list[RouterUse]]:
-    """Pass the stream through the layers of a segment; the body is a layer of each of its groups."""
+def _through(scan: Scan, decoder: Decoder, x_BTD: Array, of_pass: _Pass) -> tuple[Array, list[RouterUse]]:
+    """Pass the stream through the layers of a scan, whose body is a layer of each of its groups."""
     layers: list[LayerFunction] = []
     stacks: list[Any] = []
-    for group in segment:
+    for group in scan:
         graphdef, weights = nnx.split(getattr(decoder, group.name))
         layers.append(_layer(group.config, graphdef, of_pass))
         stacks.append((weights, *_flags_and_numbers(group, is_numbered=of_pass.dropped is not None)))
@@ -138,7 +146,9 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
             _write_out_collectives(config, block)
         drop = None if of_pass.dropped is None or number is None else of_pass.dropped(number)
         rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
-        attend = packed_attention.attend(config, mask, is_local, of_pass.segment_ids_BT)
+        attend = packed_attention.attend(
+            config, mask, is_local, of_pass.segment_ids_BT, is_causal=not of_pass.has_images
+        )
         x_BTD, _, use = block(x_BTD, AttentionInputs(rotation, attend, drop), of_pass.counts_BT)
         return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 

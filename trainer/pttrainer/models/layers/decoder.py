@@ -31,6 +31,7 @@ from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.structure import ModelStructure, Params
+from pttrainer.models.vision.tower import VisionTower
 
 EMBEDDING_STD = 0.02
 """Small, so that a fresh model's loss is close to ln V."""
@@ -81,7 +82,7 @@ class Decoder(nnx.Module):
     """All weights of a model.
 
     Layers of a group are stacked, under its name (`ModelConfig.groups`); the head is absent if it is tied to the
-    embedding.
+    embedding, and the vision tower if the model takes no images.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Decoder(nnx.Module):
         if not config.tied_head:
             self.head = weight(rngs, parameters.table(config), EMBEDDING_STD)
             self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)
+        self.vision = None if config.vision is None else VisionTower(config, rngs)
 
 
 class Skeleton(NamedTuple):

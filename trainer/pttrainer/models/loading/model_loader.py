@@ -15,6 +15,7 @@ from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
+from pttrainer.models.loading import image_inputs
 from pttrainer.models.loading.model_spec import RANDOM, ModelSource, open_source, structure_of
 from pttrainer.models.loading.peft_adapters import InitialAdapters, open_initial_adapters
 from pttrainer.models.quantization.quantize import QuantizationErrors
@@ -66,7 +67,7 @@ def load_model(spec: ModelSpec, training: Training, note: Note, pinned: Pinned =
 
     pinned: the commits that an earlier attempt of this run began with; a branch may have moved since.
     """
-    source = open_source(spec.uri, "spec.model.uri", note, pinned.model or spec.revision)
+    source = open_source(spec.uri, "spec.model.uri", note, pinned.model or spec.revision, images=spec.images)
     config = source.config
     chat = _chat(spec, source, note)
     model = Model.from_structure(structure_of(config, training, jax.default_backend()))
@@ -101,7 +102,8 @@ def load_params(
 
 def open_chat(spec: ModelSpec, note: Note) -> Chat:
     """Return tokenizer and template only; no weights are fetched. Raises ConfigError."""
-    return _chat(spec, open_source(spec.uri, "spec.model.uri", note, spec.revision, weights=False), note)
+    source = open_source(spec.uri, "spec.model.uri", note, spec.revision, weights=False, images=spec.images)
+    return _chat(spec, source, note)
 
 
 def _chat(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
@@ -114,7 +116,11 @@ def _chat(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
     template = tokenizer.template
     if spec.chat_template is not None:
         template = storage.read_file(spec.chat_template, "spec.model.chatTemplate").decode()
-    return Chat(tokenizer, template)
+    vision, directory = source.config.vision, source.directory
+    if vision is None or directory is None:
+        return Chat(tokenizer, template)
+    images = image_inputs.tokens(source.config, tokenizer, source.display_name)
+    return Chat(tokenizer, template, images, image_inputs.pixel_format(vision, directory, source.display_name))
 
 
 def _tokenizer(spec: ModelSpec, source: ModelSource, note: Note) -> Tokenizer:
@@ -123,7 +129,8 @@ def _tokenizer(spec: ModelSpec, source: ModelSource, note: Note) -> Tokenizer:
         return tokenizer.load(Directory(files.directory))
     if source.directory is None or spec.tokenizer is not None:
         return tokenizer.byte_tokenizer()
-    return tokenizer.load(Directory(source.directory), source.config.eos_ids)
+    more = () if source.config.vision is None else image_inputs.FILES
+    return tokenizer.load(Directory(source.directory), source.config.eos_ids, more)
 
 
 def _initial_adapters(training: Training, model: Model, note: Note, pinned: str | None) -> InitialAdapters | None:

@@ -86,16 +86,27 @@ class ModelSource:
     commit: str | None = None
 
 
-def open_source(uri: str, field: str, note: Note, revision: str | None = None, *, weights: bool = True) -> ModelSource:
-    """Fetch what a URI names and read its config; raise ConfigError, naming `field`."""
+def open_source(
+    uri: str, field: str, note: Note, revision: str | None = None, *, weights: bool = True, images: bool = False
+) -> ModelSource:
+    """Fetch what a URI names and read its config; raise ConfigError, naming `field`.
+
+    images: with the vision tower; otherwise the model is its text part.
+    """
     display_name = f"{field}: {uri}"
     if uri.startswith(RANDOM):
+        if images:
+            raise ConfigError(
+                f"{display_name}: takes no images; accepted: a model with a vision tower, such as Gemma 3"
+            )
         return ModelSource(preset(uri.removeprefix(RANDOM)), display_name)
     files = model_files.fetch(uri, field, note, revision=revision, weights=weights)
-    return ModelSource(_read_config(files.directory, display_name), display_name, files.directory, files.commit)
+    return ModelSource(
+        _read_config(files.directory, display_name, images=images), display_name, files.directory, files.commit
+    )
 
 
-def _read_config(directory: Path, display_name: str) -> ModelConfig:
+def _read_config(directory: Path, display_name: str, *, images: bool) -> ModelConfig:
     try:
         raw = json_text.loads((directory / "config.json").read_bytes())
     except FileNotFoundError as error:
@@ -107,7 +118,7 @@ def _read_config(directory: Path, display_name: str) -> ModelConfig:
     if not isinstance(raw, dict):
         raise ConfigError(f"{display_name}/config.json: is not an object; accepted: Hugging Face's format")
     try:
-        return from_hf(raw)
+        return from_hf(raw, images=images)
     except ConfigError as error:
         raise ConfigError(f"{display_name}: {error}") from error
 

@@ -14,6 +14,7 @@ from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.parameters import ParamSpec, Weights
+from pttrainer.models.vision.parameters import tower
 from pttrainer.models.weights.hf_names import Path, is_of_layer
 
 Params = dict[str, Any]
@@ -34,7 +35,7 @@ class ModelStructure:
     @cached_property
     def weights(self) -> Weights:
         """Return the specs of all weights, in their storage format, in the order of their names."""
-        params = parameters.decoder(self.config)
+        params = parameters.decoder(self.config) | tower(self.config)
         adapter_params = lora.adapter_params(self.config, self.adapters, params)
         if self.quantization is not None:
             params = _quantised(params, self.quantization)

@@ -6,6 +6,7 @@ import numpy as np
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.families import FLOAT8_BLOCK
+from pttrainer.models.vision.names import PROJECTOR, TOWER
 from pttrainer.models.weights.safetensors_file import DTYPES, Tensor, read_header
 from pttrainer.runtime.io import json_text
 
@@ -19,14 +20,16 @@ class Checkpoint:
     """Tensors by name, read in rows. Only headers are read at first.
 
     Matrices in 8-bit floats with a scale for every block are read as what they stand for, in float32.
-    display_name: name in messages; file: the one that holds them, if it is not a model's.
+    display_name: name in messages; file: the one that holds them, if it is not a model's. images: include the weights
+    of a vision tower.
     """
 
-    def __init__(self, directory: Path, display_name: str, file: str | None = None) -> None:
+    def __init__(self, directory: Path, display_name: str, file: str | None = None, *, images: bool = False) -> None:
         self.display_name = display_name
         self._tensors: dict[str, Tensor] = {}
         for path in _files(directory, display_name) if file is None else [directory / file]:
-            self._tensors |= {_known_as(name): tensor for name, tensor in read_header(path).items() if _is_used(name)}
+            named = ((_known_as(name), tensor) for name, tensor in read_header(path).items())
+            self._tensors |= {name: tensor for name, tensor in named if _is_used(name, images=images)}
         scales = [name for name in self._tensors if name.endswith(SCALES)]
         self._scales = {name.removesuffix(SCALES): self._tensors.pop(name) for name in scales}
         self._check_scales()
@@ -106,20 +109,33 @@ def _indexed(index: Path, display_name: str) -> list[str]:
     return names
 
 
-_LEFT_OUT = (
-    "vision_model.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
-    "model.visual.", "mtp.",
-)  # fmt: skip
+_OF_IMAGES = (TOWER, PROJECTOR)
+_LEFT_OUT = ("vision_model.", "vision_tower.", "multi_modal_projector.", "model.visual.", "mtp.")
+_POOLING_HEAD = f"{TOWER}head."
+"""Of SigLIP by itself; no decoder reads it."""
 
 
-def _is_used(name: str) -> bool:
+def _is_used(name: str, *, images: bool) -> bool:
     """Return False for weights of images and of further predicted tokens, and for tables that old files have."""
+    if images and name.startswith(_OF_IMAGES):
+        return not name.startswith(_POOLING_HEAD)
     return not name.startswith(_LEFT_OUT) and not name.endswith("rotary_emb.inv_freq")
 
 
+_KNOWN_AS = (
+    ("model.language_model.", "model."),
+    ("language_model.", ""),
+    ("model.vision_tower.", TOWER),
+    (TOWER, TOWER),
+    ("vision_tower.", TOWER),
+    ("model.multi_modal_projector.", PROJECTOR),
+)
+"""Prefixes in files of models with images, as libraries of several years write them, and ours."""
+
+
 def _known_as(name: str) -> str:
-    """Return the name without the prefix of a multimodal model's text part."""
-    for prefix, ours in (("model.language_model.", "model."), ("language_model.", "")):
+    """Return our form of a name in a file of a model with images."""
+    for prefix, ours in _KNOWN_AS:
         if name.startswith(prefix):
             return ours + name.removeprefix(prefix)
     return name

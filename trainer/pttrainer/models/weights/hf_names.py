@@ -5,48 +5,14 @@ experts. A transposed weight is stored as [out, in] there and [in, out] here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.config.layer_groups import LAYERS
-
-Path = tuple[str, ...]
-"""Names on the way to a weight."""
-
-
-class Part(NamedTuple):
-    """A block of a tensor that holds several weights: its first row and column, and the tensor's shape.
-
-    What no part holds is zero.
-    """
-
-    first: tuple[int, ...]
-    whole: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Where a weight is in a checkpoint.
-
-    layers: the numbers of those that are stacked in it; part: of the tensor, in its order, if it is not all of it.
-    """
-
-    name: str
-    transposed: bool = False
-    layers: range = range(0)
-    part: Part | None = None
-
-    @property
-    def stacked(self) -> int:
-        """Return how many leading axes of ours are in the name there: layer, expert."""
-        return ("{i}" in self.name) + ("{e}" in self.name)
-
-    def name_of(self, place: tuple[int, ...]) -> str:
-        """Return the name of the tensor at an index into the stacked axes."""
-        numbers = (self.layers[place[0]], *place[1:]) if place else ()
-        return self.name.format(**dict(zip("ie", numbers, strict=False)))
-
+from pttrainer.models.vision import names as vision_names
+from pttrainer.models.weights.stored import Part as Part
+from pttrainer.models.weights.stored import Path as Path
+from pttrainer.models.weights.stored import Stored as Stored
 
 Names = Mapping[Path, Stored]
 
@@ -198,6 +164,10 @@ FUSED = {"phi3": (("self_attn.qkv_proj", ("q", "k", "v")), ("mlp.gate_up_proj", 
 """By family: modules that hold several of our matrices, one behind the other."""
 
 
+TEXT_PART = "language_model."
+"""Prefix of the text part's names in a model with images, as the released files have it."""
+
+
 def is_of_layer(path: Path) -> bool:
     """Return True if a weight belongs to the layers."""
     return path[0].partition("_")[0] == LAYERS
@@ -216,7 +186,18 @@ def table(config: ModelConfig) -> dict[Path, Stored]:
     for group in config.groups:
         for path, stored in _of_layers(group.config).items():
             names[group.name, *path[1:]] = replace(stored, layers=group.numbers)
-    return names
+    return names if config.vision is None else names | vision_names.names(config.vision)
+
+
+def in_files(config: ModelConfig) -> dict[Path, Stored]:
+    """Return the names in files: of a model with images, those of its text part have a prefix."""
+    names = table(config)
+    if config.vision is None:
+        return names
+    return {
+        path: stored if path[0] == vision_names.VISION else replace(stored, name=f"{TEXT_PART}{stored.name}")
+        for path, stored in names.items()
+    }
 
 
 def _attention(config: ModelConfig) -> Names:

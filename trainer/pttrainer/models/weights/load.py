@@ -45,7 +45,7 @@ def load(
     display_name: the directory's name in messages, as it may be a cached copy. quantizing: for matrices whose
     shardings are those of parts; `abstract` is always of unquantised matrices.
     """
-    checkpoint = Checkpoint(directory, display_name or str(directory))
+    checkpoint = Checkpoint(directory, display_name or str(directory), images=config.vision is not None)
     weights = weights_of(table(config), abstract, shardings)
     _check(config, checkpoint, weights)
     loaded = {weight.path: _read_as(checkpoint, weight, quantizing) for weight in weights}

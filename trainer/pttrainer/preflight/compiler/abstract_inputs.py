@@ -9,7 +9,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from pttrainer import algorithms
-from pttrainer.batch import Batch
+from pttrainer.batch import Batch, Images
 from pttrainer.losses.divergence import OfflineTeacher
 from pttrainer.models import Model, Params
 from pttrainer.preflight.shapes.job_shapes import JobShapes, batch_arrays, has_teacher_logprobs, self_teacher
@@ -62,7 +62,16 @@ def batch(of: JobShapes, mesh: Mesh | AbstractMesh, rows: int | None = None) -> 
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
         for name, (shape, dtype) in batch_arrays(of.spec, rows).items()
     }
-    return Batch(**made)
+    vision = of.structure.config.vision
+    if vision is None:
+        return Batch(**made)
+    count, length = made["tokens_BT"].shape
+    shapes = (count, 1, vision.image_size, vision.image_size, vision.channels), (count, length)
+    pixels, slots = (
+        jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
+        for shape, dtype in zip(shapes, ("float32", "int32"), strict=True)
+    )
+    return Batch(**made, images=Images(pixels, slots))
 
 
 def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:

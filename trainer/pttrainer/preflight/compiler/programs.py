@@ -26,7 +26,7 @@ def shallow(of: JobShapes) -> tuple[JobShapes, JobShapes] | None:
     depth.
     """
     config = of.config
-    first = config.segments[-1][0].numbers[0]
+    first = config.scans[-1][0].numbers[0]
     kinds = [(group.name, group.config.is_local(place)) for group, place in config.layer_places[first:]]
     period = next(n for n in range(1, len(kinds) + 1) if kinds[n:] == kinds[: len(kinds) - n])
     few = max(period, 2)

@@ -163,7 +163,8 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
     config = config or read_config(spec)
     structure = model_spec.structure_of(config, training, "cpu" if slice_.is_cpu else "tpu")
     shape, sampler = placement.shapes(spec, structure, slice_.total_devices)
-    frozen = freeze_patterns.fully_frozen(training.freeze, config) if training.freeze else None
+    patterns = freeze_patterns.patterns_of(training, config)
+    frozen = freeze_patterns.fully_frozen(patterns, config) if patterns else None
     shapes = JobShapes(
         spec, slice_, structure, shape, _teacher(spec, structure), _critic(spec, structure), sampler, frozen
     )
@@ -176,7 +177,11 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
 
 def read_config(spec: PostTrainJobSpec) -> ModelConfig:
     """Return the model's sizes; raise ConfigError if they cannot be read."""
-    return model_spec.open_source(spec.model.uri, "spec.model.uri", silent, spec.model.revision, weights=False).config
+    model = spec.model
+    source = model_spec.open_source(
+        model.uri, "spec.model.uri", silent, model.revision, weights=False, images=model.images
+    )
+    return source.config
 
 
 def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:

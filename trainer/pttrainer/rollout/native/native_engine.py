@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from pttrainer.batch import Images
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
@@ -212,4 +213,20 @@ def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad
     for row, prompt in enumerate(prompts):
         tokens_PS[row, : len(prompt.tokens)] = prompt.tokens
     limits_P = np.minimum(sampling.max_new_tokens, sampling.max_length - lengths_P).astype(np.int32)
-    return PaddedPrompts(tokens_PS, lengths_P, np.array([prompt.number for prompt in prompts], np.uint32), limits_P)
+    numbers_P = np.array([prompt.number for prompt in prompts], np.uint32)
+    return PaddedPrompts(tokens_PS, lengths_P, numbers_P, limits_P, _images(prompts, slots))
+
+
+def _images(prompts: Sequence[Prompt], slots: int) -> Images | None:
+    """Return the images of all prompts, padded to as many slots; None if no prompt has any."""
+    of_prompts = [prompt.images for prompt in prompts]
+    shapes = [each.pixels_BMSSC.shape[1:] for each in of_prompts if each is not None]
+    if not shapes:
+        return None
+    pixels = np.zeros((len(prompts), max(shape[0] for shape in shapes), *shapes[0][1:]), np.float32)
+    slots_PS = np.zeros((len(prompts), slots), np.int32)
+    for row, each in enumerate(of_prompts):
+        if each is not None:
+            pixels[row, : each.pixels_BMSSC.shape[1]] = each.pixels_BMSSC[0]
+            slots_PS[row, : each.slots_BT.shape[1]] = each.slots_BT[0]
+    return Images(pixels, slots_PS)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pttrainer.batch import Images
 from pttrainer.models import Model, Params
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.rollout.engine import Prompt
@@ -23,6 +24,7 @@ class PaddedPrompts(NamedTuple):
     lengths_P: Any
     numbers_P: Any
     limits_P: Any
+    images: Images | None = None
 
 
 class PromptBatch(NamedTuple):
@@ -44,11 +46,14 @@ def prompt_batches(prompts: Sequence[Prompt], samples: int, at_once: int) -> deq
 
 
 def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts) -> tuple[kv.KVCache, Array]:
-    """Return the prompts' cache, and the states [P, D] from which their first tokens are sampled."""
+    """Return the prompts' cache, and the states [P, D] from which their first tokens are sampled.
+
+    Tokens of an image see those behind them, so prompts with images are computed at once.
+    """
     P, S = padded.tokens_PS.shape
     slot_S = jnp.arange(S)
     positions_PS = jnp.where(slot_S < padded.lengths_P[:, None], slot_S, kv.EMPTY)
-    piece = prefill_piece(P, S)
+    piece = prefill_piece(P, S) if padded.images is None else S
     cache = kv.empty(model.config, P, S, model.compute_dtype)
     hidden_PD = jnp.zeros((P, int(model.head(weights).shape[1])), model.compute_dtype)
 
@@ -57,7 +62,7 @@ def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts) -> tup
         tokens_PT, positions_PT = (
             lax.dynamic_slice_in_dim(x, i * piece, piece, axis=1) for x in (padded.tokens_PS, positions_PS)
         )
-        hidden_PTD, cache = model.decode(weights, tokens_PT, positions_PT, cache)
+        hidden_PTD, cache = model.decode(weights, tokens_PT, positions_PT, cache, padded.images)
         at_P = padded.lengths_P - 1 - i * piece
         here_PD = jnp.take_along_axis(hidden_PTD, jnp.clip(at_P, 0, piece - 1)[:, None, None], axis=1)[:, 0]
         return cache, jnp.where(((at_P >= 0) & (at_P < piece))[:, None], here_PD, last_PD)

@@ -4,6 +4,7 @@ The operator reads `progress.json`. It is replaced atomically, at once when the 
 every `MIN_INTERVAL_S`. Step lines go to stdout, everything else to stderr.
 """
 
+import importlib.util
 import math
 import statistics
 import sys
@@ -129,7 +130,8 @@ class Reporter:
         """Start training after `step` finished steps."""
         checkpoint = self._document.checkpoint if step else None
         self._update(step=step, total_steps=total, checkpoint=checkpoint)
-        if self._leader and sys.stderr.isatty():
+        # `rich` comes with ptctl; a trainer's image, which no terminal is attached to, has none.
+        if self._leader and sys.stderr.isatty() and importlib.util.find_spec("rich"):
             self._bar = _bar(step, total)
 
     def finished_step(self, step: int, metrics: Mapping[str, float], seconds: float) -> None:

@@ -9,12 +9,23 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from ptapi.spec import Training
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
+from pttrainer.models.vision.names import PROJECTOR, TOWER
 from pttrainer.models.weights.hf_names import Path, Stored, table
 
 WORDS = {"embeddings": "model.embed_tokens.weight", "head": "lm_head.weight", "norms": "*norm*.weight"}
+OF_IMAGES = (f"{TOWER}*", f"{PROJECTOR}*")
+"""What every job freezes of a model with images."""
 _LAYERS = re.compile(r"layers\.(\d+)(?:-(\d+))?")
+
+
+def patterns_of(training: Training, config: ModelConfig) -> tuple[str, ...]:
+    """Return what a job freezes: what it says, and the vision tower. With adapters, nothing but they is trained."""
+    if training.lora is not None:
+        return ()
+    return (*training.freeze, *(() if config.vision is None else OF_IMAGES))
 
 
 def by_layer(patterns: Sequence[str], config: ModelConfig) -> dict[Path, tuple[bool, ...]]:

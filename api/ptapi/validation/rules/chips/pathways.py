@@ -1,7 +1,8 @@
 """Rules for Pathways. CEL does not see `pathways.enabled`, a word or a boolean, so Python alone checks most of them."""
 
-from ptapi.validation.predicate import Predicate, at, empty, equals, has, is_true, starts_with, unset
+from ptapi.validation.predicate import Predicate, at, empty, equals, is_true, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
+from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
 
 
 def enabled(field: str = "enabled") -> Predicate:
@@ -38,7 +39,7 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "runtime",
         "unset, because pathways.headless starts no program",
-        ~is_true("pathways.headless") | unset("runtime") | ~(has("runtime.maxtext") | has("runtime.container")),
+        ~is_true("pathways.headless") | IS_NATIVE,
     ),
     SPEC.less_than(
         "pathways.elasticSlices",

@@ -22,6 +22,6 @@ def clone(app: App, target: Target, name: str, options: CopyOptions) -> None:
 
     In whatever phase the job is; it stays as it is. The new job has a run directory of its own and begins at step 0.
     """
-    from ptctl.jobs.build.copying import clone as create_copy
+    from ptctl.jobs.definition.copying import clone as create_copy
 
     create_copy(app, target, name, options)

@@ -91,7 +91,7 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
 
     Flags override the file, and --set overrides flags. The job is validated before anything is sent.
     """
-    from ptctl.jobs.build.file import check
+    from ptctl.jobs.definition.file import check
     from ptctl.jobs.submission import submit
 
     job = _job(app, filename, flags)
@@ -103,8 +103,8 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
 
 
 def _job(app: App, filename: str | None, flags: dict[str, Any]) -> Manifest:
-    from ptctl.jobs.build.file import read, without_server_fields
-    from ptctl.jobs.build.from_flags import apply_flags, empty_job
+    from ptctl.jobs.definition.file import read, without_server_fields
+    from ptctl.jobs.definition.from_flags import apply_flags, empty_job
 
     ctx = click.get_current_context()
     has_flags = any(value not in (None, False, ()) for value in flags.values())

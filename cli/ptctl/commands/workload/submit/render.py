@@ -26,7 +26,7 @@ def render(app: App, filename: str, namespace: str | None, trainer_image: str | 
     """
     import json
 
-    from ptctl.jobs.build.file import check, read
+    from ptctl.jobs.definition.file import check, read
     from ptctl.ui.output import stream
     from ptoperator.render import render as render_job
     from ptoperator.settings import Settings

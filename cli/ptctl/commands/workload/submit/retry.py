@@ -23,6 +23,6 @@ def retry(app: App, target: Target, name: str, options: CopyOptions) -> None:
     Under another name, because a job that has ended never starts again; its run directory stays. Weights, optimizer and
     position in the data come from its newest good checkpoint; without one the new run begins at step 0.
     """
-    from ptctl.jobs.build.copying import retry as create_again
+    from ptctl.jobs.definition.copying import retry as create_again
 
     create_again(app, target, name, options)

@@ -5,16 +5,19 @@ transparency is dropped, as transformers does. What would be guessed is refused:
 without a scale, and pictures of more than `MAX_PIXELS`.
 """
 
+import hashlib
 import io
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from PIL import Image, ImageOps, UnidentifiedImageError
+from typing import TYPE_CHECKING
 
 from pttrainer.data.sources.images import reading
 from pttrainer.data.sources.images.references import ImageReference
-from pttrainer.errors import DataError
+from pttrainer.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Formats that Pillow decodes by itself."""
@@ -28,34 +31,46 @@ SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 
 @dataclass(frozen=True)
 class CheckedImage:
-    """An image that can be decoded, and its width and height."""
+    """An image that can be decoded, its width and height, and the SHA-256 of its bytes."""
 
     reference: ImageReference
     size: tuple[int, int]
+    sha256: bytes
 
 
 def checked(images: Sequence[ImageReference]) -> tuple[CheckedImage, ...]:
     """Return the images of a row, each decoded once to see that it can be; raise DataError."""
-    return tuple(CheckedImage(image, picture(image).size) for image in images)
+    contents = ((image, reading.read(image)) for image in images)
+    return tuple(
+        CheckedImage(image, _decoded(content, image.where).size, hashlib.sha256(content).digest())
+        for image, content in contents
+    )
 
 
-def picture(image: ImageReference) -> Image.Image:
+def picture(image: ImageReference) -> "Image.Image":
     """Return a row's image as RGB; raise DataError, naming its row."""
-    content = reading.read(image)
+    return _decoded(reading.read(image), image.where)
+
+
+def _decoded(content: bytes, where: str) -> "Image.Image":
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError as error:
+        raise ConfigError("images: Pillow is not installed; hint: pip install 'posttrain[images]'") from error
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            _check(opened, image.where)
+            _check(opened, where)
             opened.load()
             return _rgb(ImageOps.exif_transpose(opened))
     except UnidentifiedImageError as error:
-        raise DataError(f"{image.where}: is no image ({len(content)} bytes); accepted: {', '.join(FORMATS)}") from error
+        raise DataError(f"{where}: is no image ({len(content)} bytes); accepted: {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
-        raise DataError(f"{image.where}: {error}; {_LARGEST}") from error
+        raise DataError(f"{where}: {error}; {_LARGEST}") from error
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, ZeroDivisionError) as error:
-        raise DataError(f"{image.where}: a broken image: {error}; hint: is the file complete?") from error
+        raise DataError(f"{where}: a broken image: {error}; hint: is the file complete?") from error
 
 
-def _check(opened: Image.Image, where: str) -> None:
+def _check(opened: "Image.Image", where: str) -> None:
     """Refuse what cannot be read as one picture, before its pixels are decoded."""
     width, height = opened.size
     if width * height > MAX_PIXELS:
@@ -67,7 +82,7 @@ def _check(opened: Image.Image, where: str) -> None:
         raise DataError(f"{where}: pixels of mode {opened.mode}; accepted: 8 bits per channel, or 16 bits of grey")
 
 
-def _rgb(opened: Image.Image) -> Image.Image:
+def _rgb(opened: "Image.Image") -> "Image.Image":
     if opened.mode in SIXTEEN_BITS:
         to_eight_bits: Callable[[float], float] = lambda level: level / 256  # noqa: E731 — Pillow takes no other form
         opened = opened.convert("I").point(to_eight_bits, "L")

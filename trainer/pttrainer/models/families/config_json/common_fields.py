@@ -12,7 +12,7 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"
 """Hugging Face's name to ours."""
 MOST_LAYERS = 10_000
 
-_WRITTEN = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu"}
+WRITTEN_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu"}
 
 
 def read(
@@ -61,7 +61,7 @@ def activation(fields: Fields, key: str, default: str) -> str:
 
 def written_activation(config: ModelConfig) -> str:
     """Return Hugging Face's name of the activation."""
-    return _WRITTEN[config.activation]
+    return WRITTEN_ACTIVATIONS[config.activation]
 
 
 def write(config: ModelConfig, architecture: str, model_type: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptctl.errors import InputError
-from ptctl.jobs.build.set_field import assign
+from ptctl.jobs.definition.set_field import assign
 from ptctl.ui.command_line.choices import BUILTIN_REWARDS, GRPO_LOSSES
 from ptkube.resources import Manifest
 

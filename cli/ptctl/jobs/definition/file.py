@@ -10,7 +10,7 @@ from ptapi.load import SERVER_METADATA, parse_job
 from ptapi.spec import PostTrainJob
 from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
-from ptctl.jobs.build.set_field import assign
+from ptctl.jobs.definition.set_field import assign
 from ptkube.resources import Manifest
 
 STDIN = "-"

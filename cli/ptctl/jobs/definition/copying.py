@@ -12,8 +12,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ptctl.errors import CliError, InputError
-from ptctl.jobs.build.file import check, without_server_fields
-from ptctl.jobs.build.set_field import assign
+from ptctl.jobs.definition.file import check, without_server_fields
+from ptctl.jobs.definition.set_field import assign
 from ptctl.jobs.lookup import fetch, namespace_of
 from ptctl.jobs.submission import submit
 from ptctl.jobs.view import JobView, part, view

@@ -1,0 +1,1 @@
+"""Vision towers: images to the embeddings of tokens."""

@@ -1,0 +1,46 @@
+"""The weights of a vision tower as plain data: shapes and logical axes.
+
+They stand under `vision` in the tree of weights. Letters: L layers, D width of the tower, F feed-forward, C channels,
+P pixels of a patch's side, N patches, M width of the decoder.
+"""
+
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.config.vision import Vision
+from pttrainer.models.shapes.parameters import Axes, ParamSpec, Weights
+from pttrainer.models.vision.names import NORMS, VISION
+
+
+def tower(config: ModelConfig) -> Weights:
+    """Return the weights of a model's tower and projector; none if it has none."""
+    if config.vision is None:
+        return {}
+    of, whole = config.vision, (None,)
+    D, C, P, N = of.d_model, of.channels, of.patch_size, of.patches_per_side**2
+    outside: Weights = {
+        ("patches",): ParamSpec((D, C, P, P), ("embed", None, None, None)),
+        ("patches_bias",): ParamSpec((D,), whole),
+        ("positions",): ParamSpec((N, D), (None, "embed")),
+        ("norm", "scale"): ParamSpec((D,), whole),
+        ("norm", "bias"): ParamSpec((D,), whole),
+        ("token_norm", "scale"): ParamSpec((D,), whole),
+        ("projection",): ParamSpec((D, config.d_model), (None, "embed")),
+    }
+    of_layers = {("layers", *path): one for path, one in _of_layers(of).items()}
+    return {(VISION, *path): one for path, one in (outside | of_layers).items()}
+
+
+def _of_layers(of: Vision) -> Weights:
+    L, D, F = of.layers, of.d_model, of.d_ff
+    shapes: dict[str, tuple[tuple[int, int], Axes]] = {
+        **dict.fromkeys(("q", "k", "v"), ((D, D), ("embed", "heads"))),
+        "o": ((D, D), ("heads", "embed")),
+        "up": ((D, F), ("embed", "mlp")),
+        "down": ((F, D), ("mlp", "embed")),
+    }
+    params: Weights = {}
+    for name, (shape, axes) in shapes.items():
+        params[name,] = ParamSpec((L, *shape), ("layer", *axes))
+        params[f"{name}_bias",] = ParamSpec((L, shape[1]), ("layer", axes[1] if axes[1] != "embed" else None))
+    for norm in NORMS:
+        params[norm, "scale"] = params[norm, "bias"] = ParamSpec((L, D), ("layer", None))
+    return params

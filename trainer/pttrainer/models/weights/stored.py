@@ -1,0 +1,40 @@
+"""Where a weight of ours is in a checkpoint in Hugging Face's layout."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Path = tuple[str, ...]
+"""Names on the way to a weight."""
+
+
+class Part(NamedTuple):
+    """A block of a tensor that holds several weights: its first row and column, and the tensor's shape.
+
+    What no part holds is zero.
+    """
+
+    first: tuple[int, ...]
+    whole: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a weight is in a checkpoint.
+
+    layers: the numbers of those that are stacked in it; part: of the tensor, in its order, if it is not all of it.
+    """
+
+    name: str
+    transposed: bool = False
+    layers: range = range(0)
+    part: Part | None = None
+
+    @property
+    def stacked(self) -> int:
+        """Return how many leading axes of ours are in the name there: layer, expert."""
+        return ("{i}" in self.name) + ("{e}" in self.name)
+
+    def name_of(self, place: tuple[int, ...]) -> str:
+        """Return the name of the tensor at an index into the stacked axes."""
+        numbers = (self.layers[place[0]], *place[1:]) if place else ()
+        return self.name.format(**dict(zip("ie", numbers, strict=False)))
