@@ -86,6 +86,9 @@ class Operator:
         self.peak_mb = max(self.peak_mb, self.memory_mb())
 
     def memory_mb(self) -> float:
+        """Raise ChildProcessError if it has ended by itself."""
+        if self._process.poll() is not None:
+            raise ChildProcessError(f"the operator has ended with {self._process.returncode}: see {self._log.name}")
         return float(self._watched.memory_info().rss / 2**20)
 
     def cpu_s(self) -> float:

@@ -14,6 +14,9 @@ from ptoperator.settings import LOG_LEVELS, Settings, SettingsError
 
 Ts = TypeVarTuple("Ts")
 
+_CUT = "Connection closed."
+"""aiohttp (3.14) says so of a stream that is read between the end of its connection and the news; kopf lets it pass."""
+
 EPILOG = """\
 examples:
   python -m ptoperator                              every namespace of the current context's cluster
@@ -39,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, settings: Settings) -> int | None:
-    """Run until told to stop, and return the exit code; None if a watched kind vanished, to begin anew without it."""
+    """Run until told to stop, and return the exit code; None to begin anew, as when a watched kind vanished."""
     # Imported here: `--help` must not wait for kopf.
     import kopf
     from kopf._cogs.clients.errors import APINotFoundError
@@ -72,6 +75,13 @@ def _run(options: argparse.Namespace, settings: Settings) -> int | None:
         if loop.is_signalled:
             return 0
         print(f"posttrain operator: a watched kind is gone, watching anew: {error}", file=sys.stderr)
+        return None
+    except RuntimeError as error:
+        if str(error) != _CUT:
+            raise
+        if loop.is_signalled:
+            return 0
+        print("posttrain operator: a watch was cut while it was read, watching anew", file=sys.stderr)
         return None
     except (asyncio.CancelledError, KeyboardInterrupt):
         pass  # told to stop

@@ -1,5 +1,8 @@
 """kill -9 of the operator at every write of a job's life: before it is sent, and after it is done but not answered."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -53,8 +56,8 @@ def test_an_operator_killed_at_every_write_brings_a_job_to_its_end(
     jobs.wait(lambda: jobs.left("hunted") == [])
 
 
-def is_in(jobs: Any, phase: str) -> bool:
-    return str(jobs.status("hunted").phase) == phase
+def is_in(jobs: Any, phase: str, name: str = "hunted") -> bool:
+    return str(jobs.status(name).phase) == phase
 
 
 def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, jobs: Any, tmp_path: Path) -> None:
@@ -75,6 +78,44 @@ def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, j
             operator.kill()
     assert "Request attempt" not in operator.log.read_text()
     assert "Traceback" not in operator.log.read_text()
+
+
+CUT = """
+import runpy
+from aiohttp import StreamReader
+
+read, counts = StreamReader.read, iter(range(10**9))
+
+async def cut(self, n=-1):
+    if n == 1024 * 1024 and next(counts) == 1:  # kopf's second chunk
+        self._buffer.clear()
+        self._buffer_offset, self._size, self._protocol = 0, 0, Gone()
+    return await read(self, n)
+
+class Gone:
+    connected = False
+
+StreamReader.read = cut
+runpy.run_module("ptoperator", run_name="__main__", alter_sys=True)
+"""
+"""The operator, with a watch whose connection has ended when its second chunk is read, and nobody has heard of it."""
+
+
+def test_an_operator_outlives_a_watch_that_is_cut_while_it_is_read(
+    control_plane: Any, jobs: Any, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(control_plane.kubeconfig), "POSTTRAIN_SHARED_FILESYSTEM": "true"}
+    command = [sys.executable, "-c", CUT, "-n", jobs.namespace, "--port", str(free_port())]
+    log = tmp_path / "operator.log"
+    with log.open("ab") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as process:
+        try:
+            jobs.create("first")
+            jobs.wait(lambda: process.poll() is not None or "a watch was cut" in log.read_text())
+            jobs.create("second")
+            jobs.wait(lambda: process.poll() is not None or is_in(jobs, "Succeeded", "second"))
+        finally:
+            process.terminate()
+    assert process.returncode == 0, log.read_text()
 
 
 def test_an_operator_outlives_the_deletion_of_jobsets_definition(

@@ -89,6 +89,14 @@ def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags(
     assert compile.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits
 
 
+def test_a_step_compiled_as_training_does_has_an_estimated_time_and_one_without_optimisation_none() -> None:
+    of = shapes_of(spec("tiny", "v6e-4", batchSize=8, sequenceLength=256))
+    full, fast = (compile.compiled(of, TRAIN_STEP, level)[TRAIN_STEP] for level in ("full", "fast"))  # type: ignore[arg-type]
+    assert full.step_seconds is not None
+    assert 1e-5 < full.step_seconds < 1e-2
+    assert fast.step_seconds is None
+
+
 @pytest.mark.parametrize("flag", ["--xla_tpu_no_such_flag=1", "--xla_tpu_enable_latency_hiding_scheduler=perhaps"])
 def test_a_flag_that_the_compiler_does_not_take_is_the_jobs_mistake(flag: str) -> None:
     of = shapes_of(spec("tiny", "v5e-4", batchSize=8, sequenceLength=256))

@@ -169,6 +169,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
     if not spec["output"]["uri"].startswith("gs://"):
         spec.setdefault("tensorboard", {})["server"] = False
+    spec["model"].pop("images", None)
     tracking = spec.get("tracking", {})
     if "wandb" in tracking:
         tracking["wandb"]["mode"] = "online"
