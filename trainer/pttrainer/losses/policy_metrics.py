@@ -7,7 +7,10 @@ from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.data.loss_weights import Largest, Mean, Metric, Smallest
 from pttrainer.losses.chunked_logprobs import TokenStats
-from pttrainer.losses.policy_gradient import Clip, k3
+from pttrainer.losses.policy_gradient import Clip, k3, log_ratio
+
+NEAR = (0.9, 1.1)
+"""Ratios of the trainer's to the sampler's probability that count as near 1, both ends included."""
 
 
 def of_policy(
@@ -54,9 +57,11 @@ def of_ratio(ratio_BT: Array, advantages_BT: Array, clip: Clip, *, cuts_weight: 
 def of_sampler(old_BT: Array, sampler_BT: Array, importance_BT: Array) -> dict[str, Metric]:
     """Return how far apart sampler and trainer are on the same tokens."""
     difference_BT = jnp.abs(old_BT - sampler_BT)
+    ratio_BT = jnp.exp(log_ratio(old_BT, sampler_BT))
     return {
         "sampler/difference": Mean(difference_BT),
         "sampler/difference/max": Largest(difference_BT),
+        "sampler/outside": Mean((ratio_BT < NEAR[0]) | (ratio_BT > NEAR[1])),
         "sampler/kl": Mean(k3(sampler_BT, old_BT)),
         "sampler/weight": Mean(importance_BT),
         "sampler/weight/min": Smallest(importance_BT),

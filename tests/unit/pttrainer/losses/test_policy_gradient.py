@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import Array
 
+from pttrainer.data.loss_weights import partial
 from pttrainer.losses import policy_gradient, policy_metrics
 from pttrainer.losses.policy_gradient import VARIANTS, Clip
 
@@ -238,3 +239,14 @@ def test_a_clip_is_counted_where_it_takes_effect() -> None:
     assert counted("grpo") == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0]]
     assert counted("grpo", dual=3.0) == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 1]]
     assert counted("cispo") == [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
+
+
+def test_the_share_of_ratios_far_from_one_by_hand() -> None:
+    """Ratios 1, 0.95, 1.09 count as near; 0.89, 1.12 and e³⁰ do not; what is no token of the policy does not count."""
+    old = np.log(np.array([[0.5, 0.95, 0.89, 1.12], [1.09, 1.0, 7.0, 7.0]], np.float32))
+    sampler, mask = np.log(np.array([[0.5, 1, 1, 1], [1, 1, 1, 1]], np.float32)), np.ones((2, 4), np.float32)
+    old[1, 1], mask[1, 2:] = 30.0, 0.0
+    metrics = policy_metrics.of_sampler(jnp.asarray(old), jnp.asarray(sampler), jnp.ones((2, 4)))
+    share = partial(metrics["sampler/outside"], jnp.asarray(mask))
+    assert (float(share.value), float(share.count)) == (3.0, 6.0)
+    assert float(jnp.max(metrics["sampler/difference/max"].values_BT)) == 30.0
