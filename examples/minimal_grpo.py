@@ -33,7 +33,7 @@ import optax
 from pttrainer.algorithms import advantages
 from pttrainer.batch import Batch
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
-from pttrainer.losses import policy_gradient
+from pttrainer.losses import policy_gradient, sampler_correction
 from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import PRESETS, Model, preset
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
@@ -154,7 +154,7 @@ def loss(params: Any, model: Model, variant: str, batch: Batch) -> jax.Array:
     stats = token_stats(hidden_BTD, model.head(params), batch.targets_BT, batch.mask_BT)
     old_BT = policy_gradient.old_policy(stats.logps_BT, batch)
     loss_BT, _ = form.loss(stats.logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, form.clip)
-    importance_BT = policy_gradient.truncated_importance(old_BT, batch.sampler_logps_BT)
+    importance_BT = sampler_correction.weights(old_BT, batch.sampler_logps_BT, batch.mask_BT)
     return jnp.sum(loss_BT * importance_BT * batch.weight_BT)
 
 

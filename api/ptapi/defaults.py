@@ -29,4 +29,7 @@ CLIPS: dict[str, tuple[float, float]] = {
     "cispo": (0.2, 5.0),
     "rloo": (0.2, 0.2),
 }
-"""ε and ε_high by `algorithm.grpo.loss`: the values of the loss's paper."""
+"""ε and ε_high by `algorithm.grpo.loss`: the values of the loss's paper. sapo clips nothing."""
+
+SOFT_CLIP = (1.0, 1.05)
+"""sapo's temperatures for positive advantages and for others (arXiv 2511.20347)."""

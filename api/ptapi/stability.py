@@ -25,7 +25,9 @@ EXPERIMENTAL = (
     Group(
         "A correction that few published recipes use, and that no learning curve of this project covers.",
         "algorithm.sft.zLoss algorithm.sft.loss=dft algorithm.dpo.loss=robust algorithm.grpo.dualClip "
-        "algorithm.grpo.combineRewards algorithm.grpo.loss=gspo-token algorithm.ppo.whitenAdvantages "
+        "algorithm.grpo.combineRewards algorithm.grpo.loss=gspo-token "
+        "algorithm.grpo.loss=sapo algorithm.grpo.softClip algorithm.grpo.samplerCorrection "
+        "algorithm.grpo.offPolicyThreshold algorithm.ppo.whitenAdvantages "
         "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher training.neftuneAlpha",
     ),
     Group("Hardly a job sets it, and something simpler may take its place.", "evaluation.passMark export.mergeLora"),

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ptapi.spec.base import Fraction, LearningRate, ModelUri, NonNegativeInt, PositiveInt, Revision, SpecModel
 
-GrpoLoss = Literal["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo"]
+GrpoLoss = Literal["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "sapo", "rloo"]
 Advantage = Literal["group", "centered", "leave-one-out", "batch"]
 Coefficient = Annotated[float, Field(ge=0.0, le=1000.0)]
 
@@ -57,6 +57,28 @@ class Overlong(SpecModel):
     """The penalty grows linearly from 0 to -1 over the last `bufferTokens` of `rollout.maxNewTokens`."""
 
 
+class SamplerCorrection(SpecModel):
+    """Importance weights for what the trainer finds more or less likely than the sampler did."""
+
+    mode: Literal["token-truncate", "token-mask", "sequence-truncate", "sequence-mask"] = "token-truncate"
+    """Whose ratio of the trainer's to the sampler's probability is the weight: each token's, or that of the whole
+    sequence for all its tokens. Outside `lowest` and `highest`, `truncate` cuts the weight there; `mask` sets it to 0,
+    so that the token or sequence teaches nothing."""
+    lowest: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Smallest weight. 0: no bound below."""
+    highest: Annotated[float, Field(ge=1.0, le=1e6)] = 2.0
+    """Largest weight. The ratio of a sequence multiplies those of its tokens, so it leaves any bounds much sooner."""
+
+
+class SoftClip(SpecModel):
+    """The temperatures of sapo's gate: the higher, the sooner the gradient fades away from ratio 1."""
+
+    positive: Annotated[float, Field(ge=0.01, le=100.0)] = 1.0
+    """τ for positive advantages."""
+    negative: Annotated[float, Field(ge=0.01, le=100.0)] = 1.05
+    """τ for all others; larger, because their gradients raise every other token and so spread instability."""
+
+
 class Grpo(SpecModel):
     """Group-relative policy optimisation (arXiv 2402.03300) and its variants."""
 
@@ -71,11 +93,18 @@ class Grpo(SpecModel):
     so that its weight counts and not its scale or variance (arXiv 2601.05242). `reward` in the log is the plain sum
     either way."""
     clip_low: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """ε: the ratio is clipped below 1 − ε; cispo has no such bound. Unset: the loss's paper (0.2; gspo 3e-4)."""
+    """ε: the ratio is clipped below 1 − ε; not with cispo or sapo. Unset: the loss's paper (0.2; gspo 3e-4)."""
     clip_high: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
     """ε_high: clipped above 1 + ε_high (cispo: at ε_high). Unset: the paper's (0.2; dapo 0.28; gspo 4e-4; cispo 5)."""
     dual_clip: Annotated[float, Field(gt=1.0, le=100.0)] | None = None
-    """Bound c of the two-sided clip for negative advantages; 3 is usual; not with cispo. Unset: off."""
+    """Bound c of the two-sided clip for negative advantages; 3 is usual; not with cispo or sapo. Unset: off."""
+    soft_clip: SoftClip | None = None
+    """sapo's soft clip, in place of the bounds above. Unset: the paper's temperatures."""
+    sampler_correction: SamplerCorrection = SamplerCorrection()
+    """Correction for a sampler that is not the trainer: other arithmetic, or older weights."""
+    off_policy_threshold: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
+    """δ, nats: a sequence of negative advantage is left out of the policy loss once the mean of log sampler − log
+    policy over its tokens exceeds δ (arXiv 2512.02556). Unset: off."""
     beta: Coefficient = 0.0
     """Coefficient of the KL to the reference model. 0: no reference model is held in memory."""
     kl: Literal["k2", "k3"] = "k2"

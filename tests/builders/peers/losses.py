@@ -14,11 +14,12 @@ import numpy as np
 from jax import Array
 
 from pttrainer.batch import Batch
-from pttrainer.losses import policy_gradient, preference
+from pttrainer.losses import policy_gradient, preference, sampler_correction
 from pttrainer.losses.divergence import Teacher
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
-from pttrainer.losses.policy_gradient import Clip
+from pttrainer.losses.policy_gradient import NO_CLIP, Clip
 from pttrainer.losses.preference import Coefficients, Side
+from pttrainer.losses.sampler_correction import Correction
 from pttrainer.models import Model, preset
 
 
@@ -34,6 +35,7 @@ class Tensors(NamedTuple):
     teacher_BTD: np.ndarray
     head_VD: np.ndarray
     teacher_head_VD: np.ndarray
+    sampler_BT: np.ndarray
 
 
 def tensors(
@@ -50,8 +52,9 @@ def tensors(
     rows_BTD, heads_VD = (B, T, D), (V, D)
     hidden_BTD, teacher_BTD = (random.normal(0, 1, rows_BTD).astype(np.float32) for _ in range(2))
     head_VD, teacher_head_VD = (random.normal(0, 1, heads_VD).astype(np.float32) for _ in range(2))
-    advantages_B = np.asarray(advantages_B, np.float32)
-    return Tensors(mask_BT, logps_BT, old_BT, ref_BT, advantages_B, hidden_BTD, teacher_BTD, head_VD, teacher_head_VD)
+    sampler_BT = (old_BT + random.normal(0, 0.3, (B, T)).astype(np.float32)) * mask_BT
+    policy = (mask_BT, logps_BT, old_BT, ref_BT, np.asarray(advantages_B, np.float32))
+    return Tensors(*policy, hidden_BTD, teacher_BTD, head_VD, teacher_head_VD, sampler_BT)
 
 
 FIXED = tensors(7, [9, 4, 1, 7, 2, 5], T=9, D=5, V=23, advantages_B=[1.3, -0.7, 0.0, 2.1, -1.6, 0.4])
@@ -68,8 +71,29 @@ POLICY: dict[str, tuple[str, Clip]] = {
     "cispo": ("cispo", Clip(0.2, 1.3)),
     "gspo": ("gspo", Clip(3e-2, 4e-2)),
     "gspo-token": ("gspo-token", Clip(3e-2, 4e-2)),
+    "sapo": ("sapo", Clip(*NO_CLIP)),
+    "sapo-temperatures": ("sapo", Clip(*NO_CLIP, soft=(0.7, 2.5))),
+    "grpo-token-truncate": ("grpo", Clip(0.2, 0.2)),
+    "dapo-token-mask": ("dapo", Clip(0.2, 0.28)),
+    "cispo-sequence-truncate": ("cispo", Clip(0.2, 1.3)),
+    "gspo-sequence-mask": ("gspo", Clip(3e-2, 4e-2)),
+    "sapo-sequence-mask": ("sapo", Clip(*NO_CLIP)),
+    "grpo-off-policy": ("grpo", Clip(0.2, 0.2)),
+    "dr-grpo-off-policy": ("dr-grpo", Clip(0.2, 0.2)),
 }
 """Our variant and clip of each case."""
+
+CORRECTION: dict[str, Correction] = {
+    "grpo-token-truncate": Correction("token-truncate", 0.8, 1.3),
+    "dapo-token-mask": Correction("token-mask", 0.75, 1.2),
+    "cispo-sequence-truncate": Correction("sequence-truncate", 0.6, 1.5),
+    "gspo-sequence-mask": Correction("sequence-mask", 0.0, 1.1),
+    "sapo-sequence-mask": Correction("sequence-mask", 0.5, 2.0),
+    "dr-grpo-off-policy": Correction("token-truncate", 0.0, 1.3),
+}
+"""The sampler's correction, where a case has one."""
+OFF_POLICY = {"grpo-off-policy": 0.05, "dr-grpo-off-policy": 0.1}
+"""The threshold beyond which sequences of negative advantage are left out, where a case has one."""
 
 PREFERENCE: dict[str, tuple[str, Coefficients]] = {
     "sigmoid": ("sigmoid", Coefficients(0.4)),
@@ -115,6 +139,11 @@ def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
         loss_BT = policy_gradient.surrogate(ratio_BT, advantages_BT, clip._replace(dual=1.4))
     if case == "grpo-kl":
         loss_BT = loss_BT + BETA_KL * policy_gradient.kl("k3", logps_BT, jnp.asarray(given.ref_BT), ratio_BT)
+    sampler_BT = jnp.asarray(given.sampler_BT)
+    if case in CORRECTION:
+        loss_BT = loss_BT * sampler_correction.weights(old_BT, sampler_BT, mask_BT, CORRECTION[case])
+    if case in OFF_POLICY:
+        loss_BT = loss_BT * sampler_correction.kept(logps_BT, sampler_BT, advantages_BT, mask_BT, OFF_POLICY[case])
     return jnp.sum(loss_BT * variant.weights(given.mask_BT, MAX_NEW))
 
 

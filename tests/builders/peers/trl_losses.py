@@ -4,6 +4,10 @@ TRL's trainers compute losses in methods that also run models and log; they get 
 stand-in for what they log to.
 """
 
+import ast
+import inspect
+import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -18,13 +22,15 @@ from trl.experimental.cpo import CPOTrainer
 from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
 
+from pttrainer.losses.sampler_correction import Correction
+
 _identity = SimpleNamespace(
     device="cpu", num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
 )
 BY_SEQUENCE = ("gspo", "gspo-token")
 """TRL has no GSPO-token any more. Where all tokens of a sequence have one advantage, its value and gradient are GSPO's
 (2507.18071, section 4.3)."""
-TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo"}
+TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo", "sapo": "sapo"}
 
 
 def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -> dict[str, np.ndarray]:
@@ -46,26 +52,59 @@ def _with_gradient(name: str, loss_of: Callable[..., torch.Tensor], given: Tenso
 
 
 def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
-    clip, mask_BT = losses.POLICY[case][1], torch.tensor(given.mask_BT)
+    (name, clip), mask_BT, old_BT = losses.POLICY[case], torch.tensor(given.mask_BT), torch.tensor(given.old_BT)
+    sampler_BT, is_corrected = torch.tensor(given.sampler_BT), case in losses.CORRECTION
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logps_BT, torch.zeros_like(logps_BT), None),
         args=SimpleNamespace(
-            use_bias_correction_kl=True, delta=1.4 if case == "grpo-two-sided" else None, steps_per_generation=1
+            use_bias_correction_kl=True, delta=1.4 if case == "grpo-two-sided" else None, steps_per_generation=1,
+            sapo_temperature_pos=clip.soft[0], sapo_temperature_neg=clip.soft[1],
         ),
         model=SimpleNamespace(training=True), accelerator=_identity, aux_loss_enabled=False, top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None, importance_sampling_level="sequence" if case in BY_SEQUENCE else "token",
-        beta=losses.BETA_KL if case == "grpo-kl" else 0.0, loss_type=TRL_POLICY.get(case, "grpo"),
-        epsilon_low=clip.low, epsilon_high=clip.high, use_vllm=False, current_gradient_accumulation_steps=1,
+        off_policy_mask_threshold=losses.OFF_POLICY.get(case), get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
+        importance_sampling_level="sequence" if name in BY_SEQUENCE else "token",
+        beta=losses.BETA_KL if case == "grpo-kl" else 0.0, loss_type=TRL_POLICY.get(name, "grpo"),
+        epsilon_low=clip.low, epsilon_high=clip.high, use_vllm=is_corrected,
+        vllm_importance_sampling_correction=True, current_gradient_accumulation_steps=1,
         max_completion_length=losses.MAX_NEW, _entropy_bonus_enabled=False, _metrics={"train": defaultdict(list)},
     )  # fmt: skip
     ids = torch.zeros(given.mask_BT.shape, dtype=torch.long)
     inputs = {
         "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1] + 1, "completion_ids": ids, "completion_mask": mask_BT,
-        "advantages": torch.tensor(given.advantages_B), "old_per_token_logps": torch.tensor(given.old_BT),
+        "advantages": torch.tensor(given.advantages_B), "old_per_token_logps": old_BT,
         "ref_per_token_logps": torch.tensor(given.ref_BT), "num_items_in_batch": mask_BT.sum(),
+        "sampling_per_token_logps": sampler_BT,
     }  # fmt: skip
+    if is_corrected:
+        inputs["importance_sampling_ratio"] = _importance(losses.CORRECTION[case], old_BT, sampler_BT, mask_BT)
     loss: torch.Tensor = GRPOTrainer._compute_loss(trainer, None, inputs)
     return loss
+
+
+def _importance(
+    correction: Correction, old_BT: torch.Tensor, sampler_BT: torch.Tensor, mask_BT: torch.Tensor
+) -> torch.Tensor:
+    """TRL computes the weights amid its generation, so those lines alone are run, as they stand in its source."""
+    tree = ast.parse(inspect.getsource(sys.modules[GRPOTrainer.__module__]))
+    lines = next(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) == "self.use_vllm and self.vllm_importance_sampling_correction"
+        and "per_token_logps_diff" in ast.unparse(node)
+    )
+    trainer = SimpleNamespace(
+        use_vllm=True, vllm_importance_sampling_correction=True,
+        vllm_importance_sampling_mode=correction.mode.replace("-", "_"),
+        vllm_importance_sampling_clip_min=correction.lowest, vllm_importance_sampling_clip_max=correction.highest,
+    )  # fmt: skip
+    names: dict[str, Any] = {
+        "self": trainer, "torch": torch, "math": math, "completion_mask": mask_BT, "tool_mask": None,
+        "old_per_token_logps": old_BT, "sampling_per_token_logps": sampler_BT,
+    }  # fmt: skip
+    exec(compile(ast.Module([lines], []), GRPOTrainer.__module__, "exec"), names)
+    weights: torch.Tensor = names["vllm_importance_sampling_ratio"]
+    return weights
 
 
 def _preference(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:

@@ -21,8 +21,8 @@ TIED = {
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
-    "speculative", "vllm", "clipLow", "dualClip", "resources", "pod", "kl", "finalFraction", "samples", "columns",
-    "images",
+    "speculative", "vllm", "clipLow", "clipHigh", "dualClip", "softClip", "resources", "pod", "kl", "finalFraction",
+    "samples", "columns", "images",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 PLACES = ("gs://b/m", "gs://a-b.c_d/e f/...x/", "file:///a", "file:///.cache/x-1")

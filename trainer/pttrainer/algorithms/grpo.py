@@ -4,7 +4,7 @@ A step draws P prompts, samples G completions of each, scores them, and turns th
 (`advantages`); of several rewards it takes the weighted sum, or that of their z-scores in the group. The loss of a
 token is
 
-    policy loss (`losses.policy_gradient`) · min(exp(old − sampler), 2)  +  β · KL(policy ‖ reference)
+    policy loss (`losses.policy_gradient`) · importance (`losses.sampler_correction`)  +  β · KL(policy ‖ reference)
 
 reduced as the variant's paper says, with weights from the mask of the whole step. With `updatesPerBatch` = μ, μ
 optimizer steps use the same samples; `old` log-probs are then computed once, before the first of them.
@@ -25,11 +25,12 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.algorithms import advantages, prompt_sharing
 from pttrainer.algorithms.on_policy import OnPolicyAlgorithm
 from pttrainer.batch import Batch
-from pttrainer.data.loss_weights import Metric
+from pttrainer.data.loss_weights import Mean, Metric
 from pttrainer.data.prompts import Question
-from pttrainer.losses import policy_gradient, policy_metrics
+from pttrainer.losses import policy_gradient, policy_metrics, sampler_correction
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import by_token
+from pttrainer.losses.sampler_correction import Correction
 from pttrainer.models import Params
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
@@ -53,6 +54,8 @@ class Loss:
         self._spec = spec.algorithm.grpo
         self._variant = policy_gradient.VARIANTS[self._spec.loss]
         self._clip = _clip(self._spec, self._variant.clip)
+        correction = self._spec.sampler_correction
+        self._correction = Correction(correction.mode, correction.lowest, correction.highest)
         self.by_token = by_token(spec.algorithm)
         self.temperature = spec.rollout.temperature
 
@@ -61,16 +64,28 @@ class Loss:
         logps_BT, mask_BT = stats.logps_BT, batch.mask_BT
         old_BT = policy_gradient.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
-        importance_BT = policy_gradient.truncated_importance(old_BT, batch.sampler_logps_BT)
-        loss_BT = loss_BT * importance_BT
+        importance_BT = sampler_correction.weights(old_BT, batch.sampler_logps_BT, mask_BT, self._correction)
+        kept_BT = self._kept(logps_BT, batch)
+        loss_BT = loss_BT * importance_BT if kept_BT is None else loss_BT * importance_BT * kept_BT
         metrics = policy_metrics.of_policy(
             stats, batch, old_BT, ratio_BT, importance_BT, self._clip, cuts_weight=self._variant.cuts_weight
         )
+        if kept_BT is not None or self._correction.is_mask:
+            is_masked_BT = importance_BT == 0.0 if kept_BT is None else importance_BT * kept_BT == 0.0
+            metrics["sampler/masked"] = Mean(is_masked_BT)
         if batch.ref_logps_BT is not None:
             weight_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT)) * importance_BT
             pull_BT = policy_gradient.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, weight_BT)
             loss_BT = loss_BT + self._spec.beta * pull_BT
         return loss_BT, metrics
+
+    def _kept(self, logps_BT: Array, batch: Batch) -> Array | None:
+        """Return 0 for the tokens that the off-policy threshold leaves out, None without one."""
+        if self._spec.off_policy_threshold is None:
+            return None
+        sampler_BT, advantages_BT = jnp.asarray(batch.sampler_logps_BT), jnp.asarray(batch.advantages_BT)
+        threshold = self._spec.off_policy_threshold
+        return sampler_correction.kept(logps_BT, sampler_BT, advantages_BT, batch.mask_BT, threshold)
 
 
 FIRST_NOTED_TRY = 8
@@ -186,7 +201,9 @@ def build(context: Context) -> Grpo:
 
 def _clip(spec: GrpoSpec, paper: policy_gradient.Clip) -> policy_gradient.Clip:
     low = paper.low if spec.clip_low is None else spec.clip_low
-    return policy_gradient.Clip(low, paper.high if spec.clip_high is None else spec.clip_high, spec.dual_clip)
+    high = paper.high if spec.clip_high is None else spec.clip_high
+    soft = paper.soft if spec.soft_clip is None else (spec.soft_clip.positive, spec.soft_clip.negative)
+    return policy_gradient.Clip(low, high, spec.dual_clip, soft)
 
 
 def _group_facts(rewards_PG: np.ndarray, compared_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str, float]:

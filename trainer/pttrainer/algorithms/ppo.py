@@ -31,7 +31,7 @@ from pttrainer.data import loss_weights
 from pttrainer.data.loss_weights import Mean, Metric
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
-from pttrainer.losses import policy_gradient, policy_metrics, value_loss
+from pttrainer.losses import policy_gradient, policy_metrics, sampler_correction, value_loss
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
@@ -72,7 +72,7 @@ class Loss:
         logps_BT = stats.logps_BT
         old_BT = policy_gradient.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = policy_gradient.token(logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, self._clip)
-        importance_BT = policy_gradient.truncated_importance(old_BT, batch.sampler_logps_BT)
+        importance_BT = sampler_correction.weights(old_BT, batch.sampler_logps_BT, batch.mask_BT)
         metrics = policy_metrics.of_policy(stats, batch, old_BT, ratio_BT, importance_BT, self._clip)
         return loss_BT * importance_BT, metrics
 

@@ -3,7 +3,7 @@
 from ptapi.spec import Algorithm
 
 BY_TOKEN = {"sft": True, "dpo": False, "distill": False, "ppo": True}
-"""True if the loss of a token depends on that token alone; for grpo this depends on its loss (`by_token`)."""
+"""True if the loss of a token depends on that token alone; for grpo this depends on its settings (`by_token`)."""
 OF_SEQUENCES = ("gspo", "gspo-token")
 """Losses of grpo in which a token's loss depends on others of its sequence."""
 WITHOUT_REFERENCE = ("simpo", "orpo")
@@ -12,9 +12,11 @@ WITHOUT_REFERENCE = ("simpo", "orpo")
 
 def by_token(algorithm: Algorithm) -> bool:
     """Return True if the job's loss of a token depends on that token alone."""
-    if algorithm.grpo is not None:
-        return algorithm.grpo.loss not in OF_SEQUENCES
-    return BY_TOKEN[algorithm.kind]
+    grpo = algorithm.grpo
+    if grpo is None:
+        return BY_TOKEN[algorithm.kind]
+    corrects_sequences = grpo.sampler_correction.mode.startswith("sequence-") or grpo.off_policy_threshold is not None
+    return grpo.loss not in OF_SEQUENCES and not corrects_sequences
 
 
 def of_tokens(algorithm: Algorithm) -> tuple[str, ...]:

@@ -12,33 +12,42 @@ at the start of this batch's updates, m the mask, sg stops the gradient.
     gspo        surrogate of s = exp(mean log w)       mean over sequences                  2507.18071
     gspo-token  surrogate of s, gradient per token     mean over sequences of token means   2507.18071
     cispo       −sg(min(w, ε_max))·A·lp                global token mean                    2506.13585
+    sapo        −σ(τ(w − 1))·4/τ·A; τ = τ⁺ for A > 0   mean over sequences of token means   2511.20347
     rloo        surrogate, leave-one-out A             global token mean                    2402.14740
 
 Degenerate case: with one update per batch, w is 1: the value is −A, whose mean is about 0, and the gradient is
-the plain policy gradient −A·∇lp. Left out: DAPO's dynamic sampling and overlong penalty, which concern the
-rollout and the reward, not the loss.
+the plain policy gradient −A·∇lp. sapo has that gradient too, and the value −2A/τ. Left out: DAPO's dynamic sampling
+and overlong penalty, which concern the rollout and the reward, not the loss.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ptapi.defaults import CLIPS
+from ptapi.defaults import CLIPS, SOFT_CLIP
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 
 MAX_LOG_RATIO = 20.0
+NO_CLIP = (1.0, math.inf)
+"""Bounds that no ratio is outside of."""
 
 
 class Clip(NamedTuple):
-    """The clip range ε and ε_high; dual: the bound c for negative advantages, or None."""
+    """The clip range ε and ε_high; dual: the bound c for negative advantages, or None.
+
+    soft: sapo's temperatures for positive advantages and for others.
+    """
 
     low: float
     high: float
     dual: float | None = None
+    soft: tuple[float, float] = SOFT_CLIP
 
 
 class Variant(NamedTuple):
@@ -104,6 +113,17 @@ def cispo(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, 
     return -weight_BT * advantages_BT * logps_BT, ratio_BT
 
 
+def sapo(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return loss and ratio for sapo: far from ratio 1 the gradient fades instead of ending.
+
+    A gate of slope 1 at w = 1, where the gradient is the plain one. τ is larger for A ≤ 0, whose gradient fades sooner.
+    """
+    ratio_BT = jnp.exp(log_ratio(logps_BT, old_BT))
+    temperature_BT = jnp.where(advantages_BT > 0, *clip.soft)
+    gate_BT = jax.nn.sigmoid(temperature_BT * (ratio_BT - 1.0)) * 4.0 / temperature_BT
+    return -gate_BT * advantages_BT, ratio_BT
+
+
 def _mean_over_tokens(values_BT: Array, mask_BT: Array) -> Array:
     """Return the mean over each row's tokens, [B, 1]."""
     counts_B1 = jnp.maximum(jnp.sum(mask_BT, axis=1, keepdims=True), 1.0)
@@ -129,6 +149,7 @@ VARIANTS: dict[str, Variant] = {
     "gspo": Variant(sequence, _sequence_mean, "group", Clip(*CLIPS["gspo"])),
     "gspo-token": Variant(sequence_by_token, _sequence_mean, "group", Clip(*CLIPS["gspo-token"])),
     "cispo": Variant(cispo, _token_mean, "group", Clip(*CLIPS["cispo"]), cuts_weight=True),
+    "sapo": Variant(sapo, _sequence_mean, "group", Clip(*NO_CLIP)),
     "rloo": Variant(token, _token_mean, "leave-one-out", Clip(*CLIPS["rloo"])),
 }
 """Losses by name in `spec.algorithm.grpo.loss`."""
@@ -160,12 +181,3 @@ def k3(logps_BT: Array, ref_BT: Array) -> Array:
     series_BT = 1.0 + small_BT / 3.0 * (1.0 + small_BT / 4.0 * (1.0 + small_BT / 5.0))
     near_BT = 0.5 * jnp.square(small_BT) * series_BT
     return jnp.where(jnp.abs(difference_BT) < SMALL, near_BT, jnp.expm1(difference_BT) - difference_BT)
-
-
-LARGEST_IMPORTANCE = 2.0
-"""Sampler and trainer differ by rounding, and by updates that a stale batch missed: larger ratios are not trusted."""
-
-
-def truncated_importance(old_BT: Array, sampler_BT: Array) -> Array:
-    """Return min(exp(old − sampler), 2), the ratio of the trainer's to the sampler's probability."""
-    return jnp.minimum(jnp.exp(log_ratio(old_BT, sampler_BT)), LARGEST_IMPORTANCE)

@@ -46,6 +46,13 @@ RULES: tuple[Rule, ...] = (
         )
         for field in ("clipLow", "dualClip")
     ),
+    *(
+        Scope("spec.algorithm.grpo").unset_unless(
+            field, differs("loss", "sapo"), "because sapo has softClip in place of bounds"
+        )
+        for field in ("clipLow", "clipHigh", "dualClip")
+    ),
+    Scope("spec.algorithm.grpo").unset_unless("softClip", equals("loss", "sapo"), "because only sapo clips softly"),
     Scope("spec.algorithm.grpo").rule(
         "kl", "unset with beta: 0, where the loss has no KL", equals("kl", "k2") | differs("beta", 0.0)
     ),

@@ -3,7 +3,7 @@
 The spec's values are repeated here because `--help` must not import its models; a test compares the two.
 """
 
-GRPO_LOSSES = ("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo")
+GRPO_LOSSES = ("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "sapo", "rloo")
 ALGORITHMS = ("sft", "dpo", *GRPO_LOSSES, "distill", "ppo")
 BUILTIN_REWARDS = ("gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact")
 

@@ -15,7 +15,7 @@ from tests.builders.trainer import specs
 from ptapi import run_directory
 from ptapi.spec import Evaluation as EvaluationSpec
 from ptapi.spec import Rollout as RolloutSpec
-from ptapi.spec.algorithm import DynamicSampling, Overlong
+from ptapi.spec.algorithm import DynamicSampling, Overlong, SamplerCorrection
 from ptapi.spec.algorithm import Grpo as GrpoSpec
 from pttrainer.algorithms.grpo import Grpo
 from pttrainer.batch import Batch
@@ -177,6 +177,38 @@ def test_a_sampler_that_differs_is_corrected_and_shown() -> None:
     np.testing.assert_allclose(loss_BT[is_trained], 1.5 * same[is_trained], rtol=1e-5)
     np.testing.assert_allclose(metrics["sampler/difference"].values_BT[is_trained], np.log(1.5), rtol=1e-5)
     np.testing.assert_allclose(metrics["sampler/weight"].values_BT[is_trained], 1.5, rtol=1e-5)
+
+
+CORRECTION = SamplerCorrection(mode="sequence-mask", highest=1.2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "by_token", "bad_are_kept"),
+    [
+        (GrpoSpec(group_size=2), True, True),
+        (GrpoSpec(group_size=2, sampler_correction=SamplerCorrection(mode="token-mask", highest=1.2)), True, False),
+        (GrpoSpec(group_size=2, sampler_correction=CORRECTION), False, False),
+        (GrpoSpec(group_size=2, off_policy_threshold=0.1), False, False),
+    ],
+)
+def test_samples_that_are_left_out_have_no_loss_and_are_counted(
+    spec: GrpoSpec, by_token: bool, bad_are_kept: bool
+) -> None:
+    """Rewards are 0 and 1 in turns. The right answers' tokens are 1.04 times as likely as when sampled; of the wrong
+    ones both tokens are 1.3 times as likely, or with a threshold 1.3 times less."""
+    grpo, _ = make(spec, FakeSampler(half_right))
+    batch, _ = grpo.next_batch(0, {})
+    assert grpo.by_token == by_token
+    is_trained, is_good = batch.mask_BT > 0, batch.advantages_BT > 0
+    gap = np.log(1.3) * (1.0 if spec.off_policy_threshold is None else -1.0)
+    logps_BT = jnp.asarray(batch.sampler_logps_BT + np.where(is_good, np.log(1.04), gap) * batch.mask_BT)
+    loss_BT, metrics = grpo.loss(TokenStats(logps_BT, logps_BT * 0), batch)
+    is_there = np.asarray(loss_BT) != 0
+    assert is_there[is_trained & is_good].all()
+    assert (is_there[is_trained & ~is_good] == bad_are_kept).all()
+    assert ("sampler/masked" not in metrics) == bad_are_kept
+    if not bad_are_kept:
+        np.testing.assert_array_equal(metrics["sampler/masked"].values_BT[is_trained], ~is_good[is_trained])
 
 
 @pytest.mark.parametrize("kl", ["k2", "k3"])

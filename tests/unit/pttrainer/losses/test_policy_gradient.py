@@ -54,6 +54,31 @@ def test_sequence_level_losses_by_hand(name: str) -> None:
     np.testing.assert_allclose(reduced(name, NEW), wanted, rtol=1e-5)
 
 
+def test_sapo_by_hand() -> None:
+    def gate(w: float, temperature: float) -> float:
+        return 4.0 / temperature / (1.0 + np.exp(-temperature * (w - 1.0)))
+
+    first = [-1.5 * gate(w, 0.8) for w in (np.exp(0.3), np.exp(-0.3), 1.0)]
+    second = [0.5 * gate(w, 2.0) for w in (np.exp(0.1), 2.0)]
+    clip = VARIANTS["sapo"].clip._replace(soft=(0.8, 2.0))
+    np.testing.assert_allclose(reduced("sapo", NEW, clip=clip), (np.mean(first) + np.mean(second)) / 2, rtol=1e-6)
+
+
+def test_sapo_has_the_plain_gradient_at_ratio_one_and_fades_away_from_it_sooner_for_negative_advantages() -> None:
+    def slopes(ratio: float) -> np.ndarray:
+        one = np.ones((2, 1), np.float32)
+        sign = np.array([[1.0], [-1.0]], np.float32)
+        clip = VARIANTS["sapo"].clip
+        old = np.zeros((2, 1), np.float32)
+        total = lambda new: jnp.sum(VARIANTS["sapo"].loss(new, old, sign, one, clip)[0])  # noqa: E731
+        return np.asarray(jax.grad(total)(jnp.full((2, 1), np.log(ratio))))[:, 0]
+
+    np.testing.assert_allclose(slopes(1.0), [-1.0, 1.0], rtol=1e-6)
+    up, down = np.abs(slopes(4.0)) / 4.0  # per unit of the ratio: 4σ(1 − σ)
+    assert down < up < 0.25
+    np.testing.assert_allclose(slopes(1e8), 0.0, atol=1e-6)
+
+
 def test_cispo_by_hand() -> None:
     weights = [[1.2, np.exp(-0.3), 1.0], [np.exp(0.1), 1.2]]
     total = sum(
@@ -186,11 +211,6 @@ def test_k1_as_a_loss_would_have_no_gradient_which_is_why_it_is_not_here() -> No
         return jnp.sum(jnp.exp(jax.lax.stop_gradient(logps)) * (logps - reference))
 
     np.testing.assert_allclose(jax.grad(k1)(theta), 0.0, atol=1e-6)
-
-
-def test_importance_weights_are_cut_at_two() -> None:
-    got = policy_gradient.truncated_importance(jnp.array([0.0, -1.0, 3.0]), jnp.array([0.0, 0.0, 0.0]))
-    np.testing.assert_allclose(got, [1.0, np.exp(-1.0), 2.0], rtol=1e-6)
 
 
 def larger() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
