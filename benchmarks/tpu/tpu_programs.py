@@ -8,7 +8,7 @@ Two programs of the same job, in one run: with the flags that programs need and 
 `ptapi.accelerators.compiler_flags` (and `--flag`, given last). With MaxText's own Python (`maxtext_program.py`), its
 step for the same rows and length is the third: full recomputation, splash, and the settings and `--maxtext-flags`
 given. They are compiled as training compiles them, which takes two to five CPU-minutes each and 3 GB. How seconds are
-estimated, and how far to trust them: `hlo_time.py`.
+estimated, and how far to trust them: `pttrainer.preflight.timing.program_time`.
 """
 
 import argparse
@@ -18,15 +18,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hlo_time import ProgramTime
-
 from ptapi import accelerators
 from ptapi.accelerators import compiler_flags
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.timing.program_time import ProgramTime, links
 
-LINKS = {2: 2, 3: 3}
-"""Links that carry a gather's traffic at once, by the topology's dimensions: one way around each."""
 GIB = 2**30
 
 
@@ -95,9 +92,10 @@ def maxtext_row(options: argparse.Namespace) -> str:
 
 
 def _row(name: str, text: str, peak: int, slice_: accelerators.Slice) -> str:
-    time = ProgramTime(text, slice_.generation, LINKS[len(slice_.topology.split("x"))])
+    time = ProgramTime(text, slice_.generation, links(slice_.topology))
     total = time.seconds
-    kinds = "; ".join(f"{kind} {seconds:.2f}" for kind, seconds in time.by_kind.most_common(6))
+    largest = sorted(time.by_kind.items(), key=lambda pair: -pair[1])[:6]
+    kinds = "; ".join(f"{kind} {seconds:.2f}" for kind, seconds in largest)
     return f"| {name} | {peak / GIB:.1f} | {total:.2f} | {kinds} |"
 
 

@@ -20,6 +20,9 @@ COMMANDS = {
         _JOBS,
     ),
     "plan": Lazy("ptctl.commands.plan:plan", "Check whether a job fits its chips, without using any.", _LAPTOP),
+    "accelerators": Lazy(
+        "ptctl.commands.accelerators:accelerators", "Show the accelerator types, and which of them hold a job.", _LAPTOP
+    ),
     "data": Lazy("ptctl.commands.data:data", "Inspect a job's data before you pay for chips.", _LAPTOP),
     "train": Lazy("ptctl.commands.job_file.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),
     "local": Lazy("ptctl.commands.local:local", "Run a small cluster on this machine, to try things out.", _LAPTOP),

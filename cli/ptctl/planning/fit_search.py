@@ -54,6 +54,8 @@ def explain(job: PostTrainJob, result: Manifest) -> Iterator[str]:
         yield f"{name}: none of the {result['tried']} layouts tried fits"
         return
     memory = f"{_gib(best, 'peak')} of {_gib(best, 'available')} GiB per chip by the {result['confirmed_by']}"
+    if best["step_seconds"] is not None:
+        memory += f"; about {best['step_seconds']:.3g} s a step by the compiler's estimates"
     if not best["settings"]:
         yield f"{name}: fits as it is: {memory}"
         return

@@ -69,6 +69,12 @@ def matrix(
     return 0
 
 
+def smallest(app: App, job: PostTrainJob) -> tuple[int, Any]:
+    """Return the exit code, and each generation's smallest slice that holds the job; None if the job is invalid."""
+    code, options = _run_and_read(job, ["--smallest"], forked=True)
+    return _exit_code(app, code), options
+
+
 def _run_and_read(job: PostTrainJob, args: Sequence[str], *, forked: bool) -> tuple[int, Any]:
     """Return the trainer's exit code and the result that it wrote; None if it wrote nothing."""
     with tempfile.TemporaryDirectory(prefix="ptctl-plan-") as folder:

@@ -41,7 +41,7 @@ def _memory_savings(layout: Layout) -> Iterator[str]:
     if micro > 1:
         yield f"training.microBatchSize: {micro // 2} (it is {micro})"
     yield f"a shorter training.sequenceLength (it is {training.sequence_length})"
-    if training.remat not in ("auto", "full"):
+    if training.remat != "full":
         yield f"training.remat: full (it is {training.remat})"
     yield from _smaller_state(training)
     yield "more tensor or fsdp parallelism"

@@ -35,6 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(grey).save(directory / f"grey-{number}.png")
         rows.append({"prompt": "?", "completion": name[0], "image": f"{number}.png"})
     runs.write_rows(directory / "train.jsonl", rows)
+    runs.write_rows(directory / "eval.jsonl", rows[:5])
     runs.write_rows(directory / "grey.jsonl", [{**row, "image": f"grey-{row['image']}"} for row in rows])
     return directory
 
@@ -51,7 +52,9 @@ def tensors(directory: Path) -> dict[str, np.ndarray]:
 
 
 def test_colours_are_learned_and_the_whole_model_is_exported_with_its_tower_unchanged(home: Path) -> None:
-    log = runs.killed_and_resumed(job(home, "colours"), 12)
+    data = {"eval": {"uri": f"file://{home}/eval.jsonl"}}
+    evaluation = {"answers": ["accuracy"], "maxNewTokens": 3}
+    log = runs.killed_and_resumed(job(home, "colours", data=data, evaluation=evaluation), 12)
     assert "at most 3 images each" in log
     run = home / "runs" / "colours"
     assert np.mean(runs.losses(run)[-3:]) < CHANCE / 10
@@ -62,6 +65,16 @@ def test_colours_are_learned_and_the_whole_model_is_exported_with_its_tower_unch
     files = {file.name for file in (run / run_directory.EXPORT).iterdir()}
     assert {"preprocessor_config.json", "tokenizer.json", "config.json"} <= files
     assert json.loads((run / run_directory.EXPORT / "config.json").read_text())["model_type"] == "gemma3"
+    first, *_, last = [line for line in runs.lines(run) if "eval/loss" in line]
+    assert last["eval/loss"] < CHANCE / 10
+    assert (first["eval/accuracy"], last["eval/accuracy"]) == (0.0, 1.0), "answers sampled from pictures"
+    # Other pictures under the same names are other data: the run does not go on with them.
+    picture = home / "0.png"
+    before = picture.read_bytes()
+    picture.write_bytes((home / "1.png").read_bytes())
+    longer = job(home, "colours", data=data, evaluation=evaluation, training={"steps": 31})
+    runs.refused(longer, ExitCode.CONFIG_ERROR, "spec.data.train: the images of its rows are not those that the run in")
+    picture.write_bytes(before)
 
 
 def test_without_pictures_nothing_is_learned_and_adapters_leave_the_tower_alone(home: Path) -> None:

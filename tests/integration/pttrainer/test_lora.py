@@ -47,6 +47,7 @@ def test_adapters_learn_and_checkpoints_hold_them_alone(reference: Path) -> None
     lineage = runs.lineage(reference)
     held = sum(file.stat().st_size for file in (reference / run_directory.CHECKPOINTS / str(STEPS)).rglob("*"))
     assert 0 < lineage["trainedParameters"] < lineage["parameters"] / 8
+    assert lineage["remat"] == "none"  # what `auto` is on a CPU
     assert held < 4 * lineage["parameters"]  # the weights alone would take that
 
 

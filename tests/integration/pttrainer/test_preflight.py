@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.peers import image_models
 from tests.builders.trainer.preflight import job, spec
 
 from ptapi.load import dump_job
-from ptapi.spec import Pathways
+from ptapi.spec import ModelSpec, Pathways
 from pttrainer.errors import ConfigError
 from pttrainer.preflight.compiler import compile, compiler_process
 from pttrainer.preflight.memory import resident
@@ -87,6 +88,28 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
 def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
     of = shapes_of(spec("tiny", "tpu7x-8", batchSize=8, sequenceLength=256))
     assert compile.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits
+
+
+def test_a_step_with_images_compiles_with_a_picture_for_each_row(tmp_path: Path) -> None:
+    text = spec("tiny", "v6e-4", batchSize=8, sequenceLength=256)
+    uri = f"file://{image_models.write_trainable(tmp_path / 'model')}"
+    with_images, without = (
+        compile.compiled(
+            shapes_of(text.model_copy(update={"model": ModelSpec(uri=uri, images=images)})), TRAIN_STEP, "fast"
+        )[TRAIN_STEP]
+        for images in (True, False)
+    )
+    assert with_images.fits
+    pixels_of_a_device = 2 * image_models.SIDE**2 * 3 * 4
+    assert with_images.arguments - without.arguments > pixels_of_a_device
+
+
+def test_a_step_compiled_as_training_does_has_an_estimated_time_and_one_without_optimisation_none() -> None:
+    of = shapes_of(spec("tiny", "v6e-4", batchSize=8, sequenceLength=256))
+    full, fast = (compile.compiled(of, TRAIN_STEP, level)[TRAIN_STEP] for level in ("full", "fast"))  # type: ignore[arg-type]
+    assert full.step_seconds is not None
+    assert 1e-5 < full.step_seconds < 1e-2
+    assert fast.step_seconds is None
 
 
 @pytest.mark.parametrize("flag", ["--xla_tpu_no_such_flag=1", "--xla_tpu_enable_latency_hiding_scheduler=perhaps"])

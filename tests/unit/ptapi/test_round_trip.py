@@ -22,6 +22,7 @@ TIED = {
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
     "speculative", "vllm", "clipLow", "dualClip", "resources", "pod", "kl", "finalFraction", "samples", "columns",
+    "images",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 PLACES = ("gs://b/m", "gs://a-b.c_d/e f/...x/", "file:///a", "file:///.cache/x-1")
@@ -156,6 +157,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         value = draw(drawn)
         if value is not None:
             spec[name] = value
+    if "sft" in spec["algorithm"] and "environment" not in spec:
+        spec["model"]["images"] = draw(st.booleans())
     spec["checkpoint"] = draw(below("checkpoint")) | {"everySteps": draw(st.integers(1, 1000))}
     if "eval" in spec["data"]:
         spec["checkpoint"] |= draw(st.sampled_from([{}, {"best": {"metric": "eval/loss", "keep": 2}}]))
@@ -166,6 +169,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
     if not spec["output"]["uri"].startswith("gs://"):
         spec.setdefault("tensorboard", {})["server"] = False
+    spec["model"].pop("images", None)
     tracking = spec.get("tracking", {})
     if "wandb" in tracking:
         tracking["wandb"]["mode"] = "online"

@@ -22,7 +22,7 @@ correction for samples of older weights (`rollout.maxStaleness`): the teacher's 
 whoever sampled it. Degenerate case: a student that is its own teacher with the same prompt has loss and gradient 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,7 @@ class Distill(Loss):
         teacher: tuple[Teacher | OfflineTeacher, Params],
         data_rows: PackedRows | None,
         prompts: tuple[list[Question], Sampler] | None,
-        held_out: list[Batch],
+        held_out: Iterable[Batch],
         evaluation: Evaluation | None,
     ) -> None:
         super().__init__(*teacher)
@@ -188,7 +188,7 @@ def build(context: Context) -> Distill:
         if spec.self_teacher
         else sft.read_rows(context, "eval", learn_prompt=False, pack=True, with_teacher_logps=with_teacher_logps)
     )
-    batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
+    batches: Iterable[Batch] = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
     return Distill(context, spec, teacher, data_rows, prompts, batches, evaluation)
 
 

@@ -8,7 +8,7 @@ log-likelihood. Degenerate case: a row without a token to learn is dropped befor
 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -72,13 +72,19 @@ class Sft(Loss):
     needs_params = False
 
     def __init__(
-        self, context: Context, train: PackedRows, held_out: list[Batch], evaluation: Evaluation | None
+        self,
+        context: Context,
+        train: PackedRows,
+        held_out: Iterable[Batch],
+        evaluation: Evaluation | None,
+        image_digests: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(context.spec)
         training = context.spec.training
         self._context, self._evaluation = context, evaluation
         self._batches = Batches(train, training.batch_size, training.seed)
         self._held_out = held_out
+        self.image_digests = image_digests or {}
         self.total_steps = total_steps(training, self._batches.rows, training.batch_size)
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
@@ -125,8 +131,12 @@ def build(context: Context) -> Sft:
         read_rows(context, part, learn_prompt=spec.loss_on_prompt, pack=spec.packing) for part in ("train", "eval")
     )
     assert train is not None
-    batches = [] if held_out is None else in_order(held_out, context.rows_at_once(len(held_out)))
-    return Sft(context, train, batches, _evaluation(context))
+    batches: Iterable[Batch] = []
+    if held_out is not None:
+        batches = in_order(held_out, context.rows_at_once(len(held_out)))
+    parts = {"train": train.images_digest, "eval": None if held_out is None else held_out.images_digest}
+    digests = {part: digest for part, digest in parts.items() if digest is not None}
+    return Sft(context, train, batches, _evaluation(context), digests)
 
 
 def _evaluation(context: Context) -> Evaluation | None:

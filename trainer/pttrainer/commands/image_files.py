@@ -1,4 +1,4 @@
-"""The images of `logits` and `generate`: files that a JSON file names for each row, preprocessed as the model has it."""
+"""The images of `logits` and `generate`: files that a JSON file names for each row, preprocessed as the model says."""
 
 import json
 from pathlib import Path

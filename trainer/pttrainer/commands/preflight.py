@@ -56,6 +56,7 @@ def add_to(commands: Any) -> None:
     modes.add_argument(
         "--matrix", action="store_true", help="write what fits on many chips, with many batches (--write)"
     )
+    modes.add_argument("--smallest", action="store_true", help="write the smallest slices that hold the job (--write)")
     parser.add_argument("--accelerator", action="append", default=[], metavar="TYPE", help="of the matrix; repeatable")
     parser.add_argument("--batch-size", action="append", default=[], type=int, metavar="ROWS", help="of the matrix")
     modes.add_argument(
@@ -78,7 +79,8 @@ def _run(options: argparse.Namespace) -> int:
 
         return int(operator_job.report(options.job, _depth(options), options.time_limit))
     fits: list[bool] = []
-    action = _fit if options.fit else _matrix if options.matrix else run
+    modes = ((options.fit, _fit), (options.matrix, _matrix), (options.smallest, _smallest))
+    action = next((action for is_chosen, action in modes if is_chosen), run)
     code = exit_code_of(lambda: fits.append(action(options)))
     return int(code if code or fits[0] else ExitCode.OUT_OF_MEMORY_HBM)
 
@@ -101,6 +103,17 @@ def _matrix(options: argparse.Namespace) -> bool:
     cells = matrix(job, options.accelerator, options.batch_size)
     _write(options, [dataclasses.asdict(cell) for cell in cells])
     return any(cell.fits for cell in cells)
+
+
+def _smallest(options: argparse.Namespace) -> bool:
+    """Write each generation's smallest slice that holds the job; return True if there is one."""
+    job = _job(options)
+    from pttrainer.preflight.advice import changes
+    from pttrainer.preflight.shapes.job_shapes import shapes_of
+
+    slices = changes.smallest(shapes_of(job.spec))
+    _write(options, [dataclasses.asdict(option) for option in slices])
+    return bool(slices)
 
 
 def _job(options: argparse.Namespace) -> Any:

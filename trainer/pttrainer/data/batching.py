@@ -5,7 +5,11 @@ step, so the number of steps per epoch is known. Every process builds the whole 
 kilobytes, and the loss's weights need all of it.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grain
@@ -37,6 +41,12 @@ class PackedRows:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def images_digest(self) -> str | None:
+        """Return a digest of all images' bytes, in the order of the examples; None if there are none."""
+        digests = [image.sha256 for example in self._examples for image in example.images]
+        return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         examples = [self._examples[i] for i in self._rows[index]]
@@ -114,11 +124,27 @@ def to_batch(rows: Mapping[str, np.ndarray]) -> Batch:
     )
 
 
-def in_order(rows: PackedRows, rows_per_batch: int) -> list[Batch]:
-    """Return all rows once, for evaluation; the last batch is filled up with rows that do not count."""
-    batches = []
-    for start in range(0, len(rows), rows_per_batch):
+def in_order(rows: PackedRows, rows_per_batch: int) -> Iterable[Batch]:
+    """Return all rows once, for evaluation; the last batch is filled up with rows that do not count.
+
+    Batches with images are made anew each time: their pixels would fill the memory.
+    """
+    batches = InOrder(rows, rows_per_batch)
+    return batches if rows.most_images else list(batches)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """The batches of an evaluation, each made when it is asked for."""
+
+    rows: PackedRows
+    rows_per_batch: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self._batch(start) for start in range(0, len(self.rows), self.rows_per_batch))
+
+    def _batch(self, start: int) -> Batch:
+        rows, rows_per_batch = self.rows, self.rows_per_batch
         chosen = [rows[i] for i in range(start, min(start + rows_per_batch, len(rows)))]
         chosen += [{name: np.zeros_like(x) for name, x in chosen[0].items()}] * (rows_per_batch - len(chosen))
-        batches.append(to_batch({name: np.stack([row[name] for row in chosen]) for name in chosen[0]}))
-    return batches
+        return to_batch({name: np.stack([row[name] for row in chosen]) for name in chosen[0]})

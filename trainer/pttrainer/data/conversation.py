@@ -89,7 +89,7 @@ def _part(part: Any, here: str) -> Mapping[str, Any]:
     fields = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
     form = fields.get("type", "text")
     text = part if isinstance(part, str) else fields.get("text")
-    if form == "text" and isinstance(text, str):
+    if isinstance(text, str) and form not in ("image", "image_url"):  # libraries have names of their own for text
         return {"type": "text", "text": text}
     if form == "image":
         encoded = fields.get("base64")

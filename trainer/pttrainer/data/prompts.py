@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from pttrainer.data.rows import Row, Rows
+from pttrainer.data.sources.images import decoding, in_messages
+from pttrainer.data.sources.images.decoding import CheckedImage
 from pttrainer.data.tokenization.chat_template import Chat, Message, Tools
 from pttrainer.errors import DataError
 
@@ -22,7 +24,7 @@ class Question:
 
     fields: the row for the rewards, with the gold answer under `answer`; gold: that answer, or the row's own
     completion. messages, tools: source of the tokens. teacher_tokens: the prompt of a self-teacher with privileged
-    context.
+    context. images: those that tokens stand for.
     """
 
     tokens: Sequence[int]
@@ -32,6 +34,7 @@ class Question:
     messages: Sequence[Message] = ()
     tools: Tools = None
     teacher_tokens: Sequence[int] = ()
+    images: tuple[CheckedImage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,6 @@ def _question(row: Row, chat: Chat, field: str, tools: Tools, *, with_answer: bo
             f"{row.where}: no gold answer for the reward to compare with; it has: {', '.join(row.fields)}; "
             f"hint: name the column in {field}.columns.answer"
         )
-    if row.images:
-        raise DataError(f"{row.where}: images in prompts to sample from: not supported yet; accepted: prompts of text")
     if not row.prompt:
         raise DataError(f"{row.where}: no prompt; accepted: a row with a prompt to answer")
     try:
@@ -92,5 +93,7 @@ def _question(row: Row, chat: Chat, field: str, tools: Tools, *, with_answer: bo
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error
     fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
-    text = "\n".join(str(message.get("content", "")) for message in row.prompt)
-    return Question(tokens, text, fields, row.completion if row.answer is None else row.answer, row.prompt, all_tools)
+    text = "\n".join(in_messages.text_of(message) for message in row.prompt)
+    gold = row.completion if row.answer is None else row.answer
+    count = sum(len(in_messages.image_parts(message)) for message in row.prompt)
+    return Question(tokens, text, fields, gold, row.prompt, all_tools, images=decoding.checked(row.images[:count]))

@@ -20,7 +20,10 @@ Level = Literal["fast", "full"]
 
 @dataclass(frozen=True)
 class Program:
-    """A program's memory, and its minimal traffic and time. stage: source of the numbers. None, empty: not compiled."""
+    """A program's memory, and its minimal traffic and time. stage: source of the numbers. None, empty: not compiled.
+
+    step_seconds: of a train step compiled as training compiles it, by the compiler's estimates (`program_time`).
+    """
 
     name: str
     stage: Stage
@@ -31,6 +34,7 @@ class Program:
     output: int
     compile_seconds: float | None = None
     collectives: list[Traffic] = field(default_factory=list)
+    step_seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import jax
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import rewards
 from pttrainer.data.prompts import Order, Question
+from pttrainer.data.tokenization import row_images
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
@@ -46,7 +47,7 @@ class Sampler:
     ) -> Rollout:
         """Return `samples` scored completions of each question; their keys are folded from `numbers`."""
         started = time.monotonic()
-        prompts = [Prompt(question.tokens, number) for question, number in zip(questions, numbers, strict=True)]
+        prompts = [self._prompt(question, number) for question, number in zip(questions, numbers, strict=True)]
         completions = self._engine.generate(params, prompts, samples, sampling, draw)
         sampled = time.monotonic()
         rows = [completions.tokens(row) for row in range(len(prompts) * samples)]
@@ -60,6 +61,13 @@ class Sampler:
         seconds = {GENERATE_SECONDS: sampled - started, REWARD_SECONDS: time.monotonic() - sampled}
         facts = {**scores.facts, **with_rates(completions.facts), **seconds}
         return Rollout(draw.step, groups.grouped(questions, scored, samples), facts, scores.failures)
+
+    def _prompt(self, question: Question, number: int) -> Prompt:
+        if not question.images:
+            return Prompt(question.tokens, number)
+        return Prompt(
+            question.tokens, number, row_images.of_prompt(self._context.chat, question.tokens, question.images)
+        )
 
     def _score(self, samples: Sequence[rewards.Sample]) -> Scores:
         if jax.process_count() == 1:

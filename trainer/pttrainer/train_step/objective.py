@@ -1,5 +1,6 @@
 """The interface between the compiled step and an algorithm: its loss and, optionally, a teacher and a critic."""
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from jax import Array
@@ -65,6 +66,13 @@ class HasFault(Protocol):
     """
 
     fault: Fault | None
+
+
+@runtime_checkable
+class HasImages(Protocol):
+    """An algorithm whose rows may name images. `image_digests`: of their bytes, by part of the data that has any."""
+
+    image_digests: Mapping[str, str]
 
 
 @runtime_checkable

@@ -80,10 +80,12 @@ def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
 def load(run: ClaimedRun, remat: Remat | None = None) -> PlacedModel:
     """Load the model, its device meshes and its frozen weights, and set the trainer's mesh as context.
 
-    remat: the policy in place of `auto`. Raises ConfigError.
+    remat: the policy in place of `auto` on TPUs; a job for them may run on other devices. Raises ConfigError.
     """
     spec, note = run.job.spec, run.reporter.note
-    training = spec.training if remat is None else spec.training.model_copy(update={"remat": remat})
+    training = spec.training
+    if remat is not None and jax.default_backend() == "tpu":
+        training = training.model_copy(update={"remat": remat})
     parts = load_model(spec.model, training, note, run_files.pinned_commits(run.place, run.job))
     model = parts.model
     shapes = placement.shapes(spec, model, jax.device_count())

@@ -38,14 +38,14 @@ from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step import scoring
-from pttrainer.train_step.objective import HasCriticInit
+from pttrainer.train_step.objective import HasCriticInit, HasImages
 from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
-from pttrainer.training.run_directory import run_files
+from pttrainer.training.run_directory import resume_check, run_files
 from pttrainer.training.run_directory.sample_log import SampleLog
 from pttrainer.training.session import Monitors, RunStorage, Session
 from pttrainer.training.step_programs import step_programs
@@ -67,8 +67,12 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     train_program = program(job.spec, model, algorithm, algorithm.total_steps)
     layout = train_program.layout(loaded.meshes.trainer)
     origin = _fork_source(run)
+    images = dict(algorithm.image_digests) if isinstance(algorithm, HasImages) else {}
+    if run.resumed is not None:
+        resume_check.compare_images(images, run.place)
     if run.leader:
-        _write_lineage(run, data, lineage(loaded, train_program.frozen_mask, origin))
+        made_of = lineage(loaded, train_program.frozen_mask, origin)
+        _write_lineage(run, data, made_of | ({"images": images} if images else {}))
     policy = CheckpointPolicy(job.spec.checkpoint, place, leader=run.leader)
     directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)

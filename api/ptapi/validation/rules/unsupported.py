@@ -15,6 +15,11 @@ _TEXT = ~is_true("model.images")
 
 RULES: tuple[Rule, ...] = (
     _unsupported("model.images", "false, or true with algorithm.sft", _TEXT | has("algorithm.sft")),
+    *(
+        _unsupported(field, "unset with model.images", _TEXT | unset(field))
+        for field in ("environment", "rollout.speculative")
+    ),
+    _unsupported("rollout.engine", "native with model.images", _TEXT | equals("rollout.engine", "native")),
     _unsupported(
         "export.format",
         "safetensors or none, with model.images",

@@ -16,7 +16,7 @@ from ptctl.planning.prices import Prices, read
 Invoke = Callable[..., Any]
 CHANGE = {"settings": {"training.microBatchSize": 16, "training.lora": {}}, "peak": 12 << 30, "available": 16 << 30}
 FITTED = {
-    "change": {**CHANGE, "devices_per_chip": 1},
+    "change": {**CHANGE, "devices_per_chip": 1, "step_seconds": 3.087},
     "refused": [{"settings": {}}],
     "confirmed_by": "fast compile",
     "tried": 38,
@@ -57,7 +57,8 @@ def test_fit_prints_the_users_job_with_the_change_and_says_what_it_is(
     before, after = yaml.safe_load(job_file.read_text()), yaml.safe_load(outcome.out)
     assert after["spec"] == {**before["spec"], "training": {"microBatchSize": 16, "lora": {}}}
     assert "training.microBatchSize: unset -> 16" in outcome.err
-    assert "12.0 of 16.0 GiB per chip by the fast compile" in outcome.err
+    memory = "12.0 of 16.0 GiB per chip by the fast compile"
+    assert f"{memory}; about 3.09 s a step by the compiler's estimates" in outcome.err
     assert "refused by the compiler: the job as it is" in outcome.err
     assert trainer_calls[0][:5] == ("preflight", "--fit", "--quick", "--keep", "chips")
 

@@ -75,7 +75,7 @@ def test_one_that_is_wrong_ends_with_2_and_names_the_field(file: Path, change: s
 
 
 def test_nothing_heavy_is_imported(file: Path, tmp_path: Path) -> None:
-    """By the verdict of a job that fits and of one that does not, by the search and by the table."""
+    """By the verdict of a job that fits and of one that does not, by the search, the table and the smallest slices."""
     body: dict[str, Any] = yaml.safe_load(file.read_text())
     body["spec"]["training"] |= {"batchSize": 1024, "sequenceLength": 8192, "lora": {}}
     large = tmp_path / "large.yaml"
@@ -83,9 +83,10 @@ def test_nothing_heavy_is_imported(file: Path, tmp_path: Path) -> None:
     code = f"""
 import sys
 from pttrainer.__main__ import main
-runs = (["{file}", "--quick"], ["{large}", "--quick"], ["{large}", "--fit", "--quick"], ["{large}", "--matrix"])
+runs = (["{file}", "--quick"], ["{large}", "--quick"], ["{large}", "--fit", "--quick"], ["{large}", "--matrix"],
+        ["{large}", "--smallest"])
 codes = [main(["preflight", *words]) for words in runs]
 print(codes, sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr == "[0, 70, 0, 0] []\n"
+    assert done.stderr == "[0, 70, 0, 0, 0] []\n"

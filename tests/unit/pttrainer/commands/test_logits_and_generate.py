@@ -1,7 +1,10 @@
 """A port is checked by a model's logits and by the tokens that it writes; ids that stand for images are refused."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,20 @@ def test_generated_tokens_are_the_likeliest_of_the_full_forward_pass(
     logits_BTV = forward(*load_model(directory), [plain(np.array(row, np.int32), length) for row in whole])
     for prompt, new, logits_TV in zip(ROWS, rows, logits_BTV, strict=True):
         assert new == logits_TV.argmax(-1)[len(prompt) - 1 : len(prompt) - 1 + NEW].tolist()
+
+
+def test_long_prompts_of_a_gated_delta_rule_compile_as_a_user_compiles_them(tmp_path: Path) -> None:
+    """In a process of its own: the tests' quick compilation leaves out the pass of XLA that once aborted here."""
+    raw = CASES["qwen-3.5"] | {"num_hidden_layers": 1, "layer_types": ["linear_attention"]}
+    directory = write_checkpoint(tmp_path / "model", raw)
+    (tmp_path / "ids.json").write_text(json.dumps([list(range(70)), list(range(30, 100))]))
+    words = ["generate", "--model", f"file://{directory}", "--tokens", str(tmp_path / "ids.json"), "--max-new", "2"]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pttrainer", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == ExitCode.OK, done.stderr[-2000:]
+    assert [len(row) for row in json.loads(done.stdout)] == [2, 2]
 
 
 def test_a_row_ends_with_an_end_token_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,3 +81,27 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 def test_a_loop_that_the_compiler_unrolled_by_two_counts_half_its_limit() -> None:
     assert collectives(UNROLLED, devices_per_slice=4) == [Traffic("collective-permute", 8, 8 * 4096)]
+
+
+FUSED = """HloModule step
+
+%begun (p: bf16[256]) -> (bf16[256], bf16[4096]) {
+  %all-gather.1 = bf16[4096]{0} all-gather(%p), channel_id=1, replica_groups={{0,1,2,3}}, frontend_attributes={chain_id="7"}
+  ROOT %c = (bf16[256]{0}, bf16[4096]{0}) custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
+}
+
+%beside (p.1: bf16[256], x: bf16[8,8]) -> bf16[8,8] {
+  %all-gather.2 = bf16[4096]{0} all-gather(%p.1), channel_id=1, replica_groups={{0,1,2,3}}, frontend_attributes={chain_id="7"}
+  ROOT %y = bf16[8,8]{1,0} convolution(%x, %x), dim_labels=bf_io->bf
+}
+
+ENTRY %main (w: bf16[256], x.1: bf16[8,8]) -> bf16[8,8] {
+  %start = (bf16[256]{0}, bf16[4096]{0}) fusion(%w), kind=kCustom, calls=%begun
+  %one = bf16[8,8]{1,0} fusion(%w, %x.1), kind=kOutput, calls=%beside
+  ROOT %two = bf16[8,8]{1,0} fusion(%w, %one), kind=kOutput, calls=%beside
+}
+"""  # noqa: E501
+
+
+def test_a_gather_that_runs_inside_of_several_products_counts_once() -> None:
+    assert collectives(FUSED, 4) == [Traffic("all-gather", 1, 2 * 4096 * 3 // 4)]

@@ -7,6 +7,8 @@ import pytest
 from tests.builders.trainer.preflight import job, spec
 
 from pttrainer.commands.run import run_job
+from pttrainer.preflight.advice.fitting_change import suggest
+from pttrainer.preflight.advice.matrix import matrix
 from pttrainer.preflight.check import judge
 from pttrainer.preflight.compiler import compiler_process, result
 from pttrainer.preflight.compiler.result import Compiled
@@ -91,3 +93,19 @@ def test_the_trainer_takes_the_policy_that_preflight_names(tmp_path: Path, monke
         path.write_text(of.model_dump_json(by_alias=True, exclude_none=True))
         run_job(path)
     assert policies == ["save-context", None]
+
+
+def test_after_a_chip_ran_out_of_memory_full_is_what_auto_is_told_to_try() -> None:
+    one_row = spec("llama3.1-8b", "v6e-16", batchSize=16, sequenceLength=8192)
+    assert recomputation.policy(one_row) == "save-qkv-context"
+    assert "it fits with training.remat=full, or as it is on" in suggest(one_row, 33 << 30)
+
+
+def test_a_cell_of_the_matrix_has_the_policy_of_its_chips() -> None:
+    auto, full = (
+        matrix(job("llama3.1-8b", "v6e-16", **SHORT, remat=remat), ["v5p-16"], [32])[0] for remat in ("auto", "full")
+    )
+    assert auto.peak_gib is not None
+    assert full.peak_gib is not None
+    assert auto.peak_gib > full.peak_gib
+    assert auto.seconds_per_step == pytest.approx(0.75 * (full.seconds_per_step or 0))

@@ -74,7 +74,7 @@ def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.Mo
 
 
 def test_a_cell_is_what_the_formula_says_of_that_job() -> None:
-    base = job(**LARGE, steps=10)
+    base = job(**LARGE, steps=10, remat="full")
     small, large, uneven = matrix(base, ["v5e-16"], [16, 32, 17])
     assert (
         small.peak_gib

@@ -22,6 +22,7 @@ from tests.builders.pictures import drawn, encoded
 
 from ptapi.failures import ExitCode
 from pttrainer.__main__ import main
+from pttrainer.models import ModelStructure, from_hf
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
@@ -122,3 +123,18 @@ def test_images_of_a_model_that_takes_none_are_refused(tmp_path: Path, capsys: p
     assert (
         "'gemma3_text': has no vision tower that is supported; accepted with images: gemma3" in capsys.readouterr().err
     )
+
+
+def test_gemma_3_4b_has_as_many_weights_as_its_released_files() -> None:
+    text = {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    }  # fmt: skip
+    tower = {
+        "model_type": "siglip_vision_model", "hidden_size": 1152, "image_size": 896, "intermediate_size": 4304,
+        "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False,
+    }  # fmt: skip
+    config = from_hf({"model_type": "gemma3", "text_config": text, "vision_config": tower}, images=True)
+    assert sum(spec.size for spec in ModelStructure(config).weights.values()) == 4_300_079_472
+    assert config.vision is not None
+    assert (config.vision.tokens, config.vision.begin_id, config.image_token_id) == (256, 255_999, 262_144)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pttrainer.batch import Images
 from pttrainer.data.sources.images import decoding
 from pttrainer.data.sources.images.decoding import CheckedImage
+from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.image_slots import slots
 from pttrainer.data.tokenization.image_tokens import ImageTokens
 from pttrainer.data.tokenization.pixels import PixelFormat
@@ -42,3 +44,11 @@ class RowImages:
                 pixels_MSSC[place] = self.format.normalised(self.format.resized(picture))
                 place += 1
         return {PIXELS: pixels_MSSC, SLOTS: slots_T}
+
+
+def of_prompt(chat: Chat, ids: Sequence[int], images: Sequence[CheckedImage]) -> Images | None:
+    """Return the images of a prompt as those of a batch of one row."""
+    if chat.images is None or chat.pixels is None or not images:
+        return None
+    arrays = RowImages(chat.images, chat.pixels, len(images)).arrays([(np.array(ids), images)], len(ids))
+    return Images(arrays[PIXELS][None], arrays[SLOTS][None])

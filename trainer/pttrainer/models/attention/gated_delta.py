@@ -186,10 +186,12 @@ def _inverse(lower: Array) -> Array:
 
 
 def _diagonal_blocks(square: Array, size: int) -> Array:
-    """Return the blocks [..., Z / size, size, size] on the diagonal of [..., Z, Z]."""
-    *batch, Z, _ = square.shape
-    blocks = square.reshape(*batch, Z // size, size, Z // size, size)
-    return jnp.moveaxis(jnp.diagonal(blocks, axis1=-4, axis2=-2), -1, -3)
+    """Return the blocks [..., Z / size, size, size] on the diagonal of [..., Z, Z].
+
+    As slices: with `jnp.diagonal`, jaxlib 0.10.2 aborts for several rows on a CPU (docs/findings/compilers.md).
+    """
+    starts = range(0, square.shape[-1], size)
+    return jnp.stack([square[..., i : i + size, i : i + size] for i in starts], axis=-3)
 
 
 def _in_chunks(x_BTVX: Array) -> Array:

@@ -44,10 +44,36 @@ class Tiles(NamedTuple):
 @lru_cache
 def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None = None) -> Tiles:
     """Return the cheapest tiles for rows of this padded length, with a window if there is one."""
-    measured = CYCLES.get((GENERATIONS.get(device_kind, ""), LANES if head_dim <= LANES else 2 * LANES))
-    if measured is None:
+    cheapest = _cheapest(GENERATIONS.get(device_kind, ""), head_dim, length, window)
+    if cheapest is None:
         size = next(size for size in UNMEASURED if length % size == 0)
         return Tiles(*[Tile(size, size)] * 3)
+    tiles = {kernel: tile for kernel, (_, tile) in cheapest.items()}
+    if "fused" in tiles:
+        return Tiles(tiles["forward"], tiles["fused"], None)
+    return Tiles(tiles["forward"], tiles["dkv"], tiles["dq"])
+
+
+def head_cycles(generation: str, head_dim: int, length: int, window: int | None = None) -> dict[Kernel, float]:
+    """Return the cycles of each kernel that is chosen, for a head of one row, without what is added up behind it.
+
+    Empty for a generation or a head size that the table does not have.
+    """
+    padded = -(-length // LANES) * LANES
+    chosen = _cheapest(generation, head_dim, padded, window) or {}
+    return {
+        kernel: cost - _added(kernel, padded // tile.tokens, padded, head_dim)
+        for kernel, (cost, tile) in chosen.items()
+    }
+
+
+def _cheapest(
+    generation: str, head_dim: int, length: int, window: int | None
+) -> dict[Kernel, tuple[float, Tile]] | None:
+    """Return the cheapest tile of each kernel that is chosen, with its cycles; None if the table has none."""
+    measured = CYCLES.get((generation, LANES if head_dim <= LANES else 2 * LANES))
+    if measured is None:
+        return None
 
     def cheapest(kernel: Kernel) -> tuple[float, Tile]:
         costs = [
@@ -57,10 +83,10 @@ def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None =
         ]
         return min(costs, default=(float("inf"), Tile(LANES, LANES)))
 
-    forward, fused, keys, queries = (cheapest(kernel) for kernel in ("forward", "fused", "dkv", "dq"))
+    fused, keys, queries = cheapest("fused"), cheapest("dkv"), cheapest("dq")
     if fused[0] <= keys[0] + queries[0]:
-        return Tiles(forward[1], fused[1], None)
-    return Tiles(forward[1], keys[1], queries[1])
+        return {"forward": cheapest("forward"), "fused": fused}
+    return {"forward": cheapest("forward"), "dkv": keys, "dq": queries}
 
 
 def _cycles(
@@ -70,5 +96,9 @@ def _cycles(
     blocks = length // tokens
     visible = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
     pairs = visible * (visible + 1) // 2 + (blocks - visible) * visible
-    added = blocks * length * head_dim / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0
-    return pairs * cycles[0] + blocks * cycles[1] + added
+    return pairs * cycles[0] + blocks * cycles[1] + _added(kernel, blocks, length, head_dim)
+
+
+def _added(kernel: Kernel, blocks: int, length: int, head_dim: int) -> float:
+    """Return the cycles in which the gradients of the fused kernel are added up, which are not the kernel's own."""
+    return blocks * length * head_dim / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0

@@ -6,7 +6,7 @@ the correction factor; every change and every other chip is judged with it.
 
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.preflight.advice import changes
-from pttrainer.preflight.memory import formula
+from pttrainer.preflight.memory import formula, recomputation
 from pttrainer.preflight.report.status_summary import assignments
 from pttrainer.preflight.shapes.job_shapes import read_config, shapes_of
 from pttrainer.preflight.verdict import Option
@@ -17,7 +17,7 @@ def suggest(spec: PostTrainJobSpec, needed: int | None) -> str:
 
     needed: bytes per device, if XLA reported them. Raises ConfigError for jobs that the formula does not support.
     """
-    of = shapes_of(spec, read_config(spec))
+    of = recomputation.settled(shapes_of(spec, read_config(spec)))
     memory = formula.memory(of)
     factor = max(1.0, max(needed or 0, memory.available) / memory.peak)
     change = next((each for each in changes.options(of, factor) if _is_of_the_job(each) and each.fits), None)

@@ -27,6 +27,7 @@ from pttrainer.preflight.memory import formula
 from pttrainer.preflight.memory.staged_check import HOPELESS, check_memory
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
+from pttrainer.preflight.shapes.passes import TRAIN_STEP
 
 Keep = Literal["method", "chips", "length"]
 """What must not change: the training method, the accelerator, the length of rows."""
@@ -42,13 +43,14 @@ class Candidate:
     """A change that should fit by the formula, possibly corrected by the compiler.
 
     peak: by the formula, or by the compiler if it was asked. settings: paths below `spec`; empty: the unchanged
-    job.
+    job. step_seconds: by the compiler's estimates, if it was compiled as training compiles it.
     """
 
     settings: Settings
     peak: int
     available: int
     devices_per_chip: int
+    step_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def fit(job: PostTrainJob, keep: frozenset[Keep] = frozenset(), *, compile_first
     by = "formula"
     for candidate in search.candidates(keep, is_compiled=compile_first):
         check = check_memory(search.shapes_of(candidate.settings), "auto" if compile_first else "formula")
-        checked = replace(candidate, peak=check.peak)
+        checked = replace(candidate, peak=check.peak, step_seconds=check.decisive[TRAIN_STEP].step_seconds)
         by = "formula" if check.is_computed else f"{check.stage} compile"
         if check.fits:
             return Fit(checked, refused, by, search.tried)

@@ -15,7 +15,10 @@ _HAS = re.compile(rf"(?:exceeds available HBM \(|of ){_AMOUNT}")
 
 @dataclass(frozen=True)
 class Compiled:
-    """The compiler's answer about one program; bytes are per device. has: available memory, if it refused."""
+    """The compiler's answer about one program; bytes are per device.
+
+    has: available memory, if it refused. step_seconds: of one run, by the compiler's estimates (`program_time`).
+    """
 
     fits: bool
     seconds: float
@@ -25,6 +28,7 @@ class Compiled:
     output: int = 0
     has: int | None = None
     traffic: tuple[Traffic, ...] = ()
+    step_seconds: float | None = None
 
     def beside(self, other: Compiled, times: int) -> Compiled:
         """Combine with a program that runs after it so many times, and whose results stay."""

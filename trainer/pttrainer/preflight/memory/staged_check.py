@@ -213,4 +213,4 @@ def _without(program: Program, part: Literal["arguments", "output"]) -> Buffer:
 
 def _program(name: str, stage: Stage, one: result.Compiled) -> Program:
     sizes = (one.peak, one.arguments, one.temporaries, one.output)
-    return Program(name, stage, one.fits, *sizes, round(one.seconds, 1), list(one.traffic))
+    return Program(name, stage, one.fits, *sizes, round(one.seconds, 1), list(one.traffic), one.step_seconds)

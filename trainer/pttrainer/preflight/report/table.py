@@ -14,7 +14,7 @@ def text(of: Verdict) -> str:
     """Return lines of text, memory in GiB per chip."""
     lines = [f"{of.job}: {of.line()}", "", *_facts(of), "", *_memory(of)]
     if of.estimate is not None:
-        lines += ["", *_time(of.estimate)]
+        lines += ["", *_time(of.estimate), *_compiled(of)]
     lines += _sent(of.collectives or [])
     if of.options:
         by = (
@@ -81,6 +81,17 @@ def _time(e: Estimate) -> list[str]:
         cost = "" if e.cost is None else f", {e.cost:,.2f} at the given price"
         rows.append(f"  run          {e.steps:,} steps: at least {e.chip_hours:,.1f} chip-hours{cost}")
     return rows
+
+
+def _compiled(of: Verdict) -> list[str]:
+    """Return the step's time by the compiler's estimates, and how far to trust it."""
+    seconds = next((one.step_seconds for one in reversed(of.programs) if one.step_seconds is not None), None)
+    if seconds is None:
+        return []
+    return [
+        f"  compiled     about {seconds:.3g} s a step by the compiler's own estimates, which no chip has confirmed:",
+        "               compare programs for one generation of chips by it, and no estimate with a measured second",
+    ]
 
 
 def _sent(traffic: list[Traffic]) -> list[str]:

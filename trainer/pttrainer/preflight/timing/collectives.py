@@ -2,7 +2,8 @@
 
 A collective in a loop counts once per iteration; the number of iterations is the constant in the loop's condition over
 the step of its counter (the compiler unrolls some loops by two); for a loop that ends on a computed value, the caller
-provides it. Of a conditional, the branch with more traffic counts.
+provides it. Of a conditional, the branch with more traffic counts. A collective that runs inside of other fusions
+(async collective fusion) stands in each of them, and counts where it starts.
 Bytes are the least that one device sends and receives: (n − 1)/n of a gathered or scattered array, twice that for a
 sum, n devices.
 
@@ -18,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+_CHAINED, _STARTED = "chain_id=", 'custom_call_target="AsyncCollectiveStart"'
+"""Of each part of a collective that runs inside of fusions; of the fusion that starts it."""
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 SMALL = 1024
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
@@ -74,8 +77,11 @@ def collectives(text: str, devices_per_slice: int, turns: int | None = None) -> 
     @cache
     def of(name: str) -> Sums:
         total: Sums = Counter()
-        for line in bodies.get(name, (False, []))[1]:
-            total += _of_line(line)
+        lines = bodies.get(name, (False, []))[1]
+        is_start = any(_STARTED in line for line in lines)
+        for line in lines:
+            if is_start or _CHAINED not in line:
+                total += _of_line(line)
         return total
 
     def _of_line(line: str) -> Sums:

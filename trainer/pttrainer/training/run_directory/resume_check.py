@@ -81,6 +81,20 @@ def _previous_job(job: PostTrainJob, place: Place, at: RunProgress) -> tuple[Pos
     )
 
 
+def compare_images(digests: Mapping[str, str], place: Place) -> None:
+    """Raise ConfigError if images that rows name are not those that the run began with.
+
+    They are known once the rows are read. digests: of their bytes, by part of the data.
+    """
+    recorded: Mapping[str, str] = run_files.read_lineage(place).get("images") or {}
+    changed = [part for part, digest in recorded.items() if digests.get(part) != digest]
+    if changed:
+        raise ConfigError(
+            f"spec.data.{changed[0]}: the images of its rows are not those that the run in {place.uri} began with; "
+            "accepted: the same files; hint: restore them, or start a new run under another metadata.name"
+        )
+
+
 def _length(before: PostTrainJob, job: PostTrainJob, at: RunProgress) -> Iterator[Difference]:
     """Yield the difference in the run's length, if any.
 

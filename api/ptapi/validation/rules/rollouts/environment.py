@@ -3,6 +3,7 @@
 from ptapi.spec import Environment
 from ptapi.validation.predicate import Predicate, equals, filled, has
 from ptapi.validation.rule import Rule, Scope
+from ptapi.validation.rules.rollouts.rewards import code_rules
 
 _ENVIRONMENT = Scope("spec.environment")
 
@@ -14,9 +15,9 @@ def _tools_differ(environment: Environment) -> bool:
 
 RULES: tuple[Rule, ...] = (
     _ENVIRONMENT.rule("", "exactly one of tools, python", has("python") ^ filled("tools")),
-    Scope("spec.environment.python").exactly_one("uri", "code"),
+    *code_rules("spec.environment.python"),
     Scope("spec.environment.tools[]").exactly_one("builtin", "python"),
-    Scope("spec.environment.tools[].python").exactly_one("uri", "code"),
+    *code_rules("spec.environment.tools[].python"),
     _ENVIRONMENT.rule(
         "tools",
         "tools with different names, by which the model calls them: a builtin's or a function's",

@@ -1,9 +1,11 @@
 """Rules for rewards: one source each, fields that only one of them reads, and different names."""
 
+import ast
 import re
+import sys
 from functools import partial
 
-from ptapi.spec import PostTrainJobSpec, Reward
+from ptapi.spec import PostTrainJobSpec, PythonCode, Reward
 from ptapi.validation.predicate import Predicate, compare, equals, has, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS
@@ -32,6 +34,24 @@ def _is_pattern(reward: Reward) -> bool:
     return True
 
 
+def _parses(code: PythonCode) -> bool:
+    try:
+        compile(code.code or "", "code", "exec", flags=ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def code_rules(scope: str) -> tuple[Rule, ...]:
+    """Return the rules for Python of a user: one source, and text that is Python."""
+    python = Scope(scope)
+    version = ".".join(map(str, sys.version_info[:2]))
+    return (
+        python.exactly_one("uri", "code"),
+        python.rule("code", f"text that Python {version} can parse", Predicate("", _parses)),
+    )
+
+
 def _falls_before_it_begins(spec: PostTrainJobSpec, reward: Reward) -> bool:
     return reward.max_tokens is None and (reward.buffer_tokens or 0) > spec.rollout.max_new_tokens
 
@@ -42,7 +62,7 @@ _FALLS_WITHIN = unset("maxTokens") | compare("bufferTokens", "<=", "maxTokens")
 
 RULES: tuple[Rule, ...] = (
     _REWARD.exactly_one("builtin", "python", "judge"),
-    Scope("spec.rewards[].python").exactly_one("uri", "code"),
+    *code_rules("spec.rewards[].python"),
     _REWARD.rule("batched", "false, because only a python reward can be batched", ~is_true("batched") | has("python")),
     *(
         _REWARD.unset_unless(

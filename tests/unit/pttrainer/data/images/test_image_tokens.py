@@ -9,6 +9,7 @@ from PIL import Image
 from tests.builders.peers.templates import FAMILIES, chat, chat_with_images
 from tests.builders.pictures import drawn
 
+from pttrainer.data.tokenization.image_slots import whole_images
 from pttrainer.data.tokenization.pixels import PixelFormat
 from pttrainer.errors import DataError
 
@@ -47,6 +48,18 @@ def test_a_template_that_leaves_images_out_is_refused() -> None:
     silent = replace(CHAT, source="{{ messages[0].content }}")
     with pytest.raises(DataError, match="writes 0 times '<start_of_image>' for 1 images; accepted: once for each"):
         silent.prompt_ids(images)
+
+
+def test_an_example_is_cut_before_an_image_and_not_inside_it() -> None:
+    """Inputs are all tokens but the last one: with an image's last part there, the image is not whole."""
+    part = CHAT.tokenizer.engine.token_to_id("<image_soft_token>")
+    ids = [1, 2, part, part, part, 3, 4, part, part, part, 5]
+    kept = {length: whole_images(ids[:length], part, 3) for length in range(1, len(ids) + 1)}
+    assert kept[2] == (2, 0)
+    assert kept[3] == (3, 0), "the image's first part is predicted and no input"
+    assert [kept[length] for length in (4, 5)] == [(2, 0)] * 2
+    assert [kept[length] for length in (6, 7, 8)] == [(6, 1), (7, 1), (8, 1)]
+    assert [kept[length] for length in (9, 10, 11)] == [(7, 1), (7, 1), (11, 2)]
 
 
 def test_pixels_are_resized_as_pillow_does_and_normalised() -> None:

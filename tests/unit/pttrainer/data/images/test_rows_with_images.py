@@ -91,6 +91,17 @@ def test_an_image_column_that_only_a_later_row_has_is_read(tmp_path: Path) -> No
     assert [len(row.images) for row in read.rows] == [0, 1, 0]
 
 
+def test_parts_of_text_are_joined_whatever_their_type_is_called(tmp_path: Path) -> None:
+    parts = [
+        {"type": "input_text", "text": "What "},
+        {"type": "text", "text": "is", "image": None},
+        {"text": " it"},
+        "?",
+    ]
+    (row,) = load(tmp_path, {"messages": talk(*parts)}).rows
+    assert row.messages[0]["content"] == "What is it?"
+
+
 def test_images_of_a_bucket_stand_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with bucketserver.serve() as buckets:

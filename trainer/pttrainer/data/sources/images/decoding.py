@@ -5,6 +5,7 @@ transparency is dropped, as transformers does. What would be guessed is refused:
 without a scale, and pictures of more than `MAX_PIXELS`.
 """
 
+import hashlib
 import io
 import struct
 from collections.abc import Callable, Sequence
@@ -30,35 +31,43 @@ SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 
 @dataclass(frozen=True)
 class CheckedImage:
-    """An image that can be decoded, and its width and height."""
+    """An image that can be decoded, its width and height, and the SHA-256 of its bytes."""
 
     reference: ImageReference
     size: tuple[int, int]
+    sha256: bytes
 
 
 def checked(images: Sequence[ImageReference]) -> tuple[CheckedImage, ...]:
     """Return the images of a row, each decoded once to see that it can be; raise DataError."""
-    return tuple(CheckedImage(image, picture(image).size) for image in images)
+    contents = ((image, reading.read(image)) for image in images)
+    return tuple(
+        CheckedImage(image, _decoded(content, image.where).size, hashlib.sha256(content).digest())
+        for image, content in contents
+    )
 
 
 def picture(image: ImageReference) -> "Image.Image":
     """Return a row's image as RGB; raise DataError, naming its row."""
+    return _decoded(reading.read(image), image.where)
+
+
+def _decoded(content: bytes, where: str) -> "Image.Image":
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise ConfigError("images: Pillow is not installed; hint: pip install 'posttrain[images]'") from error
-    content = reading.read(image)
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            _check(opened, image.where)
+            _check(opened, where)
             opened.load()
             return _rgb(ImageOps.exif_transpose(opened))
     except UnidentifiedImageError as error:
-        raise DataError(f"{image.where}: is no image ({len(content)} bytes); accepted: {', '.join(FORMATS)}") from error
+        raise DataError(f"{where}: is no image ({len(content)} bytes); accepted: {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
-        raise DataError(f"{image.where}: {error}; {_LARGEST}") from error
+        raise DataError(f"{where}: {error}; {_LARGEST}") from error
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, ZeroDivisionError) as error:
-        raise DataError(f"{image.where}: a broken image: {error}; hint: is the file complete?") from error
+        raise DataError(f"{where}: a broken image: {error}; hint: is the file complete?") from error
 
 
 def _check(opened: "Image.Image", where: str) -> None:

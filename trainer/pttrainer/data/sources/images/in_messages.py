@@ -21,6 +21,12 @@ def image_parts(message: Message) -> list[Message]:
     return [part for part in content if part["type"] == "image"] if isinstance(content, list) else []
 
 
+def text_of(message: Message) -> str:
+    """Return a message's text, with a mark for each image."""
+    content = message.get("content", "")
+    return "".join(part.get("text", MARK) for part in content) if isinstance(content, list) else str(content)
+
+
 def place(
     messages: Sequence[Message], column: str, values: Sequence[Any], where: str
 ) -> tuple[list[Message], list[tuple[str, Any]]]:

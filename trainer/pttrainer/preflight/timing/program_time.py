@@ -2,23 +2,34 @@
 
 An instruction takes its `estimated_cycles`; a synchronous collective takes its bytes over the links; an asynchronous
 one runs beside what stands between its start and its done, and only the rest is waited for. A loop is its body times
-its iterations, a conditional its longest branch. Left out: Pallas kernels, for which the compiler estimates nothing,
-and stalls of copies between memories. Nothing is calibrated against a device: compare programs of one compiler for one
-chip with each other, never an estimate with a measured second.
+its iterations, a conditional its longest branch. For Pallas kernels the compiler estimates nothing; those of splash
+attention take what their tiles take (`splash_table`). Left out: other kernels, and stalls of copies between memories.
+Nothing is calibrated against a device: compare programs of one compiler for one chip with each other, never an estimate
+with a measured second.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+from pttrainer.models.attention import splash_blocks
+from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing.collectives import BRANCHES, KINDS, computations, exchanged, iterations, named
 
 CLOCK_HZ = {"v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9}
 """Cycles per second of a core; that of v6e is inferred."""
 LINK_BYTES_PER_S = 9e10
+LINKS = {2: 2, 3: 3}
+"""Links that carry a gather's traffic at once, by the topology's dimensions: one way around each."""
+SPLASH: dict[splash_blocks.Kernel, str] = {
+    "forward": "splash_mha_fwd", "fused": "splash_mha_dkv", "dkv": "splash_mha_dkv", "dq": "splash_mha_dq",
+}  # fmt: skip
+"""Kernel -> the beginning of its instructions' names."""
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_ROWS = re.compile(r"\[(\d+),\d+,\d+,\d+\]")
 _UNKNOWN_CYCLES = 2**63 - 1
 
 
@@ -42,14 +53,48 @@ class Instruction(NamedTuple):
         return re.findall(r"%([\w.\-]+)", self.rest.split("), ")[0])
 
 
-class ProgramTime:
-    """Seconds of a program's text for chips of this generation, joined by so many links that carry traffic at once."""
+def step_seconds(text: str, of: JobShapes) -> float | None:
+    """Return the seconds of a job's compiled train step; None for a generation whose clock is not known."""
+    generation = of.slice.generation
+    if generation not in CLOCK_HZ:
+        return None
+    return ProgramTime(text, generation, links(of.slice.topology), _row_seconds(of)).seconds
 
-    def __init__(self, text: str, generation: str, links: int) -> None:
+
+def links(topology: str) -> int:
+    """Return the links of a chip that carry a gather's traffic at once."""
+    return LINKS[len(topology.split("x"))]
+
+
+def _row_seconds(of: JobShapes) -> dict[str, float]:
+    """Return the seconds of each splash kernel for a row, averaged over layers with a window and without.
+
+    The cores of a device (two of a v5p) share its heads.
+    """
+    config, length, cores = of.config, of.spec.training.sequence_length, of.slice.tensorcores // of.slice.devices
+    windows = [config.window if config.is_local(layer) else None for layer in range(config.layers)]
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for window, layers in Counter(windows).items():
+        tokens = window if isinstance(window, int) else None  # rows are no longer than a chunk
+        cycles = splash_blocks.head_cycles(of.slice.generation, config.head_dim, length, tokens)
+        for kernel, each in cycles.items():
+            heads = config.heads / of.axis("tensor") / cores
+            seconds[SPLASH[kernel]] += each * heads * layers / config.layers / CLOCK_HZ[of.slice.generation]
+    return dict(seconds)
+
+
+class ProgramTime:
+    """Seconds of a program's text for chips of this generation, joined by so many links that carry traffic at once.
+
+    kernels: seconds of Pallas kernels for a row, by the beginning of their names.
+    """
+
+    def __init__(self, text: str, generation: str, links: int, kernels: Mapping[str, float] | None = None) -> None:
         self._lines = computations(text)
         self._bodies = {name: _instructions(lines) for name, (_, lines) in self._lines.items()}
         self._clock, self._link = CLOCK_HZ[generation], links * LINK_BYTES_PER_S
-        self.by_kind: Counter[str] = Counter()
+        self._kernels = kernels or {}
+        self.by_kind: defaultdict[str, float] = defaultdict(float)
 
     @cached_property
     def seconds(self) -> float:
@@ -78,6 +123,8 @@ class ProgramTime:
                 arrivals[one.name] = link_free
             elif one.op in KINDS:
                 now = self._wait(now, now + self._sent(one) / self._link, one, times)
+            elif one.op == "custom-call" and one.cycles is None:
+                now += self._kernel(one, times)
             elif one.cycles is not None:
                 now += one.cycles / self._clock
                 self.by_kind[self._kind(one)] += times * one.cycles / self._clock
@@ -86,6 +133,15 @@ class ProgramTime:
     def _wait(self, now: float, until: float, one: Instruction, times: int) -> float:
         self.by_kind[f"waiting for {one.kind}"] += times * max(0.0, until - now)
         return max(now, until)
+
+    def _kernel(self, one: Instruction, times: int) -> float:
+        name = next((name for name in self._kernels if one.name.startswith(name)), None)
+        rows = _ROWS.search(one.shape)
+        if name is None or rows is None:
+            return 0.0
+        seconds = int(rows[1]) * self._kernels[name]
+        self.by_kind["attention's kernels"] += times * seconds
+        return seconds
 
     def _sent(self, one: Instruction) -> int:
         """Return the bytes of a collective, or of those that an asynchronous computation wraps."""

@@ -1,0 +1,105 @@
+"""The time of a program by the compiler's estimates, on a schedule written by hand."""
+
+from dataclasses import replace
+
+import pytest
+from tests.builders.trainer.preflight import job, spec
+
+from pttrainer.models.attention import splash_blocks
+from pttrainer.preflight.advice.search import fit
+from pttrainer.preflight.check import judge
+from pttrainer.preflight.compiler import compiler_process, result
+from pttrainer.preflight.compiler.result import Compiled
+from pttrainer.preflight.report.table import text
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
+from pttrainer.preflight.timing.program_time import ProgramTime, step_seconds
+
+PROGRAM = """HloModule step
+
+%cond (p: (s32[], f32[8])) -> pred[] {
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  %limit = s32[]{:T(128)} constant(10)
+  ROOT %less = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %i.1 = s32[]{:T(128)} get-tuple-element(%p.1), index=0
+  %one = s32[]{:T(128)} constant(1)
+  %next = s32[]{:T(128)} add(%i.1, %one)
+  %x = f32[8]{0} fusion(%i.1), kind=kOutput, calls=%product, backend_config={"estimated_cycles":"1750"}
+  ROOT %out = (s32[], f32[8]{0}) tuple(%next, %x)
+}
+
+%product (p: f32[8]) -> f32[8] {
+  ROOT %c = f32[8]{0} convolution(%p.2, %p.2), dim_labels=bf_io->bf
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %w = (s32[], f32[8]{0}) while(%t), condition=%cond, body=%body
+  %sent = f32[540000000]{0} all-to-all(%w), channel_id=1, replica_groups={{0,1}}
+  %start = (f32[540000000]{0}, f32[540000000]{0}) all-gather-start(%w), channel_id=2, replica_groups={{0,1}}
+  %moved = f32[8]{0} copy(%w), backend_config={"estimated_cycles":"1750000"}
+  ROOT %done = f32[540000000]{0} all-gather-done(%start)
+}
+"""
+
+
+def test_loops_take_their_iterations_and_of_a_gather_only_the_wait_counts() -> None:
+    time = ProgramTime(PROGRAM, "v5p", links=3)
+    sent_s = 540_000_000 * 4 / 2 / (3 * 9e10)
+    assert time.seconds == pytest.approx(10e-6 + sent_s + sent_s)  # the copy hides 1 ms of the second one
+    assert time.by_kind == pytest.approx(
+        {"products": 10e-6, "waiting for all-to-all": sent_s, "copies": 1e-3, "waiting for all-gather": sent_s - 1e-3}
+    )
+
+
+KERNELS = """HloModule step
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %splash_mha_fwd_segmented_residuals.3 = (f32[3,1024,128]{2,1,0}, bf16[3,32,8192,128]{3,2,1,0}) custom-call(%p)
+  %splash_mha_dkv_segmented_no_residuals.1 = (f32[3,1024,128]{2,1,0}, bf16[3,8,8192,128]{3,2,1,0}) custom-call(%p)
+  %splash_mha_dq_segmented_no_residuals.1 = (f32[3,1024,128]{2,1,0}, bf16[3,32,8192,128]{3,2,1,0}) custom-call(%p)
+  ROOT %other = f32[8]{0} custom-call(%p)
+}
+"""
+LONG = {"batchSize": 48, "sequenceLength": 8192}
+
+
+def test_splash_kernels_take_what_their_tiles_take() -> None:
+    of = shapes_of(spec("llama3.1-8b", "v6e-16", **LONG))
+    cycles = splash_blocks.head_cycles("v6e", 128, 8192)
+    # Of 8 blocks of 1,024 tokens, a causal mask leaves 36 pairs.
+    assert cycles == {"forward": 36 * 3428 + 8 * 818, "dkv": 36 * 4777 + 8 * 525, "dq": 36 * 4114 + 8 * 323}
+    assert step_seconds(KERNELS, of) == pytest.approx(3 * 32 * sum(cycles.values()) / 1.75e9)
+    two_cores = shapes_of(spec("llama3.1-8b", "v5p-16", **LONG))
+    cycles_v5p = splash_blocks.head_cycles("v5p", 128, 8192)
+    assert step_seconds(KERNELS, two_cores) == pytest.approx(3 * 16 * sum(cycles_v5p.values()) / 1.75e9)
+    split = shapes_of(spec("llama3.1-8b", "v6e-16", **LONG, parallelism={"tensor": 4}))
+    assert step_seconds(KERNELS, split) == pytest.approx(3 * 8 * sum(cycles.values()) / 1.75e9)
+
+
+def test_of_a_generation_whose_clock_is_not_known_nothing_is_estimated() -> None:
+    assert step_seconds(KERNELS, shapes_of(spec("llama3.1-8b", "tpu7x-16", **LONG))) is None
+
+
+def test_the_change_that_fits_has_it_where_it_was_compiled_as_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_in_child(of: JobShapes, name: str, level: str, limit_s: float | None = None) -> result.Answer:
+        seconds = 4.5 if level == "full" else None
+        return {name: Compiled(True, 1.0, int(0.85 * tpu_topology.usable_bytes(of.slice)), step_seconds=seconds)}
+
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "compile_in_child", compile_in_child)
+    near = job("llama3.1-8b", "v6e-16", **LONG)
+    assert (change := fit(near).change) is not None
+    assert change.step_seconds == 4.5
+    assert (computed := fit(near, compile_first=False).change) is not None
+    assert computed.step_seconds is None
+
+
+def test_preflight_says_it_and_how_far_to_trust_it() -> None:
+    computed = judge(job("llama3.1-8b", "v6e-16", **LONG), "formula")
+    assert "by the compiler's own estimates" not in text(computed)
+    compiled = replace(computed, programs=[*computed.programs, replace(computed.programs[0], step_seconds=4.481)])
+    words = "  compiled     about 4.48 s a step by the compiler's own estimates, which no chip has confirmed:"
+    assert words in text(compiled).splitlines()
