@@ -28,11 +28,12 @@ Flags = Mapping[str, Any]
 _QUESTIONS = {
     "algorithm": ("What do you want to do?", "sft"),
     "model": ("Which model (hf://organisation/name, gs://…, a path)?", "hf://Qwen/Qwen3-1.7B"),
-    "data": ("Which training data (gs://…, hf://datasets/…, a path)?", "gs://my-bucket/data/train.jsonl"),
+    "data": ("Which training data: gs://…, hf://datasets/…, or a path?", "gs://my-bucket/data/train.jsonl"),
     "tpu_type": ("Which accelerator (`ptctl accelerators list`; cpu-1 on this machine)?", "v6e-16"),
-    "output_uri": ("Where do results go (gs://… or a path)?", "gs://my-bucket/runs"),
+    "output_uri": ("Where do results go: gs://… or a path?", "gs://my-bucket/runs"),
 }
-"""What every job needs: the question, and its example or default."""
+"""What every job needs: the question, and an answer that is proposed, or an example of what only the user knows."""
+_EXAMPLES = ("data", "output_uri")
 _FLAG_NAMES = {"tpu_type": "--accelerator", "output_uri": "--output"}
 _ROWS = 64
 """Sequences per step of the smallest batch: the spec's default."""
@@ -90,11 +91,13 @@ def _answer(console: Console, answers: Flags, name: str) -> str:
     elif name == "model":
         default = KINDS[answers["algorithm"]].model
     while True:
-        console.say(f"{question} [{default}]")
+        console.say(f"{question} (for example {default})" if name in _EXAMPLES else f"{question} [{default}]")
         line = sys.stdin.readline()
         if not line:
             raise click.Abort
-        answer = line.strip() or default
+        answer = line.strip() or ("" if name in _EXAMPLES else default)
+        if not answer:
+            continue
         try:
             _job({**answers, name: answer})
         except InputError as error:

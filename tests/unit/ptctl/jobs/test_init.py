@@ -95,10 +95,10 @@ def test_a_wrong_or_missing_flag_writes_nothing(
 def test_five_questions_make_a_job_and_a_wrong_answer_is_asked_again(
     invoke: Invoke, typed: Callable[[str], None], in_folder: Path
 ) -> None:
-    typed("grppo\ngrpo\n\ngs://b/train.jsonl\nv6e-17\nv6e-16\ngs://b/runs\n")
+    typed("grppo\ngrpo\n\n\ngs://b/train.jsonl\nv6e-17\nv6e-16\ngs://b/runs\n")
     result = invoke("init", terminal=True)
     assert result.code == 0
-    assert result.err.count("?") == 5 + 2
+    assert result.err.count("?") == 5 + 3  # of them the data, which has no default
     assert "nearest: v6e-16 (16 chips)" in result.err
     job = load_job((in_folder / "job.yaml").read_text())
     assert (job.spec.algorithm.label, job.spec.model.uri) == ("grpo", KINDS["grpo"].model)
