@@ -55,13 +55,14 @@ def write(console: Console, flags: Flags, target: str) -> None:
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror}") from error
     console.say(f"written to {target}; next:")
-    console.say(f"  ptctl data check -f {target}\n  ptctl plan -f {target}\n  ptctl workload create -f {target}")
+    for verb in (*KINDS[answers["algorithm"]].checks, "workload create"):
+        console.say(f"  ptctl {verb} -f {target}")
 
 
 def commented(job: Manifest, kind: Kind) -> str:
     """Return the job as YAML, with a comment before each part of its spec that has one."""
     comments = {**COMMENTS, **kind.comments}
-    lines = [f"# {kind.purpose}", "# Every field: docs/reference/spec.md. Check: ptctl validate, data check, plan."]
+    lines = [f"# {kind.purpose}", "# Every field: docs/reference/spec.md."]
     for line in kubectl_yaml.write(job).splitlines():
         key = re.match(r"  (\w+):", line)
         lines += [f"  # {comment}" for comment in (comments.get(key[1], ()) if key else ())]

@@ -20,7 +20,10 @@ _REWARD = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of job. samples: of a group, which a batch holds whole; model: the one that is proposed."""
+    """One kind of job.
+
+    samples: of a group, which a batch holds whole; model: the one that is proposed; checks: verbs for what is written.
+    """
 
     algorithm: str
     purpose: str
@@ -29,6 +32,7 @@ class Kind:
     rewards: tuple[str, ...] = ()
     samples: int = 1
     model: str = _MODEL
+    checks: tuple[str, ...] = ("data check", "plan")
 
 
 COMMENTS: Comments = {
@@ -144,7 +148,9 @@ KINDS = {
             "runtime": ("MaxText's name of the model; args: its options as key=value. For train_rl: algorithm grpo.",),
             "model": ("A checkpoint of MaxText: gs://bucket/…/0/items.",),
             "data": ("A data set of the hub, or gs://; columns by data.train.columns.",),
+            "accelerator": ("All types: `ptctl accelerators list`. `ptctl plan` does not cover MaxText.",),
         },
         model="gs://my-bucket/llama3.1-8b/0/items",
+        checks=("validate",),
     ),
 }

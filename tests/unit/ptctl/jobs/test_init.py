@@ -49,6 +49,8 @@ def test_every_kind_passes_validate_and_every_comment_is_written(
     result = invoke("init", "--algorithm", kind, "--model", model, "--accelerator", chips, *FLAGS)
     assert (result.code, result.out) == (0, "")
     text = (in_folder / "job.yaml").read_text()
+    verbs = [*KINDS[kind].checks, "workload create"]
+    assert result.err.splitlines()[1:] == [f"  ptctl {verb} -f job.yaml" for verb in verbs]
     checked = invoke("validate", "-f", "job.yaml")
     assert (checked.code, checked.err) == (0, "")
     assert KINDS[kind].algorithm in yaml.safe_load(text)["spec"]["algorithm"]
