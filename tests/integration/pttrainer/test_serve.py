@@ -144,9 +144,10 @@ def test_a_run_is_served_from_its_export_or_else_from_its_newest_checkpoint(tmp_
     def answer() -> tuple[str, tuple[int, ...]]:
         model, changed = load(str(run), None, 128), threading.Semaphore(0)
         answer = Answer(Request(list(b"2?"), 8, temperature=0.0), model.chat.tokenizer, changed.release)
-        Batches(model).submit(answer)
-        while not answer.is_done:
-            assert changed.acquire(timeout=300)
+        with Batches(model) as batches:
+            batches.submit(answer)
+            while not answer.is_done:
+                assert changed.acquire(timeout=300)
         return model.name, answer.state.tokens
 
     exported = answer()

@@ -27,6 +27,5 @@ def serve(model: str, host: str, port: int, name: str | None, max_length: int | 
     """
     from ptctl.trainer_process import run_verb
 
-    named = [] if name is None else ["--name", name]
-    length = [] if max_length is None else ["--max-length", str(max_length)]
-    return run_verb("serve", "--host", host, "--port", str(port), *named, *length, "--", model)
+    flags = {"host": host, "port": port, "name": name, "max-length": max_length}
+    return run_verb("serve", *(f"--{flag}={value}" for flag, value in flags.items() if value is not None), "--", model)

@@ -36,19 +36,19 @@ def answered(batches: Batches, *requests: Request) -> list[Answer]:
 
 
 def test_waiting_requests_are_one_batch_and_each_is_answered_as_alone() -> None:
-    batches = Batches(model())
     requests = [Request(PROMPT, 9, seed=1), Request(list(b"abc"), 21, seed=2), Request(PROMPT, 9, seed=3)]
-    together = [answer.state for answer in answered(batches, *requests)]
-    assert batches.sizes == [3]
+    with Batches(model()) as batches:
+        together = [answer.state for answer in answered(batches, *requests)]
+        alone = answered(batches, requests[1])[0].state
+    assert batches.sizes == [3, 1]
     assert [len(state.tokens) for state in together] == [9, 21, 9]
     assert together[0].tokens != together[2].tokens
-    alone = answered(batches, requests[1])[0].state
-    assert batches.sizes == [3, 1]
     assert (alone.tokens, alone.text) == (together[1].tokens, together[1].text)
 
 
 def test_log_probs_are_those_of_the_model() -> None:
-    [answer] = answered(Batches(model()), GREEDY)
+    with Batches(model()) as batches:
+        [answer] = answered(batches, GREEDY)
     plain = Model(preset("tiny"))
     params = plain.init(jax.random.key(0))
     tokens_1T = jnp.array([[*PROMPT, *answer.state.tokens]])

@@ -8,6 +8,7 @@ shapes are compiled. An answer depends on its request alone, however it is batch
 import threading
 import time
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
@@ -26,7 +27,7 @@ FEWEST_TOKENS = 128
 
 
 class Batches:
-    """A queue of answers to sample, and the thread that samples them."""
+    """A queue of answers to sample, and the thread that samples them while the block runs."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
@@ -34,7 +35,20 @@ class Batches:
         self._changed = threading.Condition()
         self.sizes: list[int] = []
         """Requests of each batch, the newest last; at most a thousand."""
-        threading.Thread(target=self._run, daemon=True, name="sampling").start()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name="sampling")
+
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the thread after its batch: Python must not end while JAX computes."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
 
     def submit(self, answer: Answer) -> None:
         """Queue an answer."""
@@ -43,8 +57,7 @@ class Batches:
             self._changed.notify()
 
     def _run(self) -> None:
-        while True:
-            batch = self._next()
+        while batch := self._next():
             self.sizes = [*self.sizes[-999:], len(batch)]
             try:
                 self._sample(batch)
@@ -53,9 +66,12 @@ class Batches:
                     answer.fail(error)
 
     def _next(self) -> list[Answer]:
+        """Return the next answers to sample; none when the block has ended."""
         with self._changed:
-            while not self._waiting:
+            while not self._waiting and not self._is_closed:
                 self._changed.wait()
+        if self._is_closed:
+            return []
         time.sleep(GATHER_S)
         with self._changed:
             key = self._waiting[0].request.batch_key

@@ -48,8 +48,9 @@ def run(options: argparse.Namespace) -> None:
 
     model = load(options.model, options.name, options.max_length)
     # A client that goes away ends its answer.
-    runner = web.AppRunner(application(model, Batches(model)), handler_cancellation=True, access_log=None)
-    asyncio.run(_serve(runner, options.host, options.port, model.name))
+    with Batches(model) as batches:
+        runner = web.AppRunner(application(model, batches), handler_cancellation=True, access_log=None)
+        asyncio.run(_serve(runner, options.host, options.port, model.name))
 
 
 async def _serve(runner: "web.AppRunner", host: str, port: int, name: str) -> None:
