@@ -26,6 +26,7 @@ COMMANDS = {
     "data": Lazy("ptctl.commands.data:data", "Inspect a job's data before you pay for chips.", _LAPTOP),
     "train": Lazy("ptctl.commands.job_file.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),
     "chat": Lazy("ptctl.commands.model.chat:chat", "Talk to a model in the terminal.", _LAPTOP),
+    "eval": Lazy("ptctl.commands.model.eval:evaluate", "Measure models on held-out data, side by side.", _LAPTOP),
     "serve": Lazy("ptctl.commands.model.serve:serve", "Answer OpenAI's API with a model, on this machine.", _LAPTOP),
     "local": Lazy("ptctl.commands.local:local", "Run a small cluster on this machine, to try things out.", _LAPTOP),
     "demo": Lazy("ptctl.commands.demo:demo", "Teach a small model to add, and watch it learn.", _LAPTOP),

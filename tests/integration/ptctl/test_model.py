@@ -1,9 +1,10 @@
-"""`ptctl chat` and `ptctl serve`: the trainer's verbs on a model, in a child process."""
+"""`ptctl chat`, `ptctl eval` and `ptctl serve`: the trainer's verbs on a model, in a child process."""
 
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from tests.builders.trainer import quick, runs
@@ -39,6 +40,19 @@ def test_a_message_that_is_too_long_is_refused_with_its_tokens() -> None:
     assert not long.stdout
     assert "tokens; accepted: 1 to 63" in long.stderr
     assert "Traceback" not in long.stderr
+
+
+def test_models_are_measured_side_by_side_and_pass_at_k_needs_a_reward(tmp_path: Path) -> None:
+    data = runs.write_rows(tmp_path / "test.jsonl", runs.SUMS[:3])
+    command = [*PTCTL, "eval", "random://tiny", "--data", str(data), "--samples", "2", "--max-tokens", "4"]
+    refused = subprocess.run(command, capture_output=True, **streams())
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "--samples: 2: needs --reward, which decides what passes; accepted: 1" in refused.stderr
+    done = subprocess.run([*command, "--reward", "gsm8k"], capture_output=True, **streams())
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split() for line in done.stdout.splitlines())
+    assert lines["metric"] == "random://tiny"
+    assert (lines["pass@1"], lines["pass@2"], lines["completion_length/max"]) == ("0", "0", "4")
 
 
 def test_ctrl_c_ends_ptctl_serve_with_one_line() -> None:

@@ -1,1 +1,1 @@
-"""Verbs on a trained model: served, or talked to. The trainer does the work, in a child process."""
+"""Verbs on a trained model: measured, served, or talked to. The trainer does the work, in a child process."""

@@ -10,7 +10,10 @@ from pttrainer.commands import note
 from pttrainer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from pttrainer.data.tokenization.chat_template import Chat
+    from pttrainer.models.loading.model_loader import LoadedModel as ModelParts
     from pttrainer.rollout.native.native_engine import NativeEngine
 
 SCHEMES = ("file://", "gs://", "hf://", "random://")
@@ -26,6 +29,19 @@ class LoadedModel(NamedTuple):
     length: int
 
 
+class OpenedModel(NamedTuple):
+    """A model as it was trained: its parts, all its weights, and the mesh that they lie on."""
+
+    parts: "ModelParts"
+    params: Any
+    mesh: "Mesh"
+
+
+def open_model(uri: str) -> OpenedModel:
+    """Load the weights that a URI names. Raises ConfigError."""
+    return _checkpoint(uri) if _is_unexported_run(uri) else _model(_exported(uri))
+
+
 def load(path: str, name: str | None, length: int | None) -> LoadedModel:
     """Load what a path names. Raises ConfigError."""
     import jax
@@ -35,16 +51,22 @@ def load(path: str, name: str | None, length: int | None) -> LoadedModel:
     from pttrainer.runtime.distributed import sharding
 
     uri = uri_of(path)
-    parts, params, mesh = _checkpoint(uri) if _is_unexported_run(uri) else _model(_exported(uri))
-    positions = parts.model.config.max_positions
-    if length is not None and not 2 <= length <= positions:
-        raise ConfigError(f"--max-length: {length}: accepted: 2 to {positions}, the model's positions")
+    parts, params, mesh = open_model(uri)
+    length = length_of(parts, length)
     mesh = reshaped(mesh, (1, 1, mesh.size, 1, 1))  # a few rows have nothing to split but the matrices
     with jax.set_mesh(mesh):
         weights = DecodingWeights(parts.model, mesh)(params)
     place = partial(sharding.put, mesh)
     engine = NativeEngine(parts.model, parts.tokenizer, place, jax.device_get, mesh, delivered=True)
-    return LoadedModel(name or _name(uri), engine, weights, parts.chat, length or min(positions, 8192))
+    return LoadedModel(name or _name(uri), engine, weights, parts.chat, length)
+
+
+def length_of(parts: "ModelParts", length: int | None) -> int:
+    """Return the most tokens of prompt and answer: those that are wanted, or the model's up to 8192."""
+    positions = parts.model.config.max_positions
+    if length is not None and not 2 <= length <= positions:
+        raise ConfigError(f"--max-length: {length}: accepted: 2 to {positions}, the model's positions")
+    return length or min(positions, 8192)
 
 
 def uri_of(path: str) -> str:
@@ -83,7 +105,7 @@ def _is_unexported_run(uri: str) -> bool:
     return _has(uri, run_directory.SPEC) and not _has(f"{uri}/{run_directory.EXPORT}", "config.json")
 
 
-def _model(uri: str) -> tuple[Any, Any, Any]:
+def _model(uri: str) -> OpenedModel:
     import jax
 
     from pttrainer.models.loading.model_loader import load_model
@@ -94,13 +116,14 @@ def _model(uri: str) -> tuple[Any, Any, Any]:
     model = parts.model
     layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     with jax.set_mesh(mesh):
-        return parts, parts.initial_params(layout), mesh
+        return OpenedModel(parts, parts.initial_params(layout), mesh)
 
 
-def _checkpoint(uri: str) -> tuple[Any, Any, Any]:
+def _checkpoint(uri: str) -> OpenedModel:
     """Return the newest checkpoint of a run that has no export, adapters included."""
     from pttrainer.commands.export import restored
 
     run = restored(uri)
     note(f"{uri}: no whole model in {run_directory.EXPORT}/; its newest checkpoint is loaded, step {run.step}")
-    return run.parts, run.parts.model.join_params(run.parts.frozen(run.layout), run.trained), run.mesh
+    params = run.parts.model.join_params(run.parts.frozen(run.layout), run.trained)
+    return OpenedModel(run.parts, params, run.mesh)
