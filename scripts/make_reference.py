@@ -22,9 +22,9 @@ from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.crd.definition import without_unset
 from ptapi.crd.immutable_fields import CHANGEABLE
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass, Reaction
-from ptapi.resume import GROUPS
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.openapi_schema import Schema, structural
+from ptapi.spec_changes import GROUPS
 from ptapi.status import PostTrainJobStatus
 from ptapi.text import kubectl_yaml
 from ptapi.text.messages import accepted

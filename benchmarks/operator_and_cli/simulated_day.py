@@ -38,7 +38,7 @@ from ptkube.objects import true_condition
 from ptkube.resources import EVENTS, JOBSETS, NODES, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.observe import run_directory
-from ptoperator.observe.copies import WATCHED
+from ptoperator.observe.watch_caches import WATCHED
 
 TICK_S = 5.0
 FAULT_EVERY_S = 900.0

@@ -33,7 +33,7 @@ from ptkube.resources import JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Reso
 from ptoperator.kube import labels
 from ptoperator.observe import run_directory
 from ptoperator.observe.cache import Key
-from ptoperator.observe.copies import WATCHED
+from ptoperator.observe.watch_caches import WATCHED
 from ptoperator.settings import Settings
 
 SETTLE_S = 0.5

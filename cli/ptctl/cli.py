@@ -14,6 +14,11 @@ COMMANDS = {
     "workload": Lazy("ptctl.commands.workload:workload", "Create, watch and delete jobs in a cluster.", _JOBS),
     "cluster": Lazy("ptctl.commands.cluster:cluster", "Create, inspect and delete clusters on GKE.", _CLUSTERS),
     "validate": Lazy("ptctl.commands.job_file.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
+    "init": Lazy(
+        "ptctl.commands.job_file.init:init",
+        "Write a commented job file for SFT, LoRA, DPO, GRPO, PPO, distillation, tools or MaxText.",
+        _JOBS,
+    ),
     "import": Lazy(
         "ptctl.commands.job_file.import_job:import_job",
         "Turn XPK's and gcluster's command lines into jobs.",

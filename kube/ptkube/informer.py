@@ -8,9 +8,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ptkube.errors import ApiError, NotFound
-from ptkube.local_copy import Listener, LocalCopy
 from ptkube.resources import Resource
 from ptkube.watch import LISTED, Selection, follow
+from ptkube.watch_cache import Listener, LocalCopy
 
 if TYPE_CHECKING:
     from ptkube.client import Kube

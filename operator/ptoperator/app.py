@@ -23,8 +23,8 @@ from ptoperator.monitoring.http_server import Endpoints
 from ptoperator.monitoring.job_gauges import JobNumbers
 from ptoperator.monitoring.metrics import Metrics
 from ptoperator.observe.cache import JobCache, Key
-from ptoperator.observe.copies import Copies, empty_copy, informers
 from ptoperator.observe.memory_estimate import Estimates
+from ptoperator.observe.watch_caches import Copies, empty_copy, informers
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)

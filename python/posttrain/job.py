@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from posttrain import packing
+from posttrain import function_packing
 from posttrain.errors import translated
 from ptapi import spec
 from ptapi.errors import Finding, SpecError
@@ -118,5 +118,5 @@ def _in_camel_case(schema: Schema | None, value: Any, where: str, findings: list
 
 def _packed(function: Any) -> Manifest:
     """Return a reward, a tool or an environment with its code in the job."""
-    name, code = packing.python_file(function)
+    name, code = function_packing.python_file(function)
     return {"code": code, "className" if isinstance(function, type) else "function": name}

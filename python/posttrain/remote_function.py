@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from posttrain import packing, storing
+from posttrain import content_store, function_packing
 from posttrain.errors import Error
 from posttrain.job import PostTrainJob
 
@@ -142,15 +142,17 @@ class Remote(Generic[P, R]):
 
     def _runtime(self, output: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         runtime: dict[str, Any] = {"requirements": self._requirements} if self._requirements else {}
-        parts = packing.dumps((args, dict(kwargs)), f"arguments of {packing.name_of(self._function)}")
+        parts = function_packing.dumps((args, dict(kwargs)), f"arguments of {function_packing.name_of(self._function)}")
         if sum(memoryview(part).nbytes for part in parts) <= _MOST_ARGUMENTS:
-            name, code = packing.python_file(self._function, *args, **kwargs)
+            name, code = function_packing.python_file(self._function, *args, **kwargs)
             if len(code) <= _MOST_CODE:
                 return {"code": code, "function": name, **runtime}
         self._refuse_claim(output)
-        name, code = packing.python_file(self._function)
-        place = {"code": code} if len(code) <= _MOST_CODE else {"uri": storing.store(output, [code.encode()], ".py")}
-        return {**place, "function": name, "arguments": storing.store(output, parts, ".pickle"), **runtime}
+        name, code = function_packing.python_file(self._function)
+        place = (
+            {"code": code} if len(code) <= _MOST_CODE else {"uri": content_store.store(output, [code.encode()], ".py")}
+        )
+        return {**place, "function": name, "arguments": content_store.store(output, parts, ".pickle"), **runtime}
 
     def _refuse_claim(self, output: str) -> None:
         """Raise Error if what is too large for a job would have to be written to a claim from here."""
@@ -158,7 +160,8 @@ class Remote(Generic[P, R]):
             path = volume.get("mount_path") or volume.get("mountPath")
             if output.startswith(f"file://{path}/"):
                 raise Error(
-                    f"a call of {packing.name_of(self._function)}: more than {_MOST_ARGUMENTS:,} bytes of arguments, "
+                    f"a call of {function_packing.name_of(self._function)}: "
+                    f"more than {_MOST_ARGUMENTS:,} bytes of arguments, "
                     f"or {_MOST_CODE:,} of code, for an output on the claim at {path}, which this machine cannot write",
                     "put the data on the claim and pass its path, or choose a bucket as output",
                 )
@@ -174,11 +177,11 @@ class Remote(Generic[P, R]):
         output = self._output or os.environ.get(OUTPUT_ENV) or self._client().local_output
         if not output:
             raise Error(
-                f"output of {packing.name_of(self._function)}: (missing): accepted: gs://bucket/directory, or a "
-                "directory that the pods and this machine share",
+                f"output of {function_packing.name_of(self._function)}: (missing): accepted: gs://bucket/directory, or "
+                "a directory that the pods and this machine share",
                 f'remote(output="gs://…"), or the variable {OUTPUT_ENV}',
             )
-        return storing.uri(output)
+        return content_store.uri(output)
 
 
 _LINES_S = 5.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from posttrain import card
+from posttrain import notebook_card
 from posttrain.errors import Error, JobFailed, NotFound, TimedOut, translated
 from posttrain.result import Result, succeeded
 from posttrain.rows import Row, Rows
@@ -154,22 +154,22 @@ class Run:
 
         Raises what the function raised, with its traceback there as the cause; else as `wait` does.
         """
-        from posttrain import returned
+        from posttrain import function_result
 
         try:
             job = self.wait(timeout)
         except JobFailed as failure:
             raise self._raised(failure)  # noqa: B904 - its cause is the traceback there
         with self._returned(job) as files:
-            return returned.value(files, self.name)
+            return function_result.value(files, self.name)
 
     def _raised(self, failure: JobFailed) -> BaseException:
         """Return what the function raised; the failure of the job where it raised nothing, or that cannot be read."""
-        from posttrain import returned
+        from posttrain import function_result
 
         try:
             with self._returned(self._job) as files:
-                return returned.exception(files, failure)
+                return function_result.exception(files, failure)
         except Error:
             return failure
 
@@ -200,7 +200,7 @@ class Run:
             job, note = self.status, ""
         except Error as error:
             job, note = self._job, str(error)
-        return card.run_card(job, Rows(_local_metrics(job)), directory.newest_sample(job.run_uri), note)
+        return notebook_card.run_card(job, Rows(_local_metrics(job)), directory.newest_sample(job.run_uri), note)
 
     def _suspend(self, suspend: bool) -> None:
         from ptctl.jobs.suspension import write_suspend
@@ -234,7 +234,7 @@ class Runs(list[Run]):
         return "[" + ",\n ".join(map(repr, self)) + "]"
 
     def _repr_html_(self) -> str:
-        return card.run_table([run._job for run in self])
+        return notebook_card.run_table([run._job for run in self])
 
 
 def _local_metrics(job: JobView) -> list[Row]:

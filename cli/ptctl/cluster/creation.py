@@ -15,9 +15,9 @@ from typing import NoReturn
 from ptctl.cluster.cloud.cloud_errors import CloudError, is_busy
 from ptctl.cluster.cloud.compute import Compute
 from ptctl.cluster.cloud.gke import ClusterView, Gke
-from ptctl.cluster.decision import Action, Attempts, Decision, Observed, decide
 from ptctl.cluster.definition.requests import policies
 from ptctl.cluster.definition.spec import ClusterSpec
+from ptctl.cluster.next_step import Action, Attempts, Decision, Observed, decide
 from ptctl.cluster.progress import Progress
 from ptctl.errors import INTERRUPTED, CliError
 from ptctl.ui import interrupts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 
-from ptctl.cluster.decision import Action, Observed
+from ptctl.cluster.next_step import Action, Observed
 from ptctl.ui.console import Console
 from ptctl.ui.duration import short
 

@@ -68,12 +68,14 @@ def show_fitting(app: App, filename: str, assignments: Sequence[str], generation
     rows = [_fitting(option, job.model_dump(by_alias=True, exclude_unset=True)["spec"]) for option in options]
     chosen = [row for row in rows if wanted in (None, row["generation"])]
     _show(app.console, chosen, _FITTING + _MORE if form == "wide" else _FITTING, form)
+    same = "".join(f" --set {shlex.quote(assignment)}" for assignment in assignments)
     if not chosen:
         app.console.say(f"{job.metadata.name}: no type {'' if wanted is None else f'of {wanted} '}holds it")
-        same = "".join(f" --set {shlex.quote(assignment)}" for assignment in assignments)
         app.console.say(f"hint: `ptctl plan fit -f {filename}{same}` finds the smallest change that makes it fit")
         return 1
-    app.console.say("memory by the formula; `ptctl plan --set accelerator.type=TYPE` asks the compiler")
+    app.console.say(
+        f"memory by the formula; `ptctl plan -f {filename}{same} --set accelerator.type=TYPE` asks the compiler"
+    )
     return 0
 
 

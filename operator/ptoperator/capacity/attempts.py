@@ -15,8 +15,8 @@ from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoo
 from ptkube import timestamps
 from ptkube.backoff import pause_s
 from ptoperator.capacity.cloud_errors import CloudFailure
-from ptoperator.capacity.fair_queue import queue_of
 from ptoperator.capacity.request import CapacityRequest, Decision
+from ptoperator.capacity.waiting_line.fair_order import queue_of
 
 USUAL_WAIT_S = 900
 MAX_BACKOFF_S = 600.0

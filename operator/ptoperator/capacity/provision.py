@@ -26,9 +26,9 @@ from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool,
 from ptoperator.capacity.cloud_errors import CloudFailure
 from ptoperator.capacity.node_pools.pathways_head_pool import ensure_pathways_head_pool
 from ptoperator.capacity.node_pools.slice_pool import SliceState, slice_state
-from ptoperator.capacity.queue_turn import no_free_capacity, wait_for_turn
 from ptoperator.capacity.queued_provisioning import wait_for_nodes
 from ptoperator.capacity.request import CapacityRequest, Decision
+from ptoperator.capacity.waiting_line.turn import no_free_capacity, wait_for_turn
 from ptoperator.kube.actions import Action
 
 NO_CLOUD = CloudFailure(

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator.capacity.cloud import Cloud, CloudAction
-from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
 from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
+from ptoperator.capacity.waiting_line.fair_order import NO_COMPETITION, CompetingJobs
 from ptoperator.kube.actions import Action
 from ptoperator.render import Layout
 

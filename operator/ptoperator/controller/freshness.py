@@ -9,8 +9,8 @@ status that says what was so a moment ago is mended by the next event.
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Resource
 from ptoperator.capacity.cloud import ClaimPool, CloudAction, CreatePool, DeletePool, ReleasePool
 from ptoperator.kube.actions import Action, Create, Patch
-from ptoperator.observe.copies import WATCHED
 from ptoperator.observe.state import Observed
+from ptoperator.observe.watch_caches import WATCHED
 from ptoperator.plan.step_result import Plan
 
 _ALL = frozenset(WATCHED)

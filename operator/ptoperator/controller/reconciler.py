@@ -15,10 +15,10 @@ from ptoperator.kube.actions import Action, Create
 from ptoperator.kube.audited_client import KubeClient
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims
-from ptoperator.observe.copies import CachedReader, Copies
 from ptoperator.observe.observed_parts import Estimate
 from ptoperator.observe.observer import observe, observe_progress
 from ptoperator.observe.state import Observed
+from ptoperator.observe.watch_caches import CachedReader, Copies
 from ptoperator.plan.job_plan import plan, with_failed_write
 from ptoperator.plan.step_result import Plan
 from ptoperator.settings import Settings

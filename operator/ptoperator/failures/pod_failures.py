@@ -16,7 +16,7 @@ from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
 from ptkube.objects import condition, container_statuses, is_deleting, label, true_condition
 from ptkube.resources import Manifest
-from ptoperator.failures import exceeded
+from ptoperator.failures import exceeded_resources
 from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, most_relevant_line
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.kube import labels, names
@@ -184,10 +184,10 @@ def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
     code, text = int(terminated["exitCode"]), str(terminated.get("message") or "")
     report = termination(text)
     if terminated.get("reason") == "OOMKilled":
-        message = exceeded.out_of_memory(pod, terminated["container"])
+        message = exceeded_resources.out_of_memory(pod, terminated["container"])
         failure = _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, message, code, terminated)
         return replace(failure, log="" if report else log_tail(text))
-    over_storage = exceeded.evicted(pod)
+    over_storage = exceeded_resources.evicted(pod)
     if over_storage:
         return replace(_failure(pod, FailureClass.UNKNOWN, over_storage, code, terminated), is_settled=True)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ptapi.conditions import ConditionType
-from ptkube.local_copy import version_of
 from ptkube.objects import label
 from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
-from ptoperator.capacity.fair_queue import Claim, Standing, claim_of
-from ptoperator.capacity.queue_order import Claims
+from ptkube.watch_cache import version_of
+from ptoperator.capacity.waiting_line.fair_order import Claim, Standing, claim_of
+from ptoperator.capacity.waiting_line.sorted_claims import Claims
 from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
 from ptoperator.job import JobObject, read_job
 from ptoperator.kube import labels
 from ptoperator.monitoring.job_gauges import JobNumbers, numbers_of
-from ptoperator.observe.copies import WATCHED
 from ptoperator.observe.state import Observed
+from ptoperator.observe.watch_caches import WATCHED
 
 Key = tuple[str, str]
 """Namespace and name of a PostTrainJob."""

@@ -1,4 +1,4 @@
-"""Find the jobs that want the same chips, for `capacity.fair_queue`.
+"""Find the jobs that want the same chips, for `capacity.waiting_line`.
 
 Waiting is free: positions come from the watch. Before a turn is given the existing nodes are read from the API server,
 and once, for all turns that this operator gives, all jobs: what changes in a line afterwards are its own writes, which

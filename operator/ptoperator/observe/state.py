@@ -16,8 +16,8 @@ from ptkube.objects import condition, is_deleting, label, pod_phase, true_condit
 from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import Cloud
-from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
 from ptoperator.capacity.provisioning_request_state import NO_REQUEST, ProvisioningRequestState
+from ptoperator.capacity.waiting_line.fair_order import NO_COMPETITION, CompetingJobs
 from ptoperator.failures.pod_failures import PodFailure, StartFailure, start_failure
 from ptoperator.job import JobObject
 from ptoperator.kube import labels

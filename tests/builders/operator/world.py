@@ -23,9 +23,9 @@ from ptoperator.controller.reconciler import Reconciler
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
 from ptoperator.observe.cache import JobCache, Key
-from ptoperator.observe.copies import WATCHED, Copies, empty_copy
 from ptoperator.observe.observed_parts import Estimate
 from ptoperator.observe.state import Observed
+from ptoperator.observe.watch_caches import WATCHED, Copies, empty_copy
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"

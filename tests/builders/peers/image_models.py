@@ -14,7 +14,7 @@ from tests.builders.peers.templates import GEMMA_IMAGE_TOKENS, chat_with_images
 from pttrainer.batch import Images
 from pttrainer.models import Model, Params, from_hf
 from pttrainer.models.weights.hf_names import in_files
-from pttrainer.models.weights.load import load
+from pttrainer.models.weights.load_weights import load
 from pttrainer.models.weights.weight import weights_of
 
 SIDE, TOKENS = 42, 9

@@ -15,8 +15,8 @@ import numpy as np
 from pttrainer.models import Model, Params, from_hf, to_hf
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.weights.hf_names import in_files
-from pttrainer.models.weights.load import load
-from pttrainer.models.weights.save import save
+from pttrainer.models.weights.load_weights import load
+from pttrainer.models.weights.save_weights import save
 
 
 def load_model(directory: Path) -> tuple[Model, Params]:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from pttrainer import __main__
-from pttrainer.training import setup, step_programs
+from pttrainer.training import compiled_steps, setup
 
 _made = setup._state
 
@@ -18,6 +18,6 @@ def _stopped(*given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    step_programs.BackgroundCompile._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
+    compiled_steps.BackgroundCompile._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
     setup._state = _stopped  # type: ignore[assignment]
     sys.exit(__main__.main())

@@ -29,7 +29,7 @@ from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step
-from pttrainer.training.step_programs import StepPrograms
+from pttrainer.training.compiled_steps import StepPrograms
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from ptapi import resume
+from ptapi import spec_changes
 from ptapi.crd.immutable_fields import CHANGEABLE, QUEUE
 from ptapi.errors import SpecError
 from ptapi.load import dump_job, parse_job
-from ptapi.resume import GROUPS, Change
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from ptapi.spec.openapi_schema import structural
+from ptapi.spec_changes import GROUPS, Change
 
 SPEC: dict[str, Any] = {
     "model": {"uri": "random://tiny"},
@@ -31,8 +31,8 @@ def job(**parts: Any) -> PostTrainJob:
 def test_every_field_is_classified_once_and_no_other_name_is() -> None:
     named = Counter(field for group in GROUPS for field in group.fields.split())
     assert not [field for field, times in named.items() if times > 1]
-    leaves = set(resume.leaves(structural(PostTrainJobSpec), ""))
-    assert set(resume.changes()) == leaves
+    leaves = set(spec_changes.leaves(structural(PostTrainJobSpec), ""))
+    assert set(spec_changes.changes()) == leaves
     assert [name for name in named if not any(leaf == name or leaf.startswith(below(name)) for leaf in leaves)] == []
     assert [name for name in named if any(name.startswith(below(map_)) for map_ in named)] == []
 
@@ -42,17 +42,17 @@ def below(map_: str) -> tuple[str, str]:
 
 
 def test_a_field_that_nobody_classified_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume, "changes", dict)
-    (difference,) = resume.differences(job(), job(tensorboard={"enabled": False}))
+    monkeypatch.setattr(spec_changes, "changes", dict)
+    (difference,) = spec_changes.differences(job(), job(tensorboard={"enabled": False}))
     assert difference.change is Change.MEANING
 
 
 def test_what_may_change_in_a_cluster_may_change_here() -> None:
-    assert {resume.changes()[field] for field in (*CHANGEABLE, QUEUE)} == {Change.FREE}
+    assert {spec_changes.changes()[field] for field in (*CHANGEABLE, QUEUE)} == {Change.FREE}
 
 
 def differences(before: PostTrainJob, now: PostTrainJob) -> list[tuple[str, str]]:
-    return [(str(x), x.change.name) for x in resume.differences(before, now)]
+    return [(str(x), x.change.name) for x in spec_changes.differences(before, now)]
 
 
 def test_a_default_is_the_same_said_or_not() -> None:
@@ -90,12 +90,12 @@ def test_auto_counts_as_the_number_format_that_it_comes_to() -> None:
 def test_a_spec_of_another_version_is_read_and_what_is_no_field_any_more_is_a_difference() -> None:
     text = dump_job(job())
     older = text.replace("      packing: true\n", "").replace("steps: 12", "steps: 12\n    schedulr: fast")
-    before, gone = resume.read_job(older.encode())
+    before, gone = spec_changes.read_job(older.encode())
     assert [str(x) for x in gone] == ["spec.training.schedulr: was fast, is no longer a field"]
-    assert resume.differences(before, job()) == []
+    assert spec_changes.differences(before, job()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"- a", b"spec: {training: {steps: many}}", b"a: [", b"spec: 3"])
 def test_a_spec_that_is_none_is_an_error_and_no_traceback(content: bytes) -> None:
     with pytest.raises(SpecError):
-        resume.read_job(content)
+        spec_changes.read_job(content)

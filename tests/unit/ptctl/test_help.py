@@ -119,7 +119,13 @@ def test_help_of_a_group_imports_nothing_heavy(args: list[str]) -> None:
     assert not any(name.startswith("ptctl.commands.workload.") for name in modules)
 
 
-VERBS = [*(f"workload {verb}" for verb in ("create", "list", "logs", "wait")), "cluster create", "cluster delete"]
+VERBS = [
+    *(f"workload {verb}" for verb in ("create", "list", "logs", "wait")),
+    "cluster create",
+    "cluster delete",
+    "init",
+    "accelerators list",
+]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -17,7 +17,7 @@ from pttrainer.models import Model, Params, to_hf
 from pttrainer.models.loading import value_head
 from pttrainer.models.lora import adapters
 from pttrainer.models.weights.hf_names import in_files, table
-from pttrainer.models.weights.save import save, save_adapters
+from pttrainer.models.weights.save_weights import save, save_adapters
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.io.storage_errors import write_error

@@ -30,12 +30,12 @@ from pttrainer.train_step.optimizer import ema
 from pttrainer.train_step.state import TrainState
 from pttrainer.training import learning_record
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel
+from pttrainer.training.compiled_steps import StepPrograms
 from pttrainer.training.learning_record import LearningRecord, RunFailure
 from pttrainer.training.loss_spikes import LossSpikes
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import sample_log
 from pttrainer.training.run_directory.sample_log import SampleLog
-from pttrainer.training.step_programs import StepPrograms
 from pttrainer.training.throughput import Meter
 
 

@@ -3,7 +3,7 @@
     claim the directory → load the model, lay it out → build the algorithm (reads the data) → restore or initialise
 
 Nothing is compiled before the whole job is known to be valid; then the step is, while its first weights are made
-(`step_programs`). The result is the `Session`.
+(`compiled_steps`). The result is the `Session`.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,12 +43,12 @@ from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
+from pttrainer.training.compiled_steps import step_programs
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import resume_check, run_files
 from pttrainer.training.run_directory.sample_log import SampleLog
 from pttrainer.training.session import Monitors, RunStorage, Session
-from pttrainer.training.step_programs import step_programs
 from pttrainer.training.throughput import Meter, peak_flops
 
 

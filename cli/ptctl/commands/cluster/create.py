@@ -77,6 +77,6 @@ def create(app: App, /, name: str | None, cluster_flag: str | None, **flags: Any
     Made with Workload Identity, Dataplane V2, and drivers for buckets and persistent disks. Each step looks before
     it writes: run the same command again after an interruption, or with more slices. It never deletes what runs.
     """
-    from ptctl.cluster.verbs.create_cluster import create_cluster
+    from ptctl.cluster.actions.create_cluster import create_cluster
 
     create_cluster(app, one_name(name, cluster_flag), flags)

@@ -33,6 +33,6 @@ def delete(
 
     Refuses one that ptctl did not make, that has node pools of others, or whose jobs have not ended.
     """
-    from ptctl.cluster.verbs.delete_cluster import delete_cluster
+    from ptctl.cluster.actions.delete_cluster import delete_cluster
 
     delete_cluster(app, one_name(name, cluster_flag), project, location, yes=yes, force=force)

@@ -24,6 +24,6 @@ def describe(
     app: App, name: str | None, cluster_flag: str | None, project: str | None, location: str | None, output: str | None
 ) -> None:
     """Show a cluster and its node pools."""
-    from ptctl.cluster.verbs.show_clusters import describe_cluster
+    from ptctl.cluster.actions.show_clusters import describe_cluster
 
     describe_cluster(app, one_name(name, cluster_flag), project, location, output)

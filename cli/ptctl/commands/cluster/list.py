@@ -21,6 +21,6 @@ ptctl cluster list --location us-east5 -o json
 @pass_app
 def list_clusters(app: App, project: str | None, location: str, output: str | None) -> None:
     """List the project's clusters."""
-    from ptctl.cluster.verbs.show_clusters import list_clusters as show
+    from ptctl.cluster.actions.show_clusters import list_clusters as show
 
     show(app, project, location, output)

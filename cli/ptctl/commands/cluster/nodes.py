@@ -21,6 +21,6 @@ def nodes(app: App, target: Target, output: str | None) -> None:
 
     Chips are those that pods hold, whether they compute or not.
     """
-    from ptctl.cluster.verbs.usage import nodes as show
+    from ptctl.cluster.actions.usage import nodes as show
 
     show(app, target, output)

@@ -21,6 +21,6 @@ def queue(app: App, target: Target, output: str | None) -> None:
 
     Of all namespaces, or of -n: the longest wait first. `ptctl cluster doctor JOB` explains one of them.
     """
-    from ptctl.cluster.verbs.usage import queue as show
+    from ptctl.cluster.actions.usage import queue as show
 
     show(app, target, output)

@@ -21,6 +21,6 @@ def quota(app: App, target: Target, output: str | None) -> None:
 
     One line per ClusterQueue, flavor and resource; pending: jobs that wait in the queue.
     """
-    from ptctl.cluster.verbs.usage import quota as show
+    from ptctl.cluster.actions.usage import quota as show
 
     show(app, target, output)

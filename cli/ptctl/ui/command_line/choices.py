@@ -5,6 +5,8 @@ The spec's values are repeated here because `--help` must not import its models;
 
 GRPO_LOSSES = ("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo")
 ALGORITHMS = ("sft", "dpo", *GRPO_LOSSES, "distill", "ppo")
+FIRST_JOBS = ("sft", "lora", "dpo", "grpo", "ppo", "distill", "tools", "maxtext")
+"""What `ptctl init` writes jobs for."""
 BUILTIN_REWARDS = ("gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact")
 
 STATUS_PHASES = {

@@ -86,6 +86,7 @@ def test_each_smallest_slice_holds_the_job_with_its_changes_and_the_next_smaller
     rows = {row["generation"]: row for row in json.loads(listed.stdout)}
     assert (listed.returncode, {"v5p", "v5e", "v6e"} <= set(rows)) == (0, True)
     v5e = rows["v5e"]
+    assert f"`ptctl plan -f {grpo_file} --set accelerator.type=TYPE`" in listed.stderr
     assert v5e["peakGibPerChip"] <= v5e["availableGibPerChip"]
     sets = ["--set", f"accelerator.type={v5e['type']}", *(f"--set={word}".replace("'", "") for word in v5e["changes"])]
     assert ptctl("plan", "-f", str(grpo_file), "--quick", *sets).returncode == 0

@@ -20,8 +20,8 @@ from tests.unit.ptoperator.controller.test_simulation import Faults, live_all
 
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity.cloud import Reservation
-from ptoperator.capacity.fair_queue import Claim, claim_of
 from ptoperator.capacity.gke.client import Gke
+from ptoperator.capacity.waiting_line.fair_order import Claim, claim_of
 from ptoperator.job import JobObject, read_job
 from ptoperator.kube import labels
 from ptoperator.observe.cache import JobCache

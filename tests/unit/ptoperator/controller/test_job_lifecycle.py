@@ -25,7 +25,7 @@ from ptkube import timestamps
 from ptkube.errors import ApiError, Invalid
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS
 from ptoperator.kube import labels
-from ptoperator.observe.copies import WATCHED
+from ptoperator.observe.watch_caches import WATCHED
 
 REFUSAL = Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
 

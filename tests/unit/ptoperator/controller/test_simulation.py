@@ -21,7 +21,7 @@ from ptkube.errors import ApiError, Conflict, Unreachable
 from ptkube.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.kube import labels
 from ptoperator.observe import run_directory
-from ptoperator.observe.copies import WATCHED
+from ptoperator.observe.watch_caches import WATCHED
 
 NAME = "llama"
 KEY = (NAMESPACE, NAME)

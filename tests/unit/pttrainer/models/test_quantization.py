@@ -28,7 +28,7 @@ from pttrainer.models.loading import model_loader
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.quantization.quantize import Format, QuantizationErrors
-from pttrainer.models.weights import load as weights_loading
+from pttrainer.models.weights import load_weights as weights_loading
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native import row_changes
 from pttrainer.rollout.native.decode_loop import Decoding, jitted

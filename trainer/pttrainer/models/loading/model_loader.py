@@ -19,7 +19,7 @@ from pttrainer.models.loading import image_inputs
 from pttrainer.models.loading.model_spec import RANDOM, ModelSource, open_source, structure_of
 from pttrainer.models.loading.peft_adapters import InitialAdapters, open_initial_adapters
 from pttrainer.models.quantization.quantize import QuantizationErrors
-from pttrainer.models.weights.load import Quantizing, load
+from pttrainer.models.weights.load_weights import Quantizing, load
 from pttrainer.runtime.io import model_files, storage
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.model_files import NOTHING_PINNED, Note, Pinned

@@ -12,7 +12,7 @@ from typing import Any
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters
-from pttrainer.models.weights.load import load_adapters
+from pttrainer.models.weights.load_weights import load_adapters
 from pttrainer.runtime.io import json_text, model_files
 from pttrainer.runtime.io.model_files import Note
 

@@ -1,7 +1,7 @@
 """Names of a vision tower's weights, and of its projector's, in Hugging Face's files: SigLIP's in Gemma 3."""
 
 from pttrainer.models.config.vision import Vision
-from pttrainer.models.weights.stored import Path, Stored
+from pttrainer.models.weights.weight_locations import Path, Stored
 
 VISION = "vision"
 """Where they stand in the tree of weights."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.config.layer_groups import LAYERS
 from pttrainer.models.vision import names as vision_names
-from pttrainer.models.weights.stored import Part as Part
-from pttrainer.models.weights.stored import Path as Path
-from pttrainer.models.weights.stored import Stored as Stored
+from pttrainer.models.weights.weight_locations import Part as Part
+from pttrainer.models.weights.weight_locations import Path as Path
+from pttrainer.models.weights.weight_locations import Stored as Stored
 
 Names = Mapping[Path, Stored]
 

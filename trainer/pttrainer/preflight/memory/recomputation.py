@@ -3,7 +3,7 @@
 Every activation that is kept is a product less in the backward pass, and memory that stays free is worth nothing. The
 formula answers in milliseconds, and alike on every host. It may be wrong by a tenth, so a policy must leave more than
 that. The compiler confirms: where it refuses the policy, preflight takes `full`, and so does the trainer
-(`step_programs`).
+(`compiled_steps`).
 
 Left out: CPUs, where `none` is faster than every other policy, and GPUs, for whose programs there is no formula.
 """

@@ -25,7 +25,7 @@ MESSAGE_BYTES = 3000
 """Kubernetes keeps 4,096 bytes of a termination message; the JSON around it needs some."""
 
 COMPILER = "compiler"
-"""Name of the thread that compiles programs ahead of time (`step_programs`)."""
+"""Name of the thread that compiles programs ahead of time (`compiled_steps`)."""
 
 
 class StopRequest:

@@ -1,18 +1,18 @@
 """Check whether a job may resume the run in its directory.
 
 A run with at least one step is compared with the job before anything is written: its spec.yaml field by field
-(`ptapi.resume`), and the files that its lineage records (`file_contents`). Changes of meaning are refused, all of them
-in one error; other changes are reported and recorded in the lineage. A directory without a step holds nothing to
-resume: any job may start there.
+(`ptapi.spec_changes`), and the files that its lineage records (`file_contents`). Changes of meaning are refused, all
+of them in one error; other changes are reported and recorded in the lineage. A directory without a step holds nothing
+to resume: any job may start there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ptapi import resume, run_directory
+from ptapi import run_directory, spec_changes
 from ptapi.errors import SpecError
-from ptapi.resume import Change, Difference
 from ptapi.spec import PostTrainJob
+from ptapi.spec_changes import Change, Difference
 from pttrainer.data.sources import formats
 from pttrainer.errors import ConfigError, DataError
 from pttrainer.runtime.io.directory import Directory
@@ -52,7 +52,7 @@ def compare(job: PostTrainJob, place: Place) -> Resumed | None:
         )
     before, removed = _previous_job(job, place, at)
     all_differences = [*removed, *_length(before, job, at)]
-    all_differences += [x for x in resume.differences(before, job) if x.change is not Change.LENGTH]
+    all_differences += [x for x in spec_changes.differences(before, job) if x.change is not Change.LENGTH]
     refused = {x.field: [str(x)] for x in all_differences if x.change is Change.MEANING}
     are_data = not refused
     for field, lines in _contents(job, run_files.read_lineage(place), all_differences):
@@ -69,7 +69,7 @@ def _previous_job(job: PostTrainJob, place: Place, at: RunProgress) -> tuple[Pos
     content = place.read(run_directory.SPEC)
     try:
         if content is not None and run_files.read_lineage(place):
-            return resume.read_job(content)
+            return spec_changes.read_job(content)
         problem = f"{run_directory.SPEC if content is None else run_directory.LINEAGE} is not there"
     except SpecError as error:
         problem = f"{run_directory.SPEC} cannot be read: {error.findings[0]}"
@@ -100,16 +100,16 @@ def _length(before: PostTrainJob, job: PostTrainJob, at: RunProgress) -> Iterato
 
     The steps of an epoch are known only after reading the rows, so epochs may only increase.
     """
-    (old, was), (new, now) = (resume.length(x.spec.training) for x in (before, job))
+    (old, was), (new, now) = (spec_changes.length(x.spec.training) for x in (before, job))
     if (old, was) == (new, now):
         return
     old_length, done = f"{was:g}" if old == new else f"{was:g} {old.rpartition('.')[2]}", at.checkpoint or 0
     kind = job.spec.training.schedule.kind
-    if now > (done if new == resume.STEPS else was) and (old == new or new == resume.STEPS):
+    if now > (done if new == spec_changes.STEPS else was) and (old == new or new == spec_changes.STEPS):
         yield Difference(
             new, old_length, f"{now:g}", Change.LENGTH, f"; the {kind} schedule then covers the new length"
         )
-    elif new == resume.STEPS:
+    elif new == spec_changes.STEPS:
         note = f"; the newest checkpoint is at step {done}; accepted: more than {done}"
         yield Difference(new, old_length, f"{now:g}", Change.MEANING, note)
     else:

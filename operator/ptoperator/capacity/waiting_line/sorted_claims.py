@@ -1,4 +1,4 @@
-"""The claims of all jobs, each queue in the order of `fair_queue`, kept current claim by claim.
+"""The claims of all jobs, each queue in the order of `fair_order`, kept current claim by claim.
 
 Thousands of jobs wait, each asks for its position, and each changes its claim some times. So neither may cost a walk
 through all claims. The one idea: the order between namespaces is a turn for one, then a turn for another, and depends
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from ptoperator.capacity.fair_queue import Claim, Standing
+from ptoperator.capacity.waiting_line.fair_order import Claim, Standing
 
 
 class Claims:

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import posttrain
-from posttrain.card import run_card, run_table
+from posttrain.notebook_card import run_card, run_table
 from ptctl.jobs.view import JobView, view
 
 HOSTILE = '<script>alert("1")</script>&'

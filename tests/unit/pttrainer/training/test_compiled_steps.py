@@ -16,8 +16,9 @@ from ptapi.load import load_job
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training import loop, step_programs
-from pttrainer.training.step_programs import BackgroundCompile
+from pttrainer.training import compiled_steps as programs
+from pttrainer.training import loop
+from pttrainer.training.compiled_steps import BackgroundCompile
 
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 KINDS: dict[str, dict[str, Any]] = {
@@ -96,7 +97,7 @@ def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later
     home: Path, compiled_steps: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early, before = trained(home, "grpo", "early"), kept(home)
-    monkeypatch.setattr(step_programs, "is_possible", lambda: False)
+    monkeypatch.setattr(programs, "is_possible", lambda: False)
     assert trained(home, "grpo", "late") == early
     assert len(compiled_steps) == 1
     assert compiled_steps[0] is not None

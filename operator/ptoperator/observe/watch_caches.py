@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from ptkube.client import Kube, ListResult
 from ptkube.errors import NotFound
 from ptkube.informer import Informer
-from ptkube.local_copy import LocalCopy
 from ptkube.objects import label
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptkube.watch_cache import LocalCopy
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import KubeReader
 

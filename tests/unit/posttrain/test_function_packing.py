@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 import posttrain
-from posttrain import packing
+from posttrain import function_packing
 from ptapi import pickled
 from pttrainer.sandbox import user_code
 
@@ -91,7 +91,7 @@ def test_modules_of_ones_own_travel_with_their_local_edits(tmp_path: Path, monke
     monkeypatch.syspath_prepend(tmp_path)
     reward = importlib.import_module("my_rewards").reward
     importlib.import_module("my_scores").WEIGHT = 5
-    _, code = packing.python_file(reward)
+    _, code = function_packing.python_file(reward)
     script = f"{code}\nprint(reward('', 'ab', {{}}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd="/", check=True)
     assert done.stdout == "10.0\n", "a process that has neither file"
@@ -107,8 +107,8 @@ def test_what_cannot_travel_is_refused_with_the_path_to_its_name() -> None:
 
 def test_code_of_another_python_is_refused_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as older:
-        older.setattr(sys, "version", "3.10.4 (main)")
-        _, code = packing.python_file(weather)
+        older.setattr(sys, "version", "3.10.4 (main, Mar 23 2022, 23:05:40) [GCC 11.2.0]")
+        _, code = function_packing.python_file(weather)
     with pytest.raises(user_code.RewardCodeError, match=r"packed with python 3.10, and python 3\.\d+ runs here"):
         loaded(code, "weather", tmp_path)
 

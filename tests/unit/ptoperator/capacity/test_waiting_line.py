@@ -13,9 +13,9 @@ from tests.builders.operator.world import START, job_manifest
 
 from ptapi.accelerators import resolve
 from ptkube import timestamps
-from ptoperator.capacity import fair_queue, queue_order
-from ptoperator.capacity.fair_queue import Claim, QueuePosition, ahead_message, claim_of, queue_of
-from ptoperator.capacity.queue_order import Claims
+from ptoperator.capacity.waiting_line import fair_order, sorted_claims
+from ptoperator.capacity.waiting_line.fair_order import Claim, QueuePosition, ahead_message, claim_of, queue_of
+from ptoperator.capacity.waiting_line.sorted_claims import Claims
 from ptoperator.job import read_job
 
 QUEUE = "reservation r us-east5-a"
@@ -33,7 +33,7 @@ def granted(uid: str, seconds_ago: float = 0.0, **changed: object) -> Claim:
 
 
 def queue_position(mine: Claim, others: Sequence[Claim], total: int | None) -> QueuePosition:
-    return fair_queue.queue_position(Claims(others).standing(mine), total, NOW)
+    return fair_order.queue_position(Claims(others).standing(mine), total, NOW)
 
 
 def order(claims: Sequence[Claim]) -> list[str]:
@@ -48,7 +48,7 @@ def sorted_anew(claims: Sequence[Claim]) -> list[str]:
     held = Counter[str]()
     for each in claims:
         held[each.namespace] += 0 if each.is_waiting else each.hosts
-    waiting = sorted(filter(lambda each: each.is_waiting, claims), key=queue_order._within)
+    waiting = sorted(filter(lambda each: each.is_waiting, claims), key=sorted_claims._within)
     uids: list[str] = []
     while waiting:
         heads = {each.namespace: each for each in reversed(waiting)}.values()
@@ -245,9 +245,9 @@ def check_line(line: Claims, queue: str, claims: list[Claim]) -> None:
 def test_neither_a_change_nor_a_position_costs_a_walk_through_all_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of waiting jobs each does both: walks would be their square."""
     comparisons: list[int] = []
-    within, key = queue_order._within, queue_order._Row.key
-    monkeypatch.setattr(queue_order, "_within", lambda each: comparisons.append(1) or within(each))
-    monkeypatch.setattr(queue_order._Row, "key", lambda *parts: comparisons.append(1) or key(*parts))
+    within, key = sorted_claims._within, sorted_claims._Row.key
+    monkeypatch.setattr(sorted_claims, "_within", lambda each: comparisons.append(1) or within(each))
+    monkeypatch.setattr(sorted_claims._Row, "key", lambda *parts: comparisons.append(1) or key(*parts))
 
     def cost(count: int) -> int:
         claims = [claim(f"{number:05d}", namespace="ab"[number % 2]) for number in range(count)]

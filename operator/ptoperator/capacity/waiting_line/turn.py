@@ -1,7 +1,7 @@
 """Wait for a turn at chips that several jobs want. Pure.
 
 An attempt at a reservation, or at existing nodes, is open while the job waits for its turn, so its time counts. A turn
-is written into status before anything is created. See `fair_queue` for the order.
+is written into status before anything is created. See `fair_order` for the order.
 """
 
 from ptapi.failures import FailureClass
@@ -9,8 +9,8 @@ from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube import timestamps
 from ptoperator.capacity.attempts import Candidate, fail_attempt, has_next, queue_at, timeout_failure, wait_left_s
 from ptoperator.capacity.cloud_errors import CloudFailure
-from ptoperator.capacity.fair_queue import QueuePosition, ahead_message, queue_position
 from ptoperator.capacity.request import CapacityRequest, Decision
+from ptoperator.capacity.waiting_line.fair_order import QueuePosition, ahead_message, queue_position
 
 _NEAR = 100
 """For each so many jobs ahead the pause between two looks grows by POSTTRAIN_QUEUE_SECONDS."""

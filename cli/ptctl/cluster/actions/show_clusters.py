@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from ptctl.cluster.actions.cluster_text import as_document, list_table, page
 from ptctl.cluster.cloud.gke import ClusterView, find, open_gke
 from ptctl.cluster.cloud.settings import CloudSettings
-from ptctl.cluster.verbs.cluster_text import as_document, list_table, page
 from ptctl.ui.app import App
 from ptctl.ui.output import to_yaml
 from ptkube.resources import Manifest

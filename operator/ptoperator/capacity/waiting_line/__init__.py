@@ -1,0 +1,1 @@
+"""Whose turn it is at chips that several jobs want."""
