@@ -14,7 +14,7 @@ from ptapi.accelerators import resolve
 from ptapi.load import dump_job
 from ptapi.spec import PostTrainJob
 from ptctl import trainer_child
-from ptctl.errors import FAILED, INTERRUPTED, CliError
+from ptctl.errors import FAILED, INTERRUPTED, OK, CliError
 from ptctl.ui import interrupts
 from ptctl.ui.app import App
 
@@ -42,12 +42,25 @@ def trainer_code(
     forked: for a subcommand that needs no JAX and finishes sooner than a new Python starts: it runs in a fork of this
     process, which has already imported most of what it needs.
     """
-    if not forked and find_spec("jax") is None:
-        raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer-cpu]'")
+    if not forked:
+        _check_jax()
     with interrupts.handled(interrupts.raise_once), tempfile.TemporaryDirectory(prefix="ptctl-train-") as directory:
         path = Path(directory) / "job.yaml"
         path.write_text(dump_job(job))
         return _run_child([verb, str(path), *options], _trainer_environment(job), on_start, forked=forked)
+
+
+def run_verb(verb: str, *options: str) -> int:
+    """Run a subcommand of the trainer that takes no job, on the devices that are here; return the shell's exit code."""
+    _check_jax()
+    with interrupts.handled(interrupts.raise_once):
+        code = _run_child([verb, *options], dict(os.environ), lambda: None, forked=False)
+    return code if code in (OK, INTERRUPTED) else FAILED  # the trainer has printed why
+
+
+def _check_jax() -> None:
+    if find_spec("jax") is None:
+        raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer-cpu]'")
 
 
 def _trainer_environment(job: PostTrainJob) -> dict[str, str]:

@@ -63,6 +63,21 @@ def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(ho
         (home / "runs" / "labels" / run_directory.BEST).read_text()
     ).checkpoints[0]
     assert best.value == max(line["eval/macro_f1"] for step, line in evaluations.items() if step)
+    trained, fresh = evaluated(home, str(home / "runs" / "labels"), "random://tiny")
+    for name in ("exact_match", "accuracy", "macro_f1", "completion_length"):
+        assert trained[name] == pytest.approx(evaluations[best.step][f"eval/{name}"]), name
+    assert fresh["macro_f1"] < 0.2
+
+
+def evaluated(home: Path, *models: str) -> list[dict[str, float]]:
+    """The metrics of `python -m pttrainer eval`, model by model."""
+    limits = ("--max-length", "32", "--max-tokens", "12")
+    done = runs.command("eval", *models, "--data", str(home / "eval.jsonl"), *limits, "-o", "json")
+    out, errors = done.communicate(timeout=300)
+    assert done.returncode == 0, errors
+    document = json.loads(out)["models"]
+    assert [each["model"] for each in document] == list(models)
+    return [each["metrics"] for each in document]
 
 
 @pytest.mark.parametrize("training", [{}, {"lora": {}, "quantization": {"weights": "nf4"}}], ids=["full", "qlora"])

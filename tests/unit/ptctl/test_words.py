@@ -119,7 +119,7 @@ def test_a_group_of_xpk_that_is_ours_too_is_not_answered_but_run(path: tuple[str
         (("lst",), "did you mean `ptctl workload list`"),
         (("validat",), "did you mean `ptctl validate`"),
         (("workload", "decribe"), "did you mean `ptctl workload describe`"),
-        (("chat",), "accepted: workload, cluster, validate, "),
+        (("xyzzy",), "accepted: workload, cluster, validate, "),
     ],
 )
 def test_an_unknown_verb_is_answered_with_one_that_is_like_it(

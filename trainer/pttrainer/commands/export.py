@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
@@ -12,6 +12,11 @@ from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.place import Place
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from pttrainer.models.loading.model_loader import LoadedModel
 
 
 def add_to(commands: Any) -> None:
@@ -34,11 +39,19 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(run=lambda options: exit_code_of(lambda: run(options)))
 
 
+class Restored(NamedTuple):
+    """The trained weights of a checkpoint, the model that they belong to, and where weights lie on the devices."""
+
+    parts: "LoadedModel"
+    trained: Any
+    layout: Any
+    mesh: "Mesh"
+    step: int
+
+
 def run(options: argparse.Namespace) -> None:
     """Restore only the weights and export them; of a run with adapters, the adapters, or both merged."""
-    directory, step = find(options.checkpoint)
-    place = storage.place(directory)
-    job = _job(place, options.checkpoint)
+    place, job, _ = _opened(options.checkpoint)
     if options.merge_lora and job.spec.training.lora is None:
         raise ConfigError(
             f"--merge-lora: {options.checkpoint}: the run has no adapters; accepted: runs with spec.training.lora"
@@ -46,6 +59,29 @@ def run(options: argparse.Namespace) -> None:
     import jax
 
     from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
+
+    parts, trained, layout, _, step = restored(options.checkpoint)
+    model, target = parts.model, Directory(options.out.absolute())
+    tokenizer_files = TokenizerFiles(parts.tokenizer, parts.chat.source)
+    if model.adapters is not None and not options.merge_lora:
+        base = BaseModelRef(job.spec.model.uri, parts.commit)
+        export_adapters(target, model, base, trained, tokenizer_files, ExportWriter(jax.device_get))
+    else:
+        export(
+            target,
+            model,
+            model.join_params(parts.frozen(layout), trained),
+            tokenizer_files,
+            ExportWriter(jax.device_get),
+        )
+    note(f"{options.out}: step {step} of {place.uri}")
+
+
+def restored(checkpoint: str) -> Restored:
+    """Return the weights of a checkpoint, averaged ones if the run keeps an average. Raises ConfigError."""
+    place, job, wanted = _opened(checkpoint)
+    import jax
+
     from pttrainer.checkpoint.store import path_of, read_params
     from pttrainer.models.loading.model_loader import load_model
     from pttrainer.runtime.distributed import sharding
@@ -62,24 +98,15 @@ def run(options: argparse.Namespace) -> None:
         return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
 
     like = jax.tree.map(stored, *shapes)
-    trained, exported_step = read_params(
-        path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged
-    )
+    trained, step = read_params(path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), wanted, like, averaged=is_averaged)
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
-    target = Directory(options.out.absolute())
-    tokenizer_files = TokenizerFiles(parts.tokenizer, parts.chat.source)
-    if model.adapters is not None and not options.merge_lora:
-        base = BaseModelRef(job.spec.model.uri, parts.commit)
-        export_adapters(target, model, base, trained, tokenizer_files, ExportWriter(jax.device_get))
-    else:
-        export(
-            target,
-            model,
-            model.join_params(parts.frozen(layout), trained),
-            tokenizer_files,
-            ExportWriter(jax.device_get),
-        )
-    note(f"{options.out}: step {exported_step} of {place.uri}")
+    return Restored(parts, trained, layout, mesh, step)
+
+
+def _opened(checkpoint: str) -> tuple[Place, PostTrainJob, int | None]:
+    directory, step = find(checkpoint)
+    place = storage.place(directory)
+    return place, _job(place, checkpoint), step
 
 
 def find(uri: str) -> tuple[str, int | None]:

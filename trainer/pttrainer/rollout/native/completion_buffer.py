@@ -6,6 +6,7 @@ time of the check does not change them.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -13,8 +14,23 @@ from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.rollout.engine import Completions, Sampling
 
 
+class Recorder(Protocol):
+    """Takes tokens while they are sampled."""
+
+    @property
+    def at_once(self) -> int | None:
+        """Return the most tokens of a row between two calls; None for what is fastest."""
+        ...
+
+    def record(self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray) -> list[int]:
+        """Take tokens in time order, and return the completions to end here; owners below 0 are idle rows."""
+        ...
+
+
 class CompletionBuffer:
     """Collects the tokens of N completions."""
+
+    at_once: int | None = None
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, completions: int) -> None:
         self._tokenizer, self._strings = tokenizer, sampling.stop

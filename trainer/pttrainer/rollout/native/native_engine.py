@@ -15,7 +15,7 @@ sample several tokens in a pass; the samples are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -31,7 +31,7 @@ from pttrainer.models import Model, Params
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, cache_layout, max_rows
 from pttrainer.rollout.native.buckets import slots_for
-from pttrainer.rollout.native.completion_buffer import CompletionBuffer
+from pttrainer.rollout.native.completion_buffer import CompletionBuffer, Recorder
 from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitted
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows
 from pttrainer.rollout.native.decoding_weights import DecodingWeights
@@ -76,6 +76,19 @@ class NativeEngine:
     ) -> Completions:
         """Sample `samples` completions of each prompt."""
         buffer = CompletionBuffer(self._tokenizer, sampling, len(prompts) * samples)
+        facts = self.generate_into(buffer, params, prompts, samples, sampling, draw)
+        return buffer.completions()._replace(facts=facts)
+
+    def generate_into(
+        self,
+        buffer: Recorder,
+        params: Params,
+        prompts: Sequence[Prompt],
+        samples: int,
+        sampling: Sampling,
+        draw: Draw,
+    ) -> Mapping[str, float]:
+        """Sample likewise, and give the tokens to a buffer while they come. Return the facts of `Completions`."""
         weights = self._weights(params)
         with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
             run = _Run(self, weights, prompts, samples, sampling, draw, buffer)
@@ -86,7 +99,7 @@ class NativeEngine:
                 run.all_at_once()
             else:
                 run.refilled(most)
-        return buffer.completions()._replace(facts=run.facts)
+        return run.facts
 
     def compiled(self, sampling: Sampling) -> dict[str, Any]:
         """Return the compiled functions for these sampling parameters."""
@@ -128,7 +141,7 @@ class _Run:
         samples: int,
         sampling: Sampling,
         draw: Draw,
-        buffer: CompletionBuffer,
+        buffer: Recorder,
     ) -> None:
         self._engine, self._weights, self._sampling, self._buffer = engine, weights, sampling, buffer
         self._prompts, self._samples = prompts, samples
@@ -188,6 +201,7 @@ class _Run:
     def _advance(self, rows: Rows, pool: Pool | None, floor: int) -> tuple[Rows, DecodeProgress]:
         """Sample some more tokens; end rows in which a stop string is found."""
         lines = STOP_CHECK_TOKENS if self._sampling.stop else DISPATCH_TOKENS * (1 + self._engine._ahead)
+        lines = min(lines, self._buffer.at_once or lines)
         counts = np.int32(lines), np.int32(floor)
         rows, *answer = self._functions["advance"](self._weights, rows, pool, *counts, *self._draft)
         sampled, progress = self._engine._fetch(tuple(answer))

@@ -1,0 +1,129 @@
+"""A model to serve: an export, weights of a hub or random ones, or a run (its export, else its newest checkpoint)."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ptapi import run_directory
+from ptapi.spec import ModelSpec, Training
+from pttrainer.commands import note
+from pttrainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from pttrainer.data.tokenization.chat_template import Chat
+    from pttrainer.models.loading.model_loader import LoadedModel as ModelParts
+    from pttrainer.rollout.native.native_engine import NativeEngine
+
+SCHEMES = ("file://", "gs://", "hf://", "random://")
+
+
+class LoadedModel(NamedTuple):
+    """An engine, weights in its format, and the model's chat template. length: most tokens of prompt and answer."""
+
+    name: str
+    engine: "NativeEngine"
+    weights: Any
+    chat: "Chat"
+    length: int
+
+
+class OpenedModel(NamedTuple):
+    """A model as it was trained: its parts, all its weights, and the mesh that they lie on."""
+
+    parts: "ModelParts"
+    params: Any
+    mesh: "Mesh"
+
+
+def open_model(uri: str) -> OpenedModel:
+    """Load the weights that a URI names. Raises ConfigError."""
+    return _checkpoint(uri) if _is_unexported_run(uri) else _model(_exported(uri))
+
+
+def load(path: str, name: str | None, length: int | None) -> LoadedModel:
+    """Load what a path names. Raises ConfigError."""
+    import jax
+
+    from pttrainer.rollout.native.decoding_weights import DecodingWeights, reshaped
+    from pttrainer.rollout.native.native_engine import NativeEngine
+    from pttrainer.runtime.distributed import sharding
+
+    uri = uri_of(path)
+    parts, params, mesh = open_model(uri)
+    length = length_of(parts, length)
+    mesh = reshaped(mesh, (1, 1, mesh.size, 1, 1))  # a few rows have nothing to split but the matrices
+    with jax.set_mesh(mesh):
+        weights = DecodingWeights(parts.model, mesh)(params)
+    place = partial(sharding.put, mesh)
+    engine = NativeEngine(parts.model, parts.tokenizer, place, jax.device_get, mesh, delivered=True)
+    return LoadedModel(name or _name(uri), engine, weights, parts.chat, length)
+
+
+def length_of(parts: "ModelParts", length: int | None) -> int:
+    """Return the most tokens of prompt and answer: those that are wanted, or the model's up to 8192."""
+    positions = parts.model.config.max_positions
+    if length is not None and not 2 <= length <= positions:
+        raise ConfigError(f"--max-length: {length}: accepted: 2 to {positions}, the model's positions")
+    return length or min(positions, 8192)
+
+
+def uri_of(path: str) -> str:
+    """Return the URI of a path, which may be one already. Raises ConfigError."""
+    if path.startswith(SCHEMES):
+        return path.rstrip("/")
+    directory = Path(path).expanduser()
+    if "://" in path or not directory.is_dir():
+        raise ConfigError(
+            f"model: {path}: not a directory; accepted: an export or run directory, file://, gs://, hf://ORG/NAME, "
+            "random://PRESET"
+        )
+    return directory.resolve().as_uri()
+
+
+def _name(uri: str) -> str:
+    """Return the name under which clients ask for the model: `org/name` of the hub, else the run or directory."""
+    parts = uri.partition("://")[2].split("/")
+    if uri.startswith("hf://"):
+        return "/".join(parts)
+    return parts[-2] if parts[-1] == run_directory.EXPORT and len(parts) > 1 else parts[-1]
+
+
+def _has(uri: str, file: str) -> bool:
+    from pttrainer.runtime.io import storage
+
+    return uri.startswith(("file://", "gs://")) and storage.place(uri).read(file) is not None
+
+
+def _exported(uri: str) -> str:
+    """Return where the model's files are: of a run directory, its export."""
+    return f"{uri}/{run_directory.EXPORT}" if _has(uri, run_directory.SPEC) else uri
+
+
+def _is_unexported_run(uri: str) -> bool:
+    return _has(uri, run_directory.SPEC) and not _has(f"{uri}/{run_directory.EXPORT}", "config.json")
+
+
+def _model(uri: str) -> OpenedModel:
+    import jax
+
+    from pttrainer.models.loading.model_loader import load_model
+    from pttrainer.runtime.distributed import sharding
+
+    parts = load_model(ModelSpec(uri=uri), Training(), note)
+    mesh = sharding.make_mesh((1, jax.device_count()))
+    model = parts.model
+    layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+    with jax.set_mesh(mesh):
+        return OpenedModel(parts, parts.initial_params(layout), mesh)
+
+
+def _checkpoint(uri: str) -> OpenedModel:
+    """Return the newest checkpoint of a run that has no export, adapters included."""
+    from pttrainer.commands.export import restored
+
+    run = restored(uri)
+    note(f"{uri}: no whole model in {run_directory.EXPORT}/; its newest checkpoint is loaded, step {run.step}")
+    params = run.parts.model.join_params(run.parts.frozen(run.layout), run.trained)
+    return OpenedModel(run.parts, params, run.mesh)
