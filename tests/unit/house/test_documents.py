@@ -167,6 +167,17 @@ def test_every_verb_of_ptctl_named_in_a_sentence_exists() -> None:
     assert [(where, " ".join(words)) for where, words in named if not is_verb(words)] == []
 
 
+NEEDS = {"GKE", "kubectl", "a GPU", "a container engine", "the environment of `make parity`"}
+_MARK = re.compile(r"<!-- (needs|run by): ([^>]+) -->\n```bash")
+
+
+def test_the_mark_of_a_command_block_names_a_test_that_is_there_or_a_known_reason() -> None:
+    marks = [(name_of(page), *mark) for page in pages() for mark in _MARK.findall(page.read_text())]
+    assert len(marks) > 20
+    assert [mark for mark in marks if mark[1] == "needs" and mark[2] not in NEEDS] == []
+    assert [mark for mark in marks if mark[1] == "run by" and not (ROOT / mark[2]).is_file()] == []
+
+
 @cache
 def fields() -> tuple[frozenset[str], frozenset[str]]:
     """Every path of spec, status and the chart's values, from each of its words on; and the words that begin one."""
