@@ -1,5 +1,6 @@
 """Requests that wait are sampled together, and each gets what it would get alone: the model's own tokens."""
 
+import asyncio
 import threading
 from functools import cache
 from itertools import pairwise
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pttrainer.commands.model import chat, http_server
 from pttrainer.commands.model.answers import Answer, Request, State
 from pttrainer.commands.model.batches import Batches
 from pttrainer.commands.model.loaded_model import LoadedModel, load, uri_of
@@ -76,6 +78,32 @@ def test_text_once_shown_never_changes_and_lacks_the_stop_string() -> None:
     assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
     assert grown("né€ STOP yes STOPS no", "STOPS")[-1].finish == "stop"
     assert grown("abcdef", most=3)[-1] == State("abc", (97, 98, 99), (-1.0, -1.0, -1.0), "length")
+
+
+def fed(answer: Answer, text: str) -> None:
+    for byte in text.encode():
+        answer.add(np.array([byte]), np.array([-1.0]))
+
+
+class AtOnce:
+    """Answers before the one who asks looks again."""
+
+    def submit(self, answer: Answer) -> None:
+        fed(answer, "abc")
+
+
+def test_a_chat_shows_the_end_of_an_answer_that_came_while_its_beginning_was_shown() -> None:
+    assert "".join(chat._pieces(AtOnce(), model(), Request([1], 3))) == "abc"  # type: ignore[arg-type]
+
+
+async def test_the_server_sends_the_last_state_that_came_while_the_one_before_was_sent() -> None:
+    changed = asyncio.Event()
+    answer = Answer(Request([1], 3), byte_tokenizer(), changed.set)
+    fed(answer, "a")
+    states = http_server._states(answer, changed)
+    assert (await anext(states)).text == "a"
+    fed(answer, "bc")  # the answer is done, and what was sent last is not its end
+    assert [(state.text, state.finish) async for state in states] == [("abc", "length")]
 
 
 @pytest.mark.parametrize("path", ["no/such/place", "s3://bucket/model"])

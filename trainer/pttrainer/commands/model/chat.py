@@ -91,11 +91,12 @@ def _pieces(batches: "Batches", model: "LoadedModel", request: Any) -> Iterator[
     """Yield the answer's text, piece by piece."""
     from pttrainer.commands.model.answers import Answer
 
-    changed, shown = threading.Semaphore(0), 0
+    changed, shown, is_done = threading.Semaphore(0), 0, False
     answer = Answer(request, model.chat.tokenizer, changed.release)
     batches.submit(answer)
-    while not answer.is_done:
+    while not is_done:
         changed.acquire()
+        is_done = answer.is_done  # before the text: the last piece may come between the two
         text = answer.state.text
         yield text[shown:]
         shown = len(text)

@@ -98,12 +98,14 @@ async def _content(request: web.Request) -> bytes:
 
 async def _states(answer: Answer, changed: asyncio.Event) -> AsyncIterator[State]:
     """Yield each new state, the last one included."""
-    while answer.state.finish is None:
+    state = State()
+    while state.finish is None:  # of what was yielded: the last state may come while the one before is sent
         await changed.wait()
         changed.clear()
         if answer.error is not None:
             raise _SamplingError(f"sampling failed: {answer.error}") from answer.error
-        yield answer.state
+        state = answer.state
+        yield state
 
 
 async def _stream(
