@@ -21,6 +21,7 @@ from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.reporting import experiment_trackers
 from pttrainer.runtime.reporting.experiment_trackers import background
 from pttrainer.runtime.reporting.experiment_trackers.background import Background
+from pttrainer.runtime.reporting.experiment_trackers.tracked_run import TrackedRun
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 
 
@@ -163,6 +164,28 @@ def test_a_tracker_that_hangs_holds_neither_a_step_nor_the_end(monkeypatch: pyte
     assert time.monotonic() - began < 5
     assert any("step 5 is not reported there" in note for note in notes)
     assert "has not taken everything" in notes[-1]
+
+
+def test_trackers_that_start_at_the_same_time_all_keep_their_ids(tmp_path: Path) -> None:
+    both, here = threading.Barrier(2, timeout=30), threading.local()
+
+    class Slow(Directory):
+        """A place where both threads have read the file before one of them writes it."""
+
+        def read(self, name: str) -> bytes | None:
+            content = super().read(name)
+            if not hasattr(here, "has_read"):
+                here.has_read = True
+                both.wait()
+            return content
+
+    run = TrackedRun(job({}), Slow(tmp_path), tmp_path)
+    threads = [threading.Thread(target=run.id_of, args=(name,)) for name in ("wandb", "trackio")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(json.loads((tmp_path / "tracking.json").read_text())) == {"wandb", "trackio"}
 
 
 def test_no_key_is_refused_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,16 +31,15 @@ class MetricsLog:
 
     def write(self, step: int, metrics: Mapping[str, float], time_s: float) -> None:
         """Write one step; `time_s` is seconds since the epoch."""
-        # JSON has no word for them, and a reader that meets one should see a gap, not stop.
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        line = {"step": step, "time": round(time_s, 3), **finite}
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        # JSON has no word for the others, and a reader that meets one should see a gap, not stop.
+        line = {"step": step, "time": round(time_s, 3), **{name: finite.get(name) for name in metrics}}
         self._place.append(run_directory.METRICS, (json.dumps(line) + "\n").encode())
         if self._tensorboard:
             for name, value in finite.items():
-                if value is not None:
-                    self._writer().add_scalar(name, value, step, walltime=time_s)
+                self._writer().add_scalar(name, value, step, walltime=time_s)
         for tracker in self.trackers:
-            tracker.log(step, metrics, time_s)
+            tracker.log(step, finite, time_s)
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """Write Markdown to TensorBoard's text tab."""

@@ -1,6 +1,5 @@
 """A tracker in a thread of its own: the run hands over a step's metrics and goes on."""
 
-import math
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ WAITING = 10_000
 LAST_S = 30.0
 """Time that a tracker gets at the end of a run to send what is left."""
 
-_Step = tuple[int, dict[str, float], float]
+_Step = tuple[int, Mapping[str, float], float]
 
 
 class Background:
@@ -21,21 +20,20 @@ class Background:
 
     def __init__(self, name: str, start: Callable[[], Tracker], reported: int, note: Callable[[str], None]) -> None:
         self._name, self._start, self._note = name, start, note
-        self._last = reported
+        self._last = reported or -1
         self._is_failed = False
         self._steps: queue.Queue[_Step | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def log(self, step: int, values: Mapping[str, float], time_s: float) -> None:
-        """Hand over a step's metrics, unless the tracker has that step."""
-        if step < self._last or (step == self._last and step):
+        """Hand over a step's finite metrics, unless the tracker has that step."""
+        if step <= self._last:
             return
         self._last = step
         if self._thread.is_alive():
-            finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
             try:
-                self._steps.put_nowait((step, finite, time_s))
+                self._steps.put_nowait((step, values, time_s))
             except queue.Full:
                 self._note(f"warning: {self._name} does not answer: step {step} is not reported there")
 

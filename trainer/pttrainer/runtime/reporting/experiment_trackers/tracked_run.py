@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any, Protocol
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer.runtime.io.place import Place
+
+_WRITES = threading.Lock()
+"""Trackers start in threads of their own, and their ids are in one file."""
 
 
 class Tracker(Protocol):
@@ -48,12 +52,17 @@ class TrackedRun:
 
         create: makes the id of a new run; unset: the job's name and eight random hexadecimal digits.
         """
-        ids = json.loads(self.place.read(run_directory.TRACKING) or b"{}")
-        if tracker in ids:
-            return str(ids[tracker]), False
+        known = self._ids().get(tracker)
+        if known is not None:
+            return known, False
         new = create() if create else f"{self.name}-{secrets.token_hex(4)}"
-        self.place.write(run_directory.TRACKING, json.dumps({**ids, tracker: new}).encode())
+        with _WRITES:
+            self.place.write(run_directory.TRACKING, json.dumps({**self._ids(), tracker: new}).encode())
         return new, True
+
+    def _ids(self) -> dict[str, str]:
+        ids: dict[str, str] = json.loads(self.place.read(run_directory.TRACKING) or b"{}")
+        return ids
 
 
 Start = Callable[[TrackedRun], Tracker]
