@@ -16,7 +16,7 @@
     best.json           `Best`: the checkpoints that `checkpoint.best` keeps, the best first
     stacks/             stacks of all threads after a hang or SIGUSR1, per attempt and process
     heartbeats/         `Heartbeat` of every process, if there are several
-    export/             the trained model in Hugging Face's layout
+    export/             the trained model in Hugging Face's layout, with a model card
     termination.json    `Termination` of the last attempt
     returned/UID-0      of `runtime.function`: what process 0 returned, or what a process raised (`ptapi.pickled`)
 """
@@ -89,6 +89,7 @@ def is_of_machine(metric: str) -> bool:
         MFU,
         GOODPUT,
         HBM_IN_USE,
+        DUTY_CYCLE,
         HOST_MEMORY,
         SYNC_BYTES,
     )
@@ -244,6 +245,8 @@ class Termination(Document):
     step: int = 0
     preflight: PreflightStatus | None = None
     """The verdict, in a preflight pod's message."""
+    staged: str | None = None
+    """URI of the model's copy, in the message of a pod that staged it."""
 
 
 # Keys of `Progress.metrics` and of metrics.jsonl that status, printer columns and ptctl refer to.
@@ -264,6 +267,8 @@ STEP_SECONDS = "step_seconds"
 MFU = "mfu"
 GOODPUT = "goodput"
 HBM_IN_USE = "hbm_in_use"
+DUTY_CYCLE = "duty_cycle"
+"""Share of recent time in which the first process's chips compute, as libtpu measures it."""
 HOST_MEMORY = "host_memory"
 SYNC_BYTES = "sync/bytes"
 """Bytes of weights moved to the sampling devices; a resumed run moves the constant ones once more."""

@@ -72,6 +72,7 @@ GROUPS = (
         "rewards[].name rewards[].builtin rewards[].python.code rewards[].python.function rewards[].judge.url "
         "rewards[].judge.model "
         "rewards[].judge.prompt rewards[].judge.lowest rewards[].judge.highest rewards[].judge.maxTokens "
+        "rewards[].model.uri rewards[].model.revision "
         "rewards[].weight rewards[].timeoutSeconds rewards[].pattern rewards[].batched rewards[].maxTokens "
         "rewards[].bufferTokens",
     ),
@@ -79,21 +80,23 @@ GROUPS = (
         Change.MEANING,
         "the environment's replies to the model",
         "environment.tools[].builtin environment.tools[].python.code environment.tools[].python.function "
-        "environment.python.code environment.python.className "
+        "environment.python.code environment.python.className environment.gymnasium environment.packages "
+        "environment.openenv.actionField environment.openenv.observationField "
         "environment.toolFormat environment.maxTurns environment.maxObservationTokens environment.timeoutSeconds "
         "environment.rewardWeight",
     ),
     Group(
         Change.MEANING,
         "how and which weights are updated; `precision.compute: auto` counts as its value on the chips",
-        "training.batchSize training.sequenceLength training.seed training.freeze training.ema training.neftuneAlpha "
-        "training.optimizer training.schedule training.lora training.quantization training.precision",
+        "training.batchSize training.sequenceLength training.seed training.freeze training.vision training.ema "
+        "training.neftuneAlpha training.optimizer training.schedule training.lora training.quantization "
+        "training.precision",
     ),
     Group(
         Change.MEANING,
         "the distribution of the samples and how stale it may be; vLLM's samples differ from the native engine's",
         "rollout.maxNewTokens rollout.temperature rollout.topP rollout.topK rollout.minP rollout.minNewTokens "
-        "rollout.stop rollout.engine rollout.maxStaleness",
+        "rollout.stop rollout.engine rollout.maxStaleness rollout.routingReplay",
     ),
     Group(
         Change.MEANING,
@@ -113,8 +116,9 @@ GROUPS = (
     Group(Change.FREE, "the speed of sampling the same samples", "rollout.slots rollout.speculative rollout.vllm"),
     Group(
         Change.FREE,
-        "access to a judge and its budget",
-        "rewards[].judge.concurrency rewards[].judge.retries rewards[].judge.apiKeyEnv rewards[].judge.budget",
+        "access to a judge, its budget, a server of OpenEnv's; how many completions a reward model scores at once",
+        "rewards[].judge.concurrency rewards[].judge.retries rewards[].judge.apiKeyEnv rewards[].judge.budget "
+        "rewards[].model.batchSize environment.openenv.url",
     ),
     Group(
         Change.FREE,
@@ -135,8 +139,8 @@ GROUPS = (
     ),
     Group(
         Change.FREE,
-        "how chips and pods are obtained",
-        "capacity preflight queue queuePriorityClassName priorityClassName pathways",
+        "how chips and pods are obtained, and what serves the result",
+        "serve capacity preflight model.stage queue queuePriorityClassName priorityClassName pathways",
     ),
     Group(
         Change.FREE,

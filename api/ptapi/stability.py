@@ -24,10 +24,12 @@ class Group(NamedTuple):
 EXPERIMENTAL = (
     Group(
         "A correction that few published recipes use, and that no learning curve of this project covers.",
-        "algorithm.sft.zLoss algorithm.sft.loss=dft algorithm.dpo.loss=robust algorithm.grpo.dualClip "
+        "algorithm.sft.zLoss algorithm.sft.loss=dft algorithm.dpo.loss=robust algorithm.kto.loss=apo-zero "
+        "algorithm.grpo.dualClip "
         "algorithm.grpo.combineRewards algorithm.grpo.loss=gspo-token "
-        "algorithm.grpo.loss=sapo algorithm.grpo.softClip algorithm.grpo.samplerCorrection "
-        "algorithm.grpo.offPolicyThreshold algorithm.ppo.whitenAdvantages "
+        "algorithm.grpo.loss=sapo algorithm.grpo.loss=luspo algorithm.grpo.loss=vespo algorithm.grpo.loss=dppo "
+        "algorithm.grpo.loss=dppo-kl algorithm.grpo.gammaWeight algorithm.grpo.softClip "
+        "algorithm.grpo.samplerCorrection algorithm.grpo.offPolicyThreshold algorithm.ppo.whitenAdvantages "
         "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher training.neftuneAlpha",
     ),
     Group("Hardly a job sets it, and something simpler may take its place.", "evaluation.passMark export.mergeLora"),
@@ -35,13 +37,18 @@ EXPERIMENTAL = (
     Group(
         "How samples are guessed, asked for or placed: run on CPUs alone, where what it is for cannot be measured.",
         "rollout.speculative rollout.engine=vllm rollout.vllm rollout.placement=disaggregated rollout.samplerShare "
-        "rollout.maxStaleness",
+        "rollout.maxStaleness rollout.routingReplay",
     ),
     Group(
-        "What an environment, a tool or a judge is given and answers is still being learned from the first users.",
-        "environment rewards[].judge",
+        "What an environment, a tool, a judge or a reward model is given and answers is being learned from users.",
+        "environment rewards[].judge rewards[].model",
     ),
     Group("What a function's job takes and keeps is still being learned from the first users.", "runtime.function"),
+    Group(
+        "Run with this project's servers of the hub's and the bucket's protocols alone; what removes copies is open.",
+        "model.stage resources.stage",
+    ),
+    Group("The servers were never run on GKE, and what people ask of them is still being learned.", "serve"),
     Group(
         "The other side was never reached, only its documentation and sources: Pathways' servers, MaxText's image, "
         "GKE's queued provisioning, a TensorBoard in the cluster.",

@@ -61,6 +61,11 @@ def _unknown_family(type: str) -> SpecError:
     if nearest := near_name(type):
         return _refuse(TYPE_FIELD, type, "is not a known accelerator", f"did you mean {nearest}?")
     known = [*families(), "cpu"]
+    if sold := [family for family in families() if table()[families()[family]]["gkeAccelerator"] == type]:
+        hint = (
+            f"{type} is GKE's label of the nodes; did you mean {_example(sold[0]).partition(' ')[0]}, or another size?"
+        )
+        return _refuse(TYPE_FIELD, type, "is not a known accelerator", hint)
     parts = [type.partition("-")[0], *type.split("-")]
     similar = [name for part in parts for name in difflib.get_close_matches(part, known, n=3, cutoff=0.5)]
     examples = [_example(family) for family in dict.fromkeys(similar)]

@@ -4,7 +4,19 @@ Field docs are attribute docstrings: they become the CRD's descriptions (`kubect
 page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`ptapi.validation`).
 """
 
-from ptapi.spec.algorithm import Algorithm, Critic, Distill, Dpo, Grpo, Ppo, SelfTeacher, Sft
+from ptapi.spec.algorithm import (
+    Algorithm,
+    Critic,
+    Distill,
+    Dpo,
+    Grpo,
+    Kto,
+    Ppo,
+    Raft,
+    RewardModelTraining,
+    SelfTeacher,
+    Sft,
+)
 from ptapi.spec.base import PythonCode
 from ptapi.spec.chips.accelerator import Accelerator
 from ptapi.spec.chips.capacity import CapacityOption
@@ -26,8 +38,8 @@ from ptapi.spec.pods.overrides import ContainerSecurityContext, InitContainer, P
 from ptapi.spec.pods.resources import Amounts, ContainerResources, Resources
 from ptapi.spec.pods.runtime import FunctionRuntime, Runtime
 from ptapi.spec.pods.volumes import Volume
-from ptapi.spec.rollouts.environment import Environment, PythonEnvironment, PythonTool, Tool
-from ptapi.spec.rollouts.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
+from ptapi.spec.rollouts.environment import Environment, GymnasiumEnvironment, PythonEnvironment, PythonTool, Tool
+from ptapi.spec.rollouts.rewards import JudgeBudget, JudgeReward, ModelReward, PythonReward, Reward
 from ptapi.spec.rollouts.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
 
@@ -58,9 +70,12 @@ __all__ = [
     "Fork",
     "FunctionRuntime",
     "Grpo",
+    "GymnasiumEnvironment",
     "InitContainer",
     "JudgeBudget",
     "JudgeReward",
+    "Kto",
+    "ModelReward",
     "ModelSpec",
     "NgramLookup",
     "ObjectMeta",
@@ -78,8 +93,10 @@ __all__ = [
     "PythonEnvironment",
     "PythonReward",
     "PythonTool",
+    "Raft",
     "Resources",
     "Reward",
+    "RewardModelTraining",
     "Rollout",
     "RunPolicy",
     "Runtime",

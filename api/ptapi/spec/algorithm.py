@@ -9,7 +9,9 @@ from pydantic import Field
 
 from ptapi.spec.base import Fraction, LearningRate, ModelUri, NonNegativeInt, PositiveInt, Revision, SpecModel
 
-GrpoLoss = Literal["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "sapo", "rloo"]
+GrpoLoss = Literal[
+    "grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "luspo", "cispo", "sapo", "vespo", "dppo", "dppo-kl", "rloo"
+]
 Advantage = Literal["group", "centered", "leave-one-out", "batch"]
 Coefficient = Annotated[float, Field(ge=0.0, le=1000.0)]
 
@@ -41,6 +43,32 @@ class Dpo(SpecModel):
     """Probability that a preference is mislabelled: with sigmoid conservative DPO, with robust its unbiased form."""
     margin: Annotated[float, Field(ge=0.0, le=1000.0)] | None = None
     """γ: simpo's target margin between the two completions; the paper uses about half of β. Unset: 1."""
+
+
+class Kto(SpecModel):
+    """Kahneman-Tversky optimisation (arXiv 2402.01306): from answers that are each labelled good or bad, no pairs."""
+
+    loss: Literal["kto", "apo-zero"] = "kto"
+    """`kto` compares an answer's log-ratio with an estimate of the KL to the reference; `apo-zero` (arXiv 2408.06266)
+    with 0, which needs no estimate and raises the probability of good answers itself."""
+    beta: Annotated[float, Field(gt=0.0, le=1000.0)] = 0.1
+    """β: strength of the pull towards the reference."""
+    desirable_weight: Annotated[float, Field(gt=0.0, le=1000.0)] = 1.0
+    """λ_D: weight of good answers. The paper wants weight × number of good answers to be 1 to 4/3 of the same of bad
+    ones: where good answers are a tenth, 9 to 12."""
+    undesirable_weight: Annotated[float, Field(gt=0.0, le=1000.0)] = 1.0
+    """λ_U: weight of bad answers."""
+
+
+class RewardModelTraining(SpecModel):
+    """Trains a reward model on preferences (Bradley-Terry; arXiv 1909.08593): a score of a whole text, for `rewards`.
+
+    The output head is replaced by a linear one with a single output, which begins at 0 unless the model has one.
+    """
+
+    centering: Annotated[float, Field(ge=0.0, le=1000.0)] = 0.0
+    """Weight of the squared sum of a pair's two scores (arXiv 2312.09244), which keeps scores around 0; 0.01 is usual.
+    0: only differences of scores mean anything."""
 
 
 class DynamicSampling(SpecModel):
@@ -79,6 +107,19 @@ class SoftClip(SpecModel):
     """τ for all others; larger, because their gradients raise every other token and so spread instability."""
 
 
+class GammaWeight(SpecModel):
+    """vespo's weight φ(W) = exp(λ + k·log W − λ·W) of a sequence whose ratio is W: 1 at W = 1, and less around it."""
+
+    positive_power: Annotated[float, Field(ge=0.0, le=10.0)] = 2.0
+    """k for advantages of at least 0: the higher, the less weight below W = 1."""
+    positive_decay: Annotated[float, Field(ge=0.1, le=100.0)] = 3.0
+    """λ for advantages of at least 0: the higher, the less weight above W = 1."""
+    negative_power: Annotated[float, Field(ge=0.0, le=10.0)] = 3.0
+    """k for negative advantages; larger, because what was bad and has become unlikely needs no further push."""
+    negative_decay: Annotated[float, Field(ge=0.1, le=100.0)] = 2.0
+    """λ for negative advantages."""
+
+
 class Grpo(SpecModel):
     """Group-relative policy optimisation (arXiv 2402.03300) and its variants."""
 
@@ -93,13 +134,18 @@ class Grpo(SpecModel):
     so that its weight counts and not its scale or variance (arXiv 2601.05242). `reward` in the log is the plain sum
     either way."""
     clip_low: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """ε: the ratio is clipped below 1 − ε; not with cispo or sapo. Unset: the loss's paper (0.2; gspo 3e-4)."""
+    """ε: the ratio is clipped below 1 − ε; not with cispo, sapo or vespo. With dppo δ, how far a token's probability
+    may fall below the sampler's. Unset: the loss's paper (0.2; gspo 3e-4; luspo 2e-3; dppo 0.15; dppo-kl 0.05)."""
     clip_high: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
-    """ε_high: clipped above 1 + ε_high (cispo: at ε_high). Unset: the paper's (0.2; dapo 0.28; gspo 4e-4; cispo 5)."""
+    """ε_high: clipped above 1 + ε_high (cispo: at ε_high; dppo: δ above). Unset: the paper's (0.2; dapo 0.28; gspo
+    4e-4; luspo 2.5e-3; cispo 5; dppo 0.15; dppo-kl 0.05)."""
     dual_clip: Annotated[float, Field(gt=1.0, le=100.0)] | None = None
-    """Bound c of the two-sided clip for negative advantages; 3 is usual; not with cispo or sapo. Unset: off."""
+    """Bound c of the two-sided clip for negative advantages; 3 is usual; not with cispo, sapo, vespo or dppo. Unset:
+    off."""
     soft_clip: SoftClip | None = None
     """sapo's soft clip, in place of the bounds above. Unset: the paper's temperatures."""
+    gamma_weight: GammaWeight | None = None
+    """vespo's weight, in place of the bounds above. Unset: the paper's numbers."""
     sampler_correction: SamplerCorrection = SamplerCorrection()
     """Correction for a sampler that is not the trainer: other arithmetic, or older weights."""
     off_policy_threshold: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
@@ -170,6 +216,23 @@ class Ppo(SpecModel):
     """The critic; its weights are checkpointed, and exported next to the policy's, in `export/critic`."""
 
 
+class Raft(SpecModel):
+    """Filtered self-training (RAFT, arXiv 2304.06767): samples, keeps the good ones, and fine-tunes on them.
+
+    Also called rejection sampling fine-tuning, expert iteration, ReST-EM.
+    """
+
+    samples_per_prompt: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Completions per prompt. The more, the harder the prompts of which one is good."""
+    min_reward: Annotated[float, Field(ge=-1e9, le=1e9)] = 1.0
+    """Smallest reward of a sample that is kept. 1: a right answer of the builtin rewards, at weight 1."""
+    keep_best: PositiveInt | None = None
+    """Most samples of a prompt that are kept, those of the highest rewards. Unset: all; with 1 easy prompts, of which
+    most samples are good, weigh no more than hard ones."""
+    updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
+    """Optimizer updates per rollout batch: how long the kept samples are learned before new ones are drawn."""
+
+
 class Teacher(SpecModel):
     """The model to imitate."""
 
@@ -220,22 +283,28 @@ class Algorithm(SpecModel):
     """Supervised fine-tuning."""
     dpo: Dpo | None = None
     """Direct preference optimisation and relatives."""
+    kto: Kto | None = None
+    """Kahneman-Tversky optimisation: answers labelled one by one."""
+    reward: RewardModelTraining | None = None
+    """Training of a reward model, from preferences."""
     grpo: Grpo | None = None
     """Group-relative policy optimisation and relatives."""
     distill: Distill | None = None
     """Distillation from a teacher."""
     ppo: Ppo | None = None
     """Proximal policy optimisation with a critic."""
+    raft: Raft | None = None
+    """Filtered self-training: supervised fine-tuning on the model's own good samples."""
 
     @property
     def kind(self) -> str:
-        """Return the name of the algorithm that is set: `sft`, `dpo`, `grpo`, `distill` or `ppo`."""
+        """Return the name of the algorithm that is set, one of `ALGORITHMS`."""
         return next(name for name in ALGORITHMS if getattr(self, name) is not None)
 
     @property
     def learns_from_rewards(self) -> bool:
         """Return True for reinforcement learning: sampled completions, trained on their rewards."""
-        return self.grpo is not None or self.ppo is not None
+        return self.grpo is not None or self.ppo is not None or self.raft is not None
 
     @property
     def is_on_policy(self) -> bool:
@@ -247,12 +316,13 @@ class Algorithm(SpecModel):
         """Return the completions per prompt of a batch; 1 without sampling."""
         if self.grpo is not None:
             return self.grpo.group_size
-        return 1 if self.ppo is None else self.ppo.samples_per_prompt
+        rl = self.ppo or self.raft
+        return 1 if rl is None else rl.samples_per_prompt
 
     @property
     def updates_per_batch(self) -> int:
         """Return the optimizer steps that use the same completions; 1 without sampling."""
-        rl = self.grpo or self.ppo
+        rl = self.grpo or self.ppo or self.raft
         return 1 if rl is None else rl.updates_per_batch
 
     @property
@@ -268,4 +338,4 @@ class Algorithm(SpecModel):
         return self.grpo.loss if self.grpo is not None else self.kind
 
 
-ALGORITHMS = ("sft", "dpo", "grpo", "distill", "ppo")
+ALGORITHMS = ("sft", "dpo", "kto", "reward", "grpo", "distill", "ppo", "raft")

@@ -24,7 +24,11 @@ def by_key(key: str) -> dict[str, JsonValue]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-_BUCKET = "[a-z0-9][-a-z0-9_.]*"
+BUCKET = (
+    "([a-z0-9][-a-z0-9_]{1,61}[a-z0-9]"
+    r"|[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*\.([a-z0-9_][-a-z0-9_]{0,61})?[a-z0-9])"
+)
+"""A bucket's name: without dots, or with dots."""
 
 
 def _segment(but: str = "") -> str:
@@ -35,10 +39,10 @@ def _segment(but: str = "") -> str:
 
 def _stored(segment: str) -> str:
     """Return the pattern of a directory or file in a bucket, or on a file system."""
-    return rf"(gs://{_BUCKET}(/{segment})*/?|file://(/{segment})+/?)"
+    return rf"(gs://{BUCKET}(/{segment})*/?|file://(/{segment})+/?)"
 
 
-_FILE = rf"(gs://{_BUCKET}|file://)(/{_segment()})+"
+_FILE = rf"(gs://{BUCKET}|file://)(/{_segment()})+"
 
 
 _HUB_NAME = "[A-Za-z0-9][-A-Za-z0-9._]*"
@@ -58,6 +62,8 @@ IMAGE = (
     rf"^([A-Za-z0-9.-]+(:[0-9]+)?/)?{_IMAGE_NAME}(/{_IMAGE_NAME})*"
     r"(:[A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?(@sha256:[0-9a-f]{64})?$"
 )
+GYMNASIUM_ID = r"^([A-Za-z_][A-Za-z0-9_.]*:)?([-A-Za-z0-9_]+/)?[-A-Za-z0-9_.]+$"
+PACKAGE = r"^[A-Za-z0-9][-A-Za-z0-9._]*(\[[-A-Za-z0-9._,]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*$"
 REVISION = r"^[A-Za-z0-9][-A-Za-z0-9._/]*$"
 LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 ABSOLUTE_PATH = r"^(/([^/.:\s][^/:\s]*|\.[^/.:\s][^/:\s]*|\.\.[^/:\s]+))+$"
@@ -82,6 +88,8 @@ LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z
 AbsolutePath = Annotated[str, StringConstraints(max_length=1024, pattern=ABSOLUTE_PATH)]
 EnvName = Annotated[str, StringConstraints(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Code = Annotated[str, StringConstraints(min_length=1, max_length=131_072)]
+GymnasiumId = Annotated[str, StringConstraints(max_length=256, pattern=GYMNASIUM_ID)]
+PinnedPackage = Annotated[str, StringConstraints(max_length=256, pattern=PACKAGE)]
 PythonName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]

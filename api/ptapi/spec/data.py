@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ptapi.spec.base import DataUri, Name, PositiveInt, Revision, SpecModel
 
-DataFormat = Literal["auto", "messages", "prompt-completion", "prompt-answer", "preference", "text"]
+DataFormat = Literal["auto", "messages", "prompt-completion", "prompt-answer", "preference", "text", "prompt-only"]
 Column = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -25,6 +25,8 @@ class Columns(SpecModel):
     """The preferred completion. Usual: `chosen`."""
     rejected: Column | None = None
     """The other completion. Usual: `rejected`."""
+    label: Column | None = None
+    """For kto: whether the completion is good: true or false, 1 or 0. Usual: `label`."""
     text: Column | None = None
     """Plain text. Usual: `text`."""
     images: Column | None = None

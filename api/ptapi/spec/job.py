@@ -20,6 +20,7 @@ from ptapi.spec.pods.volumes import Volume
 from ptapi.spec.rollouts.environment import Environment
 from ptapi.spec.rollouts.rewards import Reward
 from ptapi.spec.rollouts.rollout import Rollout
+from ptapi.spec.serve import Serve
 from ptapi.spec.tracking import Tracking
 from ptapi.spec.training import Training
 
@@ -33,7 +34,7 @@ class PostTrainJobSpec(SpecModel):
     model: ModelSpec
     """The model that training starts from."""
     algorithm: Algorithm
-    """Exactly one of sft, dpo, grpo, distill, ppo."""
+    """Exactly one of sft, dpo, kto, reward, grpo, distill, ppo, raft."""
     data: DataSpec
     """Training and held-out data."""
     rewards: Annotated[list[Reward], Field(max_length=16)] = []
@@ -89,6 +90,9 @@ class PostTrainJobSpec(SpecModel):
     """TensorBoard files in the run directory."""
     tracking: Tracking | None = None
     """Experiment trackers: Weights & Biases, MLflow, Trackio. Unset: none."""
+    serve: Serve | None = None
+    """Serve the exported model in the cluster when the job has succeeded, for as long as the job exists; where the
+    administrator allows it. Unset: not served. `ptctl serve JOB --on gke` does it at any time."""
     output: Output
     """Where results go."""
 

@@ -30,7 +30,11 @@ class ModelSpec(SpecModel):
     chat_template: FileUri | None = None
     """URI of a Jinja chat template, `gs://` or `file://`, that replaces the model's own."""
     images: bool = False
-    """Take images: load the vision tower, which stays frozen, and export the whole model. Otherwise a model with images
-    is its text part, and rows with images are refused. Gemma 3, with sft."""
+    """Take images: load the vision tower (`training.vision`), and export the whole model. Otherwise a model with
+    images is its text part, and rows with images are refused. Gemma 3, Mistral 3, Qwen3-VL and Qwen 3.5, with sft,
+    dpo, grpo, ppo, raft."""
+    stage: bool = False
+    """Copy an `hf://` model into the bucket of `output.uri` first, on a CPU, while no chips wait: all jobs with that
+    `output.uri` share the copy of a commit. The job then reads it there. Needs posttrain's own trainer."""
     token_secret_ref: SecretKeyRef | None = None
     """The Hugging Face token, for gated models. Never written into a pod spec, a log or the run directory."""

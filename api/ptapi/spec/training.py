@@ -16,7 +16,7 @@ class Optimizer(SpecModel):
     """The update rule. Recipes are tuned for `adamw`; `lion` keeps half of its state, `adafactor` almost
     none; `muon` orthogonalises the updates of the layers' matrices and uses AdamW for the rest."""
     learning_rate: LearningRate | None = None
-    """Peak learning rate. Unset: 2e-5 for sft, 1e-6 for dpo and grpo (full fine-tuning of 1–70 B models), and ten
+    """Peak learning rate. Unset: 2e-5 for sft, 1e-6 for all others (full fine-tuning of 1–70 B models), and ten
     times that for adapters; a tenth for lion, because each of its steps moves every weight by the full rate."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """Decay of the first moment. Unset: 0.9; for muon 0.95, the momentum of its matrices."""
@@ -152,6 +152,9 @@ class Training(SpecModel):
     freeze: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=64)] = []
     """Weights that are not trained: `embeddings`, `head`, `norms`, `layers.0-3`, or patterns of Hugging Face's names
     such as `model.layers.[0-3].*`. They get no update, no weight decay and, if entirely frozen, no optimizer state."""
+    vision: Literal["frozen", "projector", "all"] = "frozen"
+    """What is trained of a model's vision part, with `model.images`: nothing, since a tower has learned from far more
+    pictures than a job has; the `projector` between tower and decoder; or `all`, for pictures unlike any it knows."""
     max_non_finite_steps: PositiveInt = 5
     """A step whose loss or gradient is not finite is skipped; after this many in a row the run stops and saves the
     batch. Single ones come from single rows; five in a row have a lasting cause."""

@@ -10,6 +10,7 @@ from ptapi.status.run import (
     Links,
     MetricsStatus,
     ProgressStatus,
+    ServeStatus,
     TimeStatus,
 )
 
@@ -28,5 +29,6 @@ __all__ = [
     "PreflightProgram",
     "PreflightStatus",
     "ProgressStatus",
+    "ServeStatus",
     "TimeStatus",
 ]

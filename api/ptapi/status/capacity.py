@@ -29,6 +29,8 @@ class CapacityAttempt(SpecModel):
     """When it reached the head of that queue."""
     granted: Time | None = None
     """When it was admitted; absent before, and for chips without a queue."""
+    scaling_up: Time | None = None
+    """When a cluster autoscaler began to make nodes for it; jobs behind it no longer wait for it then."""
     ready: Time | None = None
     """When the chips were ready."""
     ended: Time | None = None

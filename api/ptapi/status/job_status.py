@@ -16,6 +16,7 @@ from ptapi.status.run import (
     Links,
     MetricsStatus,
     ProgressStatus,
+    ServeStatus,
     TimeStatus,
 )
 
@@ -45,7 +46,7 @@ class PostTrainJobStatus(SpecModel):
     observed_generation: int = 0
     """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=by_key("type"))] = []
-    """Validated, Preflighted, QuotaReserved, CapacityReady, Running, Suspended, Complete, Failed."""
+    """Validated, Staged, Preflighted, QuotaReserved, CapacityReady, Running, Suspended, Complete, Served, Failed."""
     algorithm: Annotated[str, Field(max_length=32)] = ""
     """The algorithm, for the table."""
     chips: int = 0
@@ -62,6 +63,8 @@ class PostTrainJobStatus(SpecModel):
     """The run's metrics."""
     checkpoint: CheckpointStatus | None = None
     """Newest good checkpoint."""
+    staged_model: Annotated[str, Field(max_length=1024)] = ""
+    """URI of the model's copy that the job reads, with `model.stage`."""
     preflight: PreflightStatus | None = None
     """Whether the job fits its chips."""
     capacity: CapacityStatus = CapacityStatus()
@@ -76,6 +79,8 @@ class PostTrainJobStatus(SpecModel):
     """`time` and `cost` are summed up to this time; after a restart the operator continues from here."""
     cost: CostStatus = CostStatus()
     """Resources used by the run."""
+    serve: ServeStatus | None = None
+    """The server of the model, of a job with `serve` that succeeded."""
     links: Links = Links()
     """Links and commands for the run."""
 

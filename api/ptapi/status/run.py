@@ -1,6 +1,6 @@
 """What the run does, has done and has cost."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -50,6 +50,8 @@ class MetricsStatus(SpecModel):
     """Model FLOPs utilisation."""
     hbm_in_use: Quantity = ""
     """Accelerator memory in use."""
+    duty_cycle: Quantity = ""
+    """Share of recent time in which chips compute, as tpu-info shows it."""
     eval_loss: Quantity = ""
     """Held-out loss."""
     eval_reward: Quantity = ""
@@ -112,6 +114,17 @@ class Links(SpecModel):
     """Command to open TensorBoard."""
     console: Short = ""
     """The cloud console."""
+
+
+class ServeStatus(SpecModel):
+    """The server of the job's model."""
+
+    state: Literal["Starting", "Ready"]
+    """Whether it answers; the condition Served says more."""
+    url: Short = ""
+    """Where clients in the cluster reach it."""
+    model: Short = ""
+    """The model's name for clients."""
 
 
 class FailureStatus(SpecModel):

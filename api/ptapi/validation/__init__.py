@@ -16,6 +16,7 @@ from ptapi.validation.rules import (
     evaluation_checkpoint_export,
     job,
     model,
+    serve,
     tracking,
     training,
     unsupported,
@@ -30,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     *unsupported.RULES, *job.RULES, *algorithm.RULES, *environment.RULES, *rewards.RULES, *distillation.RULES,
     *pathways.RULES, *training.RULES, *data.RULES, *model.RULES, *accelerator.RULES, *capacity.RULES, *rollout.RULES,
     *evaluation_checkpoint_export.RULES, *tracking.RULES, *runtime_image_queue.RULES,
-    *env_and_volumes.RULES, *overrides.RULES,
+    *env_and_volumes.RULES, *overrides.RULES, *serve.RULES,
 )  # fmt: skip
 """In order of precedence: the first rule that refuses a field speaks for it."""
 ALGORITHM_FIELD = "spec.algorithm"

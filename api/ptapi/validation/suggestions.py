@@ -10,6 +10,7 @@ from typing import Any
 
 from ptapi.quantity import PATTERN
 from ptapi.spec.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
+from ptapi.text import bucket_names
 from ptapi.text.messages import shown
 
 OTHER_NAMES = {
@@ -39,7 +40,7 @@ def for_value(name: str, schema: Schema, value: Any) -> str:
     for hint, candidate in _candidates(name, schema, value):
         if fits(schema, candidate):
             return hint.format(shown(candidate))
-    return ""
+    return _of_bucket(schema, value) if isinstance(value, str) and value.startswith("gs://") else ""
 
 
 def fits(schema: Schema, value: Any) -> bool:
@@ -82,7 +83,7 @@ def _candidates(name: str, schema: Schema, value: Any) -> Iterator[tuple[str, An
     if isinstance(value, str):
         yield from ((meant, one) for one in _near_texts(schema, value))
         yield "without quotes it is a number: {}", _number(value)
-        if name.endswith("Seconds") and (duration := _DURATION.fullmatch(value)):
+        if "Seconds" in name and (duration := _DURATION.fullmatch(value)):
             yield "in seconds: {}", int(duration[1]) * _SECONDS[duration[2]]
         if value.strip().endswith("%"):
             yield "as a share of 1: {}", _share(value)
@@ -96,7 +97,7 @@ def _candidates(name: str, schema: Schema, value: Any) -> Iterator[tuple[str, An
         yield "in quotes it is text: {}", shown(value)
         yield meant, _TRUTH.get(str(value))
     if "items" in schema and _could_be(schema["items"], value) and fits(schema["items"], value):
-        yield "as a list: {}", [value]
+        yield "as a list: {}", value.split() if name == "command" and isinstance(value, str) else [value]
     properties = schema.get("properties", {})
     if isinstance(value, str) and properties.get(value, {}).get("type") == "object":
         yield meant, {value: {}}
@@ -118,6 +119,15 @@ def _near_texts(schema: Schema, value: str) -> Iterator[str]:
     yield value.strip().replace("_", "-")
     if value.startswith("/"):
         yield f"file://{value.strip()}"
+    if re.fullmatch(r"file://[^/].*", value):
+        yield f"file:///{value.removeprefix('file://')}"
+    if value.count("/") == 1:
+        yield f"hf://{value.strip()}"
+
+
+def _of_bucket(schema: Schema, uri: str) -> str:
+    is_wrong = bucket_names.problem(uri) and fits(schema, re.sub("^gs://[^/]*", "gs://bucket", uri))
+    return f"a bucket has {bucket_names.ACCEPTED}" if is_wrong else ""
 
 
 def _is_text_of(schema: Schema, value: str) -> bool:

@@ -138,12 +138,12 @@ class Pod(SpecModel):
     """Further annotations of every pod. `cluster-autoscaler.kubernetes.io/safe-to-evict` is `false` unless it is here:
     an autoscaler that empties a node costs the run its progress since the newest checkpoint."""
     security_context: PodSecurityContext | None = None
-    """User and groups of the trainer's and preflight's pods. What is unset keeps the default, which satisfies Pod
-    Security "restricted"."""
+    """User and groups of the pods of trainer, preflight and staging. What is unset keeps the default, which satisfies
+    Pod Security "restricted"."""
     container_security_context: ContainerSecurityContext | None = None
-    """The same, and privileges, of the trainer's container, Pathways' workers and preflight."""
+    """The same, and privileges, of the trainer's container, Pathways' workers, preflight and staging."""
     host_network: bool | None = None
-    """Use the node's network instead of the pod's, except in preflight. Unset: false."""
+    """Use the node's network instead of the pod's, except in preflight and staging. Unset: false."""
     dns_policy: Literal["ClusterFirst", "ClusterFirstWithHostNet"] | None = None
     """How names are resolved. Unset: `ClusterFirstWithHostNet` with `hostNetwork`, else `ClusterFirst`. The others of
     Kubernetes would not find the job's own pods."""
@@ -154,4 +154,4 @@ class Pod(SpecModel):
     affinity: Annotated[dict[str, Any], Field(json_schema_extra={ANY_SCALAR: True})] | None = None
     """Affinity of the trainer's pods, and of Pathways' workers: nodeAffinity, podAffinity, podAntiAffinity."""
     init_containers: Annotated[list[InitContainer], Field(max_length=8, json_schema_extra=by_key("name"))] = []
-    """Containers that run before the trainer and before preflight, or beside them."""
+    """Containers that run before trainer, preflight and staging, or beside them."""

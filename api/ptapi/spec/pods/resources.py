@@ -53,6 +53,9 @@ class Resources(SpecModel):
     where the machine's size is known; in a Pathways head 24 CPUs and 100G; on CPU devices 500m and 1Gi."""
     preflight: ContainerResources | None = None
     """Preflight's container. Unset: 1 CPU and 3Gi, at most 6Gi."""
+    stage: ContainerResources | None = None
+    """The container that stages a model (`model.stage`). Unset: 1 CPU and 1Gi, at most 4Gi. Four files at a time pass
+    through its disk."""
     pathways_resource_manager: ContainerResources | None = None
     """Pathways' resource manager. Unset: 8 CPUs and 32G."""
     pathways_proxy: ContainerResources | None = None

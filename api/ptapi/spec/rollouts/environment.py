@@ -1,10 +1,11 @@
 """Environments that reply to the model between its turns: tools, or the user's own class."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import PositiveInt, PythonCode, PythonName, SpecModel
+from ptapi.spec.base import GymnasiumId, HttpUrl, PinnedPackage, PositiveInt, PythonCode, PythonName, SpecModel
+from ptapi.spec.openapi_schema import ANY_SCALAR
 
 
 class PythonTool(PythonCode):
@@ -30,17 +31,49 @@ class PythonEnvironment(PythonCode):
     """The class in that file; each episode gets its own instance."""
 
 
+class GymnasiumEnvironment(SpecModel):
+    """An environment that `gymnasium.make` makes, with discrete actions or text; each episode gets its own."""
+
+    id: GymnasiumId
+    """Its name there, such as `FrozenLake-v1`; `module:Name-v0` imports the module first, which registers it."""
+    arguments: Annotated[dict[str, Any], Field(json_schema_extra={ANY_SCALAR: True})] | None = None
+    """Arguments of `gymnasium.make`. With `render_mode: ansi` the model reads what the environment renders."""
+    actions: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=256)] = []
+    """Names of discrete actions, in order: the last of these words in the model's turn is its action. Unset: the last
+    whole number is."""
+
+
+class OpenEnvEnvironment(SpecModel):
+    """A server of OpenEnv's, with a session for each episode."""
+
+    url: HttpUrl
+    """The server's root, such as `http://echo-env:8000`; `/ws` is added. It must have room for a session of every
+    sample that is drawn at once (`max_concurrent_envs`)."""
+    action_field: PythonName | None = None
+    """The field of the action that is the model's turn. Unset: the last JSON object in the turn is the action."""
+    observation_field: PythonName | None = None
+    """The field of the observation that the model reads. Unset: all of it, as JSON."""
+
+
 class Environment(SpecModel):
-    """Rollouts of several turns: exactly one of `tools` and `python`."""
+    """Rollouts of several turns: exactly one of `tools`, `python`, `gymnasium` and `openenv`."""
 
     tools: Annotated[list[Tool], Field(max_length=16)] = []
     """Tools that the model may call; its chat template describes them, and their replies come back as tool turns."""
     python: PythonEnvironment | None = None
     """An environment of your own. The rewards of an episode's steps are summed and logged as `environment`."""
+    gymnasium: GymnasiumEnvironment | None = None
+    """An environment of Gymnasium's. Its rewards are those of `python`. A row's `seed` begins its episodes, else a
+    number made from the row: all samples of a prompt begin alike."""
+    openenv: OpenEnvEnvironment | None = None
+    """A server of OpenEnv's. Rewards and seeds are as of `gymnasium`."""
+    packages: Annotated[list[PinnedPackage], Field(max_length=32)] = []
+    """Python packages that pip installs into the pod for the environment and the tools, as `name==version`, so that
+    a restart has the same ones. What the trainer has itself is not replaced."""
     tool_format: Literal["auto", "hermes", "llama", "mistral", "harmony", "gemma"] = "auto"
     """How the model writes a call: `hermes` (Qwen, Hermes: JSON in <tool_call>), `llama` (JSON alone), `mistral`
-    ([TOOL_CALLS] and JSON), `harmony` (gpt-oss: channels), `gemma` (Python syntax, or JSON). `auto` decides by
-    the chat template."""
+    ([TOOL_CALLS] and JSON), `harmony` (gpt-oss: channels), `gemma` (Gemma 4's tokens; Python syntax, or JSON).
+    `auto` decides by the chat template."""
     max_turns: Annotated[int, Field(ge=1, le=64)] = 4
     """Most turns of the model in an episode. `rollout.maxNewTokens` limits each turn, and `training.sequenceLength` the
     whole episode."""

@@ -4,7 +4,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import EnvName, HttpUrl, Name, PositiveInt, PythonCode, PythonName, SpecModel, Text
+from ptapi.spec.base import (
+    EnvName,
+    HttpUrl,
+    ModelUri,
+    Name,
+    PositiveInt,
+    PythonCode,
+    PythonName,
+    Revision,
+    SpecModel,
+    Text,
+)
 
 BuiltinReward = Literal["gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact"]
 
@@ -52,22 +63,37 @@ class JudgeReward(SpecModel):
     """Most calls and tokens."""
 
 
+class ModelReward(SpecModel):
+    """A reward model on the training chips, beside the policy: its score of prompt and completion is the reward."""
+
+    uri: ModelUri
+    """The export of a run with `algorithm.reward`, or any model with one output that transformers loads as
+    `AutoModelForSequenceClassification`. It reads the conversation by its own tokenizer and chat template."""
+    revision: Revision | None = None
+    """Branch, tag or commit of an `hf://` model."""
+    batch_size: PositiveInt = 16
+    """Completions that are scored at once. 16: little memory beside training's, and few enough passes."""
+
+
 class Reward(SpecModel):
-    """One reward: exactly one of `builtin`, `python` and `judge`."""
+    """One reward: exactly one of `builtin`, `python`, `judge` and `model`."""
 
     name: Name | None = None
-    """The name in metrics. Unset: the name of the builtin or function; a judge needs one."""
+    """The name in metrics. Unset: the name of the builtin or function; a judge and a model need one."""
     builtin: BuiltinReward | None = None
     """A reward that comes with posttrain."""
     python: PythonReward | None = None
     """A reward of your own."""
     judge: JudgeReward | None = None
     """A model that judges."""
+    model: ModelReward | None = None
+    """A reward model."""
     weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
     """Weight in the sum of rewards."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 10.0
     """Wall-clock limit per completion (per call of a `batched` function); a reward that takes longer does not count
-    (the sample is left out). For `code`: the limit of all tests of a program, which fails if it takes longer."""
+    (the sample is left out). For `code`: the limit of all tests of a program, which fails if it takes longer. Not read
+    by a `model`."""
     pattern: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """For `format`: the regular expression a completion must match. Unset: the reasoning and answer tags."""
     batched: bool = False

@@ -118,3 +118,7 @@ class Rollout(SpecModel):
     steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated`: the next batches are
     sampled while this one trains, always with the same lag, and importance weights correct for it. Each
     `updatesPerBatch` beyond the first keeps one more copy of the weights on the sampling chips."""
+    routing_replay: bool = False
+    """For mixtures of experts, with grpo and ppo: record which experts the sampler's routers choose, and use the same
+    in scoring and training, where routers still learn by the weights of the chosen ones (arXiv 2510.11370). So no
+    token's log-prob jumps because rounding, or an update, tips a choice over. False: each pass chooses anew."""

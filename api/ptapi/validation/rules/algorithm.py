@@ -14,31 +14,42 @@ from ptapi.validation.predicate import (
 )
 from ptapi.validation.rule import SPEC, Rule, Scope
 
-USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo")
+USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo") | has("algorithm.raft")
 # Not `~USES_REWARDS`, so that no rule stored in a cluster changes its text.
 USES_NO_REWARDS = Predicate(
-    "!has(self.algorithm.grpo) && !has(self.algorithm.ppo)", lambda spec: not spec.algorithm.learns_from_rewards
+    "!has(self.algorithm.grpo) && !has(self.algorithm.ppo) && !has(self.algorithm.raft)",
+    lambda spec: not spec.algorithm.learns_from_rewards,
+)
+HAS_REWARDING_ENVIRONMENT = has("environment") & (
+    has("environment.python") | has("environment.gymnasium") | has("environment.openenv")
 )
 _DPO = Scope("spec.algorithm.dpo")
 _CRITIC = Scope("spec.algorithm.ppo.critic")
 
 RULES: tuple[Rule, ...] = (
-    SPEC.exactly_one("sft", "dpo", "grpo", "distill", "ppo", parent="algorithm", hint="algorithm: {sft: {}}"),
+    SPEC.exactly_one(
+        "sft", "dpo", "kto", "reward", "grpo", "distill", "ppo", "raft", parent="algorithm", hint="algorithm: {sft: {}}"
+    ),
     SPEC.rule(
         "rewards",
-        "at least one reward, because grpo and ppo learn from rewards alone",
-        USES_NO_REWARDS | filled("rewards") | (has("environment") & has("environment.python")),
+        "at least one reward, because grpo, ppo and raft learn from rewards alone",
+        USES_NO_REWARDS | filled("rewards") | HAS_REWARDING_ENVIRONMENT,
         "rewards: [{builtin: gsm8k}]",
     ),
     SPEC.rule(
         "rewards",
-        "none without data.eval, because only grpo and ppo learn from rewards: others judge held-out answers",
+        "none without data.eval, because only grpo, ppo and raft learn from rewards: others judge held-out answers",
         USES_REWARDS | empty("rewards") | has("data.eval"),
+    ),
+    SPEC.rule(
+        "rewards",
+        "none with reward, whose model scores text and writes none",
+        unset("algorithm.reward") | empty("rewards"),
     ),
     SPEC.unset_unless(
         "environment",
         USES_REWARDS | has("algorithm.sft"),
-        "because only grpo, ppo and sft's evaluation speak with an environment",
+        "because only grpo, ppo, raft and sft's evaluation speak with an environment",
     ),
     *(
         Scope("spec.algorithm.grpo").unset_unless(
@@ -52,6 +63,27 @@ RULES: tuple[Rule, ...] = (
         )
         for field in ("clipLow", "clipHigh", "dualClip")
     ),
+    *(
+        Scope("spec.algorithm.grpo").unset_unless(
+            field, differs("loss", "vespo"), "because vespo has gammaWeight in place of bounds"
+        )
+        for field in ("clipLow", "clipHigh", "dualClip")
+    ),
+    *(
+        Scope("spec.algorithm.grpo").unset_unless("dualClip", differs("loss", loss), f"because {loss} bounds no ratio")
+        for loss in ("dppo", "dppo-kl")
+    ),
+    Scope("spec.algorithm.grpo").rule(
+        "samplerCorrection.mode",
+        "token-truncate with dppo, whose ratio is to the sampler already",
+        equals("samplerCorrection.mode", "token-truncate") | ~one_of("loss", "dppo", "dppo-kl"),
+    ),
+    Scope("spec.algorithm.grpo").rule(
+        "samplerCorrection.mode",
+        "token-truncate or token-mask with vespo, which multiplies the tokens' weights itself",
+        one_of("samplerCorrection.mode", "token-truncate", "token-mask") | differs("loss", "vespo"),
+    ),
+    Scope("spec.algorithm.grpo").unset_unless("gammaWeight", equals("loss", "vespo"), "because only vespo has one"),
     Scope("spec.algorithm.grpo").unset_unless("softClip", equals("loss", "sapo"), "because only sapo clips softly"),
     Scope("spec.algorithm.grpo").rule(
         "kl", "unset with beta: 0, where the loss has no KL", equals("kl", "k2") | differs("beta", 0.0)
@@ -62,6 +94,20 @@ RULES: tuple[Rule, ...] = (
         equals("labelSmoothing", 0.0) | one_of("loss", "sigmoid", "robust", "simpo"),
     ),
     _DPO.unset_unless("margin", equals("loss", "simpo"), "because only simpo has a margin"),
+    *(
+        SPEC.rule(
+            f"data.{part}.columns.label",
+            "unset, because only kto reads labels",
+            has("algorithm.kto")
+            | unset(f"data.{part}")
+            | unset(f"data.{part}.columns")
+            | unset(f"data.{part}.columns.label"),
+        )
+        for part in ("train", "eval")
+    ),
+    Scope("spec.algorithm.raft").rule(
+        "keepBest", "at most samplesPerPrompt", unset("keepBest") | compare("keepBest", "<=", "samplesPerPrompt")
+    ),
     _CRITIC.unset_unless(
         "revision", has("uri") & starts_with("uri", "hf://"), "or together with an hf:// uri, which has revisions"
     ),

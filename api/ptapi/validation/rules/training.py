@@ -1,6 +1,6 @@
 """Rules for training: the run, its rows and batches, what each optimizer reads, and what goes with adapters."""
 
-from ptapi.validation.predicate import Predicate, differs, each_once, empty, equals, has, is_multiple, unset
+from ptapi.validation.predicate import Predicate, differs, each_once, empty, equals, has, is_multiple, is_true, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 _TRAINING = Scope("spec.training")
@@ -32,11 +32,14 @@ RULES: tuple[Rule, ...] = (
         "batchSize counts sequences: prompts x groupSize",
         unless=unset("algorithm.grpo"),
     ),
-    SPEC.multiple_of(
-        "training.batchSize",
-        "algorithm.ppo.samplesPerPrompt",
-        "because it counts sequences",
-        unless=unset("algorithm.ppo"),
+    *(
+        SPEC.multiple_of(
+            "training.batchSize",
+            f"algorithm.{algorithm}.samplesPerPrompt",
+            "because it counts sequences",
+            unless=unset(f"algorithm.{algorithm}"),
+        )
+        for algorithm in ("ppo", "raft")
     ),
     SPEC.multiple_of(
         "training.microBatchSize",
@@ -46,13 +49,15 @@ RULES: tuple[Rule, ...] = (
     ),
     SPEC.rule(
         "training.batchSize",
-        "an even number, because dpo trains on pairs of sequences",
-        unset("algorithm.dpo") | is_multiple("training.batchSize", 2),
+        "an even number, because dpo and reward train on pairs of sequences",
+        (unset("algorithm.dpo") & unset("algorithm.reward")) | is_multiple("training.batchSize", 2),
     ),
     SPEC.rule(
         "training.microBatchSize",
         "an even number, because a pair is never split",
-        unset("algorithm.dpo") | unset("training.microBatchSize") | is_multiple("training.microBatchSize", 2),
+        (unset("algorithm.dpo") & unset("algorithm.reward"))
+        | unset("training.microBatchSize")
+        | is_multiple("training.microBatchSize", 2),
     ),
     SPEC.rule(
         "training.sequenceLength",
@@ -82,6 +87,14 @@ RULES: tuple[Rule, ...] = (
     ),
     _TRAINING.rule("freeze", "each pattern once", each_once("freeze")),
     _TRAINING.rule("freeze", "unset with lora, which trains adapters alone", unset("lora") | empty("freeze")),
+    _TRAINING.rule(
+        "vision", "frozen with lora, which trains adapters alone", unset("lora") | equals("vision", "frozen")
+    ),
+    SPEC.rule(
+        "training.vision",
+        "frozen without model.images",
+        equals("training.vision", "frozen") | is_true("model.images"),
+    ),
     SPEC.unset_unless(
         "training.quantization",
         has("training.lora"),

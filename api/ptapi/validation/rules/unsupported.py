@@ -3,7 +3,7 @@
 One entry per field or value. When a feature lands, its entry goes, and its wrong manifest in the tests with it.
 """
 
-from ptapi.validation.predicate import Predicate, equals, has, is_true, unset
+from ptapi.validation.predicate import Predicate, differs, equals, has, is_true, unset
 from ptapi.validation.rule import Rule
 
 
@@ -14,17 +14,18 @@ def _unsupported(field: str, accepted: str, predicate: Predicate) -> Rule:
 _TEXT = ~is_true("model.images")
 
 RULES: tuple[Rule, ...] = (
-    _unsupported("model.images", "false, or true with algorithm.sft", _TEXT | has("algorithm.sft")),
-    *(
-        _unsupported(field, "unset with model.images", _TEXT | unset(field))
-        for field in ("environment", "rollout.speculative")
+    _unsupported(
+        "model.images",
+        "false, or true with algorithm sft, dpo, grpo, ppo or raft",
+        _TEXT | (unset("algorithm.distill") & unset("algorithm.kto") & unset("algorithm.reward")),
+    ),
+    _unsupported("rollout.speculative", "unset with model.images", _TEXT | unset("rollout.speculative")),
+    _unsupported(
+        "algorithm.ppo.critic.kind",
+        "head with model.images: a critic of its own sees no pictures",
+        _TEXT | unset("algorithm.ppo") | equals("algorithm.ppo.critic.kind", "head"),
     ),
     _unsupported("rollout.engine", "native with model.images", _TEXT | equals("rollout.engine", "native")),
-    _unsupported(
-        "export.format",
-        "safetensors or none, with model.images",
-        _TEXT | equals("export.format", "safetensors") | equals("export.format", "none"),
-    ),
     _unsupported(
         "algorithm.ppo.critic.uri",
         "unset where kind is model and training.lora is set: the critic's adapters are on the policy's own weights",
@@ -32,6 +33,26 @@ RULES: tuple[Rule, ...] = (
         | unset("training.lora")
         | equals("algorithm.ppo.critic.kind", "head")
         | unset("algorithm.ppo.critic.uri"),
+    ),
+    _unsupported(
+        "training.ema",
+        "unset with algorithm.reward: the new head has no average",
+        unset("algorithm.reward") | unset("training.ema"),
+    ),
+    _unsupported(
+        "export.format",
+        "safetensors or none with algorithm.reward: adapters are exported merged, with the new head",
+        unset("algorithm.reward") | differs("export.format", "peft"),
+    ),
+    _unsupported(
+        "rollout.placement",
+        "colocated with a reward's model, which is beside the policy on the training chips",
+        equals("rollout.placement", "colocated")
+        | Predicate(
+            "!has(self.rewards) || !self.rewards.exists(reward, has(reward.model))",
+            lambda spec: all(reward.model is None for reward in spec.rewards),
+            "||",
+        ),
     ),
     _unsupported(
         "pathways.elasticSlices",

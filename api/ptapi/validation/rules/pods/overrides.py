@@ -27,7 +27,7 @@ _NODE_POOL = "cloud.google.com/gke-nodepool"
 _KEY = re.compile(LABEL_KEY)
 _OURS = r"posttrain\.dev/|([a-z]+\.)?jobset\.sigs\.k8s\.io/|batch\.kubernetes\.io/"
 _PART_OF = r"kueue\.x-k8s\.io/|job-name$|controller-uid$|app\.kubernetes\.io/(name|managed-by|component)$"
-_OWN_CONTAINERS = r"^(trainer(-[0-9]+)?|preflight|pathways-.*|colocated-python-sidecar)$"
+_OWN_CONTAINERS = r"^(trainer(-[0-9]+)?|preflight|stage|pathways-.*|colocated-python-sidecar)$"
 _POD = Scope("spec.pod")
 _TOLERATION = Scope("spec.pod.tolerations[]")
 _INIT = Scope("spec.pod.initContainers[]")
@@ -139,7 +139,7 @@ RULES: tuple[Rule, ...] = (
     *_security_rules(),
     _INIT.rule(
         "name",
-        "a name that no container of the operator has, as trainer, preflight and pathways-… do",
+        "a name that no container of the operator has, as trainer, preflight, stage and pathways-… do",
         ~matches("name", _OWN_CONTAINERS),
     ),
     SPEC.rule(

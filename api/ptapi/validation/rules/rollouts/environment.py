@@ -1,7 +1,7 @@
 """Rules for the environment: what answers the model between its turns."""
 
 from ptapi.spec import Environment
-from ptapi.validation.predicate import Predicate, equals, filled, has
+from ptapi.validation.predicate import Predicate, each_once, empty, equals, filled, has
 from ptapi.validation.rule import Rule, Scope
 from ptapi.validation.rules.rollouts.rewards import code_rules
 
@@ -13,8 +13,33 @@ def _tools_differ(environment: Environment) -> bool:
     return len(set(names)) == len(names)
 
 
+def _kinds(environment: Environment) -> tuple[object, ...]:
+    return environment.tools, environment.python, environment.gymnasium, environment.openenv
+
+
 RULES: tuple[Rule, ...] = (
-    _ENVIRONMENT.rule("", "exactly one of tools, python", has("python") ^ filled("tools")),
+    _ENVIRONMENT.rule(
+        "",
+        "exactly one of tools, python, gymnasium, openenv",
+        Predicate(
+            "[has(self.python), has(self.gymnasium), has(self.openenv), has(self.tools) && self.tools.size() > 0]"
+            ".filter(x, x).size() == 1",
+            lambda environment: sum(map(bool, _kinds(environment))) == 1,
+        ),
+    ),
+    _ENVIRONMENT.rule(
+        "packages",
+        "unset with builtin tools alone or openenv, which need none",
+        empty("packages")
+        | has("python")
+        | has("gymnasium")
+        | Predicate(
+            "has(self.tools) && self.tools.exists(tool, has(tool.python))",
+            lambda environment: any(tool.python is not None for tool in environment.tools),
+        ),
+    ),
+    _ENVIRONMENT.rule("packages", "each one once", each_once("packages")),
+    Scope("spec.environment.gymnasium").rule("actions", "each one once", each_once("actions")),
     *code_rules("spec.environment.python"),
     Scope("spec.environment.tools[]").exactly_one("builtin", "python"),
     *code_rules("spec.environment.tools[].python"),
@@ -25,10 +50,12 @@ RULES: tuple[Rule, ...] = (
     ),
     _ENVIRONMENT.rule(
         "toolFormat",
-        "unset with python, which reads the model's text itself",
+        "unset without tools: other environments read the model's text themselves",
         equals("toolFormat", "auto") | filled("tools"),
     ),
     _ENVIRONMENT.rule(
-        "rewardWeight", "unset with tools, which return no reward", equals("rewardWeight", 1.0) | has("python")
+        "rewardWeight",
+        "unset with tools, which return no reward",
+        equals("rewardWeight", 1.0) | has("python") | has("gymnasium") | has("openenv"),
     ),
 )

@@ -8,7 +8,7 @@ from functools import partial
 from ptapi.spec import PostTrainJobSpec, PythonCode, Reward
 from ptapi.validation.predicate import Predicate, compare, equals, has, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
-from ptapi.validation.rules.algorithm import USES_NO_REWARDS
+from ptapi.validation.rules.algorithm import HAS_REWARDING_ENVIRONMENT, USES_NO_REWARDS
 
 # A reward's label: when it is this, and what it is.
 _LABELS = (
@@ -61,7 +61,7 @@ _JUDGE = Scope("spec.rewards[].judge")
 _FALLS_WITHIN = unset("maxTokens") | compare("bufferTokens", "<=", "maxTokens")
 
 RULES: tuple[Rule, ...] = (
-    _REWARD.exactly_one("builtin", "python", "judge"),
+    _REWARD.exactly_one("builtin", "python", "judge", "model"),
     *code_rules("spec.rewards[].python"),
     _REWARD.rule("batched", "false, because only a python reward can be batched", ~is_true("batched") | has("python")),
     *(
@@ -78,15 +78,15 @@ RULES: tuple[Rule, ...] = (
     ),
     SPEC.rule(
         "rewards",
-        "a weight other than 0 in one of them, because grpo and ppo learn from their sum",
+        "a weight other than 0 in one of them, because grpo, ppo and raft learn from their sum",
         Predicate("", lambda spec: not spec.rewards or any(reward.weight for reward in spec.rewards))
         | USES_NO_REWARDS
-        | (has("environment") & has("environment.python")),
+        | HAS_REWARDING_ENVIRONMENT,
     ),
     _REWARD.rule(
         "name",
-        "a name, because a judge has none of its own",
-        has("name") | unset("judge") | has("builtin") | has("python"),
+        "a name, because a judge or a model has none of its own",
+        has("name") | (unset("judge") & unset("model")) | has("builtin") | has("python"),
     ),
     _JUDGE.rule("highest", "above lowest", compare("highest", ">", "lowest")),
     _JUDGE.rule(
@@ -103,7 +103,8 @@ RULES: tuple[Rule, ...] = (
         "rewards",
         "rewards with different names (unset, a name is the builtin's or the function's)",
         Predicate(
-            f"!has(self.rewards) || self.rewards.all(a, (!has(a.name) && (has(a.python) || has(a.judge))) || "
+            "!has(self.rewards) || self.rewards.all(a, "
+            "(!has(a.name) && (has(a.python) || has(a.judge) || has(a.model))) || "
             f"self.rewards.exists_one(b, {_SAME_LABEL}))",
             lambda spec: len({reward.label for reward in spec.rewards}) == len(spec.rewards),
         ),

@@ -1,6 +1,6 @@
 """Rules for rollout: lengths, speculation, what vLLM needs, where and how far ahead of training samples are drawn."""
 
-from ptapi.validation.predicate import Predicate, compare, each_once, equals, has, is_multiple, matches, unset
+from ptapi.validation.predicate import Predicate, compare, each_once, equals, has, is_multiple, is_true, matches, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
 
@@ -43,14 +43,25 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "rollout.maxStaleness",
         "a multiple of updatesPerBatch, because all updates of a batch use samples of the same weights",
-        _is_whole_batches("grpo") & _is_whole_batches("ppo"),
+        _is_whole_batches("grpo") & _is_whole_batches("ppo") & _is_whole_batches("raft"),
     ),
     SPEC.rule(
         "rollout.placement",
-        "colocated, because only grpo, ppo and on-policy distillation can sample on other chips",
+        "colocated, because only grpo, ppo, raft and on-policy distillation can sample on other chips",
         equals("rollout.placement", "colocated")
         | USES_REWARDS
         | (has("algorithm.distill") & equals("algorithm.distill.mode", "on-policy")),
+    ),
+    SPEC.rule(
+        "rollout.routingReplay",
+        "false, or true with grpo or ppo, whose losses compare the trainer's log-probs with the sampler's",
+        ~is_true("rollout.routingReplay") | has("algorithm.grpo") | has("algorithm.ppo"),
+    ),
+    _ROLLOUT.rule(
+        "routingReplay",
+        "false with engine: vllm, whose answers do not hold the experts of a token",
+        ~is_true("routingReplay") | equals("engine", "native"),
+        "engine: native",
     ),
     _ROLLOUT.rule(
         "vllm",
@@ -60,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     ),
     SPEC.rule(
         "rollout.engine",
-        "native, or vllm with grpo or ppo, whose loss corrects for the log-probs of another program",
+        "native, or vllm with grpo or ppo, whose loss corrects for the log-probs of another program, or raft",
         unset("rollout") | equals("rollout.engine", "native") | USES_REWARDS,
     ),
     _ROLLOUT.rule(
