@@ -36,13 +36,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"posttrain operator: {error}", file=sys.stderr)
         return 2
     logging.configure(settings.log_level)
-    while (code := _run(options, settings)) is None:
-        pass
+    code = _run(options, settings)
+    while code is None:
+        code = _run(options, settings, is_first=False)
     return code
 
 
-def _run(options: argparse.Namespace, settings: Settings) -> int | None:
-    """Run until told to stop, and return the exit code; None to begin anew, as when a watched kind vanished."""
+def _run(options: argparse.Namespace, settings: Settings, *, is_first: bool = True) -> int | None:
+    """Run until told to stop, and return the exit code; None to begin anew, as when a watched kind vanished.
+
+    is_first: an API server that does not answer is a mistake of whoever starts this; later it is away for a while.
+    """
     # Imported here: `--help` must not wait for kopf.
     import kopf
     from kopf._cogs.clients.errors import APINotFoundError
@@ -55,7 +59,8 @@ def _run(options: argparse.Namespace, settings: Settings) -> int | None:
     try:
         kube = Kube.load(options.kubeconfig, options.context)
         app = Application(kube, settings, _cloud(settings), options.namespace, identity)
-        app.kube.request("GET", "/version")
+        if is_first:
+            app.kube.request("GET", "/version")
     except (ApiError, CloudError, OSError) as error:
         print(f"posttrain operator: {error}", file=sys.stderr)
         return 1

@@ -24,7 +24,7 @@ from ptoperator.monitoring.job_gauges import JobNumbers
 from ptoperator.monitoring.metrics import Metrics
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.memory_estimate import Estimates
-from ptoperator.observe.watch_caches import Copies, empty_copy, informers
+from ptoperator.observe.watch_caches import Copies, empty_copy, informers, refusal_informers
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _STOP_S = 10.0  # for reconciles that run when the operator is told to stop
 class Application:
     """Holds the parts of the operator and receives kopf's events, in the event loop; reconciles run in threads.
 
-    The events of JobSets and pods come in the threads of their informers.
+    The events of JobSets and pods come in the threads of their informers; those of refused creations queue nothing.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class Application:
         self._stopping = threading.Event()
         self._informers = informers(kube, namespaces, self._stopping)
         self._jobs = empty_copy(POSTTRAINJOBS)
-        self._copies = Copies({(POSTTRAINJOBS, ""): self._jobs, **self._informers})
+        self._refusals = refusal_informers(kube, namespaces, self._stopping)
+        self._copies = Copies({(POSTTRAINJOBS, ""): self._jobs, **self._informers}, self._refusals)
         client = Client(kube, self.metrics.on_call, self._check, self._copies.record)
         cloud = LeaderOnlyCloud(cloud, self._check) if cloud else None
         self.reconciler = Reconciler(
@@ -126,6 +127,8 @@ class Application:
         handlers = {JOBSETS: self.on_child, PODS: self.on_pod}
         for (resource, _), informer in self._informers.items():
             informer.listen(handlers[resource])
+            informer.start()
+        for informer in self._refusals:
             informer.start()
 
     def on_job(self, kind: str | None, job: Manifest) -> None:

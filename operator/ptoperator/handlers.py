@@ -21,6 +21,10 @@ BACKOFFS_S = (0.5, 1.0, 2.0, 3.0, *[5.0] * 720)
 """An API server that is back is found within five seconds; after an hour without one the operator gives up."""
 
 
+IDLE_S = 0.1
+"""kopf keeps a task, a queue and the last event of each job for so long after it; a thousand jobs change in seconds."""
+
+
 def register(app: Application) -> kopf.OperatorRegistry:
     """Register the handlers of one operator."""
     registry = kopf.OperatorRegistry()
@@ -32,6 +36,7 @@ def register(app: Application) -> kopf.OperatorRegistry:
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
         settings.posting.enabled = False
         settings.networking.error_backoffs = BACKOFFS_S
+        settings.queueing.idle_timeout = IDLE_S
         await app.start()
 
     @kopf.on.cleanup(registry=registry)

@@ -2,11 +2,13 @@
 
 Spec and status are parsed here, once per change; everything else takes the parsed values. Of a spec that this operator
 refuses only the run directory and the TTL are read: nobody else may write the one, and the other still deletes the job.
+Both are kept for as long as the job is there, so what many jobs have in common is kept once.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ptapi.accelerators import Slice, resolve
 from ptapi.conditions import ConditionType
@@ -18,6 +20,10 @@ from ptapi.status import PostTrainJobStatus
 from ptkube.objects import is_deleting
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
+
+M = TypeVar("M", bound=BaseModel)
+_FIELD_SETS: dict[frozenset[str], set[str]] = {}
+"""pydantic gives each of a job's forty models a set of its own, the names of the fields that were given."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +122,25 @@ def read_job(manifest: Manifest, known: JobObject | None = None) -> JobObject:
 def _parse(manifest: Manifest, status: PostTrainJobStatus, generation: int) -> PostTrainJob | SpecError:
     """Return the job; of one that an earlier operator let begin, whatever this one would refuse."""
     try:
-        return parse_job(manifest)
+        return _sharing_sets(parse_job(manifest))
     except SpecError as error:
         has_begun = status.holds(ConditionType.VALIDATED) and status.observed_generation == generation
-        return parse_accepted(manifest) if has_begun else error
+        return _sharing_sets(parse_accepted(manifest)) if has_begun else error
 
 
 def _status(manifest: Manifest) -> PostTrainJobStatus:
     try:
-        return PostTrainJobStatus.model_validate(manifest.get("status") or {})
+        return _sharing_sets(PostTrainJobStatus.model_validate(manifest.get("status") or {}))
     except ValidationError:
         return PostTrainJobStatus()
+
+
+def _sharing_sets(model: M) -> M:
+    """Let equal sets of field names of this frozen model, and of those in it, be one object."""
+    names = model.__pydantic_fields_set__
+    object.__setattr__(model, "__pydantic_fields_set__", _FIELD_SETS.setdefault(frozenset(names), names))
+    for value in model.__dict__.values():
+        for each in value if isinstance(value, list) else (value,):
+            if isinstance(each, BaseModel):
+                _sharing_sets(each)
+    return model

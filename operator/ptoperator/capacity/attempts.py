@@ -154,6 +154,14 @@ def mark_ready(capacity: CapacityStatus, now: datetime) -> CapacityStatus:
     return capacity.model_copy(update={"attempts": [*capacity.attempts[:-1], done]})
 
 
+def mark_scaling_up(capacity: CapacityStatus, now: datetime) -> CapacityStatus:
+    """Record that a cluster autoscaler makes nodes for the open attempt."""
+    attempt = open_attempt(capacity)
+    assert attempt is not None
+    growing = attempt.model_copy(update={"scaling_up": timestamps.to_text(now)})
+    return capacity.model_copy(update={"attempts": [*capacity.attempts[:-1], growing]})
+
+
 def record_pools(capacity: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
     """Record the pools that pods run on, in case a crash kept them out of status."""
     if not pools or {each.name for each in capacity.node_pools} == set(pools):

@@ -8,6 +8,7 @@ from ptoperator.kube import names
 
 _FIELDS = {
     names.PREFLIGHT: "preflight",
+    names.STAGE: "stage",
     "pathways-rm": "pathwaysResourceManager",
     "pathways-proxy": "pathwaysProxy",
     "pathways-worker": "pathwaysWorker",

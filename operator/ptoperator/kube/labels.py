@@ -18,6 +18,11 @@ TENSORBOARD = "posttrain.dev/tensorboard"
 TENSORBOARD_UNTIL = "posttrain.dev/tensorboard-until"
 """Annotation of a job, and of the Deployment: somebody looks at TensorBoard until this time (RFC 3339)."""
 
+SERVER = "posttrain.dev/server"
+"""On every object and pod of a server of a model: the server's name."""
+JOB_SERVED = "posttrain.dev/served-job"
+"""On every object and pod of a server: the job whose model it serves. Not `JOB`, which selects a trainer's pods."""
+
 NAME = "app.kubernetes.io/name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
@@ -27,6 +32,8 @@ KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
 KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 """WorkloadPriorityClass of the JobSet: its place in the queue, whatever its pods' priority."""
+KUEUE_PRIORITY_BOOST = "kueue.x-k8s.io/priority-boost"
+"""Annotation of a Workload: what Kueue adds to its priority."""
 KUEUE_JOB_UID = "kueue.x-k8s.io/job-uid"
 """Kueue's own label of a Workload: uid of what it was made for, which for us is the JobSet."""
 POOLS_CHECK = "posttrain.dev/node-pools"
@@ -87,6 +94,8 @@ MADE_BY = "posttrain-made-by"
 
 PREFLIGHT = "preflight"
 """Value of COMPONENT: a pod that compiles and does not train."""
+STAGE = "stage"
+"""Value of COMPONENT: a pod that stages a model and does not train."""
 MANAGER = "posttrain"
 """Value of MANAGED_BY."""
 
@@ -104,6 +113,21 @@ def for_pod(name: str, uid: str) -> dict[str, str]:
 def for_preflight(name: str, uid: str) -> dict[str, str]:
     """Return the labels of the Job that compiles a job before it has chips, and of its pods."""
     return {**for_job(name, uid), COMPONENT: PREFLIGHT}
+
+
+def for_stage(name: str, uid: str) -> dict[str, str]:
+    """Return the labels of the Job that stages a model before the job has chips, and of its pods."""
+    return {**for_job(name, uid), COMPONENT: STAGE}
+
+
+def is_before_chips(pod: Manifest) -> bool:
+    """Return True for a pod of preflight or of staging: it runs before the job's own and trains nothing."""
+    return is_of_preflight(pod) or is_of_stage(pod)
+
+
+def is_of_stage(pod: Manifest) -> bool:
+    """Return True for a pod that stages a model."""
+    return label(pod, COMPONENT) == STAGE
 
 
 def is_of_preflight(pod: Manifest) -> bool:

@@ -28,6 +28,8 @@ PATHWAYS_SIDECAR_PORT = 50051
 """Where a worker's colocated Python listens."""
 PREFLIGHT = "preflight"
 """Ends the name of the Job that compiles a job before it has chips; also its container's name."""
+STAGE = "stage"
+"""Ends the name of the Job that stages a model before the job has chips; also its container's name."""
 CONTAINER = "trainer"
 """Name of the trainer's container; with several per VM `trainer-0`, `trainer-1`."""
 COORDINATOR_PORT = 8476
@@ -47,8 +49,18 @@ def config_map(job: str, uid: str) -> str:
 
 
 def preflight(job: str, uid: str) -> str:
-    """Return the name of the preflight Job. It holds the uid, because an earlier job's may still be being deleted."""
-    tail = f"-{_digest(uid)}-{PREFLIGHT}"
+    """Return the name of the preflight Job."""
+    return _before_chips(job, uid, PREFLIGHT)
+
+
+def stage(job: str, uid: str) -> str:
+    """Return the name of the Job that stages the model."""
+    return _before_chips(job, uid, STAGE)
+
+
+def _before_chips(job: str, uid: str, role: str) -> str:
+    """Return a Job's name. It holds the uid, because an earlier job's may still be being deleted."""
+    tail = f"-{_digest(uid)}-{role}"
     return f"{job[: DNS_LABEL - len(f'{tail}-xxxxx')].rstrip('-')}{tail}"
 
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 
 from ptkube.resources import (
     ADMISSION_CHECKS,
+    AUTOSCALERS,
     CONFIGMAPS,
     CRDS,
     DEPLOYMENTS,
     EVENTS,
     HTTP_ROUTES,
+    HTTP_SCALED_OBJECTS,
+    INFERENCE_POOLS,
     INGRESSES,
     JOBS,
     JOBSETS,
@@ -21,6 +24,7 @@ from ptkube.resources import (
     LOCAL_QUEUES,
     NAMESPACES,
     NODES,
+    POD_MONITORINGS,
     POD_TEMPLATES,
     PODS,
     POSTTRAINJOBS,
@@ -75,7 +79,7 @@ IN_NAMESPACES = (
     Right(
         JOBS,
         ("get", "list", "create", "delete"),
-        "preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods",
+        "staging and preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods",
     ),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(PODS, ("list", "delete"), "delete: the pods of a hung run", watched=True),
@@ -95,6 +99,23 @@ IN_NAMESPACES = (
         "TensorBoard's, if it is reached through a Gateway",
         only_with="tensorboard.ingress.gateway.name",
     ),
+    *(
+        Right(
+            kind,
+            ("get", "create"),
+            f"of a model's server, if a job asks for it: {kind.kind}",
+            only_with="servers.enabled",
+        )
+        for kind in (
+            DEPLOYMENTS,
+            SERVICES,
+            POD_MONITORINGS,
+            AUTOSCALERS,
+            HTTP_SCALED_OBJECTS,
+            INFERENCE_POOLS,
+            HTTP_ROUTES,
+        )
+    ),
     Right(
         PROVISIONING_REQUESTS,
         ("get", "create", "delete"),
@@ -104,10 +125,11 @@ IN_NAMESPACES = (
     Right(POD_TEMPLATES, ("get", "create", "delete"), "the pods of such a request", only_with="gke.cluster"),
     Right(PODS, ("get",), "MaxText's progress; init containers of a pod that cannot start", "log"),
     Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no effect without Kueue"),
+    Right(WORKLOADS, ("patch",), "a priority boost for unsaved work", only_with="kueue.priorityBoost"),
     Right(WORKLOADS, ("update",), "the answer that a job's node pools are ready", "status"),
     Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),
     *(Right(queues, ("get",), "how many jobs are ahead", PENDING) for queues in VISIBLE_QUEUES),
-    Right(EVENTS, ("list", "create"), "list: why pods are not created; create: what happened to a job"),
+    Right(EVENTS, ("list", "create"), "list: why pods are not created; create: what happened to a job", watched=True),
 )
 """In every namespace that is served."""
 

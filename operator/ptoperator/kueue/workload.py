@@ -77,20 +77,25 @@ def read_state(reader: KubeReader, namespace: str, queue: str, jobset_uid: str) 
     Raises ApiError, except for a missing kind or object.
     """
     try:
-        workloads = reader.list(WORKLOADS, namespace, labels=f"{labels.KUEUE_JOB_UID}={jobset_uid}").items
+        workload = find_workload(reader, namespace, jobset_uid)
     except NotFound:
         return KueueState(queue, has_kueue=False)
     try:
         cluster_queue = str(reader.get(LOCAL_QUEUES, queue, namespace)["spec"].get("clusterQueue") or "")
     except NotFound:
         return KueueState(queue, exists=False)
-    workload = workloads[0] if workloads else None
     kueue = KueueState(queue, cluster_queue=cluster_queue, workload=workload)
     if workload is None:
         return kueue
     if kueue.has_quota:
         return replace(kueue, check=_pools_check(reader, kueue))
     return replace(kueue, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
+
+
+def find_workload(reader: KubeReader, namespace: str, jobset_uid: str) -> Manifest | None:
+    """Return the Workload that Kueue made for a JobSet; None before. Raises ApiError: NotFound without Kueue."""
+    workloads = reader.list(WORKLOADS, namespace, labels=f"{labels.KUEUE_JOB_UID}={jobset_uid}").items
+    return workloads[0] if workloads else None
 
 
 def waiting_message(kueue: KueueState, accelerator: Slice) -> str:

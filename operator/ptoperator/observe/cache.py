@@ -7,12 +7,12 @@ threads.
 
 import threading
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from ptapi.conditions import ConditionType
 from ptkube.objects import label
-from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
+from ptkube.resources import EVENTS, POSTTRAINJOBS, Manifest, Resource
 from ptkube.watch_cache import version_of
 from ptoperator.capacity.waiting_line.fair_order import Claim, Standing, claim_of
 from ptoperator.capacity.waiting_line.sorted_claims import Claims
@@ -98,7 +98,7 @@ class JobCache:
         uid = label(pod, labels.JOB_UID)
         self._note_pull(uid, pull_errors(pod))
         failure = pod_failure(pod)
-        if not uid or failure is None or labels.is_of_preflight(pod):
+        if not uid or failure is None or labels.is_before_chips(pod):
             return
         with self._lock:
             if uid not in self._uids:  # a job that is gone, whose last pods end now
@@ -206,12 +206,16 @@ class JobCache:
             return self._last.get(key)
 
     def remember(self, key: Key, state: Observed | None) -> None:
-        """Keep an observation for the next reconcile; None makes that one observe everything."""
+        """Keep an observation for the next reconcile; None makes that one observe everything.
+
+        Without the cloud's snapshot, which is read again where it matters: a thousand jobs would keep as many of them,
+        each with everybody's pools.
+        """
         with self._lock:
             if state is None:
                 self._last.pop(key, None)
             else:
-                self._last[key] = state
+                self._last[key] = replace(state, cloud=None)
 
     def first_observed(self, key: Key, updated: str, now: datetime) -> datetime:
         """Return when a run's progress document was first seen, by our own clock: that of its nodes may differ."""
@@ -251,7 +255,7 @@ class JobCache:
                 return frozenset()
             self._outdated.discard(key)
             self._resynced[key] = now
-            return frozenset(WATCHED)
+            return frozenset((*WATCHED, EVENTS))
 
     def is_own_write(self, job: Manifest) -> bool:
         """Return True if the job is as we last wrote it."""

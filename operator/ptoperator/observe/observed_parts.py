@@ -1,10 +1,10 @@
-"""The parts of an observation that belong together: documents of the run, preflight's objects, TensorBoard's."""
+"""The parts of an observation that belong together: the run's documents, objects of preflight and of servers."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from ptapi.run_directory import Heartbeat, Progress, Termination
-from ptkube.resources import Manifest
+from ptkube.resources import Manifest, Resource
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class StagingObjects:
+    """What stages the model before the job has chips, until that is done."""
+
+    job: Manifest | None = None
+    pods: tuple[Manifest, ...] = ()
+
+
+@dataclass(frozen=True)
 class PreflightObjects:
     """What compiles the job before it has chips, until that is decided.
 
@@ -40,6 +48,14 @@ class PreflightObjects:
     job: Manifest | None = None
     pods: tuple[Manifest, ...] = ()
     estimate: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class ServerObjects:
+    """What serves a model. missing: what is wanted and not there; deployment: None for a missing one."""
+
+    missing: tuple[tuple[Resource, Manifest], ...] = ()
+    deployment: Manifest | None = None
 
 
 @dataclass(frozen=True)

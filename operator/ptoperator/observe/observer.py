@@ -2,15 +2,17 @@
 
 The job, its JobSet and its pods come from local copies (`copies`), or are read anew where the reconciler says so. The
 API server is asked for the ConfigMap while pods start, for the nodes on which pods failed, and for preflight's Job
-until that is decided. While pods are missing, two LISTs find out why (`missing_pods`). Between two observations, while
-no event of the job arrives, only its progress (a document, or MaxText's log) is read again. The cloud is read only for
-a job that obtains node pools, waits for their nodes, or releases them; so is the ProvisioningRequest.
+until that is decided. While pods are missing and an event tells of it, two LISTs find out why (`missing_pods`).
+Between two observations, while no event of the job arrives, only its progress (a document, or MaxText's log) is read
+again. The cloud is read only for a job that obtains node pools, waits for their nodes, or releases them; so is the
+ProvisioningRequest.
 """
 
 import logging
 from dataclasses import replace
 from datetime import datetime
 
+from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.hang_timeout import limit_s
 from ptapi.run_directory import Progress
 from ptapi.spec import PostTrainJob
@@ -44,11 +46,20 @@ from ptoperator.observe import run_directory
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
 from ptoperator.observe.log_progress import with_log
-from ptoperator.observe.missing_pods import why_a_pod_does_not_start, why_pods_are_missing, with_start_log
-from ptoperator.observe.observed_parts import PreflightObjects, RunDocuments, TensorBoardObjects
+from ptoperator.observe.missing_pods import is_scaled_up, why_a_pod_does_not_start, why_pods_are_missing, with_start_log
+from ptoperator.observe.observed_parts import (
+    PreflightObjects,
+    RunDocuments,
+    ServerObjects,
+    StagingObjects,
+    TensorBoardObjects,
+)
 from ptoperator.observe.state import Observed, is_scheduled, is_started
+from ptoperator.observe.watch_caches import CachedReader
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.pods.pod import pools_of
+from ptoperator.render.serving import kind_of, serving_objects
+from ptoperator.render.serving.server import server_of
 from ptoperator.render.tensorboard import route_kind, tensorboard_host, tensorboard_name
 from ptoperator.settings import Settings
 
@@ -58,8 +69,17 @@ _USUAL_START_S = 10.0
 """A pod that has had its node for so long may lack its ConfigMap."""
 
 
+_SERVED = (Reason.SERVER_STARTING, Reason.SERVER_READY, Reason.CREATE_FAILED)
+"""Reasons of the condition Served of a model that has, or gets, a server."""
+
+
 def observe(
-    reader: KubeReader, cache: JobCache, key: Key, settings: Settings, now: datetime, cloud: CloudProvider | None = None
+    reader: CachedReader,
+    cache: JobCache,
+    key: Key,
+    settings: Settings,
+    now: datetime,
+    cloud: CloudProvider | None = None,
 ) -> Observed | None:
     """Return everything about the job now; None if it is deleted."""
     namespace, name = key
@@ -67,32 +87,39 @@ def observe(
     if manifest is None:
         return None
     job = cache.note_job(manifest)
-    layout = layout_of(job.parsed, settings) if isinstance(job.parsed, PostTrainJob) else None
+    layout = _layout(job, settings)
     now = now.replace(microsecond=0)  # as times are written; sums of differences stay exact
     state = Observed(now=now, observed_at=now, job=job, layout=layout)
     if job.is_deleting and not job.has_finalizer:
         return state
     if layout is not None and layout.has_tensorboard_server and not job.is_deleting:
         state = replace(state, tensorboard=_tensorboard(reader, layout))
+    if layout is not None and layout.has_server and _wants_server(state) and not job.is_deleting:
+        state = replace(state, server=_server(reader, layout))
     jobset_name = state.status.job_set or (layout.jobset if layout else "")
     if jobset_name:
         state = replace(state, jobset=_get(reader, JOBSETS, jobset_name, namespace))
     if not jobset_name or (state.status.phase.is_terminal and not _needs_cloud(state)):
         return _with_cloud(reader, state, cloud)
     all_pods = tuple(reader.list(PODS, namespace, labels=labels.selector(name)).items)
-    pods = tuple(pod for pod in all_pods if not labels.is_of_preflight(pod))
+    pods = tuple(pod for pod in all_pods if not labels.is_before_chips(pod))
     for pod in all_pods:
         cache.note_pod(pod)
     inspect_failed_nodes(reader, cache, state)
     state = replace(state, pods=pods, failures=_failures(cache, state), pull_errors=cache.pull_errors(state.job.uid))
     state = replace(state, run=RunDocuments(other_owner=cache.run_directory_owner(key)))
-    state = replace(state, kueue=_kueue(reader, state))
+    state = replace(state, kueue=_kueue(reader, state), workload=_workload(reader, state, settings))
     state = replace(state, bound_jobs=_bound_jobs(reader, state))
     state = replace(state, config_map_missing=_is_config_map_missing(reader, state))
-    if state.is_preflight_open and state.may_need_preflight:
+    if state.is_staging_open:
+        ours = tuple(pod for pod in all_pods if labels.is_of_stage(pod) and labels.is_of_job(pod, state.job.uid))
+        stage_job = _get(reader, JOBS, names.stage(job.name, job.uid), namespace)
+        state = replace(state, staging=StagingObjects(stage_job, ours))
+    elif state.is_preflight_open and state.may_need_preflight:
         ours = tuple(pod for pod in all_pods if labels.is_of_preflight(pod) and labels.is_of_job(pod, state.job.uid))
         preflight_job = _get(reader, JOBS, names.preflight(job.name, job.uid), namespace)
         state = replace(state, preflight=PreflightObjects(preflight_job, ours))
+    state = replace(state, is_scaled_up=is_scaled_up(reader, state))
     blocked = why_pods_are_missing(reader, state) or why_a_pod_does_not_start(reader, state)
     state = with_start_log(reader, replace(state, creation_failure=blocked), settings)
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
@@ -104,6 +131,13 @@ def observe_progress(reader: KubeReader, last: Observed, now: datetime, cloud: C
     return _with_cloud(reader, with_log(reader, state), cloud)
 
 
+def _layout(job: JobObject, settings: Settings) -> Layout | None:
+    """Return the layout of a job whose spec is valid, with the copy of its model once that is staged."""
+    if not isinstance(job.parsed, PostTrainJob):
+        return None
+    return replace(layout_of(job.parsed, settings), staged_model=job.status.staged_model)
+
+
 def _tensorboard(reader: KubeReader, layout: Layout) -> TensorBoardObjects:
     """Return the objects of the shared TensorBoard of a job's output."""
     name = tensorboard_name(layout.job.spec.output.uri)
@@ -113,6 +147,20 @@ def _tensorboard(reader: KubeReader, layout: Layout) -> TensorBoardObjects:
     is_reached = bool(tensorboard_host(layout))
     route = _get(reader, route_kind(layout), name, layout.namespace) if is_reached else None
     return TensorBoardObjects(deployment, _get(reader, SERVICES, name, layout.namespace), route)
+
+
+def _wants_server(state: Observed) -> bool:
+    """Return True if the job has succeeded and its model is to be served."""
+    condition = state.status.condition(ConditionType.SERVED)
+    is_wanted = condition is not None and condition.reason in _SERVED
+    return state.status.phase is Phase.SUCCEEDED and is_wanted
+
+
+def _server(reader: KubeReader, layout: Layout) -> ServerObjects:
+    """Return what serves the job's model, and what of it is missing."""
+    wanted = [(kind_of(body), body) for body in serving_objects(server_of(layout))]
+    present = {kind: _get(reader, kind, body["metadata"]["name"], layout.namespace) for kind, body in wanted}
+    return ServerObjects(tuple((kind, body) for kind, body in wanted if present[kind] is None), present[DEPLOYMENTS])
 
 
 def _with_cloud(reader: KubeReader, state: Observed, cloud: CloudProvider | None) -> Observed:
@@ -190,6 +238,18 @@ def _kueue(reader: KubeReader, state: Observed) -> KueueState | None:
         )
     except Forbidden as error:  # an older chart's role
         logger.debug("Kueue cannot be read: %s", error)
+        return None
+
+
+def _workload(reader: KubeReader, state: Observed, settings: Settings) -> Manifest | None:
+    """Read the Workload of a job that Kueue lets run, where its priority boost is to be kept."""
+    if not settings.kueue_priority_boost or state.jobset is None or not state.jobset_queue:
+        return None
+    if not state.is_jobset_ours or state.is_suspended_by_kueue:
+        return None
+    try:
+        return workload.find_workload(reader, state.job.namespace, str(state.jobset["metadata"]["uid"]))
+    except (NotFound, Forbidden):
         return None
 
 

@@ -22,7 +22,13 @@ from ptoperator.failures.pod_failures import PodFailure, StartFailure, start_fai
 from ptoperator.job import JobObject
 from ptoperator.kube import labels
 from ptoperator.kueue.workload import KueueState
-from ptoperator.observe.observed_parts import PreflightObjects, RunDocuments, TensorBoardObjects
+from ptoperator.observe.observed_parts import (
+    PreflightObjects,
+    RunDocuments,
+    ServerObjects,
+    StagingObjects,
+    TensorBoardObjects,
+)
 from ptoperator.render import Layout
 from ptoperator.render.pods.pod import pools_of
 
@@ -47,7 +53,8 @@ class Observed:
     the job's ProvisioningRequest, if the cloud was read. kueue: Kueue's state, while the job waits in a queue.
     competing: other jobs that want the same chips, while this one has none. bound_jobs: child Jobs of a JobSet that
     Kueue suspends, which still bind their pods to the node pools of an earlier admission. tensorboard: its shared
-    TensorBoard, if it asks for one and all was read.
+    TensorBoard, if it asks for one and all was read. server: what serves the model of a job that succeeded. workload:
+    in Kueue, where a boost is kept. is_scaled_up: whether a cluster autoscaler has just begun to make nodes for it.
     """
 
     now: datetime
@@ -57,6 +64,7 @@ class Observed:
     jobset: Manifest | None = None
     pods: tuple[Manifest, ...] = ()
     config_map_missing: bool = False
+    staging: StagingObjects = field(default_factory=StagingObjects)
     preflight: PreflightObjects = field(default_factory=PreflightObjects)
     failures: tuple[PodFailure, ...] = ()
     pull_errors: Mapping[str, str] = field(default_factory=dict)
@@ -70,11 +78,20 @@ class Observed:
     bound_jobs: tuple[Manifest, ...] = ()
     competing: CompetingJobs = NO_COMPETITION
     tensorboard: TensorBoardObjects | None = None
+    server: ServerObjects | None = None
+    workload: Manifest | None = None
+    is_scaled_up: bool = False
 
     @property
     def status(self) -> PostTrainJobStatus:
         """Return the status as the operator last wrote it."""
         return self.job.status
+
+    @property
+    def is_staging_open(self) -> bool:
+        """Return True while the model is to be staged and no JobSet is made."""
+        is_wanted = self.layout is not None and self.layout.is_staged and not self.status.staged_model
+        return is_wanted and self.jobset is None and not self.status.phase.is_terminal
 
     @property
     def is_preflight_open(self) -> bool:
@@ -93,6 +110,14 @@ class Observed:
         """Return the type of the `spec.capacity` entry by which the current chips were obtained."""
         attempt, options = open_attempt(self.status.capacity), self.job.capacity
         return options[attempt.entry].type if attempt and attempt.entry < len(options) else "existing"
+
+    @property
+    def may_be_scaled_up(self) -> bool:
+        """Return True for a job whose turn at existing nodes came, and which does not have them all."""
+        attempt = open_attempt(self.status.capacity)
+        if attempt is None or attempt.granted is None or attempt.ready or attempt.scaling_up:
+            return False
+        return self.capacity_option == "existing"
 
     @property
     def is_jobset_ours(self) -> bool:

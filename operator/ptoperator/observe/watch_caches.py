@@ -1,4 +1,4 @@
-"""Local copies of the watched kinds: jobs, their JobSets, their pods.
+"""Local copies of the watched kinds: jobs, their JobSets, their pods; and of the events that tell of refused creations.
 
 A reconcile reads these and not the API server. A watch may be late by any time, so what would do harm on an old state
 is read again first: `controller.freshness` says what. Left out: objects without a job's label, such as another owner's
@@ -6,15 +6,17 @@ JobSet, which no watch tells of.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ptkube.client import Kube, ListResult
 from ptkube.errors import NotFound
 from ptkube.informer import Informer
 from ptkube.objects import label
-from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptkube.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptkube.watch_cache import LocalCopy
+from ptoperator.failures.pod_creation import REASONS
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import KubeReader
 
@@ -54,11 +56,26 @@ def informers(kube: Kube, namespaces: Sequence[str], stop: threading.Event) -> d
     }
 
 
-class Copies:
-    """The copies by kind and namespace; the empty namespace stands for all."""
+def refusal_informers(kube: Kube, namespaces: Sequence[str], stop: threading.Event) -> list[Informer]:
+    """Return the informers of what controllers say when the API server refuses to create Jobs or pods."""
+    return [
+        Informer(kube, EVENTS, stop, namespace=namespace or None, fields=f"reason={reason}", **_REFUSALS)
+        for reason in REASONS.values()
+        for namespace in namespaces or ("",)
+    ]
 
-    def __init__(self, copies: Mapping[tuple[Resource, str], LocalCopy]) -> None:
+
+def empty_refusals() -> LocalCopy:
+    """Return a copy of such events that nothing keeps current."""
+    return LocalCopy(EVENTS, **_REFUSALS)
+
+
+class Copies:
+    """The copies by kind and namespace; the empty namespace stands for all. refusals: events of refused creations."""
+
+    def __init__(self, copies: Mapping[tuple[Resource, str], LocalCopy], refusals: Sequence[LocalCopy] = ()) -> None:
         self._copies = copies
+        self._refusals = refusals
 
     def of(self, resource: Resource, namespace: str | None) -> LocalCopy | None:
         """Return the copy that holds a namespace's objects of a kind, or None if nobody keeps one."""
@@ -67,6 +84,14 @@ class Copies:
     def are_synced(self, namespace: str) -> bool:
         """Return True once a namespace's JobSets and pods were listed: what is missing before may only be unread."""
         return all(copy.synced.is_set() for copy in (self.of(each, namespace) for each in (JOBSETS, PODS)) if copy)
+
+    def may_be_refused(self, namespace: str, owners: Iterable[str]) -> bool:
+        """Return False if no event tells that the API server refuses what one of these objects owns.
+
+        True also while there is no copy to ask, as where an older chart's role does not let events be watched.
+        """
+        is_known = bool(self._refusals) and all(copy.synced.is_set() for copy in self._refusals)
+        return not is_known or any(copy.indexed(namespace, owner) for owner in owners for copy in self._refusals)
 
     def record(self, resource: Resource, item: Manifest) -> Manifest:
         """Take over an answer of the API server, so that no reconcile is older than what was read or written before.
@@ -121,6 +146,10 @@ class CachedReader:
             return ListResult([self.copies.record(r, item) for item in items], "")
         return ListResult(copy.indexed(namespace or "", str(labels).partition("=")[2]), "")
 
+    def may_be_refused(self, namespace: str, owners: Iterable[str]) -> bool:
+        """Return False if it is known that nothing is refused that these objects own; True where events are `live`."""
+        return EVENTS in self.live or self.copies.may_be_refused(namespace, owners)
+
     def pod_logs(
         self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
     ) -> Iterator[str]:
@@ -171,5 +200,14 @@ def _outline(item: Manifest) -> Manifest:
     return {**kept, "status": item.get("status") or {}}
 
 
+def _trim_event(event: Manifest) -> Manifest:
+    meta = {key: event["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+    return {"metadata": meta, "involvedObject": {"name": (event.get("involvedObject") or {}).get("name")}}
+
+
 _TRIMS = {POSTTRAINJOBS: _without_managed_fields, JOBSETS: _trim_jobset, PODS: _trim_pod}
 _INDEXES = {POSTTRAINJOBS: lambda job: "", JOBSETS: _job_name, PODS: _job_name}
+_REFUSALS: dict[str, Any] = {
+    "trim": _trim_event,
+    "index": lambda event: str(event["involvedObject"]["name"] or ""),
+}

@@ -29,6 +29,9 @@ from ptoperator.plan.lifecycle_steps import (
     start_failed,
     suspended,
 )
+from ptoperator.plan.optional.priority_boost import plan_priority_boost
+from ptoperator.plan.optional.serving import with_server
+from ptoperator.plan.optional.tensorboard import plan_tensorboard
 from ptoperator.plan.preflight import preflight_pending
 from ptoperator.plan.quota import (
     admission_check_missing,
@@ -38,9 +41,9 @@ from ptoperator.plan.quota import (
     quota_reserved,
 )
 from ptoperator.plan.restart_budget import not_retryable
+from ptoperator.plan.staging import staging_pending
 from ptoperator.plan.step_result import Plan, PlanContext, StepResult
 from ptoperator.plan.teardown import add_finalizer, deletion_actions, release_capacity
-from ptoperator.plan.tensorboard import plan_tensorboard
 from ptoperator.render import Layout
 from ptoperator.settings import Settings
 from ptoperator.status import terminal_phases
@@ -51,13 +54,15 @@ _SOON_S = 1.0
 
 
 def plan(state: Observed, settings: Settings) -> Plan:
-    """Decide what to do about one job, and about its TensorBoard, now."""
-    planned, board = _plan_job(state, settings), plan_tensorboard(state)
+    """Decide what to do about one job, its TensorBoard and its priority in Kueue, now."""
+    planned, board, boost = _plan_job(state, settings), plan_tensorboard(state), plan_priority_boost(state, settings)
+    planned = replace(planned, optional=(*board.actions, *boost.actions))
+    if boost.requeue_after is not None and boost.requeue_after < (planned.requeue_after or math.inf):
+        planned = replace(planned, requeue_after=max(boost.requeue_after, _SOON_S), progress_only=False)
     if board.requeue_after is None:
-        return replace(planned, optional=board.actions)
+        return planned
     due = max(board.requeue_after, _SOON_S)
-    due = min(due, planned.requeue_after or due)
-    return replace(planned, optional=board.actions, requeue_after=due, progress_only=False)
+    return replace(planned, requeue_after=min(due, planned.requeue_after or due), progress_only=False)
 
 
 def _plan_job(state: Observed, settings: Settings) -> Plan:
@@ -65,7 +70,7 @@ def _plan_job(state: Observed, settings: Settings) -> Plan:
         actions = deletion_actions(state, settings)  # owner references take everything else away
         return Plan(actions, finished_status(state), settings.cloud_poll_seconds if state.job.has_finalizer else None)
     if state.status.phase.is_terminal:
-        return plan_finished(state, settings)
+        return with_server(state, plan_finished(state, settings))
     layout = state.layout
     if layout is None:
         assert isinstance(state.job.parsed, SpecError)
@@ -80,7 +85,8 @@ def _plan_job(state: Observed, settings: Settings) -> Plan:
 _STEPS: tuple[Callable[[PlanContext], StepResult | None], ...] = (
     run_directory_conflict, finished, suspended, deadline_exceeded, not_retryable, start_failed, hang_detected,
     admission_check_missing, provisioning_round_failed, stale_jobset, nodes_missing, cleanup_pending,
-    preflight_pending, backing_off, capacity_pending, create_jobset, quota_reserved, quota_missing, follow_jobset,
+    staging_pending, preflight_pending, backing_off, capacity_pending, create_jobset,
+    quota_reserved, quota_missing, follow_jobset,
 )  # fmt: skip
 
 

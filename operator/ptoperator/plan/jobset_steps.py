@@ -5,7 +5,7 @@ from dataclasses import replace
 from ptapi.conditions import Phase
 from ptkube.resources import CONFIGMAPS, JOBSETS
 from ptoperator.capacity import Decision, open_attempt, provide
-from ptoperator.capacity.attempts import mark_ready, record_pools
+from ptoperator.capacity.attempts import mark_ready, mark_scaling_up, record_pools
 from ptoperator.kube.actions import Action, Create
 from ptoperator.observe.state import USUAL_CREATION_S, is_started
 from ptoperator.plan.lifecycle_steps import deadline_left_s
@@ -62,7 +62,11 @@ def follow_jobset(context: PlanContext) -> StepResult:
         actions.append(suspend_jobset(context, False))
     update = running_phases.jobset_active(context.layout, state, context.settings.silent_start_seconds)
     capacity = record_pools(state.status.capacity, state.jobset_pools)
-    update = replace(update, capacity=mark_ready(capacity, state.now) if context.has_nodes else capacity)
+    if context.has_nodes:
+        capacity = mark_ready(capacity, state.now)
+    elif state.is_scaled_up:
+        capacity = mark_scaling_up(capacity, state.now)
+    update = replace(update, capacity=capacity)
     is_up = not state.has_missing_pods and all(map(is_started, state.current_pods))
     only_progress = not actions and update.phase is not Phase.QUEUED and is_up
     return StepResult(update, tuple(actions), _requeue_after_s(context, update), only_progress)
@@ -73,7 +77,7 @@ def _requeue_after_s(context: PlanContext, update: StatusUpdate) -> float:
     delays = [context.settings.resync_seconds]
     if update.phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING):
         delays.append(context.settings.progress_seconds)
-    if update.phase is Phase.QUEUED:  # who is ahead changes without a word to us
+    if update.phase is Phase.QUEUED or context.state.may_be_scaled_up:  # both change without a word to us
         delays.append(context.settings.queue_seconds)
     left = deadline_left_s(context)
     if left is not None:

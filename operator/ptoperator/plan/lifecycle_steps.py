@@ -9,6 +9,7 @@ from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube.actions import Action
 from ptoperator.plan.preflight import delete_preflight
 from ptoperator.plan.restart_budget import retry_uncharged
+from ptoperator.plan.staging import delete_staging
 from ptoperator.plan.step_result import CLEANUP_POLL_S, PlanContext, StepResult, delete_jobset, suspend_jobset
 from ptoperator.plan.teardown import release_capacity, release_conditions
 from ptoperator.status import terminal_phases, waiting_phases
@@ -49,7 +50,7 @@ def suspended(context: PlanContext) -> StepResult | None:
     if not context.policy_suspend:
         return None
     state = context.state
-    actions: tuple[Action | CloudAction, ...] = delete_preflight(state)
+    actions: tuple[Action | CloudAction, ...] = (*delete_staging(state), *delete_preflight(state))
     if state.jobset is not None and state.is_jobset_ours and not state.is_jobset_deleting:
         if context.queue or state.jobset_queue or state.job.uses_pools:
             actions = (delete_jobset(state),)

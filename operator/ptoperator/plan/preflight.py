@@ -5,6 +5,7 @@ module interprets the report. Only a verdict may end a job. Whatever prevents on
 is not the job's fault: the formula's verdict counts if the pod left one, otherwise the job goes on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptapi.conditions import ConditionType, Phase, Reason
@@ -55,7 +56,7 @@ def preflight_pending(context: PlanContext) -> StepResult | None:
         return StepResult(_running("waiting for the previous preflight Job to be deleted"), requeue_after=poll_s)
     result = _result(context, job)
     if result is None:
-        return StepResult(_running(_waiting_message(state)), requeue_after=poll_s)
+        return StepResult(_running(waiting_message(state, state.preflight.pods)), requeue_after=poll_s)
     return _decide(context, result)
 
 
@@ -110,18 +111,18 @@ def _running(message: str) -> StatusUpdate:
     return StatusUpdate(Phase.PREFLIGHT, {ConditionType.PREFLIGHTED: condition})
 
 
-def _waiting_message(state: Observed) -> str:
-    """Return what preflight waits for."""
-    for pod in state.preflight.pods:
+def waiting_message(state: Observed, pods: Sequence[Manifest]) -> str:
+    """Return what the pods of a Job that runs before there are chips wait for."""
+    for pod in pods:
         stuck = pod_failures.start_failure(pod, state.pull_errors)
         message = stuck.message if stuck is not None else why_unscheduled(pod)
         if message:
             return f"pod {pod['metadata']['name']} waits: {message}"
     if state.creation_failure is not None:
         return state.creation_failure.message
-    if any(map(is_started, state.preflight.pods)):
+    if any(map(is_started, pods)):
         return "the pod runs"
-    return "the pod is starting" if any(map(is_scheduled, state.preflight.pods)) else "the pod has no node yet"
+    return "the pod is starting" if any(map(is_scheduled, pods)) else "the pod has no node yet"
 
 
 def _result(context: PlanContext, job: Manifest) -> PreflightResult | None:
@@ -169,7 +170,7 @@ def _failure_reason(context: PlanContext, job: Manifest) -> str | None:
         return failures[-1].message
     if failed is not None:
         return str(failed.get("message") or failed.get("reason") or "its Job failed")
-    return _waiting_message(state) if is_late else "its pod exited without a termination message"
+    return waiting_message(state, state.preflight.pods) if is_late else "its pod exited without a termination message"
 
 
 def _cannot_start(context: PlanContext, age_s: float) -> bool:

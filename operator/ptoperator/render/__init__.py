@@ -6,13 +6,15 @@ from ptoperator.render.config_map import config_map
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
 from ptoperator.render.preflight_job import preflight_job
+from ptoperator.render.stage_job import stage_job
 from ptoperator.settings import Settings
 
-__all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render"]
+__all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render", "stage_job"]
 
 
 def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
     """Return every object that the operator creates for a job, in order. Raises SpecError."""
     layout = layout_of(job, settings)
+    copies = [stage_job(layout)] if layout.is_staged else []
     checks = [] if layout.preflight == "Skip" else [preflight_job(layout)]
-    return [config_map(layout), *checks, jobset(layout)]
+    return [*copies, config_map(layout), *checks, jobset(layout)]

@@ -1,7 +1,7 @@
 """The ConfigMap that carries the job to its pods, complete and immutable.
 
 The trainer reads this file and nothing else. It holds the defaults and the job's uid, by which the trainer recognises
-its own run directory. Secrets stay references.
+its own run directory. Secrets stay references. A staged model is named by its copy, so that the trainer reads that one.
 """
 
 from ptapi import load
@@ -33,5 +33,8 @@ def config_map(layout: Layout) -> Manifest:
 def job_file(layout: Layout) -> str:
     """Return the job as YAML."""
     document = load.manifest(layout.job)
+    if layout.staged_model:
+        document["spec"]["model"] |= {"uri": layout.staged_model, "stage": False}
+        document["spec"]["model"].pop("revision", None)
     document["metadata"] = {"name": layout.name, "namespace": layout.namespace, "uid": layout.uid}
     return kubectl_yaml.write(document)

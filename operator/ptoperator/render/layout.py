@@ -17,7 +17,7 @@ class Layout:
     """A job, its chips and the names of its objects.
 
     pools: the node pools created for it, if any. is_queued_provisioning: their nodes came by a ProvisioningRequest,
-    which its pods name.
+    which its pods name. staged_model: URI of the model's copy, once it is staged.
     """
 
     job: PostTrainJob
@@ -27,6 +27,7 @@ class Layout:
     config_map: str
     pools: tuple[str, ...] = ()
     is_queued_provisioning: bool = False
+    staged_model: str = ""
 
     @property
     def name(self) -> str:
@@ -77,6 +78,11 @@ class Layout:
         return self.job.spec.tensorboard.server and self.settings.tensorboard_servers
 
     @property
+    def has_server(self) -> bool:
+        """Return True if the job asks for a server of its model and the operator may start one."""
+        return self.job.spec.serve is not None and self.settings.model_servers
+
+    @property
     def is_headless(self) -> bool:
         """Return True if Pathways' servers run alone, for a program elsewhere."""
         return self.job.spec.pathways.headless
@@ -116,6 +122,11 @@ class Layout:
         """Return `Enforce`, `Warn` or `Skip`; programs of others cannot be compiled."""
         is_ours = self.job.spec.runtime.is_native and not self.is_headless
         return self.job.spec.preflight or ("Enforce" if is_ours and not self.accelerator.is_cpu else "Skip")
+
+    @property
+    def is_staged(self) -> bool:
+        """Return True if the model is copied into a bucket first."""
+        return self.job.spec.model.stage
 
     @property
     def quota_first(self) -> bool:

@@ -48,6 +48,10 @@ class Settings:
     """While a job waits in a queue, the reason and the jobs ahead are read this often."""
     queue_existing: bool = True
     """Whether jobs queue for existing nodes. False if an autoscaler creates nodes for every pending pod."""
+    kueue_priority_boost: int = 0
+    """The most that is added to a running job's priority in Kueue while its work is unsaved; 0: nothing."""
+    kueue_boost_seconds: float = 1800.0
+    """The age of the newest checkpoint at which that much is added."""
     resync_seconds: float = 600.0
     """A job is reconciled this often without an event."""
     start_failure_seconds: float = 300.0
@@ -97,6 +101,8 @@ class Settings:
     tensorboard_ingress: str = ""
     """How TensorBoards are reached from outside, as JSON: `{"domain": "tb.example.com", "className": "nginx"}`, with
     `annotations` and `tlsSecret`; empty: through `ptctl workload tensorboard` only."""
+    model_servers: bool = True
+    """Whether models of jobs with spec.serve are served; without, no right to create what serves them is needed."""
     prices: str = ""
     """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
     leader_namespace: str = ""

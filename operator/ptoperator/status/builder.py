@@ -47,6 +47,7 @@ class StatusUpdate:
     capacity: CapacityStatus | None = None
     restarted: FailureStatus | None = None
     preflight: PreflightStatus | None = None
+    staged_model: str = ""
     has_jobset: bool = False
 
 
@@ -64,6 +65,7 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
         "restarts": restarts,
         "failure": _redacted_failure(update.failure or newest or old.failure),
         "preflight": update.preflight or old.preflight,
+        "staged_model": update.staged_model or old.staged_model,
         "capacity": update.capacity or old.capacity,
         "start_time": old.start_time or _start_time(update, state.now),
         "completion_time": timestamps.to_text(state.now) if phase.is_terminal else None,

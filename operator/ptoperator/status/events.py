@@ -23,7 +23,8 @@ _QUIET = (
 )  # fmt: skip
 _WARNINGS = (
     Reason.CREATE_FAILED, Reason.WRITE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT,
-    Reason.DOES_NOT_FIT, Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
+    Reason.DOES_NOT_FIT, Reason.BAR_NOT_MET, Reason.SERVERS_OFF,
+    Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
 )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEv
     for condition in new.conditions:
         before = old.condition(condition.type)
         is_changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
-        if new.phase.is_terminal and condition.type is ConditionType.PREFLIGHTED:
+        if new.phase.is_terminal and condition.type in (ConditionType.STAGED, ConditionType.PREFLIGHTED):
             continue  # Failed says it
         if is_changed and _is_notable(condition):
             mark = f"{condition.type}/{before.reason}/{before.last_transition_time}" if before else condition.type

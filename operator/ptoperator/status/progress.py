@@ -14,6 +14,7 @@ _FIELDS = {
     "staleness": run_directory.STALENESS,
     "mfu": run_directory.MFU,
     "hbm_in_use": run_directory.HBM_IN_USE,
+    "duty_cycle": run_directory.DUTY_CYCLE,
     "eval_loss": run_directory.EVAL_LOSS,
     "eval_reward": run_directory.EVAL_REWARD,
 }

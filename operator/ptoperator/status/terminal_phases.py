@@ -12,6 +12,7 @@ from ptkube.resources import Manifest
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.render.failure_policy import REACHED_MAX
+from ptoperator.status import serving
 from ptoperator.status.builder import ConditionUpdate, ConditionUpdates, StatusUpdate
 from ptoperator.status.hints import hint_for
 from ptoperator.status.restart_counts import failure_of_jobset
@@ -26,6 +27,7 @@ def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
         {
             ConditionType.RUNNING: ConditionUpdate(False, Reason.SUCCEEDED, message),
             ConditionType.COMPLETE: ConditionUpdate(True, Reason.SUCCEEDED, message),
+            **serving.decision(layout, state.run.progress),
         },
     )
 
@@ -67,6 +69,13 @@ def output_conflict(layout: Layout, run_directory_owner: str) -> StatusUpdate:
     cause = FailureStatus(failure_class=FailureClass.CONFIG_ERROR, message=message)
     conditions = {ConditionType.VALIDATED: ConditionUpdate(False, Reason.OUTPUT_CONFLICT, message)}
     return _failed(FailureClass.CONFIG_ERROR, message, cause, conditions)
+
+
+def stage_failed(layout: Layout, cause: FailureStatus) -> StatusUpdate:
+    """Report a model that cannot be staged, before any chip is requested."""
+    update = failed_with(layout, cause)
+    staged = ConditionUpdate(False, Reason.STAGE_FAILED, describe_failure(cause))
+    return replace(update, conditions={ConditionType.STAGED: staged, **update.conditions})
 
 
 def preflight_refused(preflighted: ConditionUpdate, cause: FailureStatus, status: PreflightStatus) -> StatusUpdate:

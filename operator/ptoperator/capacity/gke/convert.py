@@ -1,9 +1,10 @@
-"""Convert GKE's protobufs to the operator's own values. Pure.
+"""Convert GKE's protobufs, wrapped by Google's library or not, to the operator's own values. Pure.
 
 A server may be newer than the client: a status or code that the client does not know arrives as a number, is ignored,
 and breaks nothing.
 """
 
+from enum import IntEnum
 from typing import Any
 
 import grpc
@@ -24,7 +25,7 @@ _STATES = frozenset(PoolState)
 def pool_of(pool: Any) -> Pool:
     """Convert a node pool."""
     marks = dict(pool.config.resource_labels)
-    name = _name(pool.status)
+    name = _name(container.NodePool.Status, pool.status)
     state = PoolState(name) if name in _STATES else PoolState.UNKNOWN
     failures = [cloud_errors.of_condition(_status_code(each), each.message) for each in pool.conditions]
     if state is PoolState.ERROR and (pool.status_message or not any(failures)):
@@ -105,12 +106,14 @@ def _number(text: str | None) -> int:
 
 def _status_code(condition: Any) -> str:
     """Return the specific code (`GCE_STOCKOUT`), or the general one if GKE has none."""
-    return _name(condition.code) if condition.code else _grpc_name(condition.canonical_code)
+    code = container.StatusCondition.Code
+    return _name(code, condition.code) if condition.code else _grpc_name(condition.canonical_code)
 
 
-def _name(value: Any) -> str:
+def _name(kind: type[IntEnum], value: int) -> str:
     """Return the name of an enum value; a number that the client does not know stays a number."""
-    return str(getattr(value, "name", value))
+    number = int(value)
+    return kind(number).name if number in kind.__members__.values() else str(number)
 
 
 def _grpc_name(code: Any) -> str:

@@ -15,7 +15,11 @@ T = TypeVar("T")
 
 
 class NodePoolApi:
-    """The node pools of one cluster, as protobufs. client: of the API; None: Google's, with default credentials."""
+    """The node pools of one cluster, as protobufs. client: of the API; None: Google's, with default credentials.
+
+    Lists are without Google's wrappers, which take seven times as long to read: a thousand jobs have thousands of
+    operations, and whoever waits for a snapshot waits for that.
+    """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
         self._region = f"projects/{settings.gke_project}/locations/{settings.gke_location}"
@@ -31,13 +35,15 @@ class NodePoolApi:
     def operations(self) -> Sequence[Any]:
         """Return the operations of the region: those that run, and those that ended lately."""
         request = container.ListOperationsRequest(parent=self._region)
-        operations: Sequence[Any] = self._call(self._client.list_operations, request).operations
+        answer = self._call(self._client.list_operations, request)
+        operations: Sequence[Any] = _unwrapped(container.ListOperationsResponse, answer).operations
         return operations
 
     def node_pools(self) -> Sequence[Any]:
         """Return all node pools."""
         request = container.ListNodePoolsRequest(parent=self._cluster)
-        node_pools: Sequence[Any] = self._call(self._client.list_node_pools, request).node_pools
+        answer = self._call(self._client.list_node_pools, request)
+        node_pools: Sequence[Any] = _unwrapped(container.ListNodePoolsResponse, answer).node_pools
         return node_pools
 
     def node_pool(self, name: str) -> Any | None:
@@ -73,6 +79,11 @@ class NodePoolApi:
 
     def _path(self, name: str) -> str:
         return f"{self._cluster}/nodePools/{name}"
+
+
+def _unwrapped(kind: Any, answer: Any) -> Any:
+    """Return a message without its wrapper; what has none as it is."""
+    return kind.pb(answer) if isinstance(answer, kind) else answer
 
 
 def connect(endpoint: str) -> Any:

@@ -29,6 +29,7 @@ class Claim:
     """One job in a queue.
 
     hosts: VMs it needs. granted: when its turn came; first: when it reached the head of the queue; both empty before.
+    is_scaling_up: a cluster autoscaler makes nodes for it, so it takes none of those that are there.
     """
 
     queue: str
@@ -40,6 +41,7 @@ class Claim:
     granted: str = ""
     first: str = ""
     is_ready: bool = False
+    is_scaling_up: bool = False
 
     @property
     def is_waiting(self) -> bool:
@@ -48,8 +50,13 @@ class Claim:
 
     @property
     def is_provisioning(self) -> bool:
-        """Return True after the job's turn came, until its chips are there."""
-        return bool(self.granted) and not self.is_ready
+        """Return True after the job's turn came, until its chips are there, or an autoscaler makes them."""
+        return self.takes_chips and not self.is_ready
+
+    @property
+    def takes_chips(self) -> bool:
+        """Return True if the job holds chips of the queue, or may take some now."""
+        return bool(self.granted) and (self.is_ready or not self.is_scaling_up)
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,7 @@ def claim_of(job: JobObject) -> Claim | None:
         granted=attempt.granted or "",
         first=attempt.first or "",
         is_ready=attempt.ready is not None,
+        is_scaling_up=attempt.scaling_up is not None,
     )
 
 

@@ -100,14 +100,14 @@ class _Queue:
         if claim.is_waiting:
             self.rows.setdefault(claim.namespace, _Row()).add(claim)
             return
-        self._hold(claim.namespace, claim.hosts)
+        self._hold(claim, claim.hosts)
         if claim.is_provisioning:
             self.provisioning[claim.uid] = claim.granted
 
     def remove(self, claim: Claim) -> None:
         del self.claims[claim.uid]
         if not claim.is_waiting:
-            self._hold(claim.namespace, -claim.hosts)
+            self._hold(claim, -claim.hosts)
             self.provisioning.pop(claim.uid, None)
             return
         row = self.rows[claim.namespace]
@@ -136,11 +136,11 @@ class _Queue:
                 ahead += row.before(key, self.held[namespace])
         return ahead
 
-    def _hold(self, namespace: str, hosts: int) -> None:
-        self.total_held += hosts
-        self.held[namespace] += hosts
-        if not self.held[namespace]:
-            del self.held[namespace]
+    def _hold(self, claim: Claim, hosts: int) -> None:
+        self.total_held += hosts if claim.takes_chips else 0
+        self.held[claim.namespace] += hosts
+        if not self.held[claim.namespace]:
+            del self.held[claim.namespace]
 
 
 def _within(claim: Claim) -> tuple[Any, ...]:

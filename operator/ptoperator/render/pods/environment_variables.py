@@ -45,8 +45,8 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
     return _with_users(layout, ours)
 
 
-def preflight_env(layout: Layout) -> list[Manifest]:
-    """Return preflight's environment: no chips, no peers, no program cache (its programs could not be read here)."""
+def cpu_env(layout: Layout) -> list[Manifest]:
+    """Return the environment of preflight and staging: no chips, no peers, no program cache (not readable here)."""
     return _with_users(layout, [*_everywhere(), *_token(layout)])
 
 

@@ -16,6 +16,8 @@ HEAD = {"requests": {"cpu": "24", "memory": "100G"}}
 """Of the trainer in a Pathways head: what XPK gives it. It holds the data, the rewards' children and host copies."""
 PREFLIGHT = {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "6Gi"}}
 """The compiler takes 1 to 3 GB, whatever the model; more, rarely, for many experts."""
+STAGE = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "4Gi"}}
+"""Files pass through the disk and are read in parts."""
 RESOURCE_MANAGER = {"limits": {"cpu": "8", "memory": "32G"}}
 PROXY = {"limits": {"cpu": "16", "memory": "100G"}}
 TPU = "google.com/tpu"
