@@ -2,9 +2,9 @@
 
 from ptapi.spec import Algorithm
 
-BY_TOKEN = {"sft": True, "dpo": False, "distill": False, "ppo": True}
+BY_TOKEN = {"sft": True, "dpo": False, "kto": False, "reward": False, "distill": False, "ppo": True, "raft": True}
 """True if the loss of a token depends on that token alone; for grpo this depends on its settings (`by_token`)."""
-OF_SEQUENCES = ("gspo", "gspo-token")
+OF_SEQUENCES = ("gspo", "gspo-token", "luspo", "vespo")
 """Losses of grpo in which a token's loss depends on others of its sequence."""
 WITHOUT_REFERENCE = ("simpo", "orpo")
 """Losses of dpo without a reference."""
@@ -24,6 +24,6 @@ def of_tokens(algorithm: Algorithm) -> tuple[str, ...]:
     if not algorithm.learns_from_rewards:
         return ()
     values = () if algorithm.ppo is None else ("values_BT", "returns_BT")
-    old = ("old_logps_BT",) if algorithm.updates_per_batch > 1 else ()
+    old = ("old_logps_BT",) if algorithm.updates_per_batch > 1 and algorithm.raft is None else ()
     reference = ("ref_logps_BT",) if algorithm.reference_coefficient > 0 else ()
     return ("advantages_BT", "sampler_logps_BT", *values, *old, *reference)

@@ -14,22 +14,31 @@ at the start of this batch's updates, m the mask, sg stops the gradient.
     cispo       −sg(min(w, ε_max))·A·lp                global token mean                    2506.13585
     sapo        −σ(τ(w − 1))·4/τ·A; τ = τ⁺ for A > 0   mean over sequences of token means   2511.20347
     rloo        surrogate, leave-one-out A             global token mean                    2402.14740
+    luspo       gspo's surrogate                       mean over sequences of token sums    2602.05261
+    vespo       −sg(φ(W))·A·lp; W = exp(Σ log w)       global token mean                    2602.10693
+    dppo        −sg(min(w, 20))·A·lp inside the region global token mean                    2602.04879
 
-Degenerate case: with one update per batch, w is 1: the value is −A, whose mean is about 0, and the gradient is
-the plain policy gradient −A·∇lp. sapo has that gradient too, and the value −2A/τ. Left out: DAPO's dynamic sampling
+    φ(W) = exp(λ + k·log W − λ·W), with k and λ of A ≥ 0 or of A < 0: 1 at W = 1
+    dppo's region: no token whose probability left the sampler's by more than δ, and goes on in A's direction;
+    |π − μ| > δ, for dppo-kl the KL of two outcomes, the token and any other
+
+Old is the policy before the batch's first update; with vespo that times the sampler's correction, with dppo the sampler
+itself (`anchor`), so both need no correction afterwards. Degenerate case: with one update per batch, w is 1: the value
+is −A, whose mean is about 0, and the gradient is the plain policy gradient −A·∇lp. sapo has that gradient too, and the
+value −2A/τ; luspo's is T times as large for a sequence of T tokens. Left out: DAPO's dynamic sampling
 and overlong penalty, which concern the rollout and the reward, not the loss.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ptapi.defaults import CLIPS, SOFT_CLIP
+from ptapi.defaults import CLIPS, GAMMA_WEIGHT, SOFT_CLIP
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 
@@ -38,29 +47,43 @@ NO_CLIP = (1.0, math.inf)
 """Bounds that no ratio is outside of."""
 
 
+LEAST_WEIGHT = 1e-8
+"""Smallest weight of a sequence in vespo, and of a correction in its logarithm."""
+ALMOST_CERTAIN = 1.0 - 1e-7
+"""Largest probability in the logarithm of what is left of 1."""
+RATIO_CAP = 20.0
+"""dppo's bound on the ratio, for stability: its region is what keeps the policy near."""
+
+
 class Clip(NamedTuple):
     """The clip range ε and ε_high; dual: the bound c for negative advantages, or None.
 
-    soft: sapo's temperatures for positive advantages and for others.
+    soft: sapo's temperatures for positive advantages and for others; gamma: vespo's (k, λ), likewise.
     """
 
     low: float
     high: float
     dual: float | None = None
     soft: tuple[float, float] = SOFT_CLIP
+    gamma: tuple[tuple[float, float], tuple[float, float]] = GAMMA_WEIGHT
+
+
+Clipped = Callable[[Array, Array, Array, Clip], tuple[Array, Array]]
 
 
 class Variant(NamedTuple):
     """The choices of a loss's paper: (lp, old, A, mask, clip) -> (loss, ratio), reduction, advantage, clip.
 
-    cuts_weight: the clip bounds a token's weight by an absolute number, and no gradient is lost.
+    clipped: (ratio, old, A, clip) -> whether a token counts as clipped below, and above. old: whose log-probs the ratio
+    is to: `old`, the policy's before the first update; `corrected`, that and the sampler's correction; `sampler`.
     """
 
     loss: Callable[[Array, Array, Array, Array, Clip], tuple[Array, Array]]
     weights: Callable[[np.ndarray, int], np.ndarray]
     advantage: str
     clip: Clip
-    cuts_weight: bool = False
+    clipped: Clipped
+    old: Literal["old", "corrected", "sampler"] = "old"
 
 
 def old_policy(logps_BT: Array, batch: Batch) -> Array:
@@ -124,6 +147,64 @@ def sapo(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, c
     return -gate_BT * advantages_BT, ratio_BT
 
 
+def vespo(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return loss and ratio for vespo: φ of the whole sequence's ratio weighs each token's gradient, smoothly."""
+    log_W_B1 = jnp.sum((logps_BT - old_BT) * mask_BT, axis=1, keepdims=True)
+    log_W_B1 = lax.stop_gradient(jnp.clip(log_W_B1, math.log(LEAST_WEIGHT), MAX_LOG_RATIO))
+    k_BT, lambda_BT = (jnp.where(advantages_BT >= 0, *pair) for pair in zip(*clip.gamma, strict=True))
+    phi_BT = jnp.exp(lambda_BT + k_BT * log_W_B1 - lambda_BT * jnp.exp(log_W_B1))
+    return -phi_BT * advantages_BT * logps_BT, jnp.exp(log_ratio(logps_BT, old_BT))
+
+
+def dppo(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return loss and ratio for dppo: no gradient where the probability left the sampler's by more than δ."""
+    return _inside(logps_BT, old_BT, advantages_BT, clip, outside_by_tv)
+
+
+def dppo_kl(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return loss and ratio for dppo-kl: as dppo, with the KL of two outcomes as the distance."""
+    return _inside(logps_BT, old_BT, advantages_BT, clip, outside_by_kl)
+
+
+def _inside(logps_BT: Array, old_BT: Array, advantages_BT: Array, clip: Clip, outside: Clipped) -> tuple[Array, Array]:
+    ratio_BT = jnp.exp(log_ratio(logps_BT, old_BT))
+    low_BT, high_BT = outside(lax.stop_gradient(ratio_BT), old_BT, advantages_BT, clip)
+    weight_BT = jnp.where(low_BT | high_BT, 0.0, lax.stop_gradient(jnp.minimum(ratio_BT, RATIO_CAP)))
+    return -weight_BT * advantages_BT * logps_BT, ratio_BT
+
+
+def clipped_ratio(ratio_BT: Array, old_BT: Array, advantages_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return where the clip takes effect: below for A < 0, above for A > 0, and for A < 0 above a dual clip's bound."""
+    low_BT = (ratio_BT < 1.0 - clip.low) & (advantages_BT < 0)
+    high_BT = (ratio_BT > 1.0 + clip.high) & (advantages_BT > 0)
+    return low_BT, high_BT if clip.dual is None else high_BT | ((ratio_BT > clip.dual) & (advantages_BT < 0))
+
+
+def cut_weight(ratio_BT: Array, old_BT: Array, advantages_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return where a weight is cut (cispo): above an absolute bound, whatever A is, and never below."""
+    return jnp.zeros_like(ratio_BT, bool), ratio_BT > clip.high
+
+
+def outside_by_tv(ratio_BT: Array, old_BT: Array, advantages_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return what is outside dppo's region: below for A ≤ 0, above for A > 0."""
+    sampler_BT = jnp.exp(old_BT)
+    return _outside(jnp.abs(ratio_BT - 1.0) * sampler_BT, ratio_BT, advantages_BT, clip)
+
+
+def outside_by_kl(ratio_BT: Array, old_BT: Array, advantages_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    """Return what is outside dppo-kl's region."""
+    sampler_BT = jnp.exp(old_BT)
+    policy_BT = jnp.minimum(ratio_BT * sampler_BT, ALMOST_CERTAIN)
+    others_BT = jnp.log1p(-jnp.minimum(sampler_BT, ALMOST_CERTAIN)) - jnp.log1p(-policy_BT)
+    kl_BT = -sampler_BT * jnp.log(ratio_BT) + (1.0 - sampler_BT) * others_BT
+    return _outside(kl_BT, ratio_BT, advantages_BT, clip)
+
+
+def _outside(distance_BT: Array, ratio_BT: Array, advantages_BT: Array, clip: Clip) -> tuple[Array, Array]:
+    low_BT = (distance_BT > clip.low) & (ratio_BT < 1.0) & (advantages_BT <= 0)
+    return low_BT, (distance_BT > clip.high) & (ratio_BT > 1.0) & (advantages_BT > 0)
+
+
 def _mean_over_tokens(values_BT: Array, mask_BT: Array) -> Array:
     """Return the mean over each row's tokens, [B, 1]."""
     counts_B1 = jnp.maximum(jnp.sum(mask_BT, axis=1, keepdims=True), 1.0)
@@ -142,42 +223,32 @@ def _fixed_length(mask_NT: np.ndarray, max_new_tokens: int) -> np.ndarray:
     return loss_weights.fixed_length(mask_NT, len(mask_NT), max_new_tokens)
 
 
+def _sequence_sum(mask_NT: np.ndarray, max_new_tokens: int) -> np.ndarray:
+    return loss_weights.sequence_sum(mask_NT)
+
+
+def _variant(
+    loss: Callable[[Array, Array, Array, Array, Clip], tuple[Array, Array]],
+    weights: Callable[[np.ndarray, int], np.ndarray],
+    name: str,
+    advantage: str = "group",
+    clipped: Clipped = clipped_ratio,
+) -> Variant:
+    return Variant(loss, weights, advantage, Clip(*CLIPS.get(name, NO_CLIP)), clipped)
+
+
 VARIANTS: dict[str, Variant] = {
-    "grpo": Variant(token, _sequence_mean, "group", Clip(*CLIPS["grpo"])),
-    "dr-grpo": Variant(token, _fixed_length, "centered", Clip(*CLIPS["dr-grpo"])),
-    "dapo": Variant(token, _token_mean, "group", Clip(*CLIPS["dapo"])),
-    "gspo": Variant(sequence, _sequence_mean, "group", Clip(*CLIPS["gspo"])),
-    "gspo-token": Variant(sequence_by_token, _sequence_mean, "group", Clip(*CLIPS["gspo-token"])),
-    "cispo": Variant(cispo, _token_mean, "group", Clip(*CLIPS["cispo"]), cuts_weight=True),
-    "sapo": Variant(sapo, _sequence_mean, "group", Clip(*NO_CLIP)),
-    "rloo": Variant(token, _token_mean, "leave-one-out", Clip(*CLIPS["rloo"])),
+    "grpo": _variant(token, _sequence_mean, "grpo"),
+    "dr-grpo": _variant(token, _fixed_length, "dr-grpo", "centered"),
+    "dapo": _variant(token, _token_mean, "dapo"),
+    "gspo": _variant(sequence, _sequence_mean, "gspo"),
+    "gspo-token": _variant(sequence_by_token, _sequence_mean, "gspo-token"),
+    "luspo": _variant(sequence, _sequence_sum, "luspo"),
+    "cispo": _variant(cispo, _token_mean, "cispo", clipped=cut_weight),
+    "sapo": _variant(sapo, _sequence_mean, "sapo"),
+    "vespo": _variant(vespo, _token_mean, "vespo")._replace(old="corrected"),
+    "dppo": _variant(dppo, _token_mean, "dppo", clipped=outside_by_tv)._replace(old="sampler"),
+    "dppo-kl": _variant(dppo_kl, _token_mean, "dppo-kl", clipped=outside_by_kl)._replace(old="sampler"),
+    "rloo": _variant(token, _token_mean, "rloo", "leave-one-out"),
 }
 """Losses by name in `spec.algorithm.grpo.loss`."""
-
-
-def kl(estimator: str, logps_BT: Array, ref_BT: Array, weight_BT: Array) -> Array:
-    """Return KL(policy ‖ reference) per token, as a loss whose gradient is that of the reverse KL.
-
-    weight_BT: the policy's probability by the sampler's, w. The gradient is w·(lp − ref)·∇lp, whose expectation over
-    the sampler's tokens is the policy's own: without w it would be another's as soon as samples are stale. The value is
-    w times the estimator: k2 is ½(lp − ref)², k3 is exp(ref − lp) − (ref − lp) − 1, which is unbiased. k1 = lp − ref is
-    no loss: its expected gradient is 0.
-    """
-    value_BT = 0.5 * jnp.square(logps_BT - ref_BT) if estimator == "k2" else k3(logps_BT, ref_BT)
-    # The gradient is written out: as the product's, that of k3 is the difference of two exponentials, which loses its
-    # digits where the reference is far above the policy, and has the wrong sign beyond the clamp of `k3`.
-    slope_BT = lax.stop_gradient(weight_BT * (logps_BT - ref_BT))
-    return lax.stop_gradient(weight_BT * value_BT) + slope_BT * (logps_BT - lax.stop_gradient(logps_BT))
-
-
-SMALL = 0.1
-"""Differences of log-probs below which k3 uses its series: exp(d) − d − 1 would be rounding noise."""
-
-
-def k3(logps_BT: Array, ref_BT: Array) -> Array:
-    """Return exp(d) − d − 1 with d = ref − lp: never negative, even in float32, and unbiased as a value."""
-    difference_BT = log_ratio(ref_BT, logps_BT)
-    small_BT = jnp.clip(difference_BT, -SMALL, SMALL)
-    series_BT = 1.0 + small_BT / 3.0 * (1.0 + small_BT / 4.0 * (1.0 + small_BT / 5.0))
-    near_BT = 0.5 * jnp.square(small_BT) * series_BT
-    return jnp.where(jnp.abs(difference_BT) < SMALL, near_BT, jnp.expm1(difference_BT) - difference_BT)

@@ -7,10 +7,11 @@ from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.data.loss_weights import Largest, Mean, Metric, Smallest
 from pttrainer.losses.chunked_logprobs import TokenStats
-from pttrainer.losses.policy_gradient import Clip, k3, log_ratio
+from pttrainer.losses.policy_gradient import Clip, Clipped, clipped_ratio, log_ratio
+from pttrainer.losses.reference_kl import k3
 
 NEAR = (0.9, 1.1)
-"""Ratios of the trainer's to the sampler's probability that count as near 1, both ends included."""
+"""Ratios of two probabilities of a token that count as near 1, both ends included."""
 
 
 def of_policy(
@@ -20,11 +21,15 @@ def of_policy(
     ratio_BT: Array,
     importance_BT: Array,
     clip: Clip,
-    *,
-    cuts_weight: bool = False,
+    clipped: Clipped = clipped_ratio,
+    anchor_BT: Array | None = None,
 ) -> dict[str, Metric]:
-    """Return all of them, with the policy's entropy and its KL from the reference, if there is one."""
-    metrics = of_ratio(ratio_BT, batch.advantages_BT, clip, cuts_weight=cuts_weight)
+    """Return all of them, with the policy's entropy and its KL from the reference, if there is one.
+
+    anchor_BT: the log-probs that the ratio is to, if they are not the policy's before the first update.
+    """
+    anchor_BT = old_BT if anchor_BT is None else anchor_BT
+    metrics = of_ratio(ratio_BT, anchor_BT, batch.advantages_BT, clip, clipped)
     metrics |= of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
     metrics[run_directory.ENTROPY] = Mean(stats.entropy_BT)
     if batch.ref_logps_BT is not None:
@@ -32,25 +37,17 @@ def of_policy(
     return metrics
 
 
-def of_ratio(ratio_BT: Array, advantages_BT: Array, clip: Clip, *, cuts_weight: bool = False) -> dict[str, Metric]:
-    """Return the metrics of ratio and clip.
-
-    A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0, and for A < 0 above
-    the bound of a dual clip. If a loss cuts only the weight (cispo), that is above its bound, whatever A is, and
-    never below.
-    """
-    if cuts_weight:
-        low_BT, high_BT = jnp.zeros_like(ratio_BT, bool), ratio_BT > clip.high
-    else:
-        low_BT = (ratio_BT < 1.0 - clip.low) & (advantages_BT < 0)
-        high_BT = (ratio_BT > 1.0 + clip.high) & (advantages_BT > 0)
-        if clip.dual is not None:
-            high_BT |= (ratio_BT > clip.dual) & (advantages_BT < 0)
+def of_ratio(
+    ratio_BT: Array, old_BT: Array, advantages_BT: Array, clip: Clip, clipped: Clipped = clipped_ratio
+) -> dict[str, Metric]:
+    """Return the metrics of ratio and clip. clipped: where a clip takes effect."""
+    low_BT, high_BT = clipped(ratio_BT, old_BT, advantages_BT, clip)
     return {
         "clip_fraction": Mean(low_BT | high_BT),
         "clip_fraction/low": Mean(low_BT),
         "clip_fraction/high": Mean(high_BT),
         "ratio": Mean(ratio_BT + 0.0 * advantages_BT),
+        "ratio/outside": Mean(_is_outside(ratio_BT + 0.0 * advantages_BT)),
     }
 
 
@@ -61,9 +58,13 @@ def of_sampler(old_BT: Array, sampler_BT: Array, importance_BT: Array) -> dict[s
     return {
         "sampler/difference": Mean(difference_BT),
         "sampler/difference/max": Largest(difference_BT),
-        "sampler/outside": Mean((ratio_BT < NEAR[0]) | (ratio_BT > NEAR[1])),
+        "sampler/outside": Mean(_is_outside(ratio_BT)),
         "sampler/kl": Mean(k3(sampler_BT, old_BT)),
         "sampler/weight": Mean(importance_BT),
         "sampler/weight/min": Smallest(importance_BT),
         "sampler/weight/max": Largest(importance_BT),
     }
+
+
+def _is_outside(ratio_BT: Array) -> Array:
+    return (ratio_BT < NEAR[0]) | (ratio_BT > NEAR[1])

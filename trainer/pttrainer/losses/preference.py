@@ -10,10 +10,13 @@ token included), |y| the answer's length in tokens, c the chosen answer, r the r
     hinge    max(0, 1 − βh)                                     SLiC 2305.10425, with a reference as in RSO 2309.06657
     ipo      ((π_c − ref_c)/|c| − (π_r − ref_r)/|r| − 1/(2β))²  2310.12036, with the mean per token its authors used
     simpo    −log σ(β(π_c/|c| − π_r/|r|) − γ), ε as sigmoid     2405.14734; no reference
+    reward   −log σ(s_c − s_r) + γ·(s_c + s_r)²                 1909.08593: Bradley-Terry on a reward model's scores s;
+                                                                γ: centering, 2312.09244, equation 2
     orpo     −π_c/|c| − β·log σ(logit e^(π_c/|c|) − logit e^(π_r/|r|))    2403.07691; no reference
 
 Degenerate case: before the first update h = 0, so sigmoid and robust are log 2, hinge is 1, ipo 1/(4β²); two answers
-of equal score keep a gradient. Left out: other losses of the family (KTO, which has no pairs, EXO, NCA, APO).
+of equal score keep a gradient. Left out: other losses of the family (EXO, NCA, APO). KTO has no
+pairs: `unpaired_preference`.
 """
 
 from collections.abc import Callable
@@ -108,6 +111,11 @@ def orpo(chosen: Side, rejected: Side, coefficients: Coefficients) -> Array:
     """Return the chosen answer's negative log-likelihood plus β times the odds ratio's loss."""
     odds_P = _log_odds(chosen.mean_P) - _log_odds(rejected.mean_P)
     return -chosen.mean_P - coefficients.beta * jax.nn.log_sigmoid(odds_P)
+
+
+def bradley_terry(chosen_P: Array, rejected_P: Array, centering: float) -> Array:
+    """Return a reward model's loss from its scores, with a weight on the squared sum of a pair's."""
+    return -jax.nn.log_sigmoid(chosen_P - rejected_P) + centering * jnp.square(chosen_P + rejected_P)
 
 
 def _logistic(h_P: Array, smoothing: float) -> Array:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pttrainer.losses.policy_gradient import MAX_LOG_RATIO, log_ratio
+from pttrainer.losses.policy_gradient import LEAST_WEIGHT, MAX_LOG_RATIO, log_ratio
 
 
 class Correction(NamedTuple):
@@ -52,6 +52,16 @@ def weights(old_BT: Array, sampler_BT: Array, mask_BT: Array, correction: Correc
     if correction.is_mask:
         return jnp.where((ratio_BT < correction.lowest) | (ratio_BT > correction.highest), 0.0, ratio_BT)
     return jnp.clip(ratio_BT, correction.lowest, correction.highest)
+
+
+def anchor(old: str, old_BT: Array, sampler_BT: Array, importance_BT: Array) -> tuple[Array, Array]:
+    """Return the log-probs that a loss's ratio is to (`Variant.old`), and the factor that is left of the importance."""
+    if old == "old":
+        return old_BT, importance_BT
+    ones_BT = jnp.ones_like(importance_BT)
+    if old == "sampler":
+        return sampler_BT, ones_BT
+    return old_BT - jnp.log(jnp.maximum(importance_BT, LEAST_WEIGHT)), ones_BT
 
 
 def kept(logps_BT: Array, sampler_BT: Array, advantages_BT: Array, mask_BT: Array, threshold: float) -> Array:

@@ -23,8 +23,8 @@ from pttrainer.models.decoding.decode import Cache, without_layers
 from pttrainer.models.forward import embedding
 from pttrainer.models.forward.packed_rows import Perturbations, Rows, hidden_states
 from pttrainer.models.layers.decoder import Decoder, skeleton_of
-from pttrainer.models.layers.experts import balance_loss
 from pttrainer.models.layers.linear import Drop
+from pttrainer.models.layers.router import RouterUse
 from pttrainer.models.lora import adapters as lora
 from pttrainer.models.lora import init_and_merge
 from pttrainer.models.quantization import quantize as quant
@@ -115,6 +115,7 @@ class Model(ModelStructure):
         dropped: Callable[[Array], Drop] | None = None,
         prompts: Prompts | None = None,
         images: Images | None = None,
+        routes_BTLk: Array | None = None,
     ) -> Array:
         """Return the final hidden states [B, T, D] of packed rows, after the last norm, before the head.
 
@@ -122,15 +123,17 @@ class Model(ModelStructure):
 
         Segment ids separate the examples of a row (0 is padding); positions restart with each example. noisy:
         changes embeddings in training; dropped: changes the input of a layer's adapters, by the layer's number.
-        prompts: shared prefixes of the rows (`batch.Prompts`); they exclude the three others. images: of the rows.
+        prompts: shared prefixes of the rows (`batch.Prompts`); they exclude noisy and dropped. images: of the rows, or
+        of their shared prompts. routes_BTLk: each token's experts (`Batch`), which exclude shared prefixes.
         """
         rows, perturbations = Rows(tokens_BT, positions_BT, segment_ids_BT, images), Perturbations(noisy, dropped)
         if prompts is None:
-            return hidden_states(self, params, rows, perturbations)[0]
+            return hidden_states(self, params, rows, perturbations, routes_BTLk=routes_BTLk)[0]
+        assert routes_BTLk is None, "rows of a model with experts hold their prompts (`prompt_sharing`)"
         hidden_BTD, _ = hidden_states(self, params, rows, prompts=prompts)
         return shared_prefix.taken(hidden_BTD, prompts, tokens_BT.shape[0])
 
-    def forward_balanced(
+    def forward_with_use(
         self,
         params: Params,
         tokens_BT: Array,
@@ -138,13 +141,14 @@ class Model(ModelStructure):
         segment_ids_BT: Array,
         noisy: Callable[[Array], Array] | None = None,
         dropped: Callable[[Array], Drop] | None = None,
-    ) -> tuple[Array, Array]:
-        """Compute `forward` and the load-balance loss of the experts (a scalar; padding does not count)."""
-        assert self.config.experts is not None
-        rows, perturbations = Rows(tokens_BT, positions_BT, segment_ids_BT), Perturbations(noisy, dropped)
-        hidden_BTD, use = hidden_states(self, params, rows, perturbations, counts_BT=segment_ids_BT > 0)
+        images: Images | None = None,
+        routes_BTLk: Array | None = None,
+    ) -> tuple[Array, RouterUse]:
+        """Compute `forward`, and how the layers' routers use their experts (padding does not count)."""
+        rows, perturbations = Rows(tokens_BT, positions_BT, segment_ids_BT, images), Perturbations(noisy, dropped)
+        hidden_BTD, use = hidden_states(self, params, rows, perturbations, segment_ids_BT > 0, routes_BTLk=routes_BTLk)
         assert use is not None
-        return hidden_BTD, balance_loss(use, self.config.experts)
+        return hidden_BTD, use
 
     def logits(self, params: Params, hidden_BTD: Array) -> Array:
         """Return all logits [B, T, V], float32, with soft cap: for tests and comparisons with other implementations."""
@@ -166,7 +170,16 @@ class Model(ModelStructure):
         length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`. images: of whole prompts, into
         an empty cache of their size.
         """
-        return decode.decode(self, params, tokens_BT, positions_BT, cache, images)
+        hidden_BTD, cache, _ = decode.decode(self, params, tokens_BT, positions_BT, cache, images)
+        return hidden_BTD, cache
+
+    def decode_routed(
+        self, params: Params, tokens_BT: Array, positions_BT: Array, cache: Cache, images: Images | None = None
+    ) -> tuple[Array, Cache, Array]:
+        """Compute `decode`, and return the experts of each token, too: [B, T, L, k], in few bits (`Batch`)."""
+        assert self.config.experts is not None
+        hidden_BTD, cache, routes = decode.decode(self, params, tokens_BT, positions_BT, cache, images)
+        return hidden_BTD, cache, jnp.stack(routes, axis=2).astype(self.config.experts.number_dtype)
 
     def for_decoding(self, params: Params) -> Params:
         """Return weights for `decode`: in the compute dtype, one tree per layer instead of stacked.

@@ -13,14 +13,13 @@ from jax import Array
 
 from pttrainer.models.attention.kv_cache import LayerKV
 from pttrainer.models.config import Chunk, Window
+from pttrainer.models.config.attention import MAX_SCORES
 from pttrainer.runtime.distributed import sharding
 
 MASKED_SCORE = -1e30
 """Score of a masked key: finite, so that a row without any visible key is not NaN."""
 Slots = tuple[LayerKV, Array]
 """Keys and values of a cache, and where each token sees them [B, T, S]."""
-MAX_SCORES = 2**26
-"""Scores of a layer that exist at once per device, without a fused kernel: 256 MB."""
 
 
 class Scoring(NamedTuple):

@@ -43,12 +43,12 @@ SLOTS = (3, 2)
 """The slot axis of keys and of values."""
 
 
-Layer = LayerKV | DeltaState
-"""What a layer stores; a state has no slots, and every row has one of its own."""
+Layer = LayerKV | DeltaState | None
+"""What a layer stores; a state has no slots, and every row has one of its own. None: it reads another layer's."""
 
 
 class SharedPrompt(NamedTuple):
-    """The part that all samples of a prompt read; positions are [P, S]. A layer with a state has none here."""
+    """The part that all samples of a prompt read; positions are [P, S]. A layer without slots has none here."""
 
     layers: tuple[LayerKV | None, ...]
     positions_PS: Array
@@ -71,15 +71,15 @@ def empty(
 ) -> KVCache:
     """Return a cache for `rows` sequences of up to `slots` new tokens each."""
 
-    def of_layer(heads: int, of_key: int, of_value: int) -> LayerKV:
+    def of_layer(of: ModelConfig) -> Layer:
+        if of.delta is not None:
+            return gated_delta.empty(of.delta, rows, dtype)
+        heads, of_key, of_value = of.cached
+        if not heads:
+            return None
         return LayerKV(jnp.zeros((rows, heads, of_key, slots), dtype), jnp.zeros((rows, heads, slots, of_value), dtype))
 
-    layers = tuple(
-        of_layer(*group.config.cached)
-        if group.config.delta is None
-        else gated_delta.empty(group.config.delta, rows, dtype)
-        for group, _ in config.layer_places
-    )
+    layers = tuple(of_layer(group.config) for group, _ in config.layer_places)
     return KVCache(layers, jnp.full((rows, slots), EMPTY, jnp.int32), jnp.zeros((), jnp.int32), prompt)
 
 
@@ -87,9 +87,9 @@ def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KV
     """Return the prompts' cache as read by `samples` sequences each, with `slots` of their own (P·G rows)."""
     rows = prompts.positions_BS.shape[0] * samples
     shared = SharedPrompt(tuple(map(_slots_of, prompts.layers)), prompts.positions_BS)
-    cache = empty(config, rows, slots, prompts.layers[0][0].dtype, shared)
+    cache = empty(config, rows, slots, jax.tree.leaves(prompts.layers)[0].dtype, shared)
     pairs = zip(cache.layers, prompts.layers, strict=True)
-    layers = tuple(own if isinstance(of, LayerKV) else _repeated(of, samples) for own, of in pairs)
+    layers = tuple(_repeated(of, samples) if isinstance(of, DeltaState) else own for own, of in pairs)
     return cache._replace(layers=layers)
 
 
@@ -129,16 +129,16 @@ def replace_row(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> K
     """Make row `row` read a copy of one of the prompts, and none of its previous slots."""
     assert cache.prompt is not None
 
-    def put(old: Array, new: Array) -> Array:
+    def put(old: Any, new: Any) -> Any:
         one = lax.dynamic_slice_in_dim(new, which, 1, axis=0)
         return lax.dynamic_update_slice_in_dim(old, one, row, axis=0)
 
     shared = tuple(
-        None if old is None else LayerKV(*map(put, old, new))
+        None if old is None else jax.tree.map(put, old, new)
         for old, new in zip(cache.prompt.layers, prompts.layers, strict=True)
     )
     layers = tuple(
-        old if isinstance(old, LayerKV) else DeltaState(*map(put, old, new))
+        jax.tree.map(put, old, new) if isinstance(old, DeltaState) else old
         for old, new in zip(cache.layers, prompts.layers, strict=True)
     )
     prompt = SharedPrompt(shared, put(cache.prompt.positions_PS, prompts.positions_BS))
@@ -198,9 +198,7 @@ def to_slots(k_BTKH: Array, v_BTKH: Array) -> LayerKV:
 
 def _of_both(change: Callable[[Array, int], Array], kv: Layer) -> Layer:
     """Apply `change` to keys and to values, with the slot axis of each; a state stays as it is."""
-    if isinstance(kv, DeltaState):
-        return kv
-    return LayerKV(*map(change, kv, SLOTS))
+    return LayerKV(*map(change, kv, SLOTS)) if isinstance(kv, LayerKV) else kv
 
 
 def _each_at(old: Array, new: Array, slot_B: Array, axis: int) -> Array:

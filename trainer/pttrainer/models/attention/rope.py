@@ -11,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pttrainer.models.config import LinearScaling, Llama3Scaling, QueryScaling, Rope, YarnScaling
+from pttrainer.models.config import LinearScaling, Llama3Scaling, ProportionalScaling, QueryScaling, Rope, YarnScaling
 from pttrainer.runtime.distributed import sharding
 
 _EXACT = jax.lax.Precision.HIGHEST
 """Numbers of float32 stay whole in a product; those of 16 bits always do."""
 Rotation = tuple[Array, ...]
 """Cosine and sine [B, T, R], float32, if R pairs turn; where queries are scaled by position, their factor [B, T]."""
+Sections = tuple[int, int, int]
+"""How many pairs turn by time, row and column."""
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
@@ -33,6 +35,8 @@ def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
             inverse = _llama3(inverse, rope.scaling)
         case YarnScaling():
             inverse = _yarn(inverse, rope.theta, rope.scaling)
+        case ProportionalScaling(share, factor):
+            inverse = np.where(np.arange(len(inverse)) < int(share * head_dim // 2), inverse / factor, 0.0)
     return inverse.astype(np.float32)
 
 
@@ -62,8 +66,13 @@ def _yarn(inverse: np.ndarray, theta: float, scaling: YarnScaling) -> np.ndarray
     return np.asarray(interpolated * inverse / scaling.factor + (1 - interpolated) * inverse)
 
 
-def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> Rotation:
-    """Return cosine and sine of every position's angles, and its queries' factor where the model has one."""
+def rotation(rope: Rope, head_dim: int, positions_BT: Array, sections: Sections | None = None) -> Rotation:
+    """Return cosine and sine of every position's angles, and its queries' factor where the model has one.
+
+    sections: positions are [3, B, T], of which each pair turns by one (Qwen3-VL's interleaved M-RoPE).
+    """
+    if sections is not None:
+        return _rotation(rope, head_dim, _by_pair(positions_BT, sections))
     if rope.query_scaling is None:
         return _rotation(rope, head_dim, positions_BT)
     return *_rotation(rope, head_dim, positions_BT), _query_factor(rope.query_scaling, positions_BT)
@@ -75,8 +84,18 @@ def _query_factor(scaling: QueryScaling, positions_BT: Array) -> Array:
     return 1.0 + scaling.slope * jnp.log1p(periods_BT.astype(jnp.float32))
 
 
-def _rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Array]:
-    angles = positions_BT.astype(jnp.float32)[..., None] * frequencies(rope, head_dim)
+def _by_pair(positions_3BT: Array, sections: Sections) -> Array:
+    """Return each pair's position [B, T, R]: time, row and column take turns until a section is used up."""
+    axes_R = np.zeros(sum(sections), np.int32)
+    for axis in (1, 2):
+        axes_R[axis : 3 * sections[axis] : 3] = axis
+    return jnp.moveaxis(positions_3BT[axes_R], 0, -1)
+
+
+def _rotation(rope: Rope, head_dim: int, positions: Array) -> tuple[Array, Array]:
+    """Return cosine and sine of positions [B, T], or of those of every pair [B, T, R]."""
+    by_pair = positions if positions.ndim == 3 else positions[..., None]
+    angles = by_pair.astype(jnp.float32) * frequencies(rope, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor != 1.0:
         return cos * rope.scaling.attention_factor, sin * rope.scaling.attention_factor

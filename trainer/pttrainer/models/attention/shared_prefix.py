@@ -46,12 +46,11 @@ def taken(joined_PXD: Array, prompts: Prompts, rows: int) -> Array:
     return joined_PXD[:, S:].reshape(rows, -1, D)
 
 
-def masks(prompts: Prompts, positions_NT: Array, segment_ids_NT: Array, window: Window) -> Masks:
-    """Return the masks of one kind of layer."""
-    own_NTT, prompt_PSS = packed_mask(segment_ids_NT), packed_mask(prompts.segment_ids_PT)
+def masks(prompt_PSS: Array, prompts: Prompts, positions_NT: Array, segment_ids_NT: Array, window: Window) -> Masks:
+    """Return the masks of one kind of layer. prompt_PSS: that of the prompts, in their window."""
+    own_NTT = packed_mask(segment_ids_NT)
     if window is not None:
         own_NTT = packed_window(own_NTT, positions_NT, window)
-        prompt_PSS = packed_window(prompt_PSS, prompts.positions_PT, window)
     slots_PS = jnp.where(prompts.segment_ids_PT > 0, prompts.positions_PT, EMPTY)
     slots_NS = jnp.repeat(slots_PS, positions_NT.shape[0] // slots_PS.shape[0], axis=0)
     return Masks(prompt_PSS, own_NTT, cached_mask(positions_NT, slots_NS, window))

@@ -4,14 +4,26 @@ Left out: weights, number formats, layout over devices, and Hugging Face's spell
 (`families`). An option that is off costs nothing: the decoder leaves it out of the compiled program.
 """
 
-from pttrainer.models.config.attention import Chunk, Delta, Latent, Window
+from pttrainer.models.config.any_vision import AnyVision
+from pttrainer.models.config.attention import Chunk, Delta, GlobalHeads, Indexer, Latent, Window
 from pttrainer.models.config.experts import Experts
+from pttrainer.models.config.layer_embeddings import LayerEmbeddings
 from pttrainer.models.config.layer_groups import LayerGroup, Scan
 from pttrainer.models.config.model_config import ModelConfig
-from pttrainer.models.config.rope import LinearScaling, Llama3Scaling, QueryScaling, Rope, Scaling, YarnScaling
-from pttrainer.models.config.vision import Vision
+from pttrainer.models.config.pixtral import Pixtral
+from pttrainer.models.config.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    ProportionalScaling,
+    QueryScaling,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
+from pttrainer.models.config.vision import QwenVision, Vision
 
 __all__ = [
-    "Chunk", "Delta", "Experts", "Latent", "LayerGroup", "LinearScaling", "Llama3Scaling", "ModelConfig",
-    "QueryScaling", "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
+    "AnyVision", "Chunk", "Delta", "Experts", "GlobalHeads", "Indexer", "Latent", "LayerEmbeddings", "LayerGroup",
+    "LinearScaling", "Llama3Scaling", "ModelConfig", "Pixtral", "ProportionalScaling", "QueryScaling", "QwenVision",
+    "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
 ]  # fmt: skip

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from pttrainer.errors import ConfigError
 
+MAX_SCORES = 2**26
+"""Scores of a layer that exist at once per device, without a fused kernel: 256 MB."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -17,12 +20,38 @@ Window = int | Chunk | None
 
 
 @dataclass(frozen=True)
+class GlobalHeads:
+    """What global layers have in place of the heads of local ones.
+
+    values_are_keys: a value is its key before norm and rotation, and has no matrix of its own.
+    """
+
+    kv_heads: int
+    head_dim: int
+    values_are_keys: bool = False
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """What chooses the tokens that a query sees (sparse attention of DeepSeek V3.2, arXiv 2512.02556).
+
+    heads, head_dim: of its own queries; keep: tokens that a query sees at most. interleaved: pairs that turn are stored
+    side by side.
+    """
+
+    heads: int
+    head_dim: int
+    keep: int
+    interleaved: bool = False
+
+
+@dataclass(frozen=True)
 class Latent:
     """Attention whose keys and values come from one vector per token (arXiv 2405.04434).
 
     rank: elements of that vector; query_rank: of the one that queries come from, None for none. rotary: last elements
     of a head that turn; in keys all heads share them. value_dim: elements of a head's value. interleaved: pairs that
-    turn are stored side by side.
+    turn are stored side by side. indexer: what chooses the tokens that a query sees; None if it sees all.
     """
 
     rank: int
@@ -30,6 +59,12 @@ class Latent:
     rotary: int
     value_dim: int
     interleaved: bool = True
+    indexer: Indexer | None = None
+
+    @property
+    def stored(self) -> int:
+        """Return the elements that a cache has of each token."""
+        return self.rank + self.rotary + (0 if self.indexer is None else self.indexer.head_dim)
 
 
 @dataclass(frozen=True)

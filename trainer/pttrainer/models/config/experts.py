@@ -17,7 +17,9 @@ class Experts:
     per expert is added to the scores for the choice alone (arXiv 2408.15664). groups, groups_used: experts are chosen
     within the best groups, by the sum of their two best scores. scale: of the chosen experts' weights.
     shared_d_ff: feed-forward size of an expert that all tokens use, 0 for none; shared_gated: a sigmoid of the token
-    scales it. weighs_inputs: a token is weighed before its experts and not behind them.
+    scales it. weighs_inputs: a token is weighed before its experts and not behind them. beside_mlp: the shared expert
+    is the layer's MLP, both have norms of their own before and behind, the router reads the normed stream times a
+    learned scale, and every expert's weight has a learned factor.
     """
 
     count: int
@@ -36,11 +38,22 @@ class Experts:
     shared_d_ff: int = 0
     shared_gated: bool = False
     weighs_inputs: bool = False
+    beside_mlp: bool = False
 
     @property
     def is_linear(self) -> bool:
         """Return True if an expert's matrices are linear layers in transformers, which adapters can be on."""
-        return not self.biased and not self.weighs_inputs
+        return not (self.biased or self.weighs_inputs or self.beside_mlp)
+
+    @property
+    def number_dtype(self) -> str:
+        """Return the smallest number format that holds an expert's number, and `unknown_number`."""
+        return "uint8" if self.count < 256 else "uint16"
+
+    @property
+    def unknown_number(self) -> int:
+        """Return what stands for an expert that is not known."""
+        return 255 if self.number_dtype == "uint8" else 65535
 
     def __post_init__(self) -> None:
         if self.per_token > self.count:

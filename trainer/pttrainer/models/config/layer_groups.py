@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pttrainer.models.config.model_config import ModelConfig
 
+FLAGS = ("local_layers", "dense_layers", "delta_layers", "borrowing_layers")
+"""Fields of a config with an entry for each layer."""
 LAYERS = "layers"
 """Name of the stacked layers in a tree of weights; with several groups, a number follows."""
 
@@ -34,12 +36,13 @@ Scan = tuple[LayerGroup, ...]
 
 def scans(config: ModelConfig) -> tuple[Scan, ...]:
     """Return the loops over layers, in order. Layers that differ only in what they see (`is_local`) are of one kind."""
+    apart = config.local_l2_norm or config.global_heads is not None or any(config.borrowing_layers)
     kinds = [
-        (config.is_dense(layer), config.is_delta(layer), config.local_l2_norm and config.is_local(layer))
+        (config.is_dense(layer), config.is_delta(layer), apart and config.is_local(layer), config.borrows(layer))
         for layer in range(config.layers)
     ]
     if len(set(kinds)) == 1:
-        return ((LayerGroup(LAYERS, range(config.layers), config),),)
+        return ((_group(config, LAYERS, range(config.layers)),),)
     made: list[Scan] = []
     for numbers in periods(kinds):
         first = sum(map(len, made))
@@ -51,7 +54,14 @@ def _group(config: ModelConfig, name: str, numbers: range) -> LayerGroup:
     of_kind = with_layers(config, numbers)
     experts = None if of_kind.is_dense(0) else config.experts
     delta = config.delta if of_kind.is_delta(0) else None
-    return LayerGroup(name, numbers, replace(of_kind, dense_layers=(), delta_layers=(), experts=experts, delta=delta))
+    changes: dict[str, Any] = {"dense_layers": (), "delta_layers": (), "experts": experts, "delta": delta}
+    if of_kind.borrows(0) and config.borrowing_d_ff is not None:
+        changes["d_ff"] = config.borrowing_d_ff
+        if experts is not None and experts.beside_mlp:
+            changes["experts"] = replace(experts, shared_d_ff=config.borrowing_d_ff)
+    if config.global_heads is not None and not of_kind.is_local(0):
+        changes |= vars(config.global_heads)
+    return LayerGroup(name, numbers, replace(of_kind, **changes))
 
 
 def with_layers(config: ModelConfig, numbers: range) -> ModelConfig:
@@ -60,7 +70,7 @@ def with_layers(config: ModelConfig, numbers: range) -> ModelConfig:
     def chosen(flags: tuple[bool, ...]) -> tuple[bool, ...]:
         return tuple(flags[layer] for layer in numbers) if flags else ()
 
-    flags = {name: chosen(getattr(config, name)) for name in ("local_layers", "dense_layers", "delta_layers")}
+    flags = {name: chosen(getattr(config, name)) for name in FLAGS}
     changes: dict[str, Any] = {"layers": len(numbers), **flags}
     return replace(config, **changes)
 

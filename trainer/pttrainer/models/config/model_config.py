@@ -7,11 +7,13 @@ from functools import cached_property
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import layer_groups
-from pttrainer.models.config.attention import Chunk, Delta, Latent, Window
+from pttrainer.models.config.any_vision import AnyVision
+from pttrainer.models.config.attention import Chunk, Delta, GlobalHeads, Latent, Window
 from pttrainer.models.config.experts import Experts
+from pttrainer.models.config.layer_embeddings import LayerEmbeddings
 from pttrainer.models.config.layer_groups import LayerGroup, Scan
 from pttrainer.models.config.rope import Rope
-from pttrainer.models.config.vision import Vision
+from pttrainer.models.config.vision import QwenVision
 
 PLAIN_ROPE = Rope(10_000.0)
 """That of the paper (arXiv 2104.09864), and of the first Llama."""
@@ -28,10 +30,16 @@ class ModelConfig:
     layers. interleaved_rope: pairs that turn are stored side by side. query_scale: factor of the scores, 1/√H if None.
     attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head that takes
     attention away from all keys. image_token_id: stands for a part of an image where the model has images.
+    unsupported_token_ids: those that stand for what is no text and no image, by their key in `config.json`.
     dense_layers: which layers have an MLP although the model has experts; empty for none. latent: attention by a
     latent vector; head_dim is then that of queries and keys, and there are as many of the latter as heads. delta,
     delta_layers: layers with a gated delta rule, and which these are. gated: a sigmoid of the token scales each element
     that attention returns.
+    global_heads: of global layers, where they have others than local ones; values_are_keys: of layers of one kind
+    (`GlobalHeads`). value_norm: a norm without a scale on each value. borrowing_layers: which layers read the keys and
+    values of the last layer of their kind before them that has its own; borrowing_d_ff: their feed-forward size where
+    it differs. layer_embeddings: what layers are given of a token beside the stream. layer_scalars: a number per layer,
+    which nothing trains, multiplies its result.
     prediction_layers: layers behind the last that predict further tokens; their weights are left out. vision: the
     tower whose embeddings stand in the places of image tokens, where the job takes images.
     """
@@ -52,6 +60,7 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
     image_token_id: int | None = None
+    unsupported_token_ids: tuple[tuple[str, int], ...] = ()
     activation: str = "silu"
     qkv_bias: bool = False
     o_bias: bool = False
@@ -77,8 +86,15 @@ class ModelConfig:
     delta: Delta | None = None
     delta_layers: tuple[bool, ...] = ()
     gated: bool = False
+    global_heads: GlobalHeads | None = None
+    values_are_keys: bool = False
+    value_norm: bool = False
+    borrowing_layers: tuple[bool, ...] = ()
+    borrowing_d_ff: int | None = None
+    layer_embeddings: LayerEmbeddings | None = None
+    layer_scalars: bool = False
     prediction_layers: int = 0
-    vision: Vision | None = None
+    vision: AnyVision | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -99,6 +115,12 @@ class ModelConfig:
             raise ConfigError(
                 "config.json sliding_window: unset; accepted: a number, because layer_types has sliding_attention"
             )
+        turning = int(self.rotary_dim * self.rope.share) // 2
+        if isinstance(self.vision, QwenVision) and sum(self.vision.sections) != turning:
+            raise ConfigError(
+                f"config.json mrope_section: {list(self.vision.sections)}: accepted: three numbers whose sum is "
+                f"{turning}, the pairs of a head that turn"
+            )
 
     def is_local(self, layer: int) -> bool:
         """Return True if a layer sees only its window."""
@@ -111,6 +133,23 @@ class ModelConfig:
     def is_delta(self, layer: int) -> bool:
         """Return True if a layer has a gated delta rule in place of attention."""
         return self.delta is not None and (not self.delta_layers or self.delta_layers[layer])
+
+    def borrows(self, layer: int) -> bool:
+        """Return True if a layer has no keys and values of its own."""
+        return bool(self.borrowing_layers) and self.borrowing_layers[layer]
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Return the names of weights of attention that layers of this kind lack."""
+        if self.borrows(0):
+            return frozenset({"k", "v", "k_bias", "v_bias", "k_norm"})
+        return frozenset({"v", "v_bias"} if self.values_are_keys else ())
+
+    def lender(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer reads: itself, if it has its own."""
+        if not self.borrows(layer):
+            return layer
+        return max(n for n in range(layer) if not self.borrows(n) and self.is_local(n) == self.is_local(layer))
 
     @cached_property
     def scans(self) -> tuple[Scan, ...]:
@@ -127,6 +166,11 @@ class ModelConfig:
         """Return each layer's group, and its place in it."""
         places = {number: (group, place) for group in self.groups for place, number in enumerate(group.numbers)}
         return tuple(places[layer] for layer in range(self.layers))
+
+    @cached_property
+    def expert_layers(self) -> tuple[int, ...]:
+        """Return the numbers of the layers with experts, in order: axis L of a token's experts."""
+        return tuple(layer for layer in range(self.layers) if not self.is_dense(layer))
 
     def first_layers(self, count: int) -> ModelConfig:
         """Return the config of a model with only the first layers."""
@@ -150,13 +194,14 @@ class ModelConfig:
     @property
     def cached(self) -> tuple[int, int, int]:
         """Return heads, elements of a key and elements of a value that a layer stores of each token."""
-        if self.delta is not None:
+        if self.delta is not None or self.borrows(0):
             return 0, 0, 0
         if self.latent is not None:
-            return 1, self.latent.rank + self.latent.rotary, 0
+            return 1, self.latent.stored, 0
         return self.kv_heads, self.head_dim, self.head_dim
 
     @property
     def is_pageable(self) -> bool:
         """Return True if every layer stores keys and values of one size and no window but one that slides."""
-        return self.latent is None and self.delta is None and not isinstance(self.window, Chunk)
+        is_uniform = self.global_heads is None and not any(self.borrowing_layers)
+        return is_uniform and self.latent is None and self.delta is None and not isinstance(self.window, Chunk)

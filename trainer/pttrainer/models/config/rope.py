@@ -36,7 +36,15 @@ class YarnScaling:
     truncate: bool = True
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True)
+class ProportionalScaling:
+    """Frequencies of the whole head, of which the slowest are 0: `turning` is the share of pairs that turn."""
+
+    turning: float
+    factor: float = 1.0
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | ProportionalScaling
 
 
 @dataclass(frozen=True)

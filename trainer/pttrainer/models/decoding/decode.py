@@ -7,9 +7,9 @@ The cache is dense (slots, `attention.kv_cache`) or in pages (`attention.paged_k
 token.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,11 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.batch import Images
-from pttrainer.models.attention import gated_delta, paged_kernel, paged_kv_cache
+from pttrainer.models.attention import gated_delta, paged_kernel, paged_kv_cache, rope, sparse_selection
 from pttrainer.models.attention import kv_cache as kv
-from pttrainer.models.attention.dot_product import cached_mask, packed_window
+from pttrainer.models.attention.dot_product import Slots, cached_mask, packed_window
 from pttrainer.models.attention.paged_kv_cache import PagedCache
+from pttrainer.models.attention.sparse_selection import Queries
 from pttrainer.models.config import Chunk, Delta, ModelConfig, Window
 from pttrainer.models.decoding import decode_backend
 from pttrainer.models.forward import embedding, images, layer_kinds
@@ -33,8 +34,15 @@ from pttrainer.models.shapes.structure import ModelStructure, Params
 from pttrainer.models.weights.hf_names import is_of_layer
 
 Cache = TypeVar("Cache", bound=kv.KVCache | PagedCache)
-Attends = Callable[[int], Attend]
-"""Layer number -> how it attends to a cache."""
+Chosen = tuple[Queries, Array] | None
+"""An indexer's queries, and its keys of the new tokens [B, T, E]."""
+
+
+class Attends(Protocol):
+    """Layer number, and what the layers before it have stored by now -> how it attends to a cache."""
+
+    def __call__(self, i: int, stored_before: Sequence[Any], chosen: Chosen = None) -> Attend:
+        """Return how the layer attends to what is chosen, or to all."""
 
 
 def decode(
@@ -44,8 +52,11 @@ def decode(
     positions_BT: Array,
     cache: Cache,
     of_images: Images | None = None,
-) -> tuple[Array, Cache]:
-    """Return what the head reads [B, T, D] of new tokens, and the new cache (`Model.decode`)."""
+) -> tuple[Array, Cache, list[Array]]:
+    """Return what the head reads [B, T, D] of new tokens, the new cache, and each layer's experts of them [B, T, k].
+
+    As `Model.decode`.
+    """
     config, layers_of = model.config, params["layers"]
     use_kernels = decode_backend.HEAD_BLOCKS in params
     params = {name: part for name, part in params.items() if name != decode_backend.HEAD_BLOCKS}
@@ -59,19 +70,34 @@ def decode(
         opened, attends = _over_slots(config, positions_BT, cache, of_images, use_kernels=use_kernels)
     # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
     kinds = list(layer_kinds.views(config))
-    computed = jax.lax.optimization_barrier([layer_kinds.rotation(kind, positions_BT) for kind in kinds])
+    turning = images.positions(config, positions_BT, (positions_BT >= 0).astype(jnp.int32), of_images)
+    sections = images.sections(config, of_images)
+    computed = jax.lax.optimization_barrier([layer_kinds.rotation(kind, turning, sections) for kind in kinds])
     rotations = dict(zip(kinds, computed, strict=True))
     x_BTD = embedding.embed(model, decoder, tokens_BT)
-    if of_images is not None:
-        x_BTD = images.inserted(model, decoder, x_BTD, of_images)
+    own_BTLP = embedding.for_layers(model, decoder, tokens_BT, x_BTD)
+    embedded = None if of_images is None else images.inserted(model, decoder, x_BTD, of_images)
+    x_BTD = x_BTD if embedded is None else embedded.x_BTD
     layers: list[Any] = []
+    routes: list[Array] = []
     for i, (group, place) in enumerate(config.layer_places):
         weights = layers_of[i] if model.quantization is None else _not_before(x_BTD, layers_of[i])
         block: DecoderLayer = nnx.merge(modules.skeleton_of(model).layers[group.name], weights)
         rotation = rotations[layer_kinds.view_of(group.config, place)]
-        x_BTD, layer, _ = block(x_BTD, AttentionInputs(rotation, attends(i), is_cached=True))
+        own_BTP = None if own_BTLP is None else own_BTLP[:, :, i]
+        x_BTD, layer, routing = block(x_BTD, _inputs(rotation, partial(attends, i, layers)), None, own_BTP)
+        x_BTD = x_BTD if embedded is None else embedded.behind(i, x_BTD)
         layers.append(layer)
-    return embedding.for_head(config, decoder, x_BTD, None), cast(Cache, opened._replace(layers=tuple(layers)))
+        if routing is not None:
+            routes.append(routing.expert_BTk)
+    return embedding.for_head(config, decoder, x_BTD, None), cast(Cache, opened._replace(layers=tuple(layers))), routes
+
+
+def _inputs(rotation: rope.Rotation, attend: Callable[..., Attend]) -> AttentionInputs:
+    def choosing(queries: Queries, k_BTE: Array) -> Attend:
+        return attend((queries, k_BTE))
+
+    return AttentionInputs(rotation, attend(), is_cached=True, choosing=choosing)
 
 
 def without_layers(params: Params) -> Params:
@@ -89,39 +115,68 @@ def _over_slots(
         for kind in layer_kinds.views(config)
     }
 
-    def of_layer(i: int) -> Attend:
+    def of_layer(i: int, stored_before: Sequence[Any], chosen: Chosen = None) -> Attend:
         group, place = config.layer_places[i]
         own_mask, prompt_mask = masks[layer_kinds.view_of(group.config, place)]
         if group.config.delta is not None:
             return partial(_remember, group.config.delta, cache.layers[i], positions_BT >= 0)
-        rank = None if group.config.latent is None else group.config.latent.rank
+        rank, lender = None if group.config.latent is None else group.config.latent.rank, config.lender(i)
 
-        def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
-            stored = cache.layers[i]
-            assert isinstance(stored, kv.LayerKV)
-            own = kv.write(stored, k, v, slot)
-            of_prompt = None if cache.prompt is None else cache.prompt.layers[i]
+        def attend(
+            q: Array, k: Array | None, v: Array | None, sinks_N: Array | None
+        ) -> tuple[Array, kv.LayerKV | None]:
+            if chosen is not None and k is not None:
+                q, k = _with_keys_of_indexer(q, k, chosen[1])
+            if k is None or v is None:
+                own = stored_before[lender]
+            else:
+                stored = cache.layers[i]
+                assert isinstance(stored, kv.LayerKV)
+                own = kv.write(stored, k, v, slot)
+            of_prompt = None if cache.prompt is None else cache.prompt.layers[lender]
             read = own if rank is None else latent_attention.as_stored(own, rank)
-            prompt = None
+            prompt, mask = None, own_mask
             if of_prompt is not None and prompt_mask is not None:
                 prompt = (of_prompt if rank is None else latent_attention.as_stored(of_prompt, rank)), prompt_mask
+            if chosen is not None:
+                mask, prompt = _chosen(group.config, chosen[0], (read, own_mask), prompt)
             scoring, kernels = layer_kinds.scoring(group.config, sinks_N), use_kernels and rank is None
-            return decode_backend.attend(q, (read, own_mask), prompt, scoring, use_kernels=kernels), own
+            out = decode_backend.attend(q, (read, mask), prompt, scoring, use_kernels=kernels)
+            return out, own if lender == i else None
 
         return attend
 
     return cache, of_layer
 
 
+def _with_keys_of_indexer(q_BTNH: Array, k_BT1H: Array, k_BTE: Array) -> tuple[Array, Array]:
+    """Return keys as a cache stores them, behind whose own elements are an indexer's; queries have zeros there."""
+    q_BTNH = jnp.pad(q_BTNH, ((0, 0), (0, 0), (0, 0), (0, k_BTE.shape[-1])))
+    return q_BTNH, jnp.concatenate([k_BT1H, k_BTE[:, :, None].astype(k_BT1H.dtype)], axis=-1)
+
+
+def _chosen(config: ModelConfig, queries: Queries, own: Slots, prompt: Slots | None) -> tuple[Array, Slots | None]:
+    """Return the mask of a row's own slots, and its prompt's slots, where an indexer chooses what is seen of both."""
+    assert config.latent is not None
+    assert config.latent.indexer is not None
+    first, keep = config.latent.rank + config.latent.rotary, config.latent.indexer.keep
+    slots = [(layer.k_BKHS[:, 0, first:], mask) for layer, mask in ([own] if prompt is None else [own, prompt])]
+    own_mask, prompt_mask = sparse_selection.cached(queries, slots[0], slots[1] if prompt is not None else None, keep)
+    return own_mask, None if prompt is None or prompt_mask is None else (prompt[0], prompt_mask)
+
+
 def _over_pages(config: ModelConfig, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, Attends]:
     """Do the same as `_over_slots` for pages."""
     table_BJ = paged_kv_cache.table(cache)
 
-    def of_layer(i: int) -> Attend:
+    def of_layer(i: int, stored_before: Sequence[Any], chosen: Chosen = None) -> Attend:
+        assert chosen is None, "latents are read from the dense cache (`cache_layout`)"
         window = config.window if config.is_local(i) else None
         assert not isinstance(window, Chunk), "chunks are read from the dense cache (`cache_layout`)"
 
-        def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, Array]:
+        def attend(q: Array, k: Array | None, v: Array | None, sinks_N: Array | None) -> tuple[Array, Array]:
+            assert k is not None, "layers that borrow keys read the dense cache (`cache_layout`)"
+            assert v is not None
             scoring = layer_kinds.scoring(config, sinks_N)
             return paged_kernel.attend((q, k, v), cache.layers[i], table_BJ, positions_BT, window, scoring)
 
@@ -135,10 +190,9 @@ def _cached_masks(
 ) -> tuple[Array, Array | None]:
     """Return the masks of a row's own slots, and of its prompt's."""
     if of_images is not None:
-        assert config.vision is not None
         assert cache.positions_BS.shape == positions_BT.shape, "a prompt with images is computed at once"
         mask = cached_mask(positions_BT, cache.positions_BS)
-        mask = images.visible(mask, of_images, config.vision.tokens)
+        mask = images.visible(config, mask, of_images)
         return mask if window is None else packed_window(mask, positions_BT, window), None
     own_mask = cached_mask(positions_BT, cache.positions_BS, window)
     if cache.prompt is None:
@@ -148,9 +202,11 @@ def _cached_masks(
 
 
 def _remember(
-    of: Delta, state: Any, is_token_BT: Array, mixed: Array, g: Array, beta: Array, conv: Array | None
+    of: Delta, state: Any, is_token_BT: Array, mixed: Array, g: Array | None, beta: Array | None, conv: Array | None
 ) -> tuple[Array, gated_delta.DeltaState]:
     """Continue a row's state, as an `Attend`."""
+    assert g is not None
+    assert beta is not None
     assert conv is not None
     return gated_delta.cached(of, mixed, g, beta, conv, state, is_token_BT)
 

@@ -10,16 +10,17 @@ from types import ModuleType
 from typing import Any
 
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import ModelConfig, Vision
+from pttrainer.models.config import AnyVision, ModelConfig, Pixtral, QwenVision
 from pttrainer.models.families import gpt_oss, phi3, smollm3
 from pttrainer.models.families.config_json import unsupported
 from pttrainer.models.families.config_json.fields import Fields, Raw
-from pttrainer.models.families.deepseek import deepseek_v3, glm4_moe
-from pttrainer.models.families.gemma import gemma2, gemma3
+from pttrainer.models.families.deepseek import deepseek_v3, deepseek_v32, glm4_moe
+from pttrainer.models.families.gemma import gemma2, gemma3, gemma4
 from pttrainer.models.families.llama import llama, llama4
-from pttrainer.models.families.mistral import ministral3, mistral
+from pttrainer.models.families.mistral import ministral3, mistral, mistral3
 from pttrainer.models.families.olmo import olmo2, olmo3
-from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next
+from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next, qwen3_vl
+from pttrainer.models.families.qwen import vision as qwen_vision
 
 FLOAT8_BLOCK = 128
 """Rows and columns of a matrix in 8-bit floats that share a scale."""
@@ -27,8 +28,8 @@ FLOAT8_BLOCK = 128
 FAMILIES: dict[str, ModuleType] = {
     family: module
     for module in (
-        llama, llama4, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gpt_oss, glm4_moe, olmo2, olmo3,
-        phi3, smollm3, deepseek_v3, qwen3_next, qwen3_5,
+        llama, llama4, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gemma4, gpt_oss, glm4_moe, olmo2,
+        olmo3, phi3, smollm3, deepseek_v3, deepseek_v32, qwen3_next, qwen3_5,
     )
     for family in getattr(module, "FAMILIES", (module.FAMILY,))
 }  # fmt: skip
@@ -36,15 +37,23 @@ FAMILIES: dict[str, ModuleType] = {
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     **{name: module.read for name, module in FAMILIES.items()},
     "gemma3": gemma3.read_with_images,
+    "gemma4": gemma4.read_with_images,
     "kimi_k2": deepseek_v3.read,
     "llama4": llama4.read_with_images,
-    "mistral3": ministral3.read_with_images,
+    "mistral3": mistral3.read,
     qwen3_5.FAMILY_WITH_EXPERTS: qwen3_5.read_with_experts,
     "qwen3_5": qwen3_5.read_with_images,
     "qwen3_5_moe": qwen3_5.read_with_images,
+    "qwen3_vl": qwen3_vl.read_with_images,
 }
 """By `model_type`."""
-VISION_READERS: dict[str, Callable[[Fields], Vision]] = {"gemma3": gemma3.read_vision}
+VISION_READERS: dict[str, Callable[[Fields], AnyVision]] = {
+    "gemma3": gemma3.read_vision,
+    "mistral3": mistral3.read_vision,
+    "qwen3_5": qwen3_5.read_vision,
+    "qwen3_5_moe": qwen3_5.read_vision,
+    "qwen3_vl": qwen3_vl.read_vision,
+}
 """Of models whose images can be read, by `model_type`."""
 
 
@@ -63,7 +72,7 @@ def from_hf(raw: Raw, *, images: bool = False) -> ModelConfig:
     return replace(config, vision=_vision(raw, model_type)) if images else config
 
 
-def _vision(raw: Raw, model_type: str) -> Vision:
+def _vision(raw: Raw, model_type: str) -> AnyVision:
     if model_type not in VISION_READERS or not raw.get("vision_config"):
         raise ConfigError(
             f"config.json model_type: {model_type!r}: has no vision tower that is supported; accepted with images: "
@@ -88,6 +97,10 @@ def _read_storage(fields: Fields) -> None:
 def to_hf(config: ModelConfig) -> dict[str, Any]:
     """Return the `config.json` that `transformers` reads for this model."""
     written: dict[str, Any] = FAMILIES[config.family].write(config)
+    if isinstance(config.vision, QwenVision):
+        written = qwen_vision.with_vision(written, config, config.vision)
+    if isinstance(config.vision, Pixtral):
+        written = mistral3.with_vision(written, config, config.vision)
     if "text_config" in written:
         written["text_config"] = _without_absent(written["text_config"])
     return _without_absent(written)

@@ -8,7 +8,7 @@ import difflib
 from dataclasses import replace
 
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import ModelConfig, Rope
+from pttrainer.models.config import Experts, ModelConfig, Rope
 from pttrainer.models.families.published_shapes import RAW, published
 
 BYTE_VOCABULARY = 264
@@ -37,6 +37,13 @@ def _llama(
 PRESETS: dict[str, ModelConfig] = {
     # 0.07 M weights: unit tests.
     "tiny": _llama(BYTE_VOCABULARY, d_model=64, layers=2, heads=4, kv_heads=2, head_dim=16, d_ff=128),
+    # 0.24 M weights, of which a token uses 40%: a small mixture of experts.
+    "tiny-moe": replace(
+        _llama(BYTE_VOCABULARY, d_model=64, layers=2, heads=4, kv_heads=2, head_dim=16, d_ff=128),
+        family="qwen3_moe",
+        qk_norm=True,
+        experts=Experts(count=8, per_token=2, d_ff=64),
+    ),
     # 0.4 M weights: the demo; learns arithmetic word problems in a minute on two cores. Its texts are about 80
     # tokens long: with a theta made for thousands, most of a head's elements would hardly turn.
     "demo": replace(

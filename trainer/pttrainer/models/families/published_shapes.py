@@ -72,6 +72,18 @@ def _gemma3(sizes: dict[str, Any], query_scalar: int) -> Raw:
     }
 
 
+def _gemma4(sizes: dict[str, Any], *, window: int, every: int = 6, **more: Any) -> Raw:
+    kinds = ["sliding_attention" if (n + 1) % every else "full_attention" for n in range(sizes["num_hidden_layers"])]
+    return {
+        "model_type": "gemma4_text",
+        **sizes,
+        "sliding_window": window,
+        "layer_types": kinds,
+        "final_logit_softcapping": 30.0,
+        **more,
+    }
+
+
 def _olmo3(sizes: dict[str, Any]) -> Raw:
     yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
     return {
@@ -99,6 +111,7 @@ def _glm4_moe(sizes: dict[str, Any], dense: int, **more: Any) -> Raw:
     }
 
 
+_GEMMA4_LARGE = {"window": 1024, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0}
 _QWEN3_EXPERTS = {"model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 _MISTRAL = {
     "model_type": "mistral", **_sizes(4096, 14_336, 32, 32, 8, 128), "vocab_size": 32_768, "rope_theta": 1_000_000.0,
@@ -140,6 +153,20 @@ RAW: dict[str, Raw] = {
     "gemma3-4b": _gemma3(_sizes(2560, 10_240, 34, 8, 4, 256), 256),
     "gemma3-12b": _gemma3(_sizes(3840, 15_360, 48, 16, 8, 256), 256),
     "gemma3-27b": _gemma3(_sizes(5376, 21_504, 62, 32, 16, 128), 168),
+    "gemma4-e2b": _gemma4(
+        _sizes(1536, 6144, 35, 8, 1, 256), window=512, every=5, num_kv_shared_layers=20, use_double_wide_mlp=True
+    ),
+    "gemma4-e4b": _gemma4(_sizes(2560, 10_240, 42, 8, 2, 256), window=512, num_kv_shared_layers=18),
+    "gemma4-31b": _gemma4(_sizes(5376, 21_504, 60, 32, 16, 256), num_global_key_value_heads=4, **_GEMMA4_LARGE),
+    "gemma4-26b-a4b": _gemma4(
+        _sizes(2816, 2112, 30, 16, 8, 256),
+        num_global_key_value_heads=2,
+        enable_moe_block=True,
+        num_experts=128,
+        top_k_experts=8,
+        moe_intermediate_size=704,
+        **_GEMMA4_LARGE,
+    ),
     "mistral-7b": _MISTRAL,
     "deepseek-v3": {
         "model_type": "deepseek_v3",
@@ -150,6 +177,20 @@ RAW: dict[str, Raw] = {
         "num_key_value_heads": 128,
         "max_position_embeddings": 163_840,
         "rope_scaling": {**_DEEPSEEK_YARN, "beta_slow": 1, "factor": 40},
+    },
+    "deepseek-v3.2": {
+        "model_type": "deepseek_v32",
+        "hidden_size": 7168,
+        "intermediate_size": 18_432,
+        "num_hidden_layers": 61,
+        "rope_scaling": {**_DEEPSEEK_YARN, "beta_slow": 1, "factor": 40},
+    },
+    "glm-5": {
+        "model_type": "glm_moe_dsa",
+        "hidden_size": 6144,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 78,
+        "rope_theta": 1_000_000.0,
     },
     "kimi-k2": {
         "model_type": "kimi_k2",

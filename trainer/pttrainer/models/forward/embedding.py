@@ -38,6 +38,24 @@ def embed(
     return sharding.constrain(x_BTD, ("batch", "sequence", None))
 
 
+def for_layers(
+    model: ModelStructure,
+    decoder: Decoder,
+    tokens_BT: Array,
+    x_BTD: Array,
+    dropped: Callable[[Array], Drop] | None = None,
+    *,
+    is_explicit: bool = False,
+) -> Array | None:
+    """Return every layer's own embeddings of the tokens [B, T, L, P], if the model has them. x_BTD: from `embed`."""
+    of = decoder.layer_embeddings
+    if of is None:
+        return None
+    drop = None if dropped is None else dropped(jnp.int32(model.config.layers))
+    own_BTX = _looked_up(of.table[...], tokens_BT, model.compute_dtype, is_explicit=is_explicit)
+    return sharding.constrain(of(own_BTX, x_BTD, drop), ("batch", "sequence", None, None))
+
+
 def _looked_up(table_VD: Array, tokens_BT: Array, dtype: str, *, is_explicit: bool) -> Array:
     if is_explicit:
         return explicit_collectives.look_up(table_VD, tokens_BT, dtype)

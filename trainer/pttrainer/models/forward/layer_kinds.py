@@ -35,10 +35,10 @@ def views(config: ModelConfig) -> dict[ViewKind, ModelConfig]:
     return dict(sorted(pairs, key=lambda pair: pair[0][0]))
 
 
-def rotation(kind: ViewKind, positions_BT: Array) -> rope.Rotation:
-    """Return the rotation of tokens for these layers."""
+def rotation(kind: ViewKind, positions: Array, sections: rope.Sections | None = None) -> rope.Rotation:
+    """Return the rotation of tokens at positions [B, T] for these layers; [3, B, T] with sections (`rope.rotation`)."""
     _, of_kind, size = kind
-    return rope.rotation(of_kind, size, positions_BT)
+    return rope.rotation(of_kind, size, positions, sections)
 
 
 def scoring(config: ModelConfig, sinks_N: Array | None) -> Scoring:

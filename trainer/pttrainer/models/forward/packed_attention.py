@@ -6,13 +6,17 @@ import jax
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from pttrainer.models.attention import flash_kernels, gated_delta, shared_prefix
+from pttrainer.models.attention import flash_kernels, gated_delta, shared_prefix, sparse_selection
 from pttrainer.models.attention.dot_product import Scoring, attend_packed
+from pttrainer.models.attention.sparse_selection import Queries
 from pttrainer.models.config import Chunk, ModelConfig
 from pttrainer.models.forward import layer_kinds
 from pttrainer.models.forward.remat import CONTEXT, QKV
-from pttrainer.models.layers.attention import Attend
+from pttrainer.models.layers.attention import Attend, Choosing
 from pttrainer.runtime.distributed import sharding
+
+KeysAndValues = tuple[Array, Array]
+"""Of the tokens of a row, as attention reads them."""
 
 
 def attend(
@@ -22,28 +26,63 @@ def attend(
     segment_ids_BT: Array,
     *,
     is_causal: bool = True,
+    borrowed: KeysAndValues | None = None,
+    lends: bool = False,
 ) -> Attend:
     """Return how a layer attends. is_local: a flag where both kinds of layers are in one scan, else None.
 
-    is_causal: no token sees a later one, as the kernels have it.
+    is_causal: no token sees a later one, as the kernels have it. borrowed: of another layer, for one without its own;
+    lends: the layer's state is its own keys and values, for others.
     """
 
-    def packed(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
+    def packed(q: Array, k: Array | None, v: Array | None, sinks_N: Array | None) -> tuple[Array, KeysAndValues | None]:
+        if k is None or v is None:
+            assert borrowed is not None
+            k, v = borrowed
+        return computed(q, k, v, sinks_N), (k, v) if lends else None
+
+    def computed(q: Array, k: Array, v: Array, sinks_N: Array | None) -> Array:
         if config.delta is not None:
             assert sinks_N is not None
-            return gated_delta.packed(config.delta, q, k, v, sinks_N, segment_ids_BT), None
+            return gated_delta.packed(config.delta, q, k, v, sinks_N, segment_ids_BT)
         scoring = layer_kinds.scoring(config, sinks_N)
         q, k, v = checkpoint_name((q, k, v), QKV)
         if isinstance(mask, shared_prefix.Masks):
-            return checkpoint_name(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring), CONTEXT), None
+            return _named(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring))
         kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
         has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
         if kernel == "plain" or has_chunks or not is_causal:
-            out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring)
-            return checkpoint_name(out, CONTEXT), None
-        return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
+            return _named(attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring))
+        return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring)
 
     return packed
+
+
+def choosing(config: ModelConfig, mask: Array | shared_prefix.Masks, segment_ids_BT: Array) -> Choosing:
+    """Return how a layer attends whose indexer chooses what queries see: no kernel knows its mask.
+
+    Rows in which nothing is left out are those of any other layer.
+    """
+
+    def chosen(queries: Queries, k_BTE: Array) -> Attend:
+        assert config.latent is not None
+        assert config.latent.indexer is not None
+        assert isinstance(mask, Array), "prompts are not shared beside experts (`prompt_sharing`)"
+        keep, T = config.latent.indexer.keep, k_BTE.shape[1]
+        chosen_BTT = sparse_selection.packed(queries, _whole(k_BTE), mask, keep)
+        return attend(config, chosen_BTT, None, segment_ids_BT, is_causal=keep >= T)
+
+    return chosen
+
+
+def _whole(k_BTE: Array) -> Array:
+    """Gather an indexer's keys of all tokens, as `_whole_row` does."""
+    return sharding.constrain(k_BTE, ("batch", None, None)) if sharding.is_split("sequence") else k_BTE
+
+
+def _named(out: Array) -> Array:
+    named: Array = checkpoint_name(out, CONTEXT)
+    return named
 
 
 def _fused(

@@ -18,15 +18,16 @@ from jax import Array
 from pttrainer.batch import Images, Prompts
 from pttrainer.models.attention import rope, shared_prefix
 from pttrainer.models.attention.dot_product import packed_mask, packed_window
-from pttrainer.models.config import LayerGroup, ModelConfig, Scan
+from pttrainer.models.config import LayerGroup, ModelConfig, Scan, Window
 from pttrainer.models.forward import embedding, images, layer_kinds, packed_attention
 from pttrainer.models.forward.layer_kinds import ViewKind
+from pttrainer.models.forward.packed_attention import KeysAndValues
 from pttrainer.models.forward.remat import LayerFunction, rematerialised
 from pttrainer.models.layers import decoder as modules
 from pttrainer.models.layers.attention import Attention, AttentionInputs
 from pttrainer.models.layers.decoder import Decoder, DecoderLayer
-from pttrainer.models.layers.experts import RouterUse, joined_use
 from pttrainer.models.layers.linear import Drop
+from pttrainer.models.layers.router import RouterUse, joined_use
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.shapes.structure import ModelStructure, Params, Remat
 from pttrainer.runtime.distributed import explicit_collectives, sharding
@@ -52,6 +53,8 @@ class Perturbations(NamedTuple):
 
 
 UNPERTURBED = Perturbations()
+Lent = dict[bool, KeysAndValues]
+"""Keys and values that later layers may borrow, of the last local layer (True) and the last global one."""
 
 
 class _Pass(NamedTuple):
@@ -63,7 +66,11 @@ class _Pass(NamedTuple):
     dropped: Callable[[Array], Drop] | None
     is_explicit: bool
     remat: Remat
-    has_images: bool = False
+    own_BTLP: Array | None
+    has_lenders: bool
+    embedded: images.Embedded | None = None
+    is_causal: bool = True
+    routes_BTLk: Array | None = None
 
 
 def hidden_states(
@@ -73,59 +80,120 @@ def hidden_states(
     perturbations: Perturbations = UNPERTURBED,
     counts_BT: Array | None = None,
     prompts: Prompts | None = None,
+    routes_BTLk: Array | None = None,
 ) -> tuple[Array, RouterUse | None]:
     """Return what the head reads [B, T, D], and the router's use per layer if tokens that count are given.
 
-    prompts: shared prefixes; the result is then of the joined rows (`shared_prefix`).
+    prompts: shared prefixes; the result is then of the joined rows (`shared_prefix`). routes_BTLk: the experts of each
+    token in place of the routers' choice (`Batch`).
     """
     decoder = modules.merged(model, params)
     views = {kind: _view(of, kind, rows, prompts) for kind, of in layer_kinds.views(model.config).items()}
     tokens_BT = rows.tokens_BT if prompts is None else shared_prefix.joined(prompts.tokens_PT, rows.tokens_BT)
     is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
-    has_images = rows.images is not None
-    of_pass = _Pass(views, rows.segment_ids_BT, counts_BT, perturbations.dropped, is_explicit, model.remat, has_images)
     x_BTD, uses = embedding.embed(model, decoder, tokens_BT, perturbations.noisy, is_explicit=is_explicit), []
-    if rows.images is not None:
-        x_BTD = images.inserted(model, decoder, x_BTD, rows.images)
+    own_BTLP = embedding.for_layers(model, decoder, tokens_BT, x_BTD, perturbations.dropped, is_explicit=is_explicit)
+    embedded = None if rows.images is None else images.inserted(model, decoder, x_BTD, rows.images)
+    x_BTD = x_BTD if embedded is None else embedded.x_BTD
+    of_vision = None if rows.images is None else model.config.vision
+    of_pass = _Pass(
+        views, rows.segment_ids_BT, counts_BT, perturbations.dropped, is_explicit, model.remat, own_BTLP,
+        any(model.config.borrowing_layers), embedded, of_vision is None or not of_vision.sees_both_ways, routes_BTLk,
+    )  # fmt: skip
+    lent: Lent = {}
     for scan in model.config.scans:
-        x_BTD, of_scan = _through(scan, decoder, x_BTD, of_pass)
+        x_BTD, of_scan, lent = _through(model.config, scan, decoder, x_BTD, of_pass, lent)
         uses += of_scan
     return embedding.for_head(model.config, decoder, x_BTD, perturbations.dropped), joined_use(uses)
 
 
 def _view(config: ModelConfig, kind: ViewKind, rows: Rows, prompts: Prompts | None) -> View:
     window = config.window if kind[0] else None
+    sections = images.sections(config, rows.images)
     if prompts is not None:
-        positions = shared_prefix.joined(prompts.positions_PT, rows.positions_BT)
-        rotation = layer_kinds.rotation(kind, positions)
-        return rotation, shared_prefix.masks(prompts, rows.positions_BT, rows.segment_ids_BT, window)
-    mask_BTT = packed_mask(rows.segment_ids_BT)
-    if rows.images is not None:
-        assert config.vision is not None
-        mask_BTT = images.visible(mask_BTT, rows.images, config.vision.tokens)
-    if window is not None:
-        mask_BTT = packed_window(mask_BTT, rows.positions_BT, window)
-    return layer_kinds.rotation(kind, rows.positions_BT), mask_BTT
+        positions = _joined_positions(config, rows, prompts)
+        prompt_PSS = _mask(config, prompts.segment_ids_PT, prompts.positions_PT, rows.images, window)
+        masks = shared_prefix.masks(prompt_PSS, prompts, rows.positions_BT, rows.segment_ids_BT, window)
+        return layer_kinds.rotation(kind, positions, sections), masks
+    mask_BTT = _mask(config, rows.segment_ids_BT, rows.positions_BT, rows.images, window)
+    positions = images.positions(config, rows.positions_BT, rows.segment_ids_BT, rows.images)
+    return layer_kinds.rotation(kind, positions, sections), mask_BTT
 
 
-def _through(scan: Scan, decoder: Decoder, x_BTD: Array, of_pass: _Pass) -> tuple[Array, list[RouterUse]]:
-    """Pass the stream through the layers of a scan, whose body is a layer of each of its groups."""
+def _joined_positions(config: ModelConfig, rows: Rows, prompts: Prompts) -> Array:
+    """Return what tokens of prompts and of their rows turn by; images are of prompts."""
+    of_prompts = images.positions(config, prompts.positions_PT, prompts.segment_ids_PT, rows.images)
+    if of_prompts.ndim == 2:
+        return shared_prefix.joined(of_prompts, rows.positions_BT)
+    return jnp.stack([shared_prefix.joined(axis_PT, rows.positions_BT) for axis_PT in of_prompts])
+
+
+def _mask(
+    config: ModelConfig, segment_ids_BT: Array, positions_BT: Array, of_rows: Images | None, window: Window
+) -> Array:
+    """Return where tokens of packed rows see each other in one kind of layer."""
+    mask_BTT = images.visible(config, packed_mask(segment_ids_BT), of_rows)
+    return mask_BTT if window is None else packed_window(mask_BTT, positions_BT, window)
+
+
+def _through(
+    config: ModelConfig, scan: Scan, decoder: Decoder, x_BTD: Array, of_pass: _Pass, lent: Lent
+) -> tuple[Array, list[RouterUse], Lent]:
+    """Pass the stream through the layers of a scan, whose body is a layer of each of its groups.
+
+    Lent keys and values go from period to period only where layers make new ones.
+    """
     layers: list[LayerFunction] = []
     stacks: list[Any] = []
     for group in scan:
         graphdef, weights = nnx.split(getattr(decoder, group.name))
         layers.append(_layer(group.config, graphdef, of_pass))
-        stacks.append((weights, *_flags_and_numbers(group, is_numbered=of_pass.dropped is not None)))
+        flags_L, numbers_L = _flags_and_numbers(group, is_numbered=_is_numbered(of_pass))
+        own_LBTP, routes_LBTk = _own_of(group, of_pass.own_BTLP), _routes_of(config, group, of_pass.routes_BTLk)
+        stacks.append((weights, flags_L, numbers_L, own_LBTP, routes_LBTk))
+    new = {group.config.is_local(0): _nothing(group.config, x_BTD) for group in scan if _lends(group.config, of_pass)}
 
-    def period(x_BTD: Array, of_period: list[Any]) -> tuple[Array, list[Any]]:
-        uses = []
-        for layer, of_layer in zip(layers, of_period, strict=True):
-            x_BTD, use = layer(x_BTD, of_layer)
+    def period(carry: tuple[Array, Lent], of_period: list[Any]) -> tuple[tuple[Array, Lent], list[Any]]:
+        (x_BTD, made), uses = carry, []
+        for layer, group, of_layer in zip(layers, scan, of_period, strict=True):
+            is_local = group.config.is_local(0)
+            borrowed = {**lent, **made}[is_local] if group.config.borrows(0) else None
+            x_BTD, (use, keys_and_values) = layer(x_BTD, (*of_layer, borrowed))
             uses.append(use)
-        return x_BTD, uses
+            made = made if keys_and_values is None else {**made, is_local: keys_and_values}
+        return (x_BTD, made), uses
 
-    x_BTD, uses = jax.lax.scan(period, x_BTD, stacks)
-    return x_BTD, [use for use in uses if use is not None]
+    (x_BTD, made), uses = jax.lax.scan(period, (x_BTD, new), stacks)
+    return x_BTD, [use for use in uses if use is not None], {**lent, **made}
+
+
+def _is_numbered(of_pass: _Pass) -> bool:
+    """Return True if layers differ in what they drop, or in what images add behind them."""
+    return of_pass.dropped is not None or (of_pass.embedded is not None and of_pass.embedded.deep_KBTD is not None)
+
+
+def _lends(config: ModelConfig, of_pass: _Pass) -> bool:
+    return of_pass.has_lenders and not config.borrows(0)
+
+
+def _nothing(config: ModelConfig, x_BTD: Array) -> KeysAndValues:
+    """Return what a scan begins with in place of keys and values that its layers make."""
+    shape = (*x_BTD.shape[:2], config.kv_heads, config.head_dim)
+    return jnp.zeros(shape, x_BTD.dtype), jnp.zeros(shape, x_BTD.dtype)
+
+
+def _own_of(group: LayerGroup, own_BTLP: Array | None) -> Array | None:
+    """Return the own embeddings of a group's layers [L, B, T, P], which a scan cuts."""
+    numbers = group.numbers
+    return None if own_BTLP is None else jnp.moveaxis(own_BTLP[:, :, numbers.start : numbers.stop : numbers.step], 2, 0)
+
+
+def _routes_of(config: ModelConfig, group: LayerGroup, routes_BTLk: Array | None) -> Array | None:
+    """Return the experts given to a group's layers [L, B, T, k], which a scan cuts."""
+    if routes_BTLk is None or group.config.experts is None:
+        return None
+    places = [config.expert_layers.index(number) for number in group.numbers]
+    return jnp.moveaxis(jnp.take(routes_BTLk, jnp.array(places), axis=2), 2, 0)
 
 
 def _flags_and_numbers(group: LayerGroup, *, is_numbered: bool) -> tuple[Array | None, Array | None]:
@@ -139,18 +207,25 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
     """Return the body of a scan over the layers of a group."""
     whole, *local = (of_pass.views[layer_kinds.view_kind(config, kind)] for kind in layer_kinds.kinds(config))
 
-    def layer(x_BTD: Array, of_layer: tuple[Any, Array | None, Array | None]) -> tuple[Array, RouterUse | None]:
-        weights, is_local, number = of_layer
+    def layer(x_BTD: Array, of_layer: tuple[Any, ...]) -> tuple[Array, tuple[RouterUse | None, KeysAndValues | None]]:
+        weights, is_local, number, own_BTP, given_BTk, borrowed = of_layer
         block: DecoderLayer = nnx.merge(graphdef, weights)
         if of_pass.is_explicit:
             _write_out_collectives(config, block)
         drop = None if of_pass.dropped is None or number is None else of_pass.dropped(number)
         rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
         attend = packed_attention.attend(
-            config, mask, is_local, of_pass.segment_ids_BT, is_causal=not of_pass.has_images
+            config, mask, is_local, of_pass.segment_ids_BT, is_causal=of_pass.is_causal, borrowed=borrowed,
+            lends=_lends(config, of_pass),
+        )  # fmt: skip
+        choosing = packed_attention.choosing(config, mask, of_pass.segment_ids_BT)
+        x_BTD, lent, routing = block(
+            x_BTD, AttentionInputs(rotation, attend, drop, choosing=choosing), of_pass.counts_BT, own_BTP, given_BTk
         )
-        x_BTD, _, use = block(x_BTD, AttentionInputs(rotation, attend, drop), of_pass.counts_BT)
-        return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
+        use = None if routing is None else routing.use
+        if of_pass.embedded is not None and number is not None:
+            x_BTD = of_pass.embedded.behind(number, x_BTD)
+        return sharding.constrain(x_BTD, ("batch", "sequence", None)), (use, lent)
 
     return rematerialised(layer, of_pass.remat)
 
@@ -160,6 +235,8 @@ def _write_out_collectives(config: ModelConfig, block: DecoderLayer) -> None:
     explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"], head_dim)
     if config.experts is None:
         explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
+    if block.layer_input is not None:
+        explicit_collectives.put_into(block.layer_input, packed_matrix.MATRICES["layer_input"])
 
 
 def _select(flag: Array, if_true: View, if_false: View) -> View:

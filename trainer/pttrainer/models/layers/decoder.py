@@ -15,23 +15,26 @@ call.
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers.attention import Attention, AttentionInputs
 from pttrainer.models.layers.delta_attention import DeltaAttention
-from pttrainer.models.layers.experts import ExpertMLP, RouterUse
+from pttrainer.models.layers.experts import ExpertMLP
 from pttrainer.models.layers.gated_mlp import GatedMLP
 from pttrainer.models.layers.latent_attention import LatentAttention
+from pttrainer.models.layers.layer_embeddings import LayerEmbeddings, LayerInput
 from pttrainer.models.layers.linear import Drop, LowRank, weight
 from pttrainer.models.layers.norm import RMSNorm
+from pttrainer.models.layers.router import Routing
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.structure import ModelStructure, Params
-from pttrainer.models.vision.tower import VisionTower
+from pttrainer.models.vision.build import build
 
 EMBEDDING_STD = 0.02
 """Small, so that a fresh model's loss is close to ln V."""
@@ -58,20 +61,42 @@ class DecoderLayer(nnx.Module):
             self.mlp = ExpertMLP(config, rngs, adapters)
         self.attention_post_norm = norm() if config.post_norms else None
         self.mlp_post_norm = norm() if config.post_norms else None
+        has_input = config.layer_embeddings is not None
+        self.layer_input = LayerInput(config, rngs, adapters) if has_input else None
+        scalar = parameters.layer_scalar(config)
+        self.scalar = nnx.Param(jnp.ones(scalar.shape), axes=scalar.axes) if config.layer_scalars else None
 
     def __call__(
-        self, x_BTD: Array, inputs: AttentionInputs, counts_BT: Array | None = None
-    ) -> tuple[Array, Any, RouterUse | None]:
-        """Return the new stream, the state that `attend` kept, and the router's use by tokens that count, if given."""
+        self,
+        x_BTD: Array,
+        inputs: AttentionInputs,
+        counts_BT: Array | None = None,
+        own_BTP: Array | None = None,
+        given_BTk: Array | None = None,
+    ) -> tuple[Array, Any, Routing | None]:
+        """Return the new stream, the state that `attend` kept, and the tokens' experts, where the layer has experts.
+
+        counts_BT: tokens that count for the router's use. own_BTP: the layer's own embeddings of the tokens, where it
+        has some. given_BTk: experts to use in place of the router's choice.
+        """
         attended_BTD, attended_state = self.attention(_normed(self.attention_norm, x_BTD), inputs)
         x_BTD = x_BTD + _normed(self.attention_post_norm, attended_BTD)
-        added_BTD, use = self._feed_forward(_normed(self.mlp_norm, x_BTD), counts_BT, inputs.drop)
-        return x_BTD + _normed(self.mlp_post_norm, added_BTD), attended_state, use
+        added_BTD, routing = self._feed_forward(x_BTD, counts_BT, inputs.drop, given_BTk)
+        x_BTD = x_BTD + _normed(self.mlp_post_norm, added_BTD)
+        if self.layer_input is not None:
+            assert own_BTP is not None
+            x_BTD = x_BTD + self.layer_input(x_BTD, own_BTP, inputs.drop)
+        if self.scalar is not None:
+            x_BTD = x_BTD * self.scalar[...].astype(x_BTD.dtype)
+        return x_BTD, attended_state, routing
 
-    def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
+    def _feed_forward(
+        self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None, given_BTk: Array | None
+    ) -> tuple[Array, Routing | None]:
+        normed_BTD = _normed(self.mlp_norm, x_BTD)
         if isinstance(self.mlp, ExpertMLP):
-            return self.mlp(x_BTD, counts_BT)
-        return self.mlp(x_BTD, drop), None
+            return self.mlp(normed_BTD, counts_BT, x_BTD, given_BTk)
+        return self.mlp(normed_BTD, drop), None
 
 
 def _normed(norm: RMSNorm | None, x_BTD: Array) -> Array:
@@ -95,6 +120,8 @@ class Decoder(nnx.Module):
         self.embedding = weight(rngs, parameters.table(config), EMBEDDING_STD)
         on_tables = adapters if adapters is not None and adapters.embeddings else None
         self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
+        has_inputs = config.layer_embeddings is not None
+        self.layer_embeddings = LayerEmbeddings(config, rngs, adapters) if has_inputs else None
         for group in config.groups:
             layers = DecoderLayer(group.config, rngs, adapters)
             if quantization is not None:
@@ -104,7 +131,7 @@ class Decoder(nnx.Module):
         if not config.tied_head:
             self.head = weight(rngs, parameters.table(config), EMBEDDING_STD)
             self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)
-        self.vision = None if config.vision is None else VisionTower(config, rngs)
+        self.vision = build(config, rngs)
 
 
 class Skeleton(NamedTuple):

@@ -3,11 +3,8 @@
 Letters: B rows, T tokens, M = B·T, D model, F feed-forward of an expert, E experts, k experts per token.
 
 Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`), so the work is that of k experts per
-token whatever the router does, and no capacity limit drops a token.
+token whatever the router (`router`) does, and no capacity limit drops a token.
 """
-
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +15,8 @@ from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.layers.expert_parallel import Matrices, over_mesh
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import low_rank, product, put_matrix, weight, zeros, zeros_if
+from pttrainer.models.layers.norm import RMSNorm, unit_rms
+from pttrainer.models.layers.router import Routing, choose, use_of
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
@@ -29,73 +28,18 @@ SHARED = ("shared_gate", "shared_up", "shared_down")
 """Those of the expert that all tokens use."""
 
 
-class RouterUse(NamedTuple):
-    """Sums over tokens that count: how many chose each expert, its probability, and how many tokens there were."""
-
-    chosen_E: Array
-    probability_E: Array
-    tokens: Array
-
-
-def balance_loss(use: RouterUse, experts: Experts) -> Array:
-    """Return E · Σ_e share(e) · mean probability(e), over tokens and layers; k if experts are used equally.
-
-    `use` has a leading layer axis. From the Switch Transformer (arXiv 2101.03961, equations 4 to 6), for k > 1 as
-    in transformers.
-    """
-    tokens = jnp.maximum(jnp.sum(use.tokens), 1.0)
-    share_E, probability_E = (jnp.sum(x, axis=0) / tokens for x in (use.chosen_E, use.probability_E))
-    return experts.count * jnp.sum(share_E * probability_E)
-
-
-def joined_use(uses: Sequence[RouterUse]) -> RouterUse | None:
-    """Return the use of all layers, from that of several stacks of them; None without any."""
-    if len(uses) <= 1:
-        return uses[0] if uses else None
-    joined: RouterUse = jax.tree.map(lambda *parts: jnp.concatenate(parts), *uses)
-    return joined
-
-
-def choose(logits_BTE: Array, correction_E: Array | None, experts: Experts) -> tuple[Array, Array]:
-    """Return the numbers and the weights of each token's experts, [B, T, k] both."""
-    if experts.sigmoid:
-        return _choose_by_sigmoid(logits_BTE, correction_E, experts)
-    best_BTk, expert_BTk = jax.lax.top_k(logits_BTE, experts.per_token)
-    if experts.normalised:
-        weight_BTk = jax.nn.softmax(best_BTk, axis=-1)
-    else:
-        weight_BTk = jnp.exp(best_BTk - jax.nn.logsumexp(logits_BTE, axis=-1, keepdims=True))
-    return expert_BTk, weight_BTk if experts.scale == 1.0 else weight_BTk * experts.scale
-
-
-def _choose_by_sigmoid(logits_BTE: Array, correction_E: Array | None, experts: Experts) -> tuple[Array, Array]:
-    """Choose by corrected sigmoids within the best groups, weigh by the sigmoids (arXiv 2412.19437, section 2.1.2)."""
-    score_BTE = jax.nn.sigmoid(logits_BTE)
-    choice_BTE = score_BTE if correction_E is None else score_BTE + correction_E
-    if experts.groups_used < experts.groups:
-        choice_BTE = _in_best_groups(choice_BTE, experts)
-    _, expert_BTk = jax.lax.top_k(choice_BTE, experts.per_token)
-    weight_BTk = jnp.take_along_axis(score_BTE, expert_BTk, axis=-1)
-    if experts.normalised:
-        weight_BTk = weight_BTk / (jnp.sum(weight_BTk, axis=-1, keepdims=True) + 1e-20)
-    return expert_BTk, weight_BTk * experts.scale
-
-
-def _in_best_groups(choice_BTE: Array, experts: Experts) -> Array:
-    """Return the scores, minus infinity outside the groups whose two best experts sum to most."""
-    in_groups = choice_BTE.reshape(*choice_BTE.shape[:-1], experts.groups, -1)
-    of_group = jnp.sum(jax.lax.top_k(in_groups, min(2, in_groups.shape[-1]))[0], axis=-1)
-    _, best = jax.lax.top_k(of_group, experts.groups_used)
-    is_best = jnp.any(jax.nn.one_hot(best, experts.groups, dtype=bool), axis=-2)
-    return jnp.where(is_best[..., None], in_groups, -jnp.inf).reshape(choice_BTE.shape)
-
-
 class ExpertMLP(nnx.Module):
     """Router and experts, and the expert that all tokens use, if there is one."""
 
+    router_scale: nnx.Param[Array]
+    expert_scale: nnx.Param[Array]
+    routed_norm: RMSNorm
+    routed_post_norm: RMSNorm
+    shared_post_norm: RMSNorm
+
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         assert config.experts is not None
-        self.experts, self.activation = config.experts, config.activation
+        self.experts, self.activation, self.eps = config.experts, config.activation, config.norm_eps
         D, of = config.d_model, parameters.experts(config)
         self.router = weight(rngs, of["router"], D**-0.5)
         self.down = weight(rngs, of["down"], (config.experts.d_ff * 2 * config.layers) ** -0.5)
@@ -111,6 +55,15 @@ class ExpertMLP(nnx.Module):
         self.router_correction = zeros_if(of.get(parameters.CORRECTION))
         if config.experts.shared_d_ff:
             self._init_shared(config, rngs, adapters)
+        if config.experts.beside_mlp:
+            self._init_beside_mlp(config)
+
+    def _init_beside_mlp(self, config: ModelConfig) -> None:
+        of = parameters.experts(config)
+        for name in ("router_scale", "expert_scale"):
+            setattr(self, name, nnx.Param(jnp.ones(of[name].shape), axes=of[name].axes))
+        for name in parameters.EXPERT_NORMS:
+            setattr(self, name, RMSNorm(parameters.norm(config), config))
 
     def _init_shared(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         D, of = config.d_model, parameters.experts(config)
@@ -120,24 +73,45 @@ class ExpertMLP(nnx.Module):
         if self.experts.shared_gated:
             self.shared_scale = weight(rngs, of["shared_scale"], D**-0.5)
 
-    def __call__(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
-        """Return the sum of the chosen experts' results, and the router's use by tokens that count."""
-        routed_BTD, use = self._routed(x_BTD, counts_BT)
-        return (routed_BTD + self._shared(x_BTD) if self.experts.shared_d_ff else routed_BTD), use
+    def __call__(
+        self, x_BTD: Array, counts_BT: Array | None, stream_BTD: Array, given_BTk: Array | None = None
+    ) -> tuple[Array, Routing]:
+        """Return the sum of the chosen experts' results, which they are, and the router's use by tokens that count.
 
-    def _routed(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
-        B, T, D = x_BTD.shape
+        stream_BTD: what the layer's norm made x_BTD of, for experts with norms of their own. given_BTk: as in `choose`.
+        """
+        if self.experts.beside_mlp:
+            routed_BTD, routing = self._routed(
+                self.routed_norm(stream_BTD), counts_BT, self._for_router(stream_BTD), given_BTk
+            )
+            return self.shared_post_norm(self._shared(x_BTD)) + self.routed_post_norm(routed_BTD), routing
         read_BTD = x_BTD.astype(jnp.float32) if self.experts.sigmoid else x_BTD
+        routed_BTD, routing = self._routed(x_BTD, counts_BT, read_BTD, given_BTk)
+        return (routed_BTD + self._shared(x_BTD) if self.experts.shared_d_ff else routed_BTD), routing
+
+    def _for_router(self, x_BTD: Array) -> Array:
+        """Return the stream as the router of experts beside an MLP reads it."""
+        scale_D = self.router_scale[...].astype(x_BTD.dtype) * jnp.asarray(x_BTD.shape[-1] ** -0.5, x_BTD.dtype)
+        return unit_rms(x_BTD, self.eps) * scale_D
+
+    def _routed(
+        self, x_BTD: Array, counts_BT: Array | None, read_BTD: Array, given_BTk: Array | None
+    ) -> tuple[Array, Routing]:
+        """Return the experts' results; read_BTD: what the router reads."""
+        B, T, D = x_BTD.shape
         logits_BTE = product(self, "router", read_BTD).astype(jnp.float32)
         correction = None if self.router_correction is None else self.router_correction[...]
-        expert_BTk, weight_BTk = choose(logits_BTE, correction, self.experts)
-        use = None if counts_BT is None else _use(logits_BTE, expert_BTk, counts_BT)
+        choice = choose(logits_BTE, correction, self.experts, given_BTk)
+        expert_BTk, weight_BTk, _ = choice
+        if self.experts.beside_mlp:
+            weight_BTk = weight_BTk * self.expert_scale[...].astype(jnp.float32)[expert_BTk]
+        routing = Routing(expert_BTk, None if counts_BT is None else use_of(logits_BTE, choice, counts_BT))
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
-            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices), use
+            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices), routing
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
-        return self._mixture(*inputs, matrices).reshape(B, T, D), use
+        return self._mixture(*inputs, matrices).reshape(B, T, D), routing
 
     def _shared(self, x_BTD: Array) -> Array:
         """Return the result of the expert that all tokens use."""
@@ -212,14 +186,3 @@ def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:
     gate = jnp.minimum(gate, experts.clamp)
     up = jnp.clip(up, -experts.clamp, experts.clamp)
     return (up + 1) * gate * jax.nn.sigmoid(experts.slope * gate)
-
-
-def _use(logits_BTE: Array, expert_BTk: Array, counts_BT: Array) -> RouterUse:
-    E = logits_BTE.shape[-1]
-    counts = counts_BT.astype(jnp.float32)
-    chosen_BTE = jnp.sum(jax.nn.one_hot(expert_BTk, E), axis=2)
-
-    def sums(x_BTE: Array) -> Array:
-        return jnp.einsum("bte,bt->e", x_BTE, counts)
-
-    return RouterUse(sums(chosen_BTE), sums(jax.nn.softmax(logits_BTE, axis=-1)), jnp.sum(counts))

@@ -6,7 +6,7 @@ value, C size of the vector (the latent), A rank of an adapter.
 In training the latent is expanded to every head's keys and values. Decoding stores the latent, followed by the R
 elements that all heads share, as the keys of a single head, and attends to that: the matrix that would expand keys is
 applied to the queries, and the one that would expand values to the result. Products are associative, so both give the
-same numbers up to rounding.
+same numbers up to rounding. Where an indexer chooses what a query sees, its keys are stored behind these elements.
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ from pttrainer.models.attention import rope
 from pttrainer.models.attention.kv_cache import LayerKV
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers.attention import AttentionInputs
+from pttrainer.models.layers.indexer import TokenIndexer
 from pttrainer.models.layers.linear import Drop, LowRank, product, put_matrix
 from pttrainer.models.layers.norm import RMSNorm
 from pttrainer.models.lora.adapters import Adapters
@@ -44,17 +45,23 @@ class LatentAttention(nnx.Module):
             put_matrix(self, name, of, inputs**-0.5, rngs, adapters)
         for name, of in parameters.attention_norms(config).items():
             setattr(self, name, RMSNorm(of, config, EPSILON))
+        indexer = config.latent.indexer
+        self.indexer = None if indexer is None else TokenIndexer(config, indexer, rngs)
 
     def __call__(self, x_BTD: Array, inputs: AttentionInputs) -> tuple[Array, Any]:
         """Return the output, and the state that `attend` kept, which in a cache are keys only."""
         c, of, drop = self.config, self.latent, inputs.drop
         B, T, _ = x_BTD.shape
-        q_BTNH = self._queries(x_BTD, drop).reshape(B, T, c.heads, c.head_dim)
+        source_BTA = self._source_of_queries(x_BTD, drop)
+        q_BTNH = product(self, self._query_matrix, source_BTA, drop).reshape(B, T, c.heads, c.head_dim)
         turned_BTNR = self._rotated(q_BTNH[..., c.head_dim - of.rotary :], inputs.rotation)
         both_BTX = product(self, "kv_down", x_BTD, drop)
         latent_BTC = self.kv_norm(both_BTX[..., : of.rank])
         shared_BT1R = self._rotated(both_BTX[:, :, None, of.rank :], inputs.rotation)
         q = q_BTNH[..., : c.head_dim - of.rotary], turned_BTNR
+        if self.indexer is not None:
+            assert inputs.choosing is not None
+            inputs = inputs._replace(attend=inputs.choosing(*self.indexer(x_BTD, source_BTA, inputs.rotation)))
         way = self._absorbed if inputs.is_cached else self._expanded
         out_BTNV, kept = way(q, latent_BTC, shared_BT1R, inputs)
         return product(self, "o", out_BTNV.reshape(B, T, -1), drop), kept
@@ -85,10 +92,13 @@ class LatentAttention(nnx.Module):
             out_BTNV += jnp.einsum("btna,anv->btnv", jnp.einsum("btnc,ca->btna", out_BTNC, a_CA), b_ANX[..., U:])
         return out_BTNV, kept
 
-    def _queries(self, x_BTD: Array, drop: Drop | None) -> Array:
-        if self.latent.query_rank is None:
-            return product(self, "q", x_BTD, drop)
-        return product(self, "q_up", self.q_norm(product(self, "q_down", x_BTD, drop)), drop)
+    def _source_of_queries(self, x_BTD: Array, drop: Drop | None) -> Array:
+        """Return what queries are a product of: their own latent, if the model has one."""
+        return x_BTD if self.latent.query_rank is None else self.q_norm(product(self, "q_down", x_BTD, drop))
+
+    @property
+    def _query_matrix(self) -> str:
+        return "q" if self.latent.query_rank is None else "q_up"
 
     def _rotated(self, x_BTNR: Array, rotation: rope.Rotation) -> Array:
         """Rotate; pairs that are stored side by side go to the halves first, in queries as in keys."""

@@ -26,7 +26,15 @@ Drop = Callable[[str, Array], Array]
 
 def weight(rngs: nnx.Rngs, of: ParamSpec, std: float) -> nnx.Param[Array]:
     """Create a matrix of normal numbers."""
-    return nnx.Param(std * jax.random.truncated_normal(rngs.params(), -3.0, 3.0, of.shape, jnp.float32), axes=of.axes)
+    return nnx.Param(std * jax.random.truncated_normal(_next_key(rngs), -3.0, 3.0, of.shape, jnp.float32), axes=of.axes)
+
+
+def _next_key(rngs: nnx.Rngs) -> Array:
+    """Return `rngs.params()`, which asks a traced counter for its sharding: jax writes a page of why there is none."""
+    stream = rngs.params
+    count = stream.count[...]
+    stream.count.set_value(count + 1)
+    return jax.random.fold_in(stream.key[...], count)
 
 
 def zeros(of: ParamSpec) -> nnx.Param[Array]:

@@ -9,25 +9,42 @@ from typing import Any
 
 from pttrainer.data.tokenization import image_tokens
 from pttrainer.data.tokenization.image_tokens import ImageTokens
-from pttrainer.data.tokenization.pixels import BILINEAR, PixelFormat
+from pttrainer.data.tokenization.pixels import (
+    BICUBIC,
+    BILINEAR,
+    AnyFormat,
+    Colours,
+    PatchFormat,
+    PixelFormat,
+    SidesFormat,
+)
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import ModelConfig, Vision
+from pttrainer.models.config import AnyVision, ModelConfig, Pixtral, QwenVision, Vision
 from pttrainer.models.families.config_json.fields import Fields
+from pttrainer.models.loading import pixtral_inputs
 from pttrainer.runtime.io import json_text
 
 FILES = OLD_FILE, NEW_FILE = "preprocessor_config.json", "processor_config.json"
 _NAMES = ("Gemma3ImageProcessor", "Gemma3ImageProcessorFast", "Gemma3ImageProcessorPil")
+HALVES = [0.5, 0.5, 0.5]
+CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+"""Mean and deviation of red, green and blue in the pictures of CLIP (arXiv 2103.00020)."""
 _WITHOUT_EFFECT = (
     "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate", "processor_class",
     "default_to_square", "return_tensors", "data_format", "input_data_format", "device", "disable_grouping",
 )  # fmt: skip
 
 
-def tokens(config: ModelConfig, tokenizer: Tokenizer, display_name: str) -> ImageTokens:
+_QWEN_NAMES = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil")
+
+
+def tokens(config: ModelConfig, tokenizer: Tokenizer, pixels: AnyFormat, display_name: str) -> ImageTokens:
     """Return the tokens of an image; raise ConfigError if the tokenizer lacks them."""
     assert config.vision is not None
     assert config.image_token_id is not None
+    if isinstance(config.vision, Pixtral):
+        return pixtral_inputs.tokens(config.image_token_id, config.vision, pixels, tokenizer, display_name)
     ids = config.vision.begin_id, config.image_token_id, config.vision.end_id
     begin, part, end = (tokenizer.token(token) for token in ids)
     if not (begin and part and end):
@@ -35,40 +52,80 @@ def tokens(config: ModelConfig, tokenizer: Tokenizer, display_name: str) -> Imag
             f"{display_name}: the tokenizer lacks some of the ids {', '.join(map(str, ids))}, which config.json gives "
             "to images; accepted: the tokenizer of the model"
         )
+    if isinstance(pixels, PatchFormat):
+        return image_tokens.qwen(part, ids, config.vision.tokens, pixels)
     return image_tokens.gemma3(begin, part, end, ids, config.vision.tokens)
 
 
-def pixel_format(vision: Vision, directory: Path, display_name: str) -> PixelFormat:
+def pixel_format(vision: AnyVision, directory: Path, display_name: str) -> AnyFormat:
     """Return what becomes of a picture; raise ConfigError."""
     fields = _fields(directory, display_name)
     try:
         for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
             fields.choice(name, (True,), True)
-        fields.choice("do_pan_and_scan", (False,), False)
-        fields.choice("image_processor_type", _NAMES, _NAMES[0])
-        fields.choice("image_seq_length", (vision.tokens,), vision.tokens)
-        size = fields.inside("size")
-        for side in ("height", "width"):
-            size.choice(side, (vision.image_size,), vision.image_size)
-        size.refuse_rest()
         for name in _WITHOUT_EFFECT:
             fields.value(name, None)
-        read = PixelFormat(
-            vision.image_size,
-            vision.image_size,
-            _colours(fields, "image_mean"),
-            _colours(fields, "image_std"),
-            fields.number("rescale_factor", 1 / 255),
-            fields.choice("resample", (BILINEAR,), BILINEAR),
-        )
+        if isinstance(vision, Pixtral):
+            pixtral_inputs.check(vision, Fields(_content(directory, NEW_FILE, display_name), NEW_FILE))
+            read: AnyFormat = _sides(fields, vision)
+        else:
+            read = _patches(fields, vision) if isinstance(vision, QwenVision) else _squares(fields, vision)
         fields.refuse_rest()
     except ConfigError as error:
         raise ConfigError(f"{display_name}: {error}") from error
     return read
 
 
-def _colours(fields: Fields, key: str) -> tuple[float, float, float]:
-    value = fields.value(key, [0.5, 0.5, 0.5])
+def _squares(fields: Fields, vision: Vision) -> PixelFormat:
+    fields.choice("do_pan_and_scan", (False,), False)
+    fields.choice("image_processor_type", _NAMES, _NAMES[0])
+    fields.choice("image_seq_length", (vision.tokens,), vision.tokens)
+    size = fields.inside("size")
+    for side in ("height", "width"):
+        size.choice(side, (vision.image_size,), vision.image_size)
+    size.refuse_rest()
+    return PixelFormat(vision.image_size, vision.image_size, _read_colours(fields, BILINEAR, HALVES, HALVES))
+
+
+def _patches(fields: Fields, vision: QwenVision) -> PatchFormat:
+    fields.choice("image_processor_type", _QWEN_NAMES, _QWEN_NAMES[0])
+    same = {"patch_size": vision.patch_size, "merge_size": vision.merge, "temporal_patch_size": vision.frames}
+    for name, value in same.items():
+        fields.choice(name, (value,), value)
+    size = fields.inside("size")
+    least = fields.integer("min_pixels", size.integer("shortest_edge", 56 * 56))
+    most = fields.integer("max_pixels", size.integer("longest_edge", 28 * 28 * 1280))
+    size.refuse_rest()
+    if most // (vision.patch_size * vision.merge) ** 2 > vision.tokens:
+        fields.refuse("size", f"a longest_edge of at most {vision.tokens:,} tokens")
+    colours = _read_colours(fields, BICUBIC, CLIP_MEAN, CLIP_STD)
+    return PatchFormat(vision.patch_size, vision.merge, least, most, colours)
+
+
+def _sides(fields: Fields, vision: Pixtral) -> SidesFormat:
+    fields.choice("image_processor_type", pixtral_inputs.NAMES, pixtral_inputs.NAMES[0])
+    fields.choice("do_center_crop", (False,), False)
+    for name in pixtral_inputs.WITHOUT_EFFECT:
+        fields.value(name, None)
+    size = fields.inside("size")
+    longest = size.integer("longest_edge", pixtral_inputs.LONGEST)
+    size.refuse_rest()
+    colours = _read_colours(fields, BICUBIC, CLIP_MEAN, CLIP_STD)
+    return SidesFormat(vision.patch_size, vision.merge, colours=colours, longest=longest)
+
+
+def _read_colours(fields: Fields, resample: int, mean: list[float], std: list[float]) -> Colours:
+    """Return what becomes of colours. mean, std: where the file says nothing."""
+    return Colours(
+        _colours(fields, "image_mean", mean),
+        _colours(fields, "image_std", std),
+        fields.number("rescale_factor", 1 / 255),
+        fields.choice("resample", (resample,), resample),
+    )
+
+
+def _colours(fields: Fields, key: str, default: list[float]) -> tuple[float, float, float]:
+    value = fields.value(key, default)
     if not isinstance(value, list) or len(value) != 3 or not all(isinstance(x, int | float) and x for x in value):
         fields.refuse(key, "three numbers, for red, green and blue")
     red, green, blue = map(float, value)
@@ -77,14 +134,20 @@ def _colours(fields: Fields, key: str) -> tuple[float, float, float]:
 
 def _fields(directory: Path, display_name: str) -> Fields:
     for name in FILES:
-        if not (directory / name).is_file():
-            continue
-        try:
-            raw: Any = json_text.loads((directory / name).read_bytes())
-        except ValueError as error:
-            raise ConfigError(f"{display_name}/{name}: {error}; accepted: Hugging Face's format") from error
+        raw: Any = _content(directory, name, display_name)
         if name == NEW_FILE:
-            raw = raw.get("image_processor") if isinstance(raw, dict) else None
-        if isinstance(raw, dict):
+            raw = raw.get("image_processor")
+        if raw and isinstance(raw, dict):
             return Fields(raw, name)
     raise ConfigError(f"{display_name}: no {OLD_FILE}; accepted: a model with images has it beside config.json")
+
+
+def _content(directory: Path, name: str, display_name: str) -> dict[str, Any]:
+    """Return what a file of the directory says, nothing if it is not there."""
+    if not (directory / name).is_file():
+        return {}
+    try:
+        raw = json_text.loads((directory / name).read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{display_name}/{name}: {error}; accepted: Hugging Face's format") from error
+    return raw if isinstance(raw, dict) else {}

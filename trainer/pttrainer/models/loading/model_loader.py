@@ -6,6 +6,7 @@ Everything that a job can get wrong about them is detected here, before anything
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import jax
 
@@ -16,7 +17,7 @@ from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.loading import image_inputs
-from pttrainer.models.loading.model_spec import RANDOM, ModelSource, open_source, structure_of
+from pttrainer.models.loading.model_spec import RANDOM, ModelSource, headless, open_source, structure_of
 from pttrainer.models.loading.peft_adapters import InitialAdapters, open_initial_adapters
 from pttrainer.models.quantization.quantize import QuantizationErrors
 from pttrainer.models.weights.load_weights import Quantizing, load
@@ -40,6 +41,8 @@ class LoadedModel:
     """From the weights' shardings to the weights that training starts from (adapters are not among them)."""
     commit: str | None = None
     """Of the model, where it has one (hf://)."""
+    directory: Path | None = None
+    """The model's local files; None for random weights."""
     seed: int = 0
     """Of fresh adapters."""
     origin: InitialAdapters | None = None
@@ -62,19 +65,25 @@ class LoadedModel:
         return self.model.init_adapters(where, self.seed)
 
 
-def load_model(spec: ModelSpec, training: Training, note: Note, pinned: Pinned = NOTHING_PINNED) -> LoadedModel:
+def load_model(
+    spec: ModelSpec, training: Training, note: Note, pinned: Pinned = NOTHING_PINNED, *, has_head: bool = True
+) -> LoadedModel:
     """Read config and tokenizer; raise ConfigError. Weights are read on demand.
 
-    pinned: the commits that an earlier attempt of this run began with; a branch may have moved since.
+    pinned: the commits that an earlier attempt of this run began with; a branch may have moved since. has_head: False
+    for a model that predicts no tokens.
     """
     source = open_source(spec.uri, "spec.model.uri", note, pinned.model or spec.revision, images=spec.images)
+    source = source if has_head else headless(source)
     config = source.config
-    chat = _chat(spec, source, note)
+    chat = chat_of(spec, source, note)
     model = Model.from_structure(structure_of(config, training, jax.default_backend()))
     errors = QuantizationErrors()
     initial = partial(load_params, source, model.without_adapters, seed=training.seed, errors=errors)
     origin = _initial_adapters(training, model, note, pinned.adapters)
-    return LoadedModel(model, chat.tokenizer, chat, initial, source.commit, training.seed, origin, errors)
+    return LoadedModel(
+        model, chat.tokenizer, chat, initial, source.commit, source.directory, training.seed, origin, errors
+    )
 
 
 def load_params(
@@ -90,7 +99,7 @@ def load_params(
     if source.directory is not None:
         quantizing = None if model.quantization is None else Quantizing(model.quantization, errors)
         whole = model.unquantised.abstract()
-        params = load(source.config, source.directory, whole, shardings, source.display_name, quantizing)
+        params = load(source.config, source.directory, whole, shardings, source.display_name, quantizing, source.unread)
         return params
     options = ONCE_ON_CPU if jax.default_backend() == "cpu" else None
     init = jax.jit(model.init_measured, out_shardings=(shardings, None), compiler_options=options)
@@ -103,10 +112,11 @@ def load_params(
 def open_chat(spec: ModelSpec, note: Note) -> Chat:
     """Return tokenizer and template only; no weights are fetched. Raises ConfigError."""
     source = open_source(spec.uri, "spec.model.uri", note, spec.revision, weights=False, images=spec.images)
-    return _chat(spec, source, note)
+    return chat_of(spec, source, note)
 
 
-def _chat(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
+def chat_of(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
+    """Return the tokenizer and template of a model whose files are there. Raises ConfigError."""
     tokenizer = _tokenizer(spec, source, note)
     if tokenizer.size > source.config.vocab_size:
         raise ConfigError(
@@ -119,8 +129,8 @@ def _chat(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
     vision, directory = source.config.vision, source.directory
     if vision is None or directory is None:
         return Chat(tokenizer, template)
-    images = image_inputs.tokens(source.config, tokenizer, source.display_name)
-    return Chat(tokenizer, template, images, image_inputs.pixel_format(vision, directory, source.display_name))
+    pixels = image_inputs.pixel_format(vision, directory, source.display_name)
+    return Chat(tokenizer, template, image_inputs.tokens(source.config, tokenizer, pixels, source.display_name), pixels)
 
 
 def _tokenizer(spec: ModelSpec, source: ModelSource, note: Note) -> Tokenizer:

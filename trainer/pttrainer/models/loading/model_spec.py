@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ptapi.spec import DraftModel, Ppo, Training
+from ptapi.spec import DraftModel, Ppo, Rollout, Training
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig, ModelStructure, from_hf, preset
 from pttrainer.models.lora.adapters import Adapters, matrices
@@ -19,6 +19,8 @@ from pttrainer.runtime.io.model_files import Note
 
 RANDOM = "random://"
 DRAFT_URI = "spec.rollout.speculative.draft.uri"
+SCORE = "score.weight"
+"""The head of a reward model in a file."""
 CRITIC_URI = "spec.algorithm.ppo.critic.uri"
 
 
@@ -46,6 +48,15 @@ def check_state(field: str, config: ModelConfig) -> None:
         )
 
 
+def check_routing(rollout: Rollout, config: ModelConfig) -> None:
+    """Refuse to replay the routing of a model without experts; raise ConfigError."""
+    if rollout.routing_replay and config.experts is None:
+        raise ConfigError(
+            f"spec.rollout.routingReplay: true: {config.family} has no experts to choose; accepted: false, or a "
+            "mixture of experts; hint: leave it out"
+        )
+
+
 def draft_of(
     spec: DraftModel, target: ModelStructure, note: Note, *, weights: bool = True
 ) -> tuple[ModelSource, ModelStructure]:
@@ -67,23 +78,32 @@ def critic_of(
         return None, None
     source = None
     if spec.critic.uri is not None:
-        source = open_source(spec.critic.uri, CRITIC_URI, note, spec.critic.revision, weights=weights)
-    config = policy.config if source is None else source.config
-    # A tied head is no weights of its own: a critic has no use for an output head.
-    return replace(policy, config=replace(config, tied_head=True)), source
+        source = headless(open_source(spec.critic.uri, CRITIC_URI, note, spec.critic.revision, weights=weights))
+    return replace(policy, config=without_head(policy.config) if source is None else source.config), source
+
+
+def without_head(config: ModelConfig) -> ModelConfig:
+    """Return the config of a model that predicts nothing: a tied head is no weights of its own."""
+    return replace(config, tied_head=True)
 
 
 @dataclass(frozen=True)
 class ModelSource:
     """Where a model comes from: its config, and its local files (none for random weights).
 
-    display_name: its name in messages.
+    display_name: its name in messages. unread: tensors that its files may have and nothing reads.
     """
 
     config: ModelConfig
     display_name: str
     directory: Path | None = None
     commit: str | None = None
+    unread: frozenset[str] = frozenset()
+
+
+def headless(source: ModelSource) -> ModelSource:
+    """Return the source without its output head, and without the head of a reward model."""
+    return replace(source, config=without_head(source.config), unread=frozenset({SCORE}))
 
 
 def open_source(
@@ -97,7 +117,7 @@ def open_source(
     if uri.startswith(RANDOM):
         if images:
             raise ConfigError(
-                f"{display_name}: takes no images; accepted: a model with a vision tower, such as Gemma 3"
+                f"{display_name}: takes no images; accepted: a model with a vision tower, such as Gemma 3 or Qwen3-VL"
             )
         return ModelSource(preset(uri.removeprefix(RANDOM)), display_name)
     files = model_files.fetch(uri, field, note, revision=revision, weights=weights)

@@ -1,5 +1,7 @@
 """A critic's value head on disk: `value_head.safetensors`, two tensors, with or without a critic model's files.
 
+A reward model's is one tensor among the model's own, `score.weight`, as transformers' sequence classification names it.
+
 `export/critic` of a run holds it (`export.export_critic`); another run's critic begins from it. Names and shapes are
 those of a linear layer with one output, as torch stores it.
 """
@@ -13,6 +15,8 @@ import numpy as np
 
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
+from pttrainer.models.loading.model_spec import SCORE
+from pttrainer.models.weights.hf_directory import Checkpoint
 from pttrainer.models.weights.safetensors_file import read_header, write_header
 from pttrainer.runtime.io import model_files
 from pttrainer.runtime.io.model_files import Note
@@ -34,8 +38,25 @@ def load_or_zeros(where: Path | None, width: int, shardings: Params, field: str)
     weight, bias = np.zeros(width, np.float32), np.zeros((), np.float32)
     if where is not None and (where / FILE).is_file():
         weight, bias = _read(where / FILE, width, field)
-    placed: Params = jax.tree.map(_placed, {"weight": weight, "bias": bias}, shardings)
-    return placed
+    return placed({"weight": weight, "bias": bias}, shardings)
+
+
+def score_weight(where: Path | None, width: int, display_name: str) -> np.ndarray | None:
+    """Return the head of the reward model in a directory; None if the model there is none. Raise ConfigError."""
+    checkpoint = None if where is None else Checkpoint(where, display_name)
+    if checkpoint is None or SCORE not in checkpoint.names():
+        return None
+    shape = checkpoint.shape(SCORE)
+    if shape != (1, width):
+        raise ConfigError(f"{display_name}: {SCORE} is {list(shape)}; accepted: [1, {width}], a model with one output")
+    weight: np.ndarray = checkpoint.rows(SCORE, 0, 1)[0].astype(np.float32)
+    return weight
+
+
+def placed(weights: Params, shardings: Params) -> Params:
+    """Return host arrays on these shardings."""
+    on_mesh: Params = jax.tree.map(_placed, weights, shardings)
+    return on_mesh
 
 
 def write(path: Path | None, value: Params, fetch: Callable[[Any], Any]) -> None:

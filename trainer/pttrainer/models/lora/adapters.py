@@ -11,13 +11,13 @@ request. Left out: the experts of gpt-oss, which PEFT's `all-linear` leaves out 
 merges them; nothing here imports jax.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.shapes import parameters
-from pttrainer.models.shapes.parameters import Weights, low_rank
+from pttrainer.models.shapes.parameters import LAYER_EMBEDDINGS, Weights, low_rank
 from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
 
 SUFFIX = "_lora"
@@ -33,6 +33,10 @@ MLP = ("gate", "up", "down")
 ROUTER = ("router",)
 SHARED = ("shared_gate", "shared_up", "shared_down")
 """Of the expert that all tokens use."""
+LAYER_INPUT = ("input_gate", "input_out")
+"""By which a layer reads its own embedding of a token."""
+CONTEXT = ("context",)
+"""Of the first embedding to all layers' own ones."""
 EMBEDDING, HEAD = "embedding_lora", "head_lora"
 TABLES = (EMBEDDING, HEAD)
 """Adapters of tables [V, D]: `a` is [V, rank] and `b` [rank, D]."""
@@ -41,6 +45,8 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """PEFT's prefix of weight names."""
 EMBED_TOKENS, LM_HEAD = f"{PREFIX}model.embed_tokens", f"{PREFIX}lm_head"
+TEXT_PART = "model.language_model."
+"""Where transformers has the decoder of a model with images."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Adapters:
 def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
     """Return the matrices of a spec's target in this model, as PEFT understands it; raise ConfigError if none.
 
-    The experts of gpt-oss and Llama 4 are not linear layers in PEFT.
+    The experts of gpt-oss, Llama 4 and Gemma 4 are not linear layers in PEFT.
     """
     experts = config.experts
     there = {name for group in config.groups for name in parameters.attention(group.config)}
@@ -74,7 +80,10 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
         # A router of sigmoids is no linear layer in transformers, so PEFT's all-linear leaves it out.
         router = () if experts is None or experts.sigmoid else ROUTER
         mlp = MLP + (SHARED if experts is not None and experts.shared_d_ff else ())
-        return {"all-linear": attention + router + mlp, "attention": attention, "mlp": mlp}[targets]
+        own = LAYER_INPUT + CONTEXT if config.layer_embeddings is not None else ()
+        return {"all-linear": attention + router + mlp + own, "attention": attention, "mlp": mlp}[targets]
+    if experts.beside_mlp:  # the MLP is linear, and so is the router
+        return {"all-linear": attention + ROUTER + SHARED, "attention": attention, "mlp": SHARED}[targets]
     if targets == "mlp":
         raise ConfigError(
             f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and these get no "
@@ -88,6 +97,11 @@ def check_peft(config: ModelConfig, adapters: Adapters | None, field: str) -> No
 
     PEFT puts the adapters of `gate_proj` and its like on the experts alone where a model has experts.
     """
+    if adapters is not None and adapters.embeddings and config.vision is not None:
+        raise ConfigError(
+            f"{field}: PEFT ties no adapters of embedding and head in a model with images; accepted: adapters merged "
+            "into the weights, or spec.training.lora.embeddings: false"
+        )
     has_more = config.experts is not None and (config.experts.shared_d_ff or any(config.dense_layers))
     if adapters is not None and has_more and not set(adapters.matrices).isdisjoint(MLP):
         raise ConfigError(
@@ -126,9 +140,9 @@ def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weig
     """Return the specs of the adapters' own weights. The experts of gpt-oss and Llama 4 have none."""
     if adapters is None:
         return {}
-    targets = {path: spec for path, spec in weights.items() if is_of_layer(path) and path[-1] in adapters.matrices}
+    targets = {path: spec for path, spec in weights.items() if _is_target(path) and path[-1] in adapters.matrices}
     if config.experts is not None and not config.experts.is_linear:
-        targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER}
+        targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER + SHARED}
     if adapters.embeddings:
         targets |= {path: spec for path, spec in weights.items() if path in (("embedding",), ("head",))}
     return {
@@ -143,7 +157,7 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
     names_by_path: dict[Path, Stored] = {}
     places = _places_in_fused(config)
     for path, stored in table(config).items():
-        if path[-1] in adapters.matrices and is_of_layer(path):
+        if path[-1] in adapters.matrices and _is_target(path):
             adapter_params, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
             of_a, of_b = (None, None) if stored.part is None else _parts(stored.part, *places[path], adapters.rank)
             names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, stored.layers, of_a)
@@ -154,7 +168,12 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
         if not config.tied_head:  # a linear layer, from D to V: its A is our b
             names_by_path[HEAD, "a"] = Stored(f"{LM_HEAD}.lora_B.weight")
             names_by_path[HEAD, "b"] = Stored(f"{LM_HEAD}.lora_A.weight")
-    return names_by_path
+    return {path: replace(stored, name=_of_text_part(config, stored.name)) for path, stored in names_by_path.items()}
+
+
+def _of_text_part(config: ModelConfig, name: str) -> str:
+    """Return PEFT's name of a decoder's adapter, which is a part of the model where that has images."""
+    return name if config.vision is None else name.replace(f"{PREFIX}model.", f"{PREFIX}{TEXT_PART}", 1)
 
 
 def patterns(config: ModelConfig, adapters: Adapters) -> dict[str, dict[str, float]]:
@@ -173,11 +192,15 @@ def patterns(config: ModelConfig, adapters: Adapters) -> dict[str, dict[str, flo
     return {"rank_pattern": ranks, "alpha_pattern": alphas} if ranks else {}
 
 
+def _is_target(path: Path) -> bool:
+    return is_of_layer(path) or path[0] == LAYER_EMBEDDINGS
+
+
 def _places_in_fused(config: ModelConfig) -> dict[Path, tuple[int, int]]:
     """Return the place of each matrix among those of its module, and their number."""
     modules: dict[tuple[str, str], list[Path]] = {}
     for path, stored in table(config).items():
-        if stored.part is not None:
+        if stored.part is not None and _is_target(path):
             modules.setdefault((path[0], stored.name), []).append(path)
     return {path: (i, len(paths)) for paths in modules.values() for i, path in enumerate(paths)}
 
@@ -195,12 +218,18 @@ def repeated(config: ModelConfig, adapters: Adapters) -> frozenset[str]:
         return frozenset()
     tables = {f"{module}.base_layer.weight" for module in (EMBED_TOKENS, LM_HEAD)}
     tied = {f"{LM_HEAD}.lora_{part}.weight" for part in "AB"} if config.tied_head else set()
-    return frozenset(tables | tied)
+    return frozenset(_of_text_part(config, name) for name in tables | tied)
 
 
 def modules(config: ModelConfig, adapters: Adapters) -> list[str]:
-    """Return PEFT's `target_modules`: the last part of each linear layer's name."""
+    """Return the last part of each linear layer's name."""
     return sorted({stored.name.partition(".lora_")[0].split(".")[-1] for stored in names(config, adapters).values()})
+
+
+def target_modules(config: ModelConfig, adapters: Adapters) -> list[str] | str:
+    """Return PEFT's `target_modules`: a pattern where a vision tower has modules of the same names."""
+    own = modules(config, adapters)
+    return own if config.vision is None else rf"(.*\.)?language_model\..*({'|'.join(own)})"
 
 
 def _is_inner(value: Any) -> bool:

@@ -17,6 +17,7 @@ VALUES = 16
 MATRICES = {
     "attention": ("q", "k", "v", "o", "q_down", "q_up", "kv_down", "kv_up", "qkvz", "qkv", "z"),
     "mlp": ("gate", "up", "down", "gate_up", "shared_gate", "shared_up", "shared_down"),
+    "layer_input": ("input_gate", "input_out"),
 }
 """Quantised matrices of a layer."""
 SLICED = ("kv_up",)

@@ -53,7 +53,8 @@ class Quantized(nnx.Module):
 
     def __init__(self, matrix: nnx.Param[Array], kind: Format) -> None:
         self.kind, self.rows = kind, matrix[...].shape[-2]
-        parts, named = quantise(kind, matrix[...]), axes(kind, matrix.get_metadata()["axes"])
+        # jit: matrices of one shape, and layers have many, are traced once.
+        parts, named = jax.jit(quantise, static_argnums=0)(kind, matrix[...]), axes(kind, matrix.get_metadata()["axes"])
         for name, part in parts.items():
             setattr(self, name, nnx.Param(part, axes=named[name]))
 
@@ -66,7 +67,7 @@ def put_into(layer: nnx.Module, kind: Format) -> None:
     """Replace the matrices of a decoder layer."""
     for part, names in MATRICES.items():
         for name in names:
-            module = getattr(layer, part)
+            module = getattr(layer, part, None)
             if hasattr(module, name):
                 setattr(module, name, Quantized(getattr(module, name), kind))
 
@@ -90,7 +91,7 @@ def quantise_tree(params: dict[str, Any], kind: Format) -> tuple[dict[str, Any],
     squares: dict[str, Squares] = {}
     for group in filter(lambda key: is_of_layer((key,)), params):
         out[group] = dict(params[group])
-        for part, names in MATRICES.items():
+        for part, names in ((part, names) for part, names in MATRICES.items() if part in params[group]):
             out[group][part] = dict(out[group][part])
             for name in filter(out[group][part].__contains__, names):
                 out[group][part][name], changed = quantise_measured(kind, out[group][part][name])

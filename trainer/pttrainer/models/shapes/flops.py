@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pttrainer.models.config import Chunk, ModelConfig, Window
-from pttrainer.models.lora.adapters import MLP, SHARED, Adapters
+from pttrainer.models.lora.adapters import LAYER_INPUT, MLP, SHARED, Adapters
 from pttrainer.models.shapes import parameters
 
 if TYPE_CHECKING:
@@ -45,8 +45,11 @@ def step_flops(config: ModelConfig, adapters: Adapters | None, tokens: int, lear
     total = float(of_weights) * (2 if frozen else 3)
     if adapters is not None:
         of_adapters = sum(group.config.layers * adapter_weights(group.config, adapters) for group in config.groups)
+        if "context" in adapters.matrices:
+            of_adapters += adapters.rank * sum(parameters.layer_embeddings(config)["context",].shape)
         total += 6 * tokens * of_adapters
-    return total + 3 * (attention(config, pairs) + 2.0 * tokens * state_numbers(config))
+    of_attention = 3 * (attention(config, pairs) + 2.0 * tokens * state_numbers(config))
+    return total + of_attention + indexers(config, tokens, pairs)
 
 
 def row_flops(config: ModelConfig, adapters: Adapters | None, tokens: int) -> float:
@@ -56,12 +59,16 @@ def row_flops(config: ModelConfig, adapters: Adapters | None, tokens: int) -> fl
 
 def stack_weights(config: ModelConfig) -> int:
     """Return the weights of all layers' matrices that a token uses."""
-    return sum(group.config.layers * active_weights(group.config) for group in config.groups)
+    of_layers = sum(group.config.layers * active_weights(group.config) for group in config.groups)
+    table = parameters.layer_embeddings(config)
+    return of_layers + (table["context",].size if table else 0)
 
 
 def active_weights(config: ModelConfig) -> int:
     """Return the weights of one layer's matrices that a token uses: of experts, the chosen, the shared, the router."""
     D, of_attention = config.d_model, sum(inputs * outputs for inputs, outputs in attention_matrices(config).values())
+    if config.layer_embeddings is not None:
+        of_attention += 2 * D * config.layer_embeddings.size
     if config.experts is None:
         return of_attention + 3 * D * config.d_ff
     used = config.experts.per_token * config.experts.d_ff + config.experts.shared_d_ff
@@ -83,6 +90,8 @@ def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
     inner = D + config.d_ff if experts is None else experts.per_token * (D + experts.d_ff)
     sizes = {name: sum(sides) for name, sides in attention_matrices(config).items()}
     sizes |= dict.fromkeys(MLP, inner)
+    if config.layer_embeddings is not None:
+        sizes |= dict.fromkeys(LAYER_INPUT, D + config.layer_embeddings.size)
     if experts is not None:
         sizes["router"] = D + experts.count
         sizes |= dict.fromkeys(SHARED, D + experts.shared_d_ff)
@@ -94,8 +103,23 @@ def attention(config: ModelConfig, pairs: Pairs) -> float:
     total = 0.0
     for group in config.groups:
         of = group.config
-        windows = Counter(of.window if of.is_local(layer) else None for layer in range(of.layers))
+        windows: Counter[Window] = Counter(of.window if of.is_local(layer) else None for layer in range(of.layers))
+        indexer = None if of.latent is None else of.latent.indexer
+        # What an indexer leaves of an example is as much as a window does; it looks at all tokens itself.
+        windows = Counter({indexer.keep: of.layers}) if indexer is not None else windows
         total += 2.0 * _pair_numbers(of) * sum(count * pairs(window) for window, count in windows.items())
+    return total
+
+
+def indexers(config: ModelConfig, tokens: int, pairs: Pairs) -> float:
+    """Return the FLOPs of what chooses the tokens that queries see: it has no backward pass."""
+    total = 0.0
+    for group in config.groups:
+        of, latent = group.config, group.config.latent
+        if latent is not None and latent.indexer is not None:
+            matrices = sum(one.size for one in parameters.indexer(of).values() if len(one.shape) == 3)
+            total += 2.0 * tokens * matrices
+            total += 2.0 * of.layers * latent.indexer.heads * (latent.indexer.head_dim + 1) * pairs(None)
     return total
 
 

@@ -12,6 +12,10 @@ from pttrainer.models.weights.hf_names import Path
 
 Axes = tuple[str | None, ...]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1}
+INDEXER = "indexer"
+"""Its part of a layer's attention."""
+LAYER_EMBEDDINGS = "layer_embeddings"
+"""Their part of the tree, outside the layers."""
 CORRECTION = "router_correction"
 """What is added to an expert's score for the choice alone: always float32, as differences of scores are small."""
 
@@ -36,6 +40,8 @@ class ParamSpec(NamedTuple):
 
 
 Weights = dict[Path, ParamSpec]
+EXPERT_NORMS = ("shared_post_norm", "routed_norm", "routed_post_norm")
+"""Of experts beside an MLP: behind the MLP, before and behind the experts."""
 
 
 def decoder(config: ModelConfig) -> Weights:
@@ -45,6 +51,7 @@ def decoder(config: ModelConfig) -> Weights:
     }
     params["embedding",] = table(config)
     params["norm", "scale"] = last_norm(config)
+    params |= {(LAYER_EMBEDDINGS, *path): one for path, one in layer_embeddings(config).items()}
     if not config.tied_head:
         params["head",] = table(config)
     return params
@@ -61,7 +68,42 @@ def _of_layers(c: ModelConfig) -> Weights:
     params: Weights = {(part, name): one for part, named in parts.items() for name, one in named.items()}
     params |= {(name, "scale"): norm(c) for name in norms(c)}
     params |= {("attention", name, "scale"): one for name, one in attention_norms(c).items()}
+    params |= {("attention", INDEXER, name): one for name, one in indexer(c).items()}
+    if c.experts is not None and c.experts.beside_mlp:
+        params |= {("mlp", name, "scale"): norm(c) for name in EXPERT_NORMS}
+    if c.layer_embeddings is not None:
+        params |= {("layer_input", name): one for name, one in layer_input(c).items()}
+        params["layer_input", "norm", "scale"] = norm(c)
+    if c.layer_scalars:
+        params["scalar",] = layer_scalar(c)
     return params
+
+
+def layer_embeddings(c: ModelConfig) -> Weights:
+    """Return the table of embeddings per layer, and the projection of the first embedding that is added, normed."""
+    if c.layer_embeddings is None:
+        return {}
+    width = c.layers * c.layer_embeddings.size
+    return {
+        ("table",): ParamSpec((c.layer_embeddings.vocab_size, width), ("vocab", "embed")),
+        ("context",): ParamSpec((c.d_model, width), ("embed", None)),
+        ("norm", "scale"): ParamSpec((c.layer_embeddings.size,), (None,)),
+    }
+
+
+def layer_input(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return the matrices by which a layer reads its own embedding."""
+    assert c.layer_embeddings is not None
+    L, D, P = c.layers, c.d_model, c.layer_embeddings.size
+    return {
+        "input_gate": ParamSpec((L, D, P), ("layer", "embed", None)),
+        "input_out": ParamSpec((L, P, D), ("layer", None, "embed")),
+    }
+
+
+def layer_scalar(c: ModelConfig) -> ParamSpec:
+    """Return the spec of the number that multiplies a layer's result."""
+    return ParamSpec((c.layers, 1), ("layer", None))
 
 
 def table(c: ModelConfig) -> ParamSpec:
@@ -93,7 +135,8 @@ def attention_norms(c: ModelConfig) -> dict[str, ParamSpec]:
     if c.latent is not None:
         sizes = {"q_norm": c.latent.query_rank, "kv_norm": c.latent.rank}
         return {name: ParamSpec((c.layers, size), ("layer", None)) for name, size in sizes.items() if size is not None}
-    return {"q_norm": head_norm(c, "q"), "k_norm": head_norm(c, "k")} if c.qk_norm else {}
+    norms = {"q_norm": head_norm(c, "q"), "k_norm": head_norm(c, "k")} if c.qk_norm else {}
+    return {name: one for name, one in norms.items() if name not in c.absent}
 
 
 def head_norm(c: ModelConfig, of: Literal["q", "k"]) -> ParamSpec:
@@ -124,7 +167,7 @@ def attention(c: ModelConfig) -> dict[str, ParamSpec]:
         params["o_bias"] = ParamSpec((L, D), ("layer", "embed"))
     if c.sinks:
         params["sinks"] = ParamSpec((L, c.heads), ("layer", "heads"))
-    return params
+    return {name: one for name, one in params.items() if name not in c.absent}
 
 
 def _latent_attention(c: ModelConfig, of: Latent) -> dict[str, ParamSpec]:
@@ -140,6 +183,22 @@ def _latent_attention(c: ModelConfig, of: Latent) -> dict[str, ParamSpec]:
     params["q_down"] = ParamSpec((L, D, of.query_rank), ("layer", "embed", "latent"))
     params["q_up"] = ParamSpec((L, of.query_rank, q), ("layer", "embed", "heads"))
     return params
+
+
+def indexer(c: ModelConfig) -> dict[str, ParamSpec]:
+    """Return the weights of what chooses the tokens that a query sees; none if it sees all."""
+    if c.latent is None or c.latent.indexer is None:
+        return {}
+    assert c.latent.query_rank is not None
+    L, of = c.layers, c.latent.indexer
+    vector = ParamSpec((L, of.head_dim), ("layer", None))
+    return {
+        "q": ParamSpec((L, c.latent.query_rank, of.heads * of.head_dim), ("layer", "latent", None)),
+        "k": ParamSpec((L, c.d_model, of.head_dim), ("layer", "embed", None)),
+        "weights": ParamSpec((L, c.d_model, of.heads), ("layer", "embed", None)),
+        "norm_scale": vector,
+        "norm_bias": vector,
+    }
 
 
 def _delta(c: ModelConfig, of: Delta) -> dict[str, ParamSpec]:
@@ -192,6 +251,9 @@ def experts(c: ModelConfig) -> dict[str, ParamSpec]:
         params["shared_down"] = ParamSpec((L, c.experts.shared_d_ff, D), ("layer", "mlp", "embed"))
     if c.experts.shared_gated:
         params["shared_scale"] = ParamSpec((L, D, 1), ("layer", "embed", None))
+    if c.experts.beside_mlp:
+        params["router_scale"] = ParamSpec((L, D), ("layer", "embed"))
+        params["expert_scale"] = ParamSpec((L, E), ("layer", None))
     if not c.experts.biased:
         return {**params, "gate": ParamSpec((L, E, D, F), inner), "up": ParamSpec((L, E, D, F), inner)}
     params["gate_up"] = ParamSpec((L, E, D, 2 * F), inner)
@@ -201,9 +263,10 @@ def experts(c: ModelConfig) -> dict[str, ParamSpec]:
     return params
 
 
-def value_head(width: int) -> dict[str, ParamSpec]:
+def value_head(width: int, *, has_bias: bool = True) -> dict[str, ParamSpec]:
     """Return a critic's value head for hidden states of this width; small, and replicated."""
-    return {"weight": ParamSpec((width,), (None,), "float32"), "bias": ParamSpec((), (), "float32")}
+    weight = {"weight": ParamSpec((width,), (None,), "float32")}
+    return weight | {"bias": ParamSpec((), (), "float32")} if has_bias else weight
 
 
 def low_rank(matrix: ParamSpec, rank: int) -> dict[str, ParamSpec]:

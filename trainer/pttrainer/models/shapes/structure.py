@@ -90,7 +90,8 @@ class ModelStructure:
 def _quantised(weights: Weights, kind: packed_matrix.Format) -> Weights:
     params: Weights = {}
     for path, one in weights.items():
-        if is_of_layer(path) and path[-1] in packed_matrix.MATRICES.get(path[1], ()):
+        # Three words: matrices of a layer's part itself, and not those of an indexer inside it.
+        if is_of_layer(path) and len(path) == 3 and path[2] in packed_matrix.MATRICES.get(path[1], ()):
             params |= {(*path, name): part for name, part in packed_matrix.parts(kind, one).items()}
         else:
             params[path] = one

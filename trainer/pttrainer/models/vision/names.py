@@ -1,6 +1,10 @@
 """Names of a vision tower's weights, and of its projector's, in Hugging Face's files: SigLIP's in Gemma 3."""
 
-from pttrainer.models.config.vision import Vision
+from pttrainer.models.config.any_vision import AnyVision
+from pttrainer.models.config.pixtral import Pixtral
+from pttrainer.models.config.vision import QwenVision, Vision
+from pttrainer.models.vision.pixtral import weights as pixtral
+from pttrainer.models.vision.qwen import weights as qwen
 from pttrainer.models.weights.weight_locations import Path, Stored
 
 VISION = "vision"
@@ -15,8 +19,38 @@ MATRICES = {
 NORMS = {"attention_norm": "layer_norm1", "mlp_norm": "layer_norm2"}
 
 
-def names(of: Vision) -> dict[Path, Stored]:
-    """Return where each weight is in a checkpoint."""
+def names(of: AnyVision, d_model: int) -> dict[Path, Stored]:
+    """Return where each weight is in a checkpoint. d_model: of the decoder."""
+    if isinstance(of, QwenVision):
+        own = {path: one.stored for path, one in qwen.weights(of, d_model).items()}
+    elif isinstance(of, Pixtral):
+        own = {path: one.stored for path, one in pixtral.weights(of, d_model).items()}
+    else:
+        own = _of_siglip(of)
+    return {(VISION, *path): one for path, one in own.items()}
+
+
+def prefix(of: AnyVision) -> str:
+    """Return the prefix of the tower's names."""
+    if isinstance(of, QwenVision):
+        return qwen.TOWER
+    return pixtral.TOWER if isinstance(of, Pixtral) else TOWER
+
+
+def frozen(of: AnyVision, trained: str) -> tuple[str, ...]:
+    """Return patterns of the names that are frozen where `training.vision` says what is trained."""
+    if trained == "all":
+        return ()
+    if isinstance(of, Pixtral):
+        return (f"{pixtral.TOWER}*",) if trained == "projector" else (f"{pixtral.TOWER}*", f"{PROJECTOR}*")
+    if not isinstance(of, QwenVision):
+        return (f"{TOWER}*",) if trained == "projector" else (f"{TOWER}*", f"{PROJECTOR}*")
+    if trained == "projector":
+        return tuple(f"{qwen.TOWER}{part}" for part in ("patch_embed.*", "pos_embed.*", "blocks.*"))
+    return (f"{qwen.TOWER}*",)
+
+
+def _of_siglip(of: Vision) -> dict[Path, Stored]:
     stored: dict[Path, Stored] = {
         ("patches",): Stored(f"{TOWER}embeddings.patch_embedding.weight"),
         ("patches_bias",): Stored(f"{TOWER}embeddings.patch_embedding.bias"),
@@ -33,4 +67,4 @@ def names(of: Vision) -> dict[Path, Stored]:
     for norm, module in NORMS.items():
         stored["layers", norm, "scale"] = Stored(f"{LAYER}{module}.weight", layers=layers)
         stored["layers", norm, "bias"] = Stored(f"{LAYER}{module}.bias", layers=layers)
-    return {(VISION, *path): one for path, one in stored.items()}
+    return stored

@@ -4,17 +4,29 @@ They stand under `vision` in the tree of weights. Letters: L layers, D width of 
 P pixels of a patch's side, N patches, M width of the decoder.
 """
 
-from pttrainer.models.config import ModelConfig
-from pttrainer.models.config.vision import Vision
+from pttrainer.models.config import ModelConfig, Pixtral, QwenVision, Vision
 from pttrainer.models.shapes.parameters import Axes, ParamSpec, Weights
 from pttrainer.models.vision.names import NORMS, VISION
+from pttrainer.models.vision.pixtral import weights as pixtral
+from pttrainer.models.vision.qwen import weights as qwen
 
 
 def tower(config: ModelConfig) -> Weights:
     """Return the weights of a model's tower and projector; none if it has none."""
-    if config.vision is None:
+    of = config.vision
+    if of is None:
         return {}
-    of, whole = config.vision, (None,)
+    if isinstance(of, QwenVision):
+        own = {path: ParamSpec(one.shape, one.axes) for path, one in qwen.weights(of, config.d_model).items()}
+    elif isinstance(of, Pixtral):
+        own = {path: ParamSpec(one.shape, one.axes) for path, one in pixtral.weights(of, config.d_model).items()}
+    else:
+        own = _of_siglip(of, config.d_model)
+    return {(VISION, *path): one for path, one in own.items()}
+
+
+def _of_siglip(of: Vision, d_model: int) -> Weights:
+    whole: Axes = (None,)
     D, C, P, N = of.d_model, of.channels, of.patch_size, of.patches_per_side**2
     outside: Weights = {
         ("patches",): ParamSpec((D, C, P, P), ("embed", None, None, None)),
@@ -23,10 +35,9 @@ def tower(config: ModelConfig) -> Weights:
         ("norm", "scale"): ParamSpec((D,), whole),
         ("norm", "bias"): ParamSpec((D,), whole),
         ("token_norm", "scale"): ParamSpec((D,), whole),
-        ("projection",): ParamSpec((D, config.d_model), (None, "embed")),
+        ("projection",): ParamSpec((D, d_model), (None, "embed")),
     }
-    of_layers = {("layers", *path): one for path, one in _of_layers(of).items()}
-    return {(VISION, *path): one for path, one in (outside | of_layers).items()}
+    return outside | {("layers", *path): one for path, one in _of_layers(of).items()}
 
 
 def _of_layers(of: Vision) -> Weights:

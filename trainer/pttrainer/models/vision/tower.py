@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from pttrainer.models.attention import rope
 from pttrainer.models.attention.dot_product import Scoring, attend_packed
-from pttrainer.models.config import ModelConfig
-from pttrainer.models.config.vision import Vision
+from pttrainer.models.config import ModelConfig, QwenVision, Vision
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import weight, zeros
 from pttrainer.models.layers.norm import unit_rms
@@ -52,10 +52,17 @@ class TokenNorm(nnx.Module):
         return normed.astype(x.dtype)
 
 
-class VisionLayer(nnx.Module):
-    """Attention over all patches and an MLP, each after a norm and added to the stream; stacked over layers."""
+def biased(module: nnx.Module, name: str, x: Array) -> Array:
+    """Return the product with a matrix of a module, and its bias."""
+    matrix: Array = getattr(module, name)[...]
+    bias: Array = getattr(module, f"{name}_bias")[...]
+    return x @ matrix.astype(x.dtype) + bias.astype(x.dtype)
 
-    def __init__(self, of: Vision, specs: Weights, rngs: nnx.Rngs) -> None:
+
+class VisionLayer(nnx.Module):
+    """Attention over an image's patches and an MLP, each after a norm and added to the stream; stacked over layers."""
+
+    def __init__(self, of: Vision | QwenVision, specs: Weights, rngs: nnx.Rngs) -> None:
         self.of = of
         for name in names.MATRICES:
             spec = specs[name,]
@@ -65,31 +72,28 @@ class VisionLayer(nnx.Module):
             LayerNorm(specs[name, "scale"], specs[name, "bias"], of.norm_eps) for name in names.NORMS
         )
 
-    def __call__(self, x_IND: Array) -> Array:
-        """Return the new stream."""
-        x_IND = x_IND + self._attention(self.attention_norm(x_IND))
-        hidden_INF = ACTIVATIONS[self.of.activation](self._product("up", self.mlp_norm(x_IND)))
-        return x_IND + self._product("down", hidden_INF)
+    def __call__(self, x_IND: Array, mask_INN: Array | None = None, rotation: rope.Rotation | None = None) -> Array:
+        """Return the new stream. mask_INN: which patches see which; all of them without one."""
+        x_IND = x_IND + self._attention(self.attention_norm(x_IND), mask_INN, rotation)
+        hidden_INF = ACTIVATIONS[self.of.activation](biased(self, "up", self.mlp_norm(x_IND)))
+        return x_IND + biased(self, "down", hidden_INF)
 
-    def _attention(self, x_IND: Array) -> Array:
+    def _attention(self, x_IND: Array, mask_INN: Array | None, rotation: rope.Rotation | None) -> Array:
         images, N, D = x_IND.shape
         E = D // self.of.heads
-        q, k, v = (self._product(name, x_IND).reshape(images, N, self.of.heads, E) for name in ("q", "k", "v"))
-        out_INHE = attend_packed(q, k, v, jnp.ones((images, N, N), bool), Scoring(E**-0.5))
-        return self._product("o", out_INHE.reshape(images, N, D))
-
-    def _product(self, name: str, x: Array) -> Array:
-        product: Array = x @ getattr(self, name)[...].astype(x.dtype) + getattr(self, f"{name}_bias")[...].astype(
-            x.dtype
-        )
-        return product
+        q, k, v = (biased(self, name, x_IND).reshape(images, N, self.of.heads, E) for name in ("q", "k", "v"))
+        if rotation is not None:
+            q, k = rope.rotated(q, k, rotation)
+        mask_INN = jnp.ones((images, N, N), bool) if mask_INN is None else mask_INN
+        out_INHE = attend_packed(q, k, v, mask_INN, Scoring(E**-0.5))
+        return biased(self, "o", out_INHE.reshape(images, N, D))
 
 
 class VisionTower(nnx.Module):
     """The tower and its projection to the decoder's width."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
-        assert config.vision is not None
+        assert isinstance(config.vision, Vision)
         specs = {path[1:]: one for path, one in parameters.tower(config).items()}
         self.of = of = config.vision
         self.patches = weight(rngs, specs["patches",], (of.channels * of.patch_size**2) ** -0.5)
@@ -100,8 +104,8 @@ class VisionTower(nnx.Module):
         self.token_norm = TokenNorm(specs["token_norm", "scale"], of.norm_eps)
         self.projection = weight(rngs, specs["projection",], of.d_model**-0.5)
 
-    def __call__(self, pixels_ISSC: Array, dtype: str) -> Array:
-        """Return the embeddings [I, J, M] of normalised pixels."""
+    def __call__(self, pixels_ISSC: Array, dtype: str) -> list[Array]:
+        """Return the embeddings [I, J, M] of normalised pixels, and nothing for later layers."""
         x_IND = self._embedded(pixels_ISSC.astype(dtype))
         graphdef, stacked = nnx.split(self.layers)
 
@@ -112,7 +116,7 @@ class VisionTower(nnx.Module):
         x_IND, _ = jax.lax.scan(layer, x_IND, stacked)
         tokens_IJD = self.token_norm(self._pooled(self.norm(x_IND)))
         embeddings: Array = tokens_IJD @ self.projection[...].astype(tokens_IJD.dtype)
-        return embeddings
+        return [embeddings]
 
     def _embedded(self, pixels_ISSC: Array) -> Array:
         """Return the patches' embeddings: their pixels in the order of the matrix, channel by channel."""

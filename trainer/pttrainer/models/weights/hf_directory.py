@@ -7,6 +7,8 @@ import numpy as np
 from pttrainer.errors import ConfigError
 from pttrainer.models.families import FLOAT8_BLOCK
 from pttrainer.models.vision.names import PROJECTOR, TOWER
+from pttrainer.models.vision.pixtral.weights import TOWER as PIXTRAL_TOWER
+from pttrainer.models.vision.qwen.weights import TOWER as QWEN_TOWER
 from pttrainer.models.weights.safetensors_file import DTYPES, Tensor, read_header
 from pttrainer.runtime.io import json_text
 
@@ -20,16 +22,18 @@ class Checkpoint:
     """Tensors by name, read in rows. Only headers are read at first.
 
     Matrices in 8-bit floats with a scale for every block are read as what they stand for, in float32.
-    display_name: name in messages; file: the one that holds them, if it is not a model's. images: include the weights
-    of a vision tower.
+    display_name: name in messages; file: the one that holds them, if it is not a model's. tower: prefix of the weights
+    of a vision tower, to include them.
     """
 
-    def __init__(self, directory: Path, display_name: str, file: str | None = None, *, images: bool = False) -> None:
+    def __init__(
+        self, directory: Path, display_name: str, file: str | None = None, *, tower: str | None = None
+    ) -> None:
         self.display_name = display_name
         self._tensors: dict[str, Tensor] = {}
         for path in _files(directory, display_name) if file is None else [directory / file]:
-            named = ((_known_as(name), tensor) for name, tensor in read_header(path).items())
-            self._tensors |= {name: tensor for name, tensor in named if _is_used(name, images=images)}
+            named = ((_known_as(name, tower), tensor) for name, tensor in read_header(path).items())
+            self._tensors |= {name: tensor for name, tensor in named if _is_used(name, images=tower is not None)}
         scales = [name for name in self._tensors if name.endswith(SCALES)]
         self._scales = {name.removesuffix(SCALES): self._tensors.pop(name) for name in scales}
         self._check_scales()
@@ -109,8 +113,11 @@ def _indexed(index: Path, display_name: str) -> list[str]:
     return names
 
 
-_OF_IMAGES = (TOWER, PROJECTOR)
-_LEFT_OUT = ("vision_model.", "vision_tower.", "multi_modal_projector.", "model.visual.", "mtp.")
+_OF_IMAGES = (PIXTRAL_TOWER, PROJECTOR, QWEN_TOWER)
+_LEFT_OUT = (
+    "vision_model.", "vision_tower.", "multi_modal_projector.", QWEN_TOWER, "mtp.", "model.embed_vision.",
+    "model.audio_tower.", "model.embed_audio.",
+)  # fmt: skip
 _POOLING_HEAD = f"{TOWER}head."
 """Of SigLIP by itself; no decoder reads it."""
 
@@ -125,16 +132,18 @@ def _is_used(name: str, *, images: bool) -> bool:
 _KNOWN_AS = (
     ("model.language_model.", "model."),
     ("language_model.", ""),
-    ("model.vision_tower.", TOWER),
-    (TOWER, TOWER),
-    ("vision_tower.", TOWER),
     ("model.multi_modal_projector.", PROJECTOR),
 )
 """Prefixes in files of models with images, as libraries of several years write them, and ours."""
+_TOWERS = (f"model.{PIXTRAL_TOWER}", TOWER, PIXTRAL_TOWER)
+"""Of vision towers, as libraries of several years write them."""
 
 
-def _known_as(name: str) -> str:
-    """Return our form of a name in a file of a model with images."""
+def _known_as(name: str, tower: str | None) -> str:
+    """Return our form of a name in a file of a model with images, whose tower's names have this prefix."""
+    for prefix in _TOWERS:
+        if name.startswith(prefix):
+            return (tower or PIXTRAL_TOWER) + name.removeprefix(prefix)
     for prefix, ours in _KNOWN_AS:
         if name.startswith(prefix):
             return ours + name.removeprefix(prefix)

@@ -7,7 +7,7 @@ experts. A transposed weight is stored as [out, in] there and [in, out] here.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import ModelConfig, QwenVision
 from pttrainer.models.config.layer_groups import LAYERS
 from pttrainer.models.vision import names as vision_names
 from pttrainer.models.weights.weight_locations import Part as Part
@@ -46,6 +46,13 @@ LATENT_ATTENTION = _in_layer({
     "attention.kv_norm.scale": Stored("self_attn.kv_a_layernorm.weight"),
     "attention.kv_up": "self_attn.kv_b_proj.weight",
     "attention.o": "self_attn.o_proj.weight",
+})  # fmt: skip
+INDEXER = _in_layer({
+    "attention.indexer.q": "self_attn.indexer.wq_b.weight",
+    "attention.indexer.k": "self_attn.indexer.wk.weight",
+    "attention.indexer.weights": "self_attn.indexer.weights_proj.weight",
+    "attention.indexer.norm_scale": Stored("self_attn.indexer.k_norm.weight"),
+    "attention.indexer.norm_bias": Stored("self_attn.indexer.k_norm.bias"),
 })  # fmt: skip
 DELTA = {
     **_in_layer({
@@ -147,17 +154,65 @@ LLAMA4_EXPERTS = _in_layer({
 })  # fmt: skip
 
 
-def _llama4(config: ModelConfig) -> Names:
-    experts = config.experts
-    if experts is None:
-        return LLAMA4_MLP
-    E, D, F = experts.count, config.d_model, experts.d_ff
-    [stored] = _in_layer({"mlp.gate": Stored("feed_forward.experts.gate_up_proj")}).values()
-    halves = {
-        (LAYERS, "mlp", name): replace(stored, part=Part((0, 0, first), (E, D, 2 * F)))
+# Experts beside the MLP, which is called as it always is; gate and up of all experts are halves of one tensor.
+EXPERTS_BESIDE_MLP = _in_layer({
+    "mlp.shared_gate": "mlp.gate_proj.weight",
+    "mlp.shared_up": "mlp.up_proj.weight",
+    "mlp.shared_down": "mlp.down_proj.weight",
+    "mlp.router": "router.proj.weight",
+    "mlp.router_scale": Stored("router.scale"),
+    "mlp.expert_scale": Stored("router.per_expert_scale"),
+    "mlp.shared_post_norm.scale": Stored("post_feedforward_layernorm_1.weight"),
+    "mlp.routed_norm.scale": Stored("pre_feedforward_layernorm_2.weight"),
+    "mlp.routed_post_norm.scale": Stored("post_feedforward_layernorm_2.weight"),
+    "mlp.down": "experts.down_proj",
+})  # fmt: skip
+LAYER_INPUT = _in_layer({
+    "layer_input.input_gate": "per_layer_input_gate.weight",
+    "layer_input.input_out": "per_layer_projection.weight",
+    "layer_input.norm.scale": Stored("post_per_layer_input_norm.weight"),
+})  # fmt: skip
+LAYER_EMBEDDINGS: dict[Path, Stored] = {
+    ("layer_embeddings", "table"): Stored("model.embed_tokens_per_layer.weight"),
+    ("layer_embeddings", "context"): Stored("model.per_layer_model_projection.weight", transposed=True),
+    ("layer_embeddings", "norm", "scale"): Stored("model.per_layer_projection_norm.weight"),
+}
+PACKED = "mlp.experts.gate_up_proj"
+LAYER_SCALAR = _in_layer({"scalar": Stored("layer_scalar")})
+
+
+def _halves(config: ModelConfig, stored: Stored) -> Names:
+    """Return the names of gate and up in a tensor of all experts."""
+    assert config.experts is not None
+    E, D, F = config.experts.count, config.d_model, config.experts.d_ff
+    whole = stored.order((E, D, 2 * F))
+    return {
+        (LAYERS, "mlp", name): replace(stored, part=Part(stored.order((0, 0, first)), whole))
         for name, first in (("gate", 0), ("up", F))
     }
-    return LLAMA4_EXPERTS | halves
+
+
+def packed(config: ModelConfig) -> dict[Path, Stored]:
+    """Return the names of experts' matrices in files that hold those of all experts in one tensor."""
+    [gate_up, down] = _in_layer({"mlp.gate": PACKED, "mlp.down": "mlp.experts.down_proj"}).values()
+    names: dict[Path, Stored] = {}
+    for group in config.groups:
+        if group.config.experts is not None and group.config.experts.is_linear:
+            of_group = {**_halves(group.config, gate_up), (LAYERS, "mlp", "down"): down}
+            names |= {(group.name, *path[1:]): replace(one, layers=group.numbers) for path, one in of_group.items()}
+    return names
+
+
+def _llama4(config: ModelConfig) -> Names:
+    if config.experts is None:
+        return LLAMA4_MLP
+    [stored] = _in_layer({"mlp.gate": Stored("feed_forward.experts.gate_up_proj")}).values()
+    return {**LLAMA4_EXPERTS, **_halves(config, stored)}
+
+
+def _experts_beside_mlp(config: ModelConfig) -> Names:
+    [stored] = _in_layer({"mlp.gate": "experts.gate_up_proj"}).values()
+    return {**EXPERTS_BESIDE_MLP, **_halves(config, stored)}
 
 
 FUSED = {"phi3": (("self_attn.qkv_proj", ("q", "k", "v")), ("mlp.gate_up_proj", ("gate", "up")))}
@@ -180,13 +235,13 @@ def group_number(path: Path) -> int:
 
 def table(config: ModelConfig) -> dict[Path, Stored]:
     """Return the names of this model's weights; a tied head has none of its own."""
-    names = dict(WHOLE)
+    names = WHOLE | (LAYER_EMBEDDINGS if config.layer_embeddings is not None else {})
     if config.tied_head:
         del names["head",]
     for group in config.groups:
         for path, stored in _of_layers(group.config).items():
             names[group.name, *path[1:]] = replace(stored, layers=group.numbers)
-    return names if config.vision is None else names | vision_names.names(config.vision)
+    return names if config.vision is None else names | vision_names.names(config.vision, config.d_model)
 
 
 def in_files(config: ModelConfig) -> dict[Path, Stored]:
@@ -194,10 +249,16 @@ def in_files(config: ModelConfig) -> dict[Path, Stored]:
     names = table(config)
     if config.vision is None:
         return names
+    is_inside = isinstance(config.vision, QwenVision)
     return {
-        path: stored if path[0] == vision_names.VISION else replace(stored, name=f"{TEXT_PART}{stored.name}")
+        path: stored if path[0] == vision_names.VISION else replace(stored, name=_of_text_part(stored.name, is_inside))
         for path, stored in names.items()
     }
+
+
+def _of_text_part(name: str, is_inside: bool) -> str:
+    """Return the name of a weight beside a vision tower. is_inside: both are in `model`, with the head beside them."""
+    return name.replace("model.", f"model.{TEXT_PART}", 1) if is_inside else f"{TEXT_PART}{name}"
 
 
 def _attention(config: ModelConfig) -> Names:
@@ -206,7 +267,8 @@ def _attention(config: ModelConfig) -> Names:
     if config.latent is None:
         return ATTENTION
     absent = ("q",) if config.latent.query_rank else ("q_down", "q_norm", "q_up")
-    return {path: stored for path, stored in LATENT_ATTENTION.items() if path[2] not in absent}
+    named = {path: stored for path, stored in LATENT_ATTENTION.items() if path[2] not in absent}
+    return named if config.latent.indexer is None else named | INDEXER
 
 
 def _of_layers(config: ModelConfig) -> Names:
@@ -215,8 +277,11 @@ def _of_layers(config: ModelConfig) -> Names:
     parts: list[Names] = [_attention(config), norms]
     parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
     parts += [QK_NORM] * (config.qk_norm and config.delta is None) + [SINKS] * config.sinks
+    parts += [LAYER_INPUT] * (config.layer_embeddings is not None) + [LAYER_SCALAR] * config.layer_scalars
     if config.family == "llama4_text":
         parts += [_llama4(config)]
+    elif config.experts is not None and config.experts.beside_mlp:
+        parts += [_experts_beside_mlp(config)]
     elif config.experts is None:
         parts += [MLP] + [MLP_BIAS] * config.mlp_bias
     else:
@@ -224,7 +289,8 @@ def _of_layers(config: ModelConfig) -> Names:
         parts += [BIASED_EXPERTS if experts.biased else EXPERTS] + [ROUTER_CORRECTION] * experts.corrected
         parts += [GATED_SHARED_EXPERT if experts.shared_gated else SHARED_EXPERT] * bool(experts.shared_d_ff)
     parts += [_fused(config)]
-    return {path: stored for part in parts for path, stored in part.items()}
+    named = {path: stored for part in parts for path, stored in part.items()}
+    return {path: stored for path, stored in named.items() if path[1] != "attention" or path[2] not in config.absent}
 
 
 def _fused(config: ModelConfig) -> Names:

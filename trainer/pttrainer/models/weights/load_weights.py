@@ -18,10 +18,14 @@ from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
+from pttrainer.models.vision import names as vision_names
 from pttrainer.models.weights.hf_directory import Checkpoint
-from pttrainer.models.weights.hf_names import Names, table
+from pttrainer.models.weights.hf_names import PACKED, Names, packed, table
 from pttrainer.models.weights.read_weight import Bounds, read_weight, stored_order
 from pttrainer.models.weights.weight import Weight, tensors_of, weights_of
+
+KEYS_AND_VALUES = ("k_proj", "v_proj", "k_norm", "v_norm")
+"""Which released files have even for layers that read another layer's; nothing computes with them."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,20 @@ def load(
     shardings: Any,
     display_name: str = "",
     quantizing: Quantizing | None = None,
+    unread: frozenset[str] = frozenset(),
 ) -> Any:
     """Read the tree of `abstract` onto `shardings`. Raise ConfigError on files that do not fit the config.
 
     display_name: the directory's name in messages, as it may be a cached copy. quantizing: for matrices whose
-    shardings are those of parts; `abstract` is always of unquantised matrices.
+    shardings are those of parts; `abstract` is always of unquantised matrices. unread: tensors that may be there
+    besides.
     """
-    checkpoint = Checkpoint(directory, display_name or str(directory), images=config.vision is not None)
-    weights = weights_of(table(config), abstract, shardings)
-    _check(config, checkpoint, weights)
+    tower = None if config.vision is None else vision_names.prefix(config.vision)
+    checkpoint = Checkpoint(directory, display_name or str(directory), tower=tower)
+    is_packed = any(name.endswith(PACKED) for name in checkpoint.names())
+    names = table(config) | (packed(config) if is_packed else {})
+    weights = weights_of(names, abstract, shardings)
+    _check(config, checkpoint, weights, unread)
     loaded = {weight.path: _read_as(checkpoint, weight, quantizing) for weight in weights}
     return _tree(abstract, loaded)
 
@@ -136,11 +145,17 @@ def _mesh_axes(name: Any) -> tuple[str, ...]:
     return () if name is None else (name,) if isinstance(name, str) else tuple(name)
 
 
-def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -> None:
-    unread = {"lm_head.weight"} if config.tied_head else set()
+def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight], unread: frozenset[str]) -> None:
+    if config.tied_head:
+        unread |= {"lm_head.weight"}
     behind = tuple(f"model.layers.{config.layers + i}." for i in range(config.prediction_layers))
-    unread |= {name for name in checkpoint.names() if name.startswith(behind)}
-    problems = _problems(checkpoint, weights, "config.json says", frozenset(unread))
+    borrowing = tuple(f"model.layers.{i}.self_attn." for i in range(config.layers) if config.borrows(i))
+    unread |= {
+        name
+        for name in checkpoint.names()
+        if name.startswith(behind) or (name.startswith(borrowing) and name.split(".")[-2] in KEYS_AND_VALUES)
+    }
+    problems = _problems(checkpoint, weights, "config.json says", unread)
     if problems:
         listed = "; ".join(problems)
         raise ConfigError(f"{checkpoint.display_name}: weights do not fit config.json: {listed}")

@@ -42,7 +42,7 @@ def read_weight(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
                 if index[0][0] <= first < index[0][1]:
                     part, start = _cut(piece, first, index)
                     where = [at - low for at, (low, _) in zip(place, holders[device], strict=False)]
-                    where += start[::-1] if weight.stored.transposed else start
+                    where += weight.stored.order(start)
                     with jax.set_mesh(alone[device]):
                         buffers[device] = _put(
                             buffers[device],
@@ -80,7 +80,7 @@ def _holds(index: Bounds, place: tuple[int, ...]) -> bool:
 def stored_order(weight: Weight, index: Bounds) -> Bounds:
     """Return where a part of a weight stands in its stored tensor."""
     inner = index[weight.stored.stacked :]
-    stored = inner[::-1] if weight.stored.transposed else inner
+    stored = weight.stored.order(inner)
     if weight.stored.part is None:
         return stored
     return tuple((low + at, high + at) for (low, high), at in zip(stored, weight.stored.part.first, strict=True))
@@ -98,14 +98,14 @@ def _pieces(checkpoint: Checkpoint, name: str, rows: set[tuple[int, int]]) -> It
                 yield first, min(first + size, high)
 
 
-def _cut(piece: np.ndarray, first: int, index: Bounds) -> tuple[np.ndarray, list[int]]:
+def _cut(piece: np.ndarray, first: int, index: Bounds) -> tuple[np.ndarray, tuple[int, ...]]:
     """Return a device's part of a piece that begins at row `first`, and its offset in the device's part."""
     columns = tuple(slice(low, high) for low, high in index[1:])
-    return np.ascontiguousarray(piece[(slice(None), *columns)]), [first - index[0][0]] + [0] * len(columns)
+    return np.ascontiguousarray(piece[(slice(None), *columns)]), (first - index[0][0], *[0] * len(columns))
 
 
 @partial(jax.jit, donate_argnums=0, static_argnums=3)
 def _put(buffer: jax.Array, piece: jax.Array, where: jax.Array, transposed: bool) -> jax.Array:
-    block = (piece.T if transposed else piece).astype(buffer.dtype)
+    block = (piece.swapaxes(-1, -2) if transposed else piece).astype(buffer.dtype)
     block = block.reshape((1,) * (buffer.ndim - block.ndim) + block.shape)
     return jax.lax.dynamic_update_slice(buffer, block, tuple(where))

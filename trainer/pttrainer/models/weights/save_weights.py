@@ -76,7 +76,7 @@ def _host_tensors(tensors: list[Tensor], params: Any, fetch: Callable[[Any], Any
                 value = at_path(params, weight.path)
                 fetched = (weight.path, place[:1]), np.asarray(fetch(value[place[0]] if place else value))
             own = fetched[1][place[1:]]
-            own = own.T if weight.stored.transposed else own
+            own = own.swapaxes(-1, -2) if weight.stored.transposed else own
             whole = own if weight.stored.part is None else _with_part(whole, own, weight.stored.part)
         assert whole is not None
         yield whole

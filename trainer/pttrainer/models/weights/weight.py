@@ -35,7 +35,7 @@ class Weight:
         if self.stored.part is not None:
             return self.stored.part.whole
         shape = self.shape[self.stored.stacked :]
-        return shape[::-1] if self.stored.transposed else shape
+        return self.stored.order(shape)
 
     def __str__(self) -> str:
         return ".".join(self.path)

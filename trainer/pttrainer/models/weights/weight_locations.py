@@ -1,8 +1,9 @@
 """Where a weight of ours is in a checkpoint in Hugging Face's layout."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+Axis = TypeVar("Axis")
 Path = tuple[str, ...]
 """Names on the way to a weight."""
 
@@ -21,13 +22,18 @@ class Part(NamedTuple):
 class Stored:
     """Where a weight is in a checkpoint.
 
-    layers: the numbers of those that are stacked in it; part: of the tensor, in its order, if it is not all of it.
+    transposed: its last two axes stand the other way round. layers: the numbers of those that are stacked in it; part:
+    of the tensor, in its order, if it is not all of it.
     """
 
     name: str
     transposed: bool = False
     layers: range = range(0)
     part: Part | None = None
+
+    def order(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Return what stands for the axes of a tensor in the checkpoint's order, from ours: the same way back."""
+        return (*axes[:-2], axes[-1], axes[-2]) if self.transposed else axes
 
     @property
     def stacked(self) -> int:

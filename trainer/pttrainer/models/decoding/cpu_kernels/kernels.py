@@ -33,6 +33,7 @@ class CpuKernels:
                 **{name: one(layer[part][name]) for name in names if name in layer[part] and name not in SLICED},
             }
             for part, names in MATRICES.items()
+            if part in layer
         }
         return {**layer, **changed}
 

@@ -87,13 +87,18 @@ def write(config: ModelConfig, architecture: str, model_type: str) -> dict[str, 
     }
 
 
-def read_plain(fields: Fields, *, theta: float = 10_000.0, **defaults: Any) -> dict[str, Any]:
-    """Return what `read` does, one rotary embedding, the activation and biases, in the keys of most families."""
+def read_plain(
+    fields: Fields, *, theta: float = 10_000.0, unread: tuple[str, ...] = (), **defaults: Any
+) -> dict[str, Any]:
+    """Return what `read` does, one rotary embedding, the activation and biases, in the keys of most families.
+
+    unread: keys of the rotary embedding that change nothing here.
+    """
     common = read(fields, **defaults)
     bias = fields.flag("attention_bias", False)
     return {
         **common,
-        "rope": rope_fields.read(fields, theta, common["max_positions"]),
+        "rope": rope_fields.read(fields, theta, common["max_positions"], unread=unread),
         "activation": activation(fields, "hidden_act", "silu"),
         "qkv_bias": bias,
         "o_bias": bias,

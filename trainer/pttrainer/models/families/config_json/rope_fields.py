@@ -8,7 +8,7 @@ understands it.
 import math
 from typing import Any
 
-from pttrainer.models.config import LinearScaling, Llama3Scaling, Rope, Scaling, YarnScaling
+from pttrainer.models.config import LinearScaling, Llama3Scaling, ProportionalScaling, Rope, Scaling, YarnScaling
 from pttrainer.models.families.config_json.fields import Fields
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
@@ -55,12 +55,16 @@ def read_one(
     old_name = fields.value("type", "default")
     key = "rope_type" if "rope_type" in fields else "type"
     kind = fields.value("rope_type", old_name)
-    if share is None:
+    turning = fields.number("partial_rotary_factor", 1.0 if share is None else share)
+    if share is not None:
+        share = turning
+    elif kind != "proportional":
         fields.choice("partial_rotary_factor", (1.0,), 1.0)
-    else:
-        share = fields.number("partial_rotary_factor", share)
+    scaling: Scaling | None
     if kind == "default":
         scaling = None
+    elif kind == "proportional" and share is None:
+        scaling = ProportionalScaling(turning, fields.number("factor", 1.0))
     elif kind == "linear":
         scaling = _linear(fields)
     elif kind == "llama3":
@@ -68,7 +72,7 @@ def read_one(
     elif kind == "yarn":
         scaling = _yarn(fields, max_positions)
     else:
-        fields.refuse(key, "default, linear, llama3, yarn")
+        fields.refuse(key, "default, linear, llama3, yarn" + (", proportional" if share is None else ""))
     for key in unread:
         fields.value(key, None)
     fields.refuse_rest()
@@ -109,6 +113,12 @@ def write_scaling(scaling: Scaling | None) -> dict[str, Any] | None:
                 "attention_factor": scaling.attention_factor,
                 "original_max_position_embeddings": scaling.original_max_positions,
                 "truncate": scaling.truncate,
+            }
+        case ProportionalScaling():
+            return {
+                "rope_type": "proportional",
+                "partial_rotary_factor": scaling.turning,
+                "factor": scaling.factor,
             }
 
 

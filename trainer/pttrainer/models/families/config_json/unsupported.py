@@ -19,8 +19,6 @@ OTHER_LAYERS = {
     "ssm_state_size": "state-space layers",
     "lru_width": "recurrent layers",
     "conv_L_cache": "convolutions",
-    "hidden_size_per_layer_input": "embeddings per layer",
-    "num_kv_shared_layers": "keys and values of other layers",
     "alibi": "ALiBi in place of rotary embeddings",
     "layer_norm_eps": "layer norms in place of RMS norms",
     "layer_norm_epsilon": "layer norms in place of RMS norms",

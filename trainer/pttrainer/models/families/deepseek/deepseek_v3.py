@@ -44,9 +44,19 @@ def read(fields: Fields) -> ModelConfig:
 
 def write(config: ModelConfig) -> dict[str, Any]:
     """Return the `config.json` of this model."""
+    assert config.latent is not None
+    return {
+        **write_shared(config, ARCHITECTURE, FAMILY),
+        "rope_interleave": config.latent.interleaved,
+        "first_k_dense_replace": sum(config.dense_layers),
+    }
+
+
+def write_shared(config: ModelConfig, architecture: str, family: str) -> dict[str, Any]:
+    """Return what every family with latent attention and these experts writes."""
     latent = config.latent
     assert latent is not None
-    written = common_fields.write(config, ARCHITECTURE, FAMILY)
+    written = common_fields.write(config, architecture, family)
     del written["head_dim"]
     return {
         **written,
@@ -58,9 +68,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "qk_rope_head_dim": latent.rotary,
         "qk_nope_head_dim": config.head_dim - latent.rotary,
         "v_head_dim": latent.value_dim,
-        "rope_interleave": latent.interleaved,
         "attention_bias": False,
-        "first_k_dense_replace": sum(config.dense_layers),
         "num_nextn_predict_layers": 0,
     }
 

@@ -1,1 +1,1 @@
-"""Gemma: 2 and 3."""
+"""Gemma: 2, 3 and 4."""

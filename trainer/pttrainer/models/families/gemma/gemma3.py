@@ -64,7 +64,8 @@ def read_vision(fields: Fields) -> Vision:
 
 def write(config: ModelConfig) -> dict[str, Any]:
     """Return the `config.json` of this model."""
-    return _write_text(config) if config.vision is None else _write_with_images(config, config.vision)
+    vision = config.vision
+    return _write_with_images(config, vision) if isinstance(vision, Vision) else _write_text(config)
 
 
 def _write_with_images(config: ModelConfig, vision: Vision) -> dict[str, Any]:

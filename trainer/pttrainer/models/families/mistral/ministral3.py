@@ -1,12 +1,11 @@
-"""Ministral 3: YaRN, and queries that grow with their position; and the text part of Mistral 3's multimodal models."""
+"""Ministral 3: YaRN, and queries that grow with their position."""
 
 from dataclasses import replace
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, QueryScaling
-from pttrainer.models.families.config_json import common_fields, image_models, rope_fields
+from pttrainer.models.families.config_json import common_fields, rope_fields
 from pttrainer.models.families.config_json.fields import Fields
-from pttrainer.models.families.mistral import mistral
 
 FAMILY = "ministral3"
 ARCHITECTURE = "Ministral3ForCausalLM"
@@ -38,17 +37,6 @@ def read(fields: Fields) -> ModelConfig:
         activation=common_fields.activation(fields, "hidden_act", "silu"),
         window=window,
         local_layers=(True,) * common["layers"] if window else (),
-    )
-
-
-def read_with_images(fields: Fields) -> ModelConfig:
-    """Return the text part of Mistral 3: Mistral or Ministral 3."""
-    readers = {mistral.FAMILY: mistral.read, FAMILY: read}
-    return image_models.text_part(
-        fields,
-        lambda text: readers[text.choice("model_type", tuple(readers), mistral.FAMILY)],
-        10,
-        ("projector_hidden_act", "vision_feature_layer", "multimodal_projector_bias", "spatial_merge_size"),
     )
 
 

@@ -11,9 +11,13 @@ FAMILY = "qwen3"
 ARCHITECTURE = "Qwen3ForCausalLM"
 
 
-def read(fields: Fields) -> ModelConfig:
-    """Return the config in a `config.json`."""
-    common = common_fields.read_plain(fields, vocab_size=151_936, head_dim=128, max_positions=32_768)
+def read(
+    fields: Fields, *, theta: float = 10_000.0, max_positions: int = 32_768, unread: tuple[str, ...] = ()
+) -> ModelConfig:
+    """Return the config in a `config.json`. theta, max_positions: defaults; unread: keys of the rotary embedding."""
+    common = common_fields.read_plain(
+        fields, theta=theta, unread=unread, vocab_size=151_936, head_dim=128, max_positions=max_positions
+    )
     return ModelConfig(family=FAMILY, **common, **read_windows(fields, common["layers"]), qk_norm=True)
 
 

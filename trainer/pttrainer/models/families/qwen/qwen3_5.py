@@ -1,19 +1,21 @@
-"""Qwen 3.5, text only, dense and with experts: the layers of Qwen3-Next, with the delta rule's matrices apart.
+"""Qwen 3.5, dense and with experts: the layers of Qwen3-Next, with the delta rule's matrices apart.
 
-Files of the multimodal models nest the text part in `text_config`; images are left out, and the export is a text model.
+Files of the multimodal models nest the text part in `text_config`. A job that takes images reads the vision tower, too,
+and exports the whole model; for any other, images are left out, and the export is a text model.
 """
 
 from typing import Any
 
-from pttrainer.models.config import ModelConfig
-from pttrainer.models.families.config_json import image_models
+from pttrainer.models.config import ModelConfig, QwenVision
 from pttrainer.models.families.config_json.fields import Fields
-from pttrainer.models.families.qwen import qwen3_next
+from pttrainer.models.families.qwen import qwen3_next, vision
 
 FAMILY = "qwen3_5_text"
 FAMILY_WITH_EXPERTS = "qwen3_5_moe_text"
 FAMILIES = (FAMILY, FAMILY_WITH_EXPERTS)
 ARCHITECTURES = {FAMILY: "Qwen3_5ForCausalLM", FAMILY_WITH_EXPERTS: "Qwen3_5MoeForCausalLM"}
+
+TOKENS = {vision.IMAGE: 248_056, vision.VIDEO: 248_057, vision.BEGIN: 248_053, vision.END: 248_054}
 
 
 def read(fields: Fields) -> ModelConfig:
@@ -31,8 +33,12 @@ def read_with_experts(fields: Fields) -> ModelConfig:
 def read_with_images(fields: Fields) -> ModelConfig:
     """Return the text part of a multimodal config."""
     reader = read_with_experts if fields.value("model_type") == "qwen3_5_moe" else read
-    unused = ("video_token_id", "vision_start_token_id", "vision_end_token_id")
-    return image_models.text_part(fields, lambda _: reader, 248_056, unused)
+    return vision.read_text(fields, reader, TOKENS)
+
+
+def read_vision(fields: Fields) -> QwenVision:
+    """Return the vision tower of a multimodal config."""
+    return vision.read_tower(fields, TOKENS, (11, 11, 10), deep_layers=[])
 
 
 def write(config: ModelConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pttrainer.models.config import Delta, Experts, ModelConfig
 from pttrainer.models.families.config_json import common_fields, rope_fields
 from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.families.qwen.qwen3_moe import read_balance, read_dense_layers, write_balance
+from pttrainer.models.families.qwen.vision import ROPE_OF_IMAGES
 
 FAMILY = "qwen3_next"
 ARCHITECTURE = "Qwen3NextForCausalLM"
@@ -49,10 +50,9 @@ def read_layers(fields: Fields, *, vocab_size: int, kv_heads: int, by_head: bool
         fields, vocab_size=vocab_size, head_dim=256, heads=16, kv_heads=kv_heads, max_positions=32_768
     )
     fields.choice("attention_bias", (False,), False)
-    unread = ("mrope_section", "mrope_interleaved")  # positions of images; text has one position
     return {
         **common,
-        "rope": rope_fields.read(fields, 10_000.0, common["max_positions"], share=0.25, unread=unread),
+        "rope": rope_fields.read(fields, 10_000.0, common["max_positions"], share=0.25, unread=ROPE_OF_IMAGES),
         "activation": common_fields.activation(fields, "hidden_act", "silu"),
         "qk_norm": True,
         "zero_centred_norms": True,
