@@ -7,7 +7,6 @@ kilobytes, and the loss's weights need all of it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,10 @@ from pttrainer.batch import Batch, Images
 from pttrainer.data import loss_weights
 from pttrainer.data.packing import best_fit_decreasing
 from pttrainer.data.sft_examples import Example
+from pttrainer.data.sources.images import decoding
+from pttrainer.data.tokenization import row_images
 from pttrainer.data.tokenization.chat_template import Chat
-from pttrainer.data.tokenization.row_images import PIXELS, SLOTS, RowImages
+from pttrainer.data.tokenization.row_images import PIXELS, SLOTS
 
 ROW_MULTIPLE = 64
 """Unpacked rows are padded to a multiple of this: one compiled step for the whole run."""
@@ -34,10 +35,9 @@ class PackedRows:
         lengths = [example.length for example in examples]
         self._rows = best_fit_decreasing(lengths, width) if pack else [[i] for i in range(len(examples))]
         self.width = width if pack else min(width, -(-max(lengths) // ROW_MULTIPLE) * ROW_MULTIPLE)
-        self.most_images = max(sum(len(examples[i].images) for i in row) for row in self._rows)
-        self._images = None
-        if chat is not None and chat.images is not None and chat.pixels is not None and self.most_images:
-            self._images = RowImages(chat.images, chat.pixels, self.most_images)
+        of_rows = [[image for i in row for image in examples[i].images] for row in self._rows]
+        self.most_images = max(map(len, of_rows))
+        self._images = None if chat is None else row_images.of_chat(chat, of_rows)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -45,8 +45,7 @@ class PackedRows:
     @property
     def images_digest(self) -> str | None:
         """Return a digest of all images' bytes, in the order of the examples; None if there are none."""
-        digests = [image.sha256 for example in self._examples for image in example.images]
-        return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None
+        return decoding.digest(image for example in self._examples for image in example.images)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         examples = [self._examples[i] for i in self._rows[index]]

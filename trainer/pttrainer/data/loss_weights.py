@@ -30,6 +30,12 @@ def sequence_mean(mask_BT: np.ndarray) -> np.ndarray:
     return weights
 
 
+def sequence_sum(mask_BT: np.ndarray) -> np.ndarray:
+    """Return weights of the mean over rows of each row's sum (luspo). A row without tokens does not count."""
+    mask: np.ndarray = np.asarray(mask_BT, np.float32)
+    return mask / np.float32(max(int((mask.sum(axis=1) > 0).sum()), 1))
+
+
 def fixed_length(mask_BT: np.ndarray, sequences: int, max_new_tokens: int) -> np.ndarray:
     """Return weights of Σ / (N · max new tokens) (dr-grpo): a long completion is not favoured over a short one."""
     return np.asarray(mask_BT, np.float32) / np.float32(max(sequences * max_new_tokens, 1))
@@ -71,9 +77,16 @@ class Smallest(NamedTuple):
 
 
 class RowMean(NamedTuple):
-    """A metric that is the mean over rows with a token that counts."""
+    """A metric that is the mean over rows with a token that counts; of_B: only over those where it is above 0."""
 
     values_B: Array
+    of_B: Array | None = None
+
+    def mean(self) -> float:
+        """Return the mean where all rows count; 0 without any."""
+        ones_B1 = jnp.ones_like(self.values_B)[:, None]
+        part = partial(self, ones_B1)
+        return float(part.value / jnp.maximum(part.count, 1.0))
 
 
 Metric = Mean | Largest | Smallest | RowMean
@@ -94,6 +107,8 @@ def partial(metric: Metric, mask_BT: Array) -> Partial:
     counts_BT = mask_BT > 0
     if isinstance(metric, RowMean):
         counts_B = jnp.any(counts_BT, axis=1)
+        if metric.of_B is not None:
+            counts_B &= metric.of_B > 0
         total = jnp.sum(jnp.where(counts_B, metric.values_B, 0.0))
         return Partial(total, jnp.sum(counts_B.astype(jnp.float32)), RowMean)
     values = metric.values_BT.astype(jnp.float32)

@@ -87,13 +87,15 @@ def _question(row: Row, chat: Chat, field: str, tools: Tools, *, with_answer: bo
         )
     if not row.prompt:
         raise DataError(f"{row.where}: no prompt; accepted: a row with a prompt to answer")
+    count = sum(len(in_messages.image_parts(message)) for message in row.prompt)
+    images = decoding.checked(row.images[:count])
+    prompt = decoding.sized(row.prompt, images)
     try:
         all_tools = [*(tools or ()), *(row.tools or ())] or None
-        tokens = chat.prompt_ids(row.prompt, all_tools)
+        tokens = chat.prompt_ids(prompt, all_tools)
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error
     fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
     text = "\n".join(in_messages.text_of(message) for message in row.prompt)
     gold = row.completion if row.answer is None else row.answer
-    count = sum(len(in_messages.image_parts(message)) for message in row.prompt)
-    return Question(tokens, text, fields, gold, row.prompt, all_tools, images=decoding.checked(row.images[:count]))
+    return Question(tokens, text, fields, gold, prompt, all_tools, images=images)

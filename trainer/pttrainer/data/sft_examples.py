@@ -56,22 +56,31 @@ class Examples:
     lengths: Sequence[int] = ()
 
 
+_WITHOUT_TARGET = {
+    "preference": ("preferences (chosen, rejected)", "better answer"),
+    "prompt-only": ("prompts without an answer", "answer"),
+}
+"""Formats that name no text to learn: what rows are, and what is missing."""
+
+
 def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, with_teacher: bool = False) -> Examples:
     """Return examples of all rows with something to learn; raise DataError if none has.
 
     with_teacher: add the teacher's log-probs of each learned token, from the rows.
     """
-    if rows.format == "preference":
+    if rows.format in _WITHOUT_TARGET:
+        held, hint = _WITHOUT_TARGET[rows.format]
         raise DataError(
-            f"{rows.uri}: rows are preferences (chosen, rejected); accepted for sft: messages, prompt-completion, "
-            "prompt-answer, text; hint: set columns.completion to the column that holds the better answer"
+            f"{rows.uri}: rows are {held}; accepted for sft: messages, prompt-completion, prompt-answer, text; "
+            f"hint: set columns.completion to the column that holds the {hint}"
         )
     outcomes = 0
 
     def example(row: Row) -> tuple[Example, int, bool]:
         nonlocal outcomes
-        tokens = row_tokens(row, chat)
-        one, targets = _example(tokens, length, learn_prompt, row, chat), sum(tokens.assistant_mask[1:])
+        images = decoding.checked(row.images)
+        tokens = row_tokens(row, chat, images)
+        one, targets = _example(tokens, length, learn_prompt, images, chat), sum(tokens.assistant_mask[1:])
         if with_teacher:
             teacher = teacher_logprobs.read(row.fields, row.where, targets, outcomes, chat.tokenizer.size)
             outcomes, learned = teacher.ids.shape[1], int(one.learned.sum())
@@ -88,21 +97,23 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, wit
     return Examples(examples, len(lengths), cut, len(lengths) - len(examples), without_target, bad, lengths)
 
 
-def row_tokens(row: Row, chat: Chat) -> Tokens:
-    """Return a row's tokens; raise DataError, naming the row."""
+def row_tokens(row: Row, chat: Chat, images: Sequence[CheckedImage]) -> Tokens:
+    """Return a row's tokens; raise DataError, naming the row. images: the row's."""
     try:
-        return chat.text_tokens(row.text) if row.text is not None else chat.tokens(row.messages, row.tools)
+        if row.text is not None:
+            return chat.text_tokens(row.text)
+        return chat.tokens(decoding.sized(row.messages, images), row.tools)
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error
 
 
-def _example(tokens: Tokens, length: int, learn_prompt: bool, row: Row, chat: Chat) -> Example:
-    images = decoding.checked(row.images)
+def _example(tokens: Tokens, length: int, learn_prompt: bool, images: tuple[CheckedImage, ...], chat: Chat) -> Example:
     length += 1
     if chat.images is not None:
         cut = tokens.ids[:length]
-        length, count = image_slots.whole_images(cut, chat.images.part_id, chat.images.count)
-        images = images[:count]
+        counts = [chat.images.count(image.size) for image in images]
+        length, whole = image_slots.whole_images(cut, chat.images.part_id, counts)
+        images = images[:whole]
     ids = np.asarray(tokens.ids[:length], np.int32)
     learned = np.asarray(tokens.assistant_mask[:length], bool)
     if learn_prompt:

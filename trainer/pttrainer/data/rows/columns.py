@@ -25,6 +25,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "prompt-completion": ("prompt", "completion"),
     "prompt-answer": ("prompt", "answer"),
     "text": ("text",),
+    "prompt-only": ("prompt",),
 }
 """Columns that a format needs, in the order in which `auto` tries them."""
 

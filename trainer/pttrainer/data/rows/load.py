@@ -40,7 +40,7 @@ def load(
     rows: list[Row] = []
     bad: list[DataError] = []
     reading: columns.Reading | None = None
-    for file, record in _records(data_files):
+    for file, record in records(data_files):
         try:
             if isinstance(record.value, DataError):
                 raise record.value
@@ -63,7 +63,7 @@ def skipped(bad: Sequence[DataError]) -> str:
     return f"; {len(bad)} bad rows skipped, the first: {bad[0]}" if bad else ""
 
 
-def _records(data_files: Sequence[files.DataFile]) -> Iterator[tuple[str, Record]]:
+def records(data_files: Sequence[files.DataFile]) -> Iterator[tuple[str, Record]]:
     """Yield every record, with the URI of its file."""
     for file in data_files:
         for record in formats.read(file.path.name, files.read(file), file.uri):

@@ -26,22 +26,29 @@ def convert(reading: Reading, record: Record, raw: Mapping[str, Any], system: st
     answer = raw.get(columns["answer"]) if "answer" in columns else None
     gold = None if answer is None else str(answer)
     fields = {name: _without_bytes(value) for name, value in raw.items()}
-    column, own_images = _images(raw, columns, where)
+    column, own_images = images_of(raw, columns, where)
     if form == "text":
         _refuse_images(own_images, form, where)
         return Row(record.number, where, (), _text(raw, columns["text"], where), gold, fields)
     tools = conversation.tools(raw.get(TOOLS), where)
     if form == "preference":
-        chosen, rejected = (_with_system(messages_of, system) for messages_of in _answers(columns, raw, where))
-        parts = [part for message in (*chosen, *rejected) for part in in_messages.image_parts(message)]
-        _refuse_images([*own_images, *parts], form, where)
-        return Row(record.number, where, chosen, None, gold, fields, tools, rejected)
+        first, second = _answers(columns, raw, where)
+        chosen, named = in_messages.place(first, column, own_images, where)
+        rejected, others = in_messages.place(second, column, own_images, where)
+        if [value for _, value in named] != [value for _, value in others]:
+            raise DataError(
+                f"{where}: {columns['chosen']!r} and {columns['rejected']!r} have other images; accepted: images of "
+                "the prompt, the same in both"
+            )
+        images = tuple(reference(value, here, origin) for here, value in named)
+        better, worse = _with_system(chosen, system), _with_system(rejected, system)
+        return Row(record.number, where, better, None, gold, fields, tools, worse, images)
     messages, named = in_messages.place(_messages(form, columns, raw, where), column, own_images, where)
     images = tuple(reference(value, here, origin) for here, value in named)
     return Row(record.number, where, _with_system(messages, system), None, gold, fields, tools, images=images)
 
 
-def _images(raw: Mapping[str, Any], columns: Mapping[str, str], where: str) -> tuple[str, list[Any]]:
+def images_of(raw: Mapping[str, Any], columns: Mapping[str, str], where: str) -> tuple[str, list[Any]]:
     """Return a row's column of images and what it holds, without nulls; JSON text of a list is one.
 
     Not every row of JSON Lines has the column, so the first one does not decide that there is none.
@@ -57,7 +64,7 @@ def _refuse_images(images: Sequence[Any], form: str, where: str) -> None:
     if images:
         raise DataError(
             f"{where}: has images, which rows of format {form} cannot have; accepted: images in messages, "
-            "prompt-completion and prompt-answer"
+            "prompt-completion, prompt-answer and prompt-only"
         )
 
 
@@ -78,9 +85,10 @@ def _with_system(messages: list[Mapping[str, Any]], system: str | None) -> tuple
 def _messages(form: str, columns: Mapping[str, str], raw: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     if form == "messages":
         return conversation.turns(raw[columns["messages"]], columns["messages"], where)
-    prompt = _turns(raw, columns["prompt"], "user", where)
-    answer_part = {"prompt-completion": "completion", "prompt-answer": "answer"}[form]
-    return [*prompt, *_turns(raw, columns[answer_part], "assistant", where)]
+    prompt = [*_turns(raw, columns["prompt"], "user", where)]
+    for answer in FORMATS[form][1:]:
+        prompt += _turns(raw, columns[answer], "assistant", where)
+    return prompt
 
 
 def _answers(

@@ -21,7 +21,7 @@ from pttrainer.data.sources.images.in_messages import image_parts
 from pttrainer.data.tokenization import image_tokens, jinja_sandbox
 from pttrainer.data.tokenization.image_tokens import ImageTokens
 from pttrainer.data.tokenization.jinja_sandbox import BEGIN, END
-from pttrainer.data.tokenization.pixels import PixelFormat
+from pttrainer.data.tokenization.pixels import AnyFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError, DataError
 
@@ -47,7 +47,7 @@ class Chat:
     """Jinja text; None for a base model."""
     images: ImageTokens | None = None
     """Tokens of an image; None for a model that takes none."""
-    pixels: PixelFormat | None = None
+    pixels: AnyFormat | None = None
     """What becomes of a picture, for such a model."""
 
     @property
@@ -60,6 +60,12 @@ class Chat:
         if self.source is None:
             return [*self._bos(), *self.tokenizer.encode(self._plain(messages))]
         return self.tokenizer.encode(self.render(messages, tools, generate=True))
+
+    def ids(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
+        """Return the tokens of a whole conversation, whoever says what."""
+        if self.source is None:
+            return self._plain_tokens(messages).ids
+        return self.tokenizer.encode(self.render(messages, tools, generate=False))
 
     def tokens(self, messages: Sequence[Message], tools: Tools = None) -> Tokens:
         """Return the tokens of a whole conversation; each assistant turn includes its end token."""
@@ -89,7 +95,7 @@ class Chat:
         """
         if self.source is None:
             raise DataError(_NO_TEMPLATE)
-        plain = [{**message, "content": self._without_specials(str(message["content"]))} for message in messages]
+        plain = [{**message, "content": self.without_specials(str(message["content"]))} for message in messages]
         marker, after = self._after_a_turn(plain)
         ids = self.tokenizer.encode(after)
         end = next((n for n, token in enumerate(ids) if token in self.tokenizer.eos_ids), None)
@@ -109,7 +115,7 @@ class Chat:
         user, turn = {"role": "user", "content": "?"}, {"role": "assistant", "content": _TURN_MARK}
         ways = [[turn, *messages]]
         if messages[0]["role"] == "tool":
-            ways += [[_calling(messages[0]), *messages], [turn, _as_user_message(messages)]]
+            ways += [[_calling(messages[0]), *messages], [turn, as_user_message(messages)]]
         refused: list[DataError] = []
         for way in ways:
             try:
@@ -118,8 +124,8 @@ class Chat:
                 refused.append(error)
         raise refused[0]
 
-    def _without_specials(self, text: str) -> str:
-        """Break up special tokens in text, which would be encoded as such."""
+    def without_specials(self, text: str) -> str:
+        """Return text whose special tokens are broken up: they would be encoded as such."""
         for token in self.tokenizer.special_texts:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
@@ -220,7 +226,7 @@ def _calling(result: Message) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
 
-def _as_user_message(results: Sequence[Message]) -> Message:
+def as_user_message(results: Sequence[Message]) -> Message:
     """Return the results of tools as a user message, fenced like Gemini's."""
     return {"role": "user", "content": "\n".join(f"```tool_output\n{m['content']}\n```" for m in results)}
 

@@ -102,13 +102,14 @@ def byte_tokenizer() -> Tokenizer:
 
 TOKENIZER_FILES = (
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "generation_config.json",
     "chat_template.jinja",
     "chat_template.json",
 )
-"""Files copied beside an exported model."""
+"""Files copied beside an exported model. llama.cpp's converter reads SentencePiece's `tokenizer.model`."""
 
 
 def load(directory: Place, model_eos_ids: tuple[int, ...] = (), more: tuple[str, ...] = ()) -> Tokenizer:

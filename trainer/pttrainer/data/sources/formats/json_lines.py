@@ -19,6 +19,6 @@ def read(content: bytes, where: str) -> Iterator[Record]:
 
 def _line(number: int, line: bytes, here: str) -> Record:
     try:
-        return record(number, here, json_text.loads(line))
+        return record(number, here, json_text.loads(line, unique_keys=True))
     except ValueError as error:
-        return Record(number, here, DataError(f"{here}: {error}; accepted: one JSON object a line"))
+        return Record(number, here, DataError(f"{here}: {error}; accepted: one JSON object a line, each key once"))

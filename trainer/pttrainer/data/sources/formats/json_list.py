@@ -15,9 +15,9 @@ def read(content: bytes, where: str) -> Iterator[Record]:
         yield from json_lines.read(content, where)
         return
     try:
-        rows = json_text.loads(content)
+        rows = json_text.loads(content, unique_keys=True)
     except json_text.JsonError as error:
         here = where if error.line is None else f"{where} line {error.line}"
-        raise DataError(f"{here}: {error}; accepted: a list of objects, in UTF-8") from error
+        raise DataError(f"{here}: {error}; accepted: a list of objects, each key once, in UTF-8") from error
     for number, value in enumerate(rows, start=1):
         yield record(number, f"{where} row {number}", value)

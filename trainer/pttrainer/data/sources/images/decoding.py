@@ -8,11 +8,12 @@ without a scale, and pictures of more than `MAX_PIXELS`.
 import hashlib
 import io
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pttrainer.data.sources.images import reading
+from pttrainer.data.sources.images.in_messages import Message, image_parts
 from pttrainer.data.sources.images.references import ImageReference
 from pttrainer.errors import ConfigError, DataError
 
@@ -45,6 +46,25 @@ def checked(images: Sequence[ImageReference]) -> tuple[CheckedImage, ...]:
         CheckedImage(image, _decoded(content, image.where).size, hashlib.sha256(content).digest())
         for image, content in contents
     )
+
+
+def sized(messages: Sequence[Message], images: Sequence[CheckedImage]) -> tuple[Message, ...]:
+    """Return the messages with each image's width and height in its part: some models' tokens depend on it."""
+    sizes = iter([image.size for image in images])
+
+    def one(message: Message) -> Message:
+        if not image_parts(message):
+            return message
+        parts = [{**part, "size": next(sizes)} if part["type"] == "image" else part for part in message["content"]]
+        return {**message, "content": parts}
+
+    return tuple(map(one, messages))
+
+
+def digest(images: Iterable[CheckedImage]) -> str | None:
+    """Return a digest of these images' bytes, in their order; None if there are none."""
+    digests = [image.sha256 for image in images]
+    return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None
 
 
 def picture(image: ImageReference) -> "Image.Image":

@@ -27,6 +27,13 @@ class ImageReference:
     content: bytes | None = field(default=None, repr=False)
     uri: str = ""
 
+    @property
+    def url(self) -> str:
+        """Return a URL that names it from anywhere: its own, or one that holds its bytes."""
+        if self.content is None:
+            return self.uri
+        return f"data:image/*;base64,{base64.b64encode(self.content).decode()}"
+
 
 @dataclass(frozen=True)
 class Origin:
