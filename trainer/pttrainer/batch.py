@@ -26,14 +26,18 @@ class Prompts(NamedTuple):
 
 
 class Images(NamedTuple):
-    """The images of each row, at most M of them: what their tokens are embedded by.
+    """The images of rows, at most M of a row: what their tokens are embedded by.
 
-    pixels_BMSSC: of S x S pixels, as the vision tower reads them; zeros where a row has fewer. slots_BT: 0 for text,
-    else 1 + the place of the token's embedding among those of the row's images.
+    pixels_BMSSC: of S x S pixels, as the vision tower reads them; where images have sizes of their own, their patches
+    [B, M, N, X] (`data.tokenization.image_patches`); zeros where a row has fewer. Rows that follow each other may share
+    them: with U sets of pixels for B rows, row b has set b // (B / U). slots_BT: 0 for text, else 1 + the place of the
+    token's embedding among those of the row's images, each of which has `config.vision.tokens` places; where prompts
+    are shared, of the prompts. sets_B: the set of each row, where that is another one.
     """
 
     pixels_BMSSC: Any
     slots_BT: Any
+    sets_B: Any = None
 
 
 class Batch(NamedTuple):
@@ -57,6 +61,9 @@ class Batch(NamedTuple):
     row_BT: Any = None
     """The number of the row in the whole batch; set inside the step where something is drawn per row."""
     ref_sums_B1: Any = None
+    desirable_B1: Any = None
+    """1 for a row whose answer is labelled good, else 0; and the KL that kto compares it with, equal in all rows."""
+    kl_B1: Any = None
     teacher_ids_BTK: Any = None
     teacher_logps_BTK: Any = None
     values_BT: Any = None
@@ -70,12 +77,16 @@ class Batch(NamedTuple):
     teacher_slots_BT: Any = None
     prompts: Prompts | None = None
     """Set where rows hold completions alone: at most one example each, whose positions go on after the prompt's."""
+    routes_BTLk: Any = None
+    """The k experts that the sampler chose for each input token, in the L layers that have some; or
+    `Experts.unknown_number`."""
     images: Images | None = None
 
     @property
     def samples(self) -> int:
-        """Rows of a prompt."""
-        return 1 if self.prompts is None else int(self.tokens_BT.shape[0] // self.prompts.tokens_PT.shape[0])
+        """Rows of a prompt, where rows share prompts or images."""
+        shared = self.prompts if self.prompts is not None else self.images
+        return 1 if shared is None else int(self.tokens_BT.shape[0] // shared[0].shape[0])
 
     def split(self, parts: int) -> Batch:
         """Return the batch as [parts, rows / parts, …].
@@ -88,7 +99,11 @@ class Batch(NamedTuple):
             many = x.shape[0] // (parts * size)
             return x.reshape(many, parts, size, *x.shape[1:]).swapaxes(0, 1).reshape(parts, many * size, *x.shape[1:])
 
-        rows = jax.tree.map(partial(groups, size=self.samples), self._replace(prompts=None))
+        rows = jax.tree.map(partial(groups, size=self.samples), self._replace(prompts=None, images=None))
         prompts: Any = jax.tree.map(partial(groups, size=1), self.prompts)
-        whole: Batch = rows._replace(prompts=prompts)
+        images = self.images
+        if images is not None:
+            rows_of_set = images.slots_BT.shape[0] // images.pixels_BMSSC.shape[0]
+            images = Images(groups(images.pixels_BMSSC, 1), groups(images.slots_BT, rows_of_set))
+        whole: Batch = rows._replace(prompts=prompts, images=images)
         return whole

@@ -18,9 +18,12 @@ if TYPE_CHECKING:  # the table is read before jax may be imported (`run`)
 MODULES: dict[str, str] = {
     "sft": "pttrainer.algorithms.sft",
     "dpo": "pttrainer.algorithms.dpo",
+    "kto": "pttrainer.algorithms.kto",
+    "reward": "pttrainer.algorithms.reward",
     "grpo": "pttrainer.algorithms.grpo",
     "distill": "pttrainer.algorithms.distill",
     "ppo": "pttrainer.algorithms.ppo",
+    "raft": "pttrainer.algorithms.raft",
 }
 """Modules by field name in `spec.algorithm`. They load on demand: sft needs no sampler."""
 

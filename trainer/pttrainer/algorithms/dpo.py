@@ -14,7 +14,7 @@ reference are equal, every margin is 0 and the loss is log 2 (sigmoid).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,10 +26,12 @@ from ptapi.spec import Dpo as DpoSpec
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import batch_json
-from pttrainer.data import preference_pairs, rows
+from pttrainer.data import rows
 from pttrainer.data.loss_weights import Metric, RowMean
-from pttrainer.data.preference_pairs import Pair, Pairs
+from pttrainer.data.preferences import pairs as preference_pairs
+from pttrainer.data.preferences.pairs import Pair, Pairs
 from pttrainer.data.prompts import Order
+from pttrainer.data.tokenization.row_images import RowImages
 from pttrainer.losses import preference
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import BY_TOKEN, WITHOUT_REFERENCE
@@ -89,8 +91,17 @@ class Dpo(Loss):
         self._order = Order(len(train.pairs), training.seed)
         self._pairs = training.batch_size // 2
         self._width = train.width(training.sequence_length)
+        self._images, self._held_out_images = (
+            None if pairs is None else pairs.row_images(context.chat) for pairs in (train, held_out)
+        )
         self._references: dict[str, np.ndarray] | None = None
         self.total_steps = total_steps(training, len(train.pairs), self._pairs)
+
+    @property
+    def image_digests(self) -> Mapping[str, str]:
+        """Return digests of the images' bytes, by part of the data that has any."""
+        parts = {"train": self._train, "eval": self._held_out}
+        return {part: digest for part, of in parts.items() if of is not None and (digest := of.images_digest)}
 
     @property
     def needs_params(self) -> bool:
@@ -105,7 +116,7 @@ class Dpo(Loss):
 
     def expected_batch(self) -> Batch:
         """Return a batch of the shapes that all batches have; the reference's log-probs are placeholders."""
-        batch = preference_pairs.to_pairs_batch(self._train.pairs[:1] * self._pairs, self._width)
+        batch = preference_pairs.to_pairs_batch(self._train.pairs[:1] * self._pairs, self._width, self._images)
         unknown_B1 = np.zeros((2 * self._pairs, 1), np.float32)
         return batch._replace(ref_sums_B1=unknown_B1) if self._needs_reference else batch
 
@@ -139,42 +150,48 @@ class Dpo(Loss):
             return
         started = time.monotonic()
         drawn = {self._order[draw] for draw in range(min(self.total_steps * self._pairs, len(self._train.pairs)))}
-        sums = {"train": self._reference_sums(params, self._train, self._width, sorted(drawn))}
+        sums = {"train": self._reference_sums(params, self._train, self._width, self._images, sorted(drawn))}
         if self._held_out is not None:
             width, every = self._held_out.width(self._context.spec.training.sequence_length), len(self._held_out.pairs)
-            sums["eval"] = self._reference_sums(params, self._held_out, width, list(range(every)))
+            of_rows = self._held_out_images
+            sums["eval"] = self._reference_sums(params, self._held_out, width, of_rows, list(range(every)))
         self._references = sums
         self._context.note(
             f"reference log-probs of {sum(len(x) for x in sums.values())} pairs: {time.monotonic() - started:.1f} s"
         )
 
-    def _reference_sums(self, params: Params, data: Pairs, width: int, chosen: Sequence[int]) -> np.ndarray:
+    def _reference_sums(
+        self, params: Params, data: Pairs, width: int, images: RowImages | None, chosen: Sequence[int]
+    ) -> np.ndarray:
         """Return [pairs, 2], chosen and rejected; NaN for pairs that the run never uses."""
         sums_N2 = np.full((len(data.pairs), 2), np.nan, np.float32)
         rows_at_once = self._context.spec.training.micro_batch_size or self._context.spec.training.batch_size
         for start in range(0, len(chosen), rows_at_once // 2):
             here = chosen[start : start + rows_at_once // 2]
-            batch = preference_pairs.to_pairs_batch(_filled([data.pairs[i] for i in here], rows_at_once // 2), width)
+            pairs = _filled([data.pairs[i] for i in here], rows_at_once // 2)
+            batch = preference_pairs.to_pairs_batch(pairs, width, images)
             logps_BT = self._context.score(params, batch, self.temperature).logps_BT
             sums_2P = np.sum(logps_BT, axis=1, dtype=np.float64).reshape(2, -1)
             sums_N2[here] = sums_2P[:, : len(here)].T
         return sums_N2
 
     def _batch(self, part: str, pairs: Sequence[Pair | None], numbers: Sequence[int], width: int) -> Batch:
-        batch = preference_pairs.to_pairs_batch(pairs, width)
+        images = self._images if part == "train" else self._held_out_images
+        batch = preference_pairs.to_pairs_batch(pairs, width, images)
         if self._references is None or not self._needs_reference:
             return batch
         sums_2P = np.zeros((2, len(pairs)), np.float32)
         sums_2P[:, : len(numbers)] = self._references[part][numbers].T
         return batch._replace(ref_sums_B1=sums_2P.reshape(-1, 1))
 
-    def _held_out_batches(self) -> list[Batch]:
+    def _held_out_batches(self) -> Iterator[Batch]:
         assert self._held_out is not None
         pairs, width = self._held_out.pairs, self._held_out.width(self._context.spec.training.sequence_length)
         at_once = -(-self._context.rows_at_once(2 * len(pairs)) // 2)
         starts = range(0, len(pairs), at_once)
         numbers = [range(start, min(start + at_once, len(pairs))) for start in starts]
-        return [self._batch("eval", _filled([pairs[i] for i in here], at_once), here, width) for here in numbers]
+        for here in numbers:
+            yield self._batch("eval", _filled([pairs[i] for i in here], at_once), here, width)
 
 
 def build(context: Context) -> Dpo:

@@ -22,12 +22,13 @@ from jax import Array
 
 from ptapi.spec import Grpo as GrpoSpec
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.algorithms import advantages, prompt_sharing
+from pttrainer.algorithms import prompt_sharing
+from pttrainer.algorithms.credit_assignment import advantages
 from pttrainer.algorithms.on_policy import OnPolicyAlgorithm
 from pttrainer.batch import Batch
 from pttrainer.data.loss_weights import Mean, Metric
 from pttrainer.data.prompts import Question
-from pttrainer.losses import policy_gradient, policy_metrics, sampler_correction
+from pttrainer.losses import policy_gradient, policy_metrics, reference_kl, sampler_correction
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import by_token
 from pttrainer.losses.sampler_correction import Correction
@@ -63,19 +64,22 @@ class Loss:
         """Return the policy loss with importance correction and the KL penalty, and metrics."""
         logps_BT, mask_BT = stats.logps_BT, batch.mask_BT
         old_BT = policy_gradient.old_policy(logps_BT, batch)
-        loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
         importance_BT = sampler_correction.weights(old_BT, batch.sampler_logps_BT, mask_BT, self._correction)
+        anchor_BT, factor_BT = sampler_correction.anchor(
+            self._variant.old, old_BT, jnp.asarray(batch.sampler_logps_BT), importance_BT
+        )
+        loss_BT, ratio_BT = self._variant.loss(logps_BT, anchor_BT, batch.advantages_BT, mask_BT, self._clip)
         kept_BT = self._kept(logps_BT, batch)
-        loss_BT = loss_BT * importance_BT if kept_BT is None else loss_BT * importance_BT * kept_BT
+        loss_BT = loss_BT * factor_BT if kept_BT is None else loss_BT * factor_BT * kept_BT
         metrics = policy_metrics.of_policy(
-            stats, batch, old_BT, ratio_BT, importance_BT, self._clip, cuts_weight=self._variant.cuts_weight
+            stats, batch, old_BT, ratio_BT, importance_BT, self._clip, self._variant.clipped, anchor_BT
         )
         if kept_BT is not None or self._correction.is_mask:
             is_masked_BT = importance_BT == 0.0 if kept_BT is None else importance_BT * kept_BT == 0.0
             metrics["sampler/masked"] = Mean(is_masked_BT)
         if batch.ref_logps_BT is not None:
-            weight_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT)) * importance_BT
-            pull_BT = policy_gradient.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, weight_BT)
+            weight_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, anchor_BT)) * factor_BT
+            pull_BT = reference_kl.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, weight_BT)
             loss_BT = loss_BT + self._spec.beta * pull_BT
         return loss_BT, metrics
 
@@ -175,7 +179,9 @@ class Grpo(Loss, OnPolicyAlgorithm):
         rewards_PG, compared_PG = groups.rewards(rollout.groups), self._compared(rollout.groups)
         advantages_PG = self._advantages(compared_PG)
         length = self._context.spec.training.sequence_length
-        batch = groups.lay_out(rollout.groups, advantages_PG, self._context.tokenizer.pad_id, length, self._shared)
+        batch = groups.lay_out(
+            rollout.groups, advantages_PG, self._context.tokenizer.pad_id, length, self._shared, self._images
+        )
         environment = self._context.spec.environment
         most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
         batch = batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
@@ -194,16 +200,20 @@ def build(context: Context) -> Grpo:
     assert spec is not None
     sampler = evaluator.job_sampler(context)
     train = evaluator.read_questions(context, "train", sampler)
-    longest = max(len(question.tokens) for question in train)
-    shared = prompt_sharing.prompt_slots(context, longest, spec.group_size)
+    shared = prompt_sharing.prompt_slots(context, train, spec.group_size)
     return Grpo(context, spec, train, sampler, evaluator.evaluation(context, sampler), shared)
 
 
 def _clip(spec: GrpoSpec, paper: policy_gradient.Clip) -> policy_gradient.Clip:
     low = paper.low if spec.clip_low is None else spec.clip_low
     high = paper.high if spec.clip_high is None else spec.clip_high
-    soft = paper.soft if spec.soft_clip is None else (spec.soft_clip.positive, spec.soft_clip.negative)
-    return policy_gradient.Clip(low, high, spec.dual_clip, soft)
+    soft, gamma = paper.soft, paper.gamma
+    if spec.soft_clip is not None:
+        soft = spec.soft_clip.positive, spec.soft_clip.negative
+    if spec.gamma_weight is not None:
+        wanted = spec.gamma_weight
+        gamma = (wanted.positive_power, wanted.positive_decay), (wanted.negative_power, wanted.negative_decay)
+    return policy_gradient.Clip(low, high, spec.dual_clip, soft, gamma)
 
 
 def _group_facts(rewards_PG: np.ndarray, compared_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str, float]:

@@ -16,9 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 from ptapi import run_directory
+from pttrainer.algorithms import prompt_sharing
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Question
+from pttrainer.data.sources.images import decoding
 from pttrainer.losses import loss_traits
 from pttrainer.models import Params
 from pttrainer.rollout import groups
@@ -51,6 +53,8 @@ class OnPolicyAlgorithm(ABC):
         self._prompt_stream = PromptStream(
             train, sampler, self._sampling, training.seed, prompts, algorithm.samples_per_prompt
         )
+        self._images = prompt_sharing.image_rows(context, train, algorithm.samples_per_prompt)
+        self._train_images = decoding.digest(image for question in train for image in question.images)
         self._reference: Params | None = context.initial_params() if algorithm.reference_coefficient > 0 else None
         self._batch: Batch | None = None
         self._facts: dict[str, float] = {}
@@ -58,6 +62,13 @@ class OnPolicyAlgorithm(ABC):
         self.total_steps = total_steps(training, len(train), prompts, self._updates)
         bound = context.spec.rollout.max_staleness
         self._pipeline = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
+
+    @property
+    def image_digests(self) -> Mapping[str, str]:
+        """Return digests of the images' bytes, by part of the data that has any."""
+        held_out = None if self._evaluation is None else self._evaluation.images_digest
+        parts = {"train": self._train_images, "eval": held_out}
+        return {part: digest for part, digest in parts.items() if digest is not None}
 
     @abstractmethod
     def _lay_out(self, rollout: Rollout) -> Rollout:
@@ -100,7 +111,11 @@ class OnPolicyAlgorithm(ABC):
 
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return the rewards of greedy completions."""
-        return {} if self._evaluation is None else self._evaluation.run(self._pipeline.when_idle(params))
+        return (
+            {}
+            if self._evaluation is None
+            else self._evaluation.run(self._pipeline.when_idle(self._policy_params(params)))
+        )
 
     def state(self) -> dict[str, Any]:
         """Return the count of prompts drawn, the rollout still in use, and those drawn ahead."""

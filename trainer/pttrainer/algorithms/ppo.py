@@ -24,7 +24,7 @@ from jax import Array
 
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
-from pttrainer.algorithms import gae
+from pttrainer.algorithms.credit_assignment import gae
 from pttrainer.algorithms.on_policy import OnPolicyAlgorithm
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
@@ -138,7 +138,7 @@ class Ppo(Loss, OnPolicyAlgorithm):
         """Add the tokens alone: their advantages follow from the critic."""
         length = self._context.spec.training.sequence_length
         unknown_PG = np.zeros_like(groups.rewards(rollout.groups))
-        batch = groups.lay_out(rollout.groups, unknown_PG, self._context.tokenizer.pad_id, length)
+        batch = groups.lay_out(rollout.groups, unknown_PG, self._context.tokenizer.pad_id, length, images=self._images)
         return rollout.laid_out(batch, unknown_PG, {})
 
     def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
@@ -199,7 +199,15 @@ def with_last_token(laid: Batch) -> Batch:
     """Return the rows with one more token: the state after a completion's last token has a value."""
     N, T = laid.mask_BT.shape
     wider = slots_for(T + 1)
-    padded: Batch = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, wider - T))), laid)
+
+    def widened(x: np.ndarray) -> np.ndarray:
+        return np.pad(x, ((0, 0), (0, wider - T), *((0, 0),) * (x.ndim - 2)))
+
+    padded: Batch = jax.tree.map(widened, laid._replace(images=None))
+    if laid.images is not None:
+        padded = padded._replace(images=laid.images._replace(slots_BT=widened(laid.images.slots_BT)))
+    if padded.routes_BTLk is not None:
+        padded.routes_BTLk[:, T:] = np.iinfo(padded.routes_BTLk.dtype).max
     rows, last_N = np.arange(N), last_slot(laid)
     padded.tokens_BT[rows, last_N + 1] = laid.targets_BT[rows, last_N]
     padded.positions_BT[rows, last_N + 1] = laid.positions_BT[rows, last_N] + 1

@@ -16,6 +16,8 @@ from pttrainer.models import Model, Params
 from pttrainer.runtime.distributed import sharding
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pttrainer.data.tokenization.chat_template import Chat
     from pttrainer.data.tokenization.tokenizer import Tokenizer
     from pttrainer.rollout.disaggregated.weight_sync import WeightSync
@@ -30,7 +32,8 @@ class Context:
     initial_params(): the weights the run started from, loaded again (a frozen reference model). save_samples(step,
     rows): write the sample table of a step to the run directory. note(text): log a line for people. alive(): signal
     that a wait with a limit of its own is no hang. leader: True on the one process that writes. run: the run directory.
-    transfer: to devices that only sample; None if the training devices sample.
+    directory: the model's
+    local files; None for random weights. transfer: to devices that only sample; None if the training devices sample.
     """
 
     spec: PostTrainJobSpec
@@ -44,6 +47,7 @@ class Context:
     alive: Callable[[], None]
     leader: bool
     run: Place
+    directory: Path | None = None
     transfer: WeightSync | None = None
 
     @property

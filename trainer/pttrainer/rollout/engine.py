@@ -19,7 +19,7 @@ class Sampling:
 
     max_new_tokens bounds every completion, max_length prompt and completion together. top_k 0, top_p 1 and min_p 0
     are off. min_new_tokens: no end token before them. Greedy takes the most likely token. stop: strings that end a
-    completion, besides the end tokens, wherever they fall between tokens.
+    completion, besides the end tokens, wherever they fall between tokens. routes: record the experts of each token.
     """
 
     max_new_tokens: int
@@ -31,6 +31,7 @@ class Sampling:
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
     greedy: bool = False
+    routes: bool = False
 
     @property
     def truncates(self) -> bool:
@@ -63,7 +64,8 @@ class Completions(NamedTuple):
     string ends inside it (`completion_text` cuts there); entries from lengths_N on are padding. logps_NT: log-probs
     of the tokens at the sampling temperature, before top_k, top_p, min_p or min_new_tokens truncate anything.
     ended_N: True if an end token or a stop string ended the completion, False if it was cut. facts: counts for the
-    log; those of several calls add up.
+    log; those of several calls add up. routes: the experts of each row's tokens but the last, of which nothing was
+    computed, [T - 1, L, k]; prompt_routes: the same of each prompt's tokens, [S, L, k] (`Batch`).
     """
 
     tokens_NT: np.ndarray
@@ -71,10 +73,20 @@ class Completions(NamedTuple):
     lengths_N: np.ndarray
     ended_N: np.ndarray
     facts: Mapping[str, float] = {}
+    routes: Sequence[np.ndarray] | None = None
+    prompt_routes: Sequence[np.ndarray] | None = None
 
     def tokens(self, row: int) -> list[int]:
         """Return the tokens of one completion."""
         return [int(token) for token in self.tokens_NT[row, : self.lengths_N[row]]]
+
+    def routes_of(self, row: int, known: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the experts of prompt and completion but its last token. known: those of the first tokens, kept."""
+        if self.routes is None or self.prompt_routes is None:
+            return None
+        prompt = self.prompt_routes[row * len(self.prompt_routes) // len(self.routes)]
+        parts = (prompt,) if known is None else (known, prompt[len(known) :])
+        return np.concatenate((*parts, self.routes[row]))
 
 
 class Engine(Protocol):
@@ -84,4 +96,8 @@ class Engine(Protocol):
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
         """Sample `samples` completions of each prompt; each depends on params, its prompt and its key alone."""
+        ...
+
+    def forget(self) -> None:
+        """Free what is kept of prompts for later calls, whose prompts may begin with them."""
         ...

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pttrainer.batch import Batch, Prompts
+from pttrainer.batch import Batch, Images, Prompts
 from pttrainer.data.prompts import Question
 from pttrainer.rollout.engine import Completions, Sampling
 from pttrainer.rollout.native.buckets import slots_for
@@ -23,7 +23,8 @@ class EpisodeInfo(NamedTuple):
     """What an episode of several turns has besides a completion.
 
     prompt: its own, the environment's first turn included; sampled: which of the tokens after it the model sampled;
-    calls: of tools; failed: how many of them returned an error; error: why there is no reward.
+    calls: of tools; failed: how many of them returned an error; error: why there is no reward. image_slots: of the
+    prompt, if it has images.
     """
 
     prompt: Sequence[int]
@@ -33,13 +34,14 @@ class EpisodeInfo(NamedTuple):
     calls: int
     failed: int
     error: str
+    image_slots: np.ndarray | None = None
 
 
 class Sample(NamedTuple):
     """One completion. reward: the weighted sum, NaN if any reward is missing.
 
     tokens: after the prompt, in an episode of several turns (`episode`) with the observed ones; text is then the
-    model's last turn.
+    model's last turn. routes: the experts of prompt and tokens, from the first on (`Batch`), if they are recorded.
     """
 
     tokens: list[int]
@@ -49,6 +51,7 @@ class Sample(NamedTuple):
     rewards: Mapping[str, float]
     reward: float
     episode: EpisodeInfo | None = None
+    routes: np.ndarray | None = None
 
     @property
     def length(self) -> int:
@@ -57,10 +60,11 @@ class Sample(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The samples of one prompt."""
+    """The samples of one prompt. images: of the prompt, as a batch of one row."""
 
     question: Question
     samples: list[Sample]
+    images: Images | None = None
 
 
 def longest(questions: Sequence[Question], samples: int, sampling: Sampling, rewards: Sequence[str]) -> list[Group]:
@@ -71,6 +75,16 @@ def longest(questions: Sequence[Question], samples: int, sampling: Sampling, rew
         return Sample([0] * tokens, np.zeros(tokens), False, "", dict.fromkeys(rewards, 0.0), 0.0)
 
     return [Group(question, [one(question)] * samples) for question in questions]
+
+
+class ImageRows(NamedTuple):
+    """How batches of a run carry images. shape: of a prompt's pixels, [M, S, S, C], the same for all of them.
+
+    together: the rows of a prompt are never parted, so its pixels are there once.
+    """
+
+    shape: tuple[int, ...]
+    together: bool
 
 
 def rewards(groups: Sequence[Group]) -> np.ndarray:
@@ -87,11 +101,17 @@ def reward_parts(groups: Sequence[Group]) -> dict[str, np.ndarray]:
 
 
 def lay_out(
-    groups: Sequence[Group], advantages_PG: np.ndarray, pad_id: int, length: int, shared: int | None = None
+    groups: Sequence[Group],
+    advantages_PG: np.ndarray,
+    pad_id: int,
+    length: int,
+    shared: int | None = None,
+    images: ImageRows | None = None,
 ) -> Batch:
     """Return one row per sample, right-padded to a bucket of at most `length`; weights are 0, the loss sets them.
 
-    shared: store each prompt once for all of its samples (`Prompts`), padded to this many tokens.
+    shared: store each prompt once for all of its samples (`Prompts`), padded to this many tokens. images: how they are
+    stored, if prompts have any.
     """
     samples = [(_prompt(group, sample), sample) for group in groups for sample in group.samples]
     skipped = [0 if shared is None else len(prompt) - 1 for prompt, _ in samples]
@@ -119,7 +139,44 @@ def lay_out(
         advantages_BT=advantages_PG.reshape(N, 1).astype(np.float32) * mask_NT,
         sampler_logps_BT=sampler_NT,
         prompts=None if shared is None else _prompts([group.question.tokens for group in groups], pad_id, shared),
+        images=None if images is None else _images(groups, images, T, shared),
+        routes_BTLk=_routes([sample for _, sample in samples], T),
     )
+
+
+def _routes(samples: Sequence[Sample], width: int) -> np.ndarray | None:
+    """Return the experts of each row's tokens, as far as they are known; None if none are recorded."""
+    recorded = [sample.routes for sample in samples if sample.routes is not None]
+    if not recorded:
+        return None
+    numbers = recorded[0].dtype
+    routes = np.full((len(samples), width, *recorded[0].shape[1:]), np.iinfo(numbers).max, numbers)
+    for row, sample in enumerate(samples):
+        if sample.routes is not None:
+            routes[row, : len(sample.routes)] = sample.routes[:width]
+    return routes
+
+
+def _images(groups: Sequence[Group], how: ImageRows, width: int, shared: int | None) -> Images:
+    """Return the images of the prompts, or of their rows of this width."""
+    sets = [group.images for group in groups for _ in range(1 if how.together else len(group.samples))]
+    pixels = np.zeros((len(sets), *how.shape), np.float32)
+    for place, own in enumerate(sets):
+        if own is not None:
+            pixels[place][tuple(map(slice, own.pixels_BMSSC.shape[1:]))] = own.pixels_BMSSC[0]
+    of_rows = [_slots(group, sample) for group in groups for sample in group.samples[: None if shared is None else 1]]
+    slots = np.zeros((len(of_rows), width if shared is None else shared), np.int32)
+    for row, own_T in enumerate(of_rows):
+        # A prompt's last token is never of an image, and may stand elsewhere.
+        slots[row, : len(own_T) - 1] = own_T[:-1]
+    return Images(pixels, slots)
+
+
+def _slots(group: Group, sample: Sample) -> np.ndarray:
+    """Return which embedding each token of a sample's prompt has."""
+    if sample.episode is not None and sample.episode.image_slots is not None:
+        return sample.episode.image_slots
+    return np.zeros(1, np.int32) if group.images is None else np.asarray(group.images.slots_BT[0])
 
 
 def _prompts(prompts: Sequence[Sequence[int]], pad_id: int, slots: int) -> Prompts:
@@ -180,14 +237,18 @@ def samples_of(completions: Completions, texts: Sequence[str], scores: Any) -> l
             text=text,
             rewards={name: float(values[row]) for name, values in scores.rewards.items()},
             reward=float(scores.total[row]),
+            routes=completions.routes_of(row),
         )
         for row, text in enumerate(texts)
     ]
 
 
-def grouped(questions: Sequence[Question], samples: Sequence[Sample], size: int) -> list[Group]:
+def grouped(
+    questions: Sequence[Question], samples: Sequence[Sample], size: int, images: Sequence[Images | None]
+) -> list[Group]:
     """Return groups of `size` samples, which follow each other."""
-    return [Group(q, list(samples[p * size : (p + 1) * size])) for p, q in enumerate(questions)]
+    of_prompts = zip(questions, images, strict=True)
+    return [Group(q, list(samples[p * size : (p + 1) * size]), own) for p, (q, own) in enumerate(of_prompts)]
 
 
 def _number(value: float) -> float | None:

@@ -3,27 +3,33 @@
 Letters: P prompts, G samples per prompt, N = P·G.
 
 Rewards may depend on the clock (a limit passes or not), so with several processes one of them scores and the others
-receive the result (`reward_scoring`): every process must train on the same numbers.
+receive the result (`scoring.leader_scores`): every process must train on the same numbers.
 """
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
 
+from ptapi import run_directory
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import rewards
+from pttrainer.batch import Images
 from pttrainer.data.prompts import Order, Question
 from pttrainer.data.tokenization import row_images
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
-from pttrainer.rollout import groups, reward_scoring
+from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
+from pttrainer.rollout.scoring import leader_scores, reward_models
+from pttrainer.rollout.scoring.reward_models import RewardModel
 from pttrainer.rollout.speculative.verify import with_rates
 
 
@@ -33,8 +39,10 @@ class Sampler:
     tools: Sequence[Mapping[str, Any]] = ()
     """Schemas of the tools that the model may call."""
 
-    def __init__(self, context: Context, engine: Engine, runner: Runner) -> None:
-        self._context, self._engine, self._runner = context, engine, runner
+    def __init__(
+        self, context: Context, engine: Engine, runner: Runner, models: Mapping[str, RewardModel] = MappingProxyType({})
+    ) -> None:
+        self._context, self._engine, self._runner, self._models = context, engine, runner, models
 
     def sample(
         self,
@@ -47,32 +55,41 @@ class Sampler:
     ) -> Rollout:
         """Return `samples` scored completions of each question; their keys are folded from `numbers`."""
         started = time.monotonic()
-        prompts = [self._prompt(question, number) for question, number in zip(questions, numbers, strict=True)]
+        images = self._images(questions)
+        prompts = [Prompt(q.tokens, number, own) for q, number, own in zip(questions, numbers, images, strict=True)]
         completions = self._engine.generate(params, prompts, samples, sampling, draw)
         sampled = time.monotonic()
         rows = [completions.tokens(row) for row in range(len(prompts) * samples)]
         texts = [completion_text(self._context.tokenizer, tokens, sampling.stop) for tokens in rows]
         repeated = [question for question in questions for _ in range(samples)]
         lengths = completions.lengths_N.tolist()
+        answered = zip(repeated, texts, lengths, strict=True)
         scores = self._score(
-            [rewards.Sample(q.text, text, q.fields, n) for q, text, n in zip(repeated, texts, lengths, strict=True)]
+            [
+                rewards.Sample(
+                    q.text, text, q.fields, n, [*q.messages, {"role": "assistant", "content": text}], q.tools
+                )
+                for q, text, n in answered
+            ]
         )
         scored = groups.samples_of(completions, texts, scores)
         seconds = {GENERATE_SECONDS: sampled - started, REWARD_SECONDS: time.monotonic() - sampled}
         facts = {**scores.facts, **with_rates(completions.facts), **seconds}
-        return Rollout(draw.step, groups.grouped(questions, scored, samples), facts, scores.failures)
+        return Rollout(draw.step, groups.grouped(questions, scored, samples, images), facts, scores.failures)
 
-    def _prompt(self, question: Question, number: int) -> Prompt:
-        if not question.images:
-            return Prompt(question.tokens, number)
-        return Prompt(
-            question.tokens, number, row_images.of_prompt(self._context.chat, question.tokens, question.images)
-        )
+    def _images(self, questions: Sequence[Question]) -> list[Images | None]:
+        """Return each question's images, as a batch of one row."""
+        return row_images.of_prompts(self._context.chat, [(question.tokens, question.images) for question in questions])
 
     def _score(self, samples: Sequence[rewards.Sample]) -> Scores:
+        of_models = reward_models.score(self._models, samples)
+        verdicts = {name: scores.verdicts for name, scores in of_models.items()}
         if jax.process_count() == 1:
-            return self._runner.score(samples, self._context.alive)
-        return reward_scoring.score(self._context, self._runner, samples)
+            scores = self._runner.score(samples, self._context.alive, verdicts)
+        else:
+            scores = leader_scores.score(self._context, self._runner, samples, verdicts)
+        seconds = {f"{run_directory.SECONDS}reward/{name}": one.seconds for name, one in of_models.items()}
+        return replace(scores, facts={**scores.facts, **seconds})
 
 
 class PromptStream:
@@ -118,6 +135,7 @@ def sampling_of(spec: PostTrainJobSpec) -> Sampling:
         min_p=rollout.min_p,
         min_new_tokens=rollout.min_new_tokens,
         stop=tuple(rollout.stop),
+        routes=rollout.routing_replay,
     )
 
 

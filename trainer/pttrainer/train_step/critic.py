@@ -8,6 +8,8 @@ state in which the policy chooses token t + 1. hidden comes from one of two:
     model    a separate model without an output head that reads the same tokens; if the policy is trained with
              adapters, adapters of its own on the policy's frozen weights, of which there is one copy
 
+A reward model (`algorithms.reward`) is such a head on its own last hidden states, without b.
+
 A critic begins with w = 0 and b = 0: it expects nothing, so first advantages are rewards without noise. It is separate
 from the policy in everything: its weights are not in the policy's tree, its optimizer has its own rate and clips its
 own gradient, freezing and averages leave it alone. Left out: a critic's adapters on other weights than the policy's,
@@ -24,7 +26,7 @@ from jax import Array
 
 from pttrainer.batch import Batch
 from pttrainer.models import Model, Params
-from pttrainer.models.shapes.parameters import value_head
+from pttrainer.models.shapes.parameters import ParamSpec, value_head
 
 HEAD = "head"
 """Key of a model's own output head, which a critic does not use."""
@@ -45,16 +47,21 @@ class Critic:
 
     width: int
     model: Model | None = None
+    has_bias: bool = True
 
     def abstract(self) -> Params:
         """Return shapes and dtypes of its weights."""
-        value = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in value_head(self.width).items()}
+        value = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in self._head.items()}
         return {"value": value} if self.model is None else {"value": value, **self._model(self.model.abstract())}
 
     def logical_axes(self) -> Params:
         """Return the names of each weight's axes; a value head is small, and replicated."""
-        value = {name: one.axes for name, one in value_head(self.width).items()}
+        value = {name: one.axes for name, one in self._head.items()}
         return {"value": value} if self.model is None else {"value": value, **self._model(self.model.logical_axes())}
+
+    @property
+    def _head(self) -> dict[str, ParamSpec]:
+        return value_head(self.width, has_bias=self.has_bias)
 
     def _model(self, tree: Params) -> Params:
         assert self.model is not None
@@ -73,7 +80,9 @@ class Critic:
         value = params["value"]
         # A product and a sum, not a matrix product: one column would waste a whole tile, and bf16 would round w.
         hidden_BTD = hidden_BTD[..., : self.width].astype(jnp.float32)
-        values_BT = jnp.sum(hidden_BTD * value["weight"], axis=-1) + value["bias"]
+        values_BT = jnp.sum(hidden_BTD * value["weight"], axis=-1)
+        if self.has_bias:
+            values_BT += value["bias"]
         return jnp.where(batch.segment_ids_BT > 0, values_BT, 0.0)
 
     def whole(self, params: Params, frozen: Params | None) -> Params:

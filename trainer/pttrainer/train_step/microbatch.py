@@ -2,7 +2,7 @@
 
     tokens → hidden states ┬→ head, in chunks → Σ weight · loss of a token      with a teacher both (`divergence`)
                            ├→ the critic's values → Σ weight · their loss       if the algorithm has one (`critic`)
-                           └→ how evenly experts are used → their balance loss  if the model has any
+                           └→ how experts are used → their balance loss         if the model has any
 
 Letters: B rows, T tokens, D model, V vocabulary. Left out: the sum over micro-batches, and the use of the gradient
 (`step`).
@@ -18,6 +18,7 @@ from pttrainer.data import loss_weights
 from pttrainer.data.loss_weights import Mean, Metric, Partial
 from pttrainer.losses.chunked_logprobs import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Params
+from pttrainer.models.layers.router import RouterUse, balance_loss
 from pttrainer.train_step import lora_dropout as droppings
 from pttrainer.train_step import neftune
 from pttrainer.train_step.objective import HasCritic
@@ -26,6 +27,8 @@ from pttrainer.train_step.program import Program
 
 BALANCE = "balance_loss"
 """Metric of models with experts: the number of experts per token when all are used alike, more otherwise."""
+CHANGED = "routing/changed"
+"""Metric where routing is replayed: the share of experts that the trainer's routers would not have chosen."""
 
 
 class TrainableParams(NamedTuple):
@@ -54,27 +57,31 @@ def loss(
     parts: micro-batches of the step, which share the balance loss.
     """
     params = program.model.join_params(step_inputs.frozen, freeze.stop_gradients(trainable.policy, program.frozen_mask))
-    hidden_BTD, balance = _hidden(program, params, part, step_inputs.step)
+    hidden_BTD, use = _hidden(program, params, part, step_inputs.step)
     loss, metrics = _of_tokens(program, params, hidden_BTD, part, step_inputs.teacher_params)
     if trainable.critic is not None:
         value_loss, of_critic = _of_critic(program, trainable.critic, hidden_BTD, part, step_inputs.frozen)
         loss, metrics = loss + value_loss, metrics | of_critic
     partials = {name: loss_weights.partial(metric, part.mask_BT) for name, metric in metrics.items()}
-    if balance is None or program.model.config.experts is None:
+    if use is not None and part.routes_BTLk is not None:
+        partials[CHANGED] = Partial(jnp.sum(use.changed), jnp.sum(use.tokens), Mean)
+    experts = program.model.config.experts
+    if use is None or experts is None or not experts.balance_coefficient:
         return loss, (loss, partials)
+    balance = balance_loss(use, experts)
     partials[BALANCE] = Partial(balance, jnp.ones(()), Mean)
-    return loss + program.model.config.experts.balance_coefficient * balance / parts, (loss, partials)
+    return loss + experts.balance_coefficient * balance / parts, (loss, partials)
 
 
-def _hidden(program: Program, params: Params, part: Batch, step: Array) -> tuple[Array, Array | None]:
-    """Return hidden states, and how evenly experts are used, if the model balances any."""
+def _hidden(program: Program, params: Params, part: Batch, step: Array) -> tuple[Array, RouterUse | None]:
+    """Return hidden states, and how experts are used, if the model balances any or their choice is replayed."""
     noisy = None if program.noise is None else neftune.added(program.noise, step, part)
     dropped = None if program.dropout is None else droppings.dropped(program.dropout, step, part)
     inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy, dropped)
     experts = program.model.config.experts
-    if experts is None or not experts.balance_coefficient:
+    if experts is None or not (experts.balance_coefficient or part.routes_BTLk is not None):
         return program.model.forward(*inputs, part.prompts, part.images), None
-    return program.model.forward_balanced(*inputs)
+    return program.model.forward_with_use(*inputs, part.images, part.routes_BTLk)
 
 
 def _of_tokens(
@@ -102,7 +109,9 @@ def _of_policy(program: Program, hidden_BTD: Array, head_VD: Array, part: Batch)
 
     how = Head(objective.temperature, program.model.config.final_softcap, objective.entropy, level=objective.level)
     if objective.by_token:
-        return token_loss(weighted, how, hidden_BTD, head_VD, part._replace(prompts=None))
+        return token_loss(
+            weighted, how, hidden_BTD, head_VD, part._replace(prompts=None, images=None, routes_BTLk=None)
+        )
     stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, how)
     return jnp.sum(weighted(stats, part)), stats
 

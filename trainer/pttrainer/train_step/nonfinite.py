@@ -75,8 +75,8 @@ def stop(step: int, values: Mapping[str, float], file: str, good: str) -> Config
 
 
 def rows(batch: Batch, tokenizer: Tokenizer) -> bytes:
-    """Return a batch as JSON Lines: one line per row, with all its arrays but pixels, and the text of each example."""
-    fields = {**batch._replace(prompts=None, images=None)._asdict(), "prompt_B": _prompts(batch)}
+    """Return a batch as JSON Lines: a line per row, with its arrays but pixels and experts, and each example's text."""
+    fields = {**batch._replace(prompts=None, images=None, routes_BTLk=None)._asdict(), "prompt_B": _prompts(batch)}
     arrays = {name.rsplit("_", 1)[0]: np.asarray(x) for name, x in fields.items() if x is not None}
     lines = []
     for i in range(len(arrays["tokens"])):

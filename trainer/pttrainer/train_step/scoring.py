@@ -17,7 +17,9 @@ def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, f
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         rows = batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT
-        hidden_BTD = model.forward(params, *rows, prompts=batch.prompts, images=batch.images)
+        hidden_BTD = model.forward(
+            params, *rows, prompts=batch.prompts, images=batch.images, routes_BTLk=batch.routes_BTLk
+        )
         head = model.head(params).astype(hidden_BTD.dtype)
         how = Head(temperature, model.config.final_softcap)
         return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, how)
@@ -36,7 +38,8 @@ def value_step(
     def values(params: Params, critic_params: Params, batch: Batch) -> tuple[Array, Array | None]:
         hidden_BTD, logps_BT = None, None
         if scored or critic.model is None:
-            hidden_BTD = model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+            rows = batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT
+            hidden_BTD = model.forward(params, *rows, images=batch.images, routes_BTLk=batch.routes_BTLk)
         if scored and hidden_BTD is not None:
             head, how = model.head(params).astype(hidden_BTD.dtype), Head(temperature, model.config.final_softcap)
             logps_BT = token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, how).logps_BT

@@ -18,8 +18,10 @@ from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import Evaluation as EvaluationSpec
 from pttrainer.data import prompts, rows
 from pttrainer.data.prompts import Question
+from pttrainer.data.sources.images import decoding
+from pttrainer.environments import packages
 from pttrainer.environments.environment import Environment
-from pttrainer.environments.python_environment import UserEnvironment
+from pttrainer.environments.python_environment import UserEnvironment, source_of
 from pttrainer.environments.tool_environment import ToolEnvironment
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
@@ -35,6 +37,7 @@ from pttrainer.rollout.native.decoding_weights import sampler_mesh
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.rollout_metrics import completion_facts, reward_facts
 from pttrainer.rollout.sampler import Sampler
+from pttrainer.rollout.scoring import reward_models
 from pttrainer.rollout.speculative import build
 from pttrainer.rollout.vllm.vllm_engine import vllm_engine
 from pttrainer.runtime.distributed import sharding
@@ -54,6 +57,11 @@ class Evaluation:
         self._sampler, self._questions, self._sampling, self._spec = sampler, questions, sampling, spec
         self._passing = passing
         self._rows_at_once = min(spec.batch_size, len(questions))
+
+    @property
+    def images_digest(self) -> str | None:
+        """Return a digest of the prompts' images; None if there are none."""
+        return decoding.digest(image for question in self._questions for image in question.images)
 
     def run(self, params: Params) -> Mapping[str, float]:
         """Return metrics named `eval/…`."""
@@ -135,9 +143,10 @@ def job_sampler(context: Context) -> Sampler:
     spec = context.spec
     engine = _engine(context)
     runner = Runner(spec.rewards, spec.rollout.max_new_tokens, context.run)
+    models = reward_models.load(context)
     if spec.environment is None:
-        return Sampler(context, engine, runner)
-    return EpisodeSampler(context, engine, runner, _environment(context, spec.environment), spec.environment)
+        return Sampler(context, engine, runner, models)
+    return EpisodeSampler(context, engine, runner, _environment(context, spec.environment), spec.environment, models)
 
 
 def _engine(context: Context) -> Engine:
@@ -145,25 +154,36 @@ def _engine(context: Context) -> Engine:
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
     model, tokenizer, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
+    keeps_prompts = context.spec.environment is not None
     transfer = context.transfer
     if transfer is not None:
         speculation = build.speculation(context, transfer.mesh)
-        return NativeEngine(model, tokenizer, transfer.place, fetch, transfer.mesh, slots, speculation, delivered=True)
+        return NativeEngine(
+            model, tokenizer, transfer.place, fetch, transfer.mesh, slots, speculation,
+            delivered=True, keeps_prompts=keeps_prompts,
+        )  # fmt: skip
     mesh = sampler_mesh(model, context.mesh, max_rows.memory())
     place = context.place if mesh is context.mesh else partial(sharding.put, mesh)
-    return NativeEngine(model, tokenizer, place, fetch, mesh, slots, build.speculation(context, mesh))
+    speculation = build.speculation(context, mesh)
+    return NativeEngine(model, tokenizer, place, fetch, mesh, slots, speculation, keeps_prompts=keeps_prompts)
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
     """Build the environment of the job's episodes. Raises ConfigError or UserCodeError."""
-    if jax.process_count() > 1 and (spec.python is not None or any(tool.python is not None for tool in spec.tools)):
+    if jax.process_count() > 1 and (is_rewarding(spec) or any(tool.python is not None for tool in spec.tools)):
         raise ConfigError(
-            "spec.environment.python: needs one process that drives all chips, and this run has "
+            "spec.environment: Python needs one process that drives all chips, and this run has "
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
-    if spec.python is not None:
-        return UserEnvironment(spec.python, spec.timeout_seconds, context.alive)
-    return ToolEnvironment(spec, context.chat.source, context.alive)
+    directory = packages.installed(spec.packages, context.note)
+    if is_rewarding(spec):
+        return UserEnvironment(source_of(spec, directory), spec.timeout_seconds, context.alive)
+    return ToolEnvironment(spec, context.chat.source, context.alive, directory)
+
+
+def is_rewarding(spec: EnvironmentSpec) -> bool:
+    """Return True for an environment with rewards of its own."""
+    return not spec.tools
 
 
 def read_questions(context: Context, part: str, sampler: Sampler) -> list[Question]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pttrainer.batch import Images
 from pttrainer.data.prompts import Question
 from pttrainer.rewards.runner import Scores
 from pttrainer.rollout.groups import EpisodeInfo, Sample
@@ -13,10 +14,14 @@ from pttrainer.rollout.groups import EpisodeInfo, Sample
 
 @dataclass
 class Episode:
-    """A conversation in progress. prompt: tokens before the first turn; the lists: tokens after it."""
+    """A conversation in progress. prompt: tokens before the first turn, and its images; the lists: tokens after it.
+
+    routes: the experts of the tokens from the first on, as the pass that first computed a token chose them.
+    """
 
     question: Question
     prompt: list[int]
+    images: Images | None = None
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     sampled: list[bool] = field(default_factory=list)
@@ -29,6 +34,7 @@ class Episode:
     ended: bool = False
     error: str = ""
     is_open: bool = True
+    routes: np.ndarray | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -68,5 +74,7 @@ def as_sample(episode: Episode, scores: Scores, row: int) -> Sample:
             episode.calls,
             episode.failed,
             episode.error,
+            None if episode.images is None else episode.images.slots_BT[0],
         ),
+        routes=episode.routes,
     )

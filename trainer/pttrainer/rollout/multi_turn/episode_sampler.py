@@ -17,12 +17,15 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from ptapi.spec import Environment as EnvironmentSpec
 from pttrainer import rewards
+from pttrainer.batch import Images
 from pttrainer.data.prompts import Question
+from pttrainer.data.tokenization import row_images
 from pttrainer.environments.environment import AssistantTurn, Environment, StepResult
 from pttrainer.errors import UserCodeError
 from pttrainer.models import Params
@@ -31,9 +34,11 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.multi_turn.episode import Episode, as_sample
+from pttrainer.rollout.native.prefix_reuse.kept_prompts import with_reused_share
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
 from pttrainer.rollout.sampler import Sampler
+from pttrainer.rollout.scoring.reward_models import RewardModel
 from pttrainer.rollout.speculative.verify import add_counts, with_rates
 
 REWARD = "environment"
@@ -51,9 +56,15 @@ class EpisodeSampler(Sampler):
     """Samples episodes with an engine and an environment, and scores them with the job's rewards."""
 
     def __init__(
-        self, context: Context, engine: Engine, runner: Runner, environment: Environment, spec: EnvironmentSpec
+        self,
+        context: Context,
+        engine: Engine,
+        runner: Runner,
+        environment: Environment,
+        spec: EnvironmentSpec,
+        models: Mapping[str, RewardModel] = MappingProxyType({}),
     ) -> None:
-        super().__init__(context, engine, runner)
+        super().__init__(context, engine, runner, models)
         self._environment, self._spec, self._has_worked = environment, spec, False
         self.tools = environment.schemas
 
@@ -67,8 +78,24 @@ class EpisodeSampler(Sampler):
         draw: Draw,
     ) -> Rollout:
         """Return `samples` scored episodes of each question; their keys are folded from `numbers`."""
+        try:
+            return self._sample(params, questions, numbers, samples, sampling, draw)
+        finally:
+            self._engine.forget()  # memory that training needs
+
+    def _sample(
+        self,
+        params: Params,
+        questions: Sequence[Question],
+        numbers: Sequence[int],
+        samples: int,
+        sampling: Sampling,
+        draw: Draw,
+    ) -> Rollout:
         began = time.monotonic()
-        episodes = self._start_episodes([question for question in questions for _ in range(samples)])
+        images = self._images(questions)
+        repeated = [(q, own) for q, own in zip(questions, images, strict=True) for _ in range(samples)]
+        episodes = self._start_episodes(repeated)
         places = [number * samples + g for number in numbers for g in range(samples)]
         outside_s = time.monotonic() - began
         counts: dict[str, float] = {}
@@ -77,7 +104,8 @@ class EpisodeSampler(Sampler):
             if not chosen:
                 break
             if turn == 0 and all(not episode.transcript and episode.is_open for episode in episodes):
-                prompts = [Prompt(q.tokens, number) for q, number in zip(questions, numbers, strict=True)]
+                of_prompts = zip(questions, numbers, images, strict=True)
+                prompts = [Prompt(question.tokens, number, own) for question, number, own in of_prompts]
                 completions = self._engine.generate(params, prompts, samples, sampling, draw)
             else:
                 turn_draw = draw._replace(seed=(draw.seed + turn * KEY_OF_TURN) % 2**32)
@@ -96,16 +124,16 @@ class EpisodeSampler(Sampler):
         scored = [as_sample(episode, scores, row) for row, episode in enumerate(episodes)]
         facts = {
             **scores.facts,
-            **with_rates(counts),
+            **with_reused_share(with_rates(counts)),
             "seconds/environment": outside_s,
             GENERATE_SECONDS: generate_s,
             REWARD_SECONDS: time.monotonic() - since + outside_s,
         }
-        return Rollout(draw.step, groups.grouped(questions, scored, samples), facts, scores.failures)
+        return Rollout(draw.step, groups.grouped(questions, scored, samples, images), facts, scores.failures)
 
-    def _start_episodes(self, questions: Sequence[Question]) -> list[Episode]:
-        episodes = [Episode(question, list(question.tokens)) for question in questions]
-        first_turns = self._environment.reset({place: question.fields for place, question in enumerate(questions)})
+    def _start_episodes(self, questions: Sequence[tuple[Question, Images | None]]) -> list[Episode]:
+        episodes = [Episode(question, list(question.tokens), images) for question, images in questions]
+        first_turns = self._environment.reset({place: each.question.fields for place, each in enumerate(episodes)})
         for place, episode in enumerate(episodes):
             first_turn = first_turns[place]
             if first_turn.error:
@@ -115,8 +143,10 @@ class EpisodeSampler(Sampler):
             elif first_turn.text:
                 message = {"role": "user", "content": first_turn.text}
                 episode.transcript.append(message)
-                requests = [*episode.question.messages, message]
+                written = {**message, "content": self._context.chat.without_specials(first_turn.text)}
+                requests = [*episode.question.messages, written]
                 episode.prompt = self._context.chat.prompt_ids(requests, episode.question.tools)
+                episode.images = row_images.moved(self._context.chat, episode.prompt, episode.images)
                 if len(episode.prompt) >= self._context.spec.training.sequence_length:
                     episode.close(error=OPENING_TOO_LONG)
         return episodes
@@ -126,7 +156,7 @@ class EpisodeSampler(Sampler):
     ) -> Completions:
         """Sample one turn of each episode. The last one fills up the batch; its copies are ignored."""
         rows = 1 << (len(episodes) - 1).bit_length()
-        prompts = [Prompt(episode.ids, place) for episode, place in zip(episodes, places, strict=True)]
+        prompts = [Prompt(each.ids, place, each.images) for each, place in zip(episodes, places, strict=True)]
         prompts += [prompts[-1]] * (rows - len(prompts))
         return self._engine.generate(params, prompts, 1, sampling, draw)
 
@@ -138,6 +168,7 @@ class EpisodeSampler(Sampler):
         for row, (place, episode) in enumerate(episodes.items()):
             tokens = completions.tokens(row)
             episode.add(tokens, completions.logps_NT[row, : len(tokens)].tolist(), sampled=True)
+            episode.routes = completions.routes_of(row, episode.routes)
             episode.turns += 1
             text = self._context.tokenizer.decode(self._without_end(tokens), skip_special=False)
             episode.transcript.append({"role": "assistant", "content": text})
@@ -201,6 +232,8 @@ class EpisodeSampler(Sampler):
                 episode.answer,
                 {**episode.question.fields, "transcript": episode.transcript},
                 sum(episode.sampled),
+                [*episode.question.messages, *episode.transcript],
+                episode.question.tools,
             )
             for episode in episodes
         ]

@@ -4,7 +4,7 @@ Arithmetic alone, for devices that are here (`max_rows`) and for those that are 
 """
 
 from pttrainer.models import ModelStructure
-from pttrainer.models.attention.tpu_lanes import head_size
+from pttrainer.models.attention.tpu_lanes import LANES, head_size
 from pttrainer.runtime.distributed.logical_axes import Shape
 
 FIRST_SLOTS = 128
@@ -17,6 +17,14 @@ CACHE_BYTES = 2 * 2**30
 """Memory for keys and values per device, if the device does not report its size."""
 CACHE_SHARE = 0.3
 """Share of a device's memory for keys and values."""
+KEPT_BYTES = 2**30
+"""Memory for kept prompts per device, if the device does not report its size."""
+KEPT_SHARE = 0.1
+"""Share of a device's memory for kept prompts."""
+PAGE = 64
+"""Tokens of a page of kept prompts: those of a chunk of the delta rule, whose states stand at the ends of pages."""
+PAGES_AT_ONCE = 4
+"""Pages of prompts that each accelerator computes at once: fewer would wait for its weights. A CPU computes one."""
 PREFILL_TOKENS = 8192
 """Most tokens of all prompts to compute at once: bounds the memory of long prompts."""
 CHUNK_BYTES = 256 * 2**20
@@ -62,13 +70,17 @@ def fewer_rows(rows: int, shards: int) -> int:
     return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
 
 
-def token_bytes(model: ModelStructure, *, filled: bool = False) -> int:
-    """Return the bytes of one token's keys and values, all layers. filled: in TPU pages (`head_size`)."""
+def token_bytes(model: ModelStructure, *, filled: bool = False, tensor: int = 1) -> int:
+    """Return the bytes of one token's keys and values, all layers, on one of so many devices that split their heads.
+
+    A layer's heads are split if all parts are equal. filled: in TPU pages (`head_size`).
+    """
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
     numbers = 0
     for group in model.config.groups:
         heads, *sizes = group.config.cached
-        numbers += group.config.layers * heads * sum(head_size(size) if filled else size for size in sizes)
+        here = heads // tensor if heads % tensor == 0 else heads
+        numbers += group.config.layers * here * sum(head_size(size) if filled else size for size in sizes)
     return numbers * bytes_each
 
 
@@ -81,12 +93,33 @@ def state_bytes(model: ModelStructure) -> int:
     return total
 
 
+def page_bytes(model: ModelStructure, *, filled: bool = False, tensor: int = 1) -> int:
+    """Return the bytes of a page of kept prompts, with the states at its end (`token_bytes`).
+
+    filled: a TPU may store a page's tokens as if they filled its lanes.
+    """
+    bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
+    of_tokens = (LANES if filled else PAGE) * token_bytes(model, filled=filled, tensor=tensor)
+    return of_tokens + state_bytes(model) + bytes_each * model.config.d_model
+
+
+def kept_pages(rows: int, longest: int, fitting: int) -> int:
+    """Return the pages for so many rows of at most this length, or those that fit; 0 if one row does not."""
+    each = -(-longest // PAGE)
+    return min(rows * each, fitting) if fitting >= each else 0
+
+
 def prefill_piece(prompts: int, slots: int) -> int:
     """Return how many tokens of each prompt to compute at once: all, or halves until they are few enough."""
     piece = slots
     while prompts * piece > PREFILL_TOKENS and piece % 2 == 0 and piece > 16:
         piece //= 2
     return piece
+
+
+def pages_before(depth: int) -> int:
+    """Return the next of 4, 8, 16, …: pages before a page, as the program has them that computes it."""
+    return max(4, 1 << (depth - 1).bit_length()) if depth else 4
 
 
 def slots_for(tokens: int) -> int:

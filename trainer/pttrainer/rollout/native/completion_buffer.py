@@ -22,7 +22,9 @@ class Recorder(Protocol):
         """Return the most tokens of a row between two calls; None for what is fastest."""
         ...
 
-    def record(self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray) -> list[int]:
+    def record(
+        self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray, routes_TBLk: np.ndarray | None = None
+    ) -> list[int]:
         """Take tokens in time order, and return the completions to end here; owners below 0 are idle rows."""
         ...
 
@@ -36,12 +38,15 @@ class CompletionBuffer:
         self._tokenizer, self._strings = tokenizer, sampling.stop
         self._tokens: list[list[int]] = [[] for _ in range(completions)]
         self._logps: list[list[float]] = [[] for _ in range(completions)]
+        self._routes: list[list[np.ndarray]] = [[] for _ in range(completions)]
         self._stopped: set[int] = set()
 
-    def record(self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray) -> list[int]:
+    def record(
+        self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray, routes_TBLk: np.ndarray | None = None
+    ) -> list[int]:
         """Append tokens in time order, and return the completions that a stop string ends here.
 
-        Owners below 0 are idle rows.
+        Owners below 0 are idle rows. routes_TBLk: the tokens' experts, if they are recorded.
         """
         is_sampled_TB = owners_TB >= 0
         owners = owners_TB[is_sampled_TB]
@@ -49,10 +54,15 @@ class CompletionBuffer:
             return []
         order = np.argsort(owners, kind="stable")  # by completion, and in time
         tokens, logps = tokens_TB[is_sampled_TB][order], logps_TB[is_sampled_TB][order]
+        routes = None if routes_TBLk is None else routes_TBLk[is_sampled_TB][order]
         completions_B, starts = np.unique(owners[order], return_index=True)
         ended = []
         for completion, start, end in zip(completions_B.tolist(), starts, [*starts[1:], len(order)], strict=True):
-            if completion not in self._stopped and self._add(completion, tokens[start:end], logps[start:end]):
+            if completion in self._stopped:
+                continue
+            if routes is not None:
+                self._routes[completion].append(routes[start:end])
+            if self._add(completion, tokens[start:end], logps[start:end]):
                 ended.append(completion)
         self._stopped.update(ended)
         return ended
@@ -68,7 +78,15 @@ class CompletionBuffer:
             row in self._stopped or (tokens[-1:] != [] and tokens[-1] in self._tokenizer.eos_ids)
             for row, tokens in enumerate(self._tokens)
         ]
-        return Completions(tokens_NT, logps_NT, lengths_N, np.array(ended_N, bool))
+        return Completions(tokens_NT, logps_NT, lengths_N, np.array(ended_N, bool), routes=self._routes_but_last())
+
+    def _routes_but_last(self) -> list[np.ndarray] | None:
+        """Return the experts of each completion's tokens but its last; None if they are not recorded."""
+        if not any(self._routes):
+            return None
+        none = next(parts[0][:0] for parts in self._routes if parts)
+        counts = [max(len(tokens) - 1, 0) for tokens in self._tokens]
+        return [np.concatenate((none, *parts))[:n] for parts, n in zip(self._routes, counts, strict=True)]
 
     def _add(self, completion: int, new_tokens: np.ndarray, logps: np.ndarray) -> bool:
         """Append tokens; return True if a stop string is found, and drop what follows it."""

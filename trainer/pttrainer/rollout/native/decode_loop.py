@@ -25,7 +25,8 @@ from pttrainer.models.decoding import decode_backend
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native import cache_layout, row_changes
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows, SampledTokens, append_tokens
-from pttrainer.rollout.native.prefill import PaddedPrompts, prefill_prompts
+from pttrainer.rollout.native.prefill import PaddedPrompts, prefill_prompts, routes_like
+from pttrainer.rollout.native.prefix_reuse import page_store
 from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
 from pttrainer.rollout.speculative.verify import ProposalRequest, Proposer, verify
 from pttrainer.runtime.distributed import sharding
@@ -66,8 +67,24 @@ class Decoding:
         draft: Params | None = None,
     ) -> Pool:
         """Compute the prompts' keys, values and last states."""
+        cache, hidden_PD, routes_PSLk = prefill_prompts(self.model, weights, padded, is_routed=self.how.routes)
+        pool = self.pool(samples, cache, hidden_PD, padded, seed, step, first, end, draft)
+        return pool._replace(routes_PSLk=routes_PSLk)
+
+    def pool(
+        self,
+        samples: int,
+        cache: kv.KVCache,
+        hidden_PD: Array,
+        padded: PaddedPrompts,
+        seed: Array,
+        step: Array,
+        first: Array,
+        end: Array,
+        draft: Params | None = None,
+    ) -> Pool:
+        """Return prompts, of which the model has computed this, as samples first, …, end - 1."""
         P = padded.tokens_PS.shape[0]
-        cache, hidden_PD = prefill_prompts(self.model, weights, padded)
         numbers_N, samples_N = jnp.repeat(padded.numbers_P, samples), jnp.tile(jnp.arange(samples), P)
         keys_N = row_keys(seed, step, numbers_N, samples_N)
         proposer_state = None if self.proposer is None else self.proposer.init_prompts(draft, padded)
@@ -87,6 +104,7 @@ class Decoding:
             logps_TB=jnp.zeros(shape, jnp.float32),
             owners_TB=jnp.full(shape, NO_OWNER),
             count=jnp.zeros((), jnp.int32),
+            routes_TBLk=routes_like(self.model, *shape) if self.how.routes else None,
         )
 
         def is_wanted(carried: tuple[Rows, SampledTokens]) -> Array:
@@ -100,19 +118,31 @@ class Decoding:
             rows = rows if pool is None else row_changes.take_over(self.proposer, rows, pool)
             taking_B = rows.active_B
             token_B, logp_B = self._next(self.model, weights, rows.hidden_BD, rows.keys_B, rows.counts_B)
-            sampled = append_tokens(sampled, token_B, logp_B, jnp.where(taking_B, rows.owners_B, NO_OWNER))
+            owners_B = jnp.where(taking_B, rows.owners_B, NO_OWNER)
             counts_B = rows.counts_B + taking_B
             is_end_B = jnp.isin(token_B, jnp.array(self.eos_ids)) | (counts_B >= rows.limits_B)
             rows = rows._replace(counts_B=counts_B, active_B=taking_B & ~is_end_B)
             if self.proposer is not None:
-                rows, more_LB = self._verify_proposals(self.proposer, weights, draft, rows, token_B)
-                return rows, append_tokens(sampled, *more_LB)
+                rows, more_LB, routes_LB = self._verify_proposals(self.proposer, weights, draft, rows, token_B)
+                own, more = (None, None) if routes_LB is None else (routes_LB[:1], routes_LB[1:])
+                sampled = append_tokens(sampled, token_B, logp_B, owners_B, own)
+                return rows, append_tokens(sampled, *more_LB, more)
             positions_B = jnp.where(rows.active_B, rows.starts_B + counts_B - 1, kv.EMPTY)
-            hidden_B1D, cache = self.model.decode(weights, token_B[:, None], positions_B[:, None], rows.cache)
+            hidden_B1D, cache, routes = self._decode(weights, token_B[:, None], positions_B[:, None], rows.cache)
+            sampled = append_tokens(sampled, token_B, logp_B, owners_B, routes)
             return rows._replace(cache=cache, hidden_BD=hidden_B1D[:, 0]), sampled
 
         rows, sampled = lax.while_loop(is_wanted, round_, (rows, sampled))
         return rows, sampled, self._progress(rows)
+
+    def _decode(
+        self, weights: Params, tokens_BT: Array, positions_BT: Array, cache: cache_layout.Cache
+    ) -> tuple[Array, cache_layout.Cache, Array | None]:
+        """Decode tokens, and return their experts [T, B, L, k], if they are recorded."""
+        if not self.how.routes:
+            return *self.model.decode(weights, tokens_BT, positions_BT, cache), None
+        hidden_BTD, cache, routes_BTLk = self.model.decode_routed(weights, tokens_BT, positions_BT, cache)
+        return hidden_BTD, cache, routes_BTLk.swapaxes(0, 1)
 
     def _next(
         self, model: Model, weights: Params, hidden_BD: Array, keys_B: Array, counts_B: Array
@@ -129,10 +159,10 @@ class Decoding:
 
     def _verify_proposals(
         self, proposer: Proposer, weights: Params, draft: Params | None, rows: Rows, token_B: Array
-    ) -> tuple[Rows, tuple[Array, ...]]:
+    ) -> tuple[Rows, tuple[Array, Array, Array], Array | None]:
         """Decode the tokens just sampled together with proposals for what follows, and accept those that hold.
 
-        Return the rows, and tokens, log-probs and owners of accepted proposals, [K, B].
+        Return the rows; tokens, log-probs and owners of accepted proposals, [K, B]; the experts of all [T, B, L, k].
         """
         request = ProposalRequest(token_B, rows.starts_B, rows.counts_B, rows.keys_B, rows.active_B)
         proposals_BK, proposer_state = proposer.propose(self._next, draft, rows.proposer_state, request)
@@ -140,7 +170,7 @@ class Decoding:
         ahead_T = jnp.arange(self.lines)
         positions_BT = (rows.starts_B + rows.counts_B - 1)[:, None] + ahead_T
         positions_BT = jnp.where(rows.active_B[:, None], positions_BT, kv.EMPTY)
-        hidden_BTD, cache = self.model.decode(weights, tokens_BT, positions_BT, rows.cache)
+        hidden_BTD, cache, routes = self._decode(weights, tokens_BT, positions_BT, rows.cache)
         choices_BK, logps_BK = self._choices(weights, hidden_BTD[:, :-1], rows)
         counts_BK = rows.counts_B[:, None] + 1 + ahead_T[:-1]
         is_last_BK = jnp.isin(choices_BK, jnp.array(self.eos_ids)) | (counts_BK >= rows.limits_B[:, None])
@@ -154,7 +184,7 @@ class Decoding:
             active_B=rows.active_B & ~verified.is_ended_B,
             proposer_state=proposer.keep(proposer_state, taken_B),
         )
-        return rows, (choices_BK.T, logps_BK.T, owners_BK.T)
+        return rows, (choices_BK.T, logps_BK.T, owners_BK.T), routes
 
     def _choices(self, weights: Params, hidden_BKD: Array, rows: Rows) -> tuple[Array, Array]:
         """Return the model's own K tokens after those sampled so far, and their log-probs."""
@@ -185,10 +215,17 @@ def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:
     options = WEIGHTS_AS_STORED.get(device_kind)
     return {
         "prefill": jax.jit(decoding.prefill, static_argnums=0, compiler_options=options),
+        "empty_pages": jax.jit(partial(page_store.empty, decoding.model), static_argnums=0),
+        "fill_pages": jax.jit(partial(page_store.fill, decoding.model), donate_argnums=1, compiler_options=options),
+        "copy_pages": jax.jit(page_store.copy, static_argnums=0, donate_argnums=3),
+        "pool": jax.jit(decoding.pool, static_argnums=0, donate_argnums=1),
         "spread": jax.jit(partial(row_changes.spread, decoding.model, decoding.proposer), static_argnums=(0, 1)),
         "idle": jax.jit(partial(row_changes.idle, decoding.model, decoding.proposer), static_argnums=(0, 1)),
         "advance": jax.jit(decoding.advance, donate_argnums=1, compiler_options=options),
+        "lengthen": jax.jit(row_changes.lengthen, static_argnums=0),
         "grow": jax.jit(partial(row_changes.grow, decoding.proposer), static_argnums=0),
         "shrink": jax.jit(partial(row_changes.shrink, decoding.proposer), static_argnums=0),
+        "take_over": jax.jit(partial(row_changes.take_over, decoding.proposer), donate_argnums=0),
+        "widen": jax.jit(partial(row_changes.widen, decoding.proposer), static_argnums=0),
         "stop": jax.jit(row_changes.stop, donate_argnums=0),
     }

@@ -17,6 +17,7 @@ class Pool(NamedTuple):
     """Computed prompts, as samples first, …, end - 1 of the rollout (G for each prompt).
 
     hidden_PD: the state from which the first token is sampled. proposer_state: the proposer's state of the prompts.
+    routes_PSLk: the experts of the prompts' tokens, if they are recorded.
     """
 
     cache: kv.KVCache
@@ -27,6 +28,7 @@ class Pool(NamedTuple):
     first: Any
     end: Any
     proposer_state: Any = None
+    routes_PSLk: Any = None
 
 
 class Rows(NamedTuple):
@@ -50,12 +52,16 @@ class Rows(NamedTuple):
 
 
 class SampledTokens(NamedTuple):
-    """The tokens of a dispatch, for the host: the first `count` lines. owners_TB: their samples, or NO_OWNER."""
+    """The tokens of a dispatch, for the host: the first `count` lines. owners_TB: their samples, or NO_OWNER.
+
+    routes_TBLk: their experts, if they are recorded; of a row's last token they mean nothing.
+    """
 
     tokens_TB: Array
     logps_TB: Array
     owners_TB: Array
     count: Array  # type: ignore[assignment]  # hides tuple.count, which nobody calls
+    routes_TBLk: Array | None = None
 
 
 class DecodeProgress(NamedTuple):
@@ -67,15 +73,18 @@ class DecodeProgress(NamedTuple):
     age: Any
 
 
-def append_tokens(sampled: SampledTokens, tokens: Array, logps: Array, owners: Array) -> SampledTokens:
-    """Append one line ([B]), or several ([L, B])."""
+def append_tokens(
+    sampled: SampledTokens, tokens: Array, logps: Array, owners: Array, routes: Array | None = None
+) -> SampledTokens:
+    """Append one line ([B]), or several ([L, B]). routes: the experts of these tokens, with two axes more."""
 
     def put(of: Array, lines: Array) -> Array:
-        return lax.dynamic_update_slice_in_dim(of, lines[None] if lines.ndim == 1 else lines, sampled.count, axis=0)
+        return lax.dynamic_update_slice_in_dim(of, lines.reshape(-1, *of.shape[1:]), sampled.count, axis=0)
 
-    tokens_TB, logps_TB, owners_TB = (
-        put(sampled.tokens_TB, tokens),
-        put(sampled.logps_TB, logps),
-        put(sampled.owners_TB, owners),
+    return SampledTokens(
+        tokens_TB=put(sampled.tokens_TB, tokens),
+        logps_TB=put(sampled.logps_TB, logps),
+        owners_TB=put(sampled.owners_TB, owners),
+        count=sampled.count + (1 if tokens.ndim == 1 else tokens.shape[0]),
+        routes_TBLk=None if sampled.routes_TBLk is None or routes is None else put(sampled.routes_TBLk, routes),
     )
-    return SampledTokens(tokens_TB, logps_TB, owners_TB, sampled.count + (1 if tokens.ndim == 1 else tokens.shape[0]))

@@ -4,7 +4,14 @@ import jax
 
 from pttrainer.models import ModelStructure
 from pttrainer.rollout.native import buckets
-from pttrainer.rollout.native.buckets import CACHE_BYTES, CACHE_SHARE, ROWS_ON_CPU, ROWS_ON_DEVICE
+from pttrainer.rollout.native.buckets import (
+    CACHE_BYTES,
+    CACHE_SHARE,
+    KEPT_BYTES,
+    KEPT_SHARE,
+    ROWS_ON_CPU,
+    ROWS_ON_DEVICE,
+)
 from pttrainer.runtime.distributed import sharding
 
 
@@ -17,10 +24,19 @@ def memory() -> int | None:
 def rows_that_fit(model: ModelStructure, tokens: int, draft: ModelStructure | None = None) -> int:
     """Return the rows of this length whose keys and values, and a draft model's, fit on all devices together."""
     per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens + buckets.state_bytes(model)
+    return max(1, _bytes(CACHE_BYTES, CACHE_SHARE) // per_row)
+
+
+def pages_that_fit(model: ModelStructure) -> int:
+    """Return the pages of kept prompts that fit on all devices together."""
+    return _bytes(KEPT_BYTES, KEPT_SHARE) // buckets.page_bytes(model, filled=sharding.chip()[0] == "tpu")
+
+
+def _bytes(unreported: int, share: float) -> int:
+    """Return so much of all devices' memory; of a CPU, which does not report it, and shares it, `unreported`."""
     limit = memory()
-    per_device = CACHE_BYTES if limit is None else int(limit * CACHE_SHARE)
-    is_shared_memory = jax.default_backend() == "cpu"
-    return max(1, per_device * (1 if is_shared_memory else sharding.devices()) // per_row)
+    per_device = unreported if limit is None else int(limit * share)
+    return per_device * (1 if jax.default_backend() == "cpu" else sharding.devices())
 
 
 def rows_at_once(model: ModelStructure, tokens: int, draft: ModelStructure | None = None) -> int:

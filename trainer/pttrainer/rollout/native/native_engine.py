@@ -36,6 +36,7 @@ from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitt
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows
 from pttrainer.rollout.native.decoding_weights import DecodingWeights
 from pttrainer.rollout.native.prefill import PaddedPrompts, PromptBatch, prompt_batches
+from pttrainer.rollout.native.prefix_reuse.kept_prompts import KeptPrompts
 from pttrainer.rollout.speculative.verify import Proposer, Speculation, add_counts, count_proposals
 from pttrainer.runtime.distributed import sharding
 
@@ -49,7 +50,7 @@ class NativeEngine:
     mesh: where weights are spread for decoding, known to `place`; its devices are those that train, in their order
     (`sampler_mesh`); unset, weights stay where they are. rows: most rows at once; unset, `max_rows` decides.
     speculation: how tokens are proposed; unset, they are not. delivered: weights arrive as `for_decoding` makes
-    them, already in place.
+    them, already in place. keeps_prompts: prompts are computed by pages, which later calls use until `forget`.
     """
 
     def __init__(
@@ -63,21 +64,25 @@ class NativeEngine:
         speculation: Speculation | None = None,
         *,
         delivered: bool = False,
+        keeps_prompts: bool = False,
     ) -> None:
         self._speculation = speculation
         self._model, self._tokenizer = model, tokenizer
-        self._place, self._fetch, self._rows = place, fetch, rows
-        self._mesh = mesh
+        self.place, self.fetch, self.mesh, self.pad_id = place, fetch, mesh, tokenizer.pad_id
+        self._rows = rows
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
         self._weights = _as_given if delivered else DecodingWeights(model, mesh)
+        self._kept = KeptPrompts(model, self._row_shards) if keeps_prompts else None
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
         """Sample `samples` completions of each prompt."""
         buffer = CompletionBuffer(self._tokenizer, sampling, len(prompts) * samples)
-        facts = self.generate_into(buffer, params, prompts, samples, sampling, draw)
-        return buffer.completions()._replace(facts=facts)
+        prompt_routes: list[np.ndarray] = []
+        facts = self.generate_into(buffer, params, prompts, samples, sampling, draw, prompt_routes)
+        done = buffer.completions()._replace(facts=facts)
+        return done if done.routes is None else done._replace(prompt_routes=prompt_routes)
 
     def generate_into(
         self,
@@ -87,19 +92,38 @@ class NativeEngine:
         samples: int,
         sampling: Sampling,
         draw: Draw,
+        prompt_routes: list[np.ndarray] | None = None,
     ) -> Mapping[str, float]:
-        """Sample likewise, and give the tokens to a buffer while they come. Return the facts of `Completions`."""
+        """Sample likewise, and give the tokens to a buffer while they come. Return the facts of `Completions`.
+
+        prompt_routes: where the experts of the prompts are put, if they are recorded.
+        """
         weights = self._weights(params)
-        with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+        with nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
             run = _Run(self, weights, prompts, samples, sampling, draw, buffer)
-            most = self._most_rows(
-                max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead
-            )
+            run.kept = self._kept_for(params, prompts, samples, sampling)
+            most = self.most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
             if len(prompts) * samples <= most:
                 run.all_at_once()
             else:
                 run.refilled(most)
+        if prompt_routes is not None:
+            prompt_routes += run.prompt_routes
         return run.facts
+
+    def forget(self) -> None:
+        """Free the pages of prompts that are kept for later calls."""
+        if self._kept is not None:
+            self._kept.forget()
+
+    def _kept_for(
+        self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling
+    ) -> KeptPrompts | None:
+        """Return the pages for these prompts; None if they are computed whole: with images, or experts recorded."""
+        if self._kept is None or sampling.routes or any(prompt.images is not None for prompt in prompts):
+            return None
+        rows, longest = len(prompts) * samples, max(sampling.max_length, *(len(prompt.tokens) for prompt in prompts))
+        return self._kept if self._kept.open(self.compiled(sampling), params, rows, longest) else None
 
     def compiled(self, sampling: Sampling) -> dict[str, Any]:
         """Return the compiled functions for these sampling parameters."""
@@ -112,8 +136,8 @@ class NativeEngine:
         """Return the tokens beyond a row's own that are in the cache for a while."""
         return 0 if self._speculation is None else self._speculation.proposer.tokens
 
-    def _most_rows(self, longest: int) -> int:
-        """Return the most rows at once, equally many on every device."""
+    def most_rows(self, longest: int) -> int:
+        """Return the most rows at once for this many tokens each, equally many on every device."""
         draft = None if self._speculation is None else self._speculation.draft
         most = self._rows or max_rows.rows_at_once(self._model, longest, draft)
         return max(most - most % self._row_shards, 1)
@@ -152,7 +176,9 @@ class _Run:
         self._slots = min(buckets.FIRST_SLOTS, self._most_slots)
         # As more arguments only where there is speculation: else nothing differs from a program that knows none.
         self._draft = () if engine._speculation is None else (engine._speculation.weights,)
+        self.kept: KeptPrompts | None = None
         self.facts: dict[str, float] = {}
+        self.prompt_routes: list[np.ndarray] = []
 
     def all_at_once(self) -> None:
         """Sample in N rows; the prompts' keys and values are shared."""
@@ -190,13 +216,24 @@ class _Run:
             active, drawn = int(progress.active_B.sum()), int(progress.drawn)
 
     def _prefill(self, batch: PromptBatch) -> Pool:
-        padded = _right_padded(batch.prompts, self._prompt_slots, self._sampling, self._engine._tokenizer.pad_id)
-        sample_range = np.int32(batch.first), np.int32(batch.end)
-        placed = self._engine._place(padded)
-        pool: Pool = self._functions["prefill"](
-            self._samples, self._weights, placed, *self._keys, *sample_range, *self._draft
-        )
+        padded = _right_padded(batch.prompts, self._prompt_slots, self._sampling, self._engine.pad_id)
+        placed = self._engine.place(padded)
+        draw = *self._keys, np.int32(batch.first), np.int32(batch.end), *self._draft
+        pool: Pool
+        if self.kept is None:
+            pool = self._functions["prefill"](self._samples, self._weights, placed, *draw)
+            if pool.routes_PSLk is not None:
+                self._record_prompts(batch, self._engine.fetch(pool.routes_PSLk))
+            return pool._replace(routes_PSLk=None)
+        cache, hidden_PD, counts = self.kept.compute(self._functions, self._weights, batch.prompts, self._prompt_slots)
+        self.facts = add_counts(self.facts, counts)
+        pool = self._functions["pool"](self._samples, cache, hidden_PD, placed, *draw)
         return pool
+
+    def _record_prompts(self, batch: PromptBatch, routes_PSLk: np.ndarray) -> None:
+        """Keep the experts of a batch's own prompts, which others may fill up."""
+        own = batch.prompts[: (batch.end - batch.first) // self._samples]
+        self.prompt_routes += [routes_PSLk[p, : len(prompt.tokens)] for p, prompt in enumerate(own)]
 
     def _advance(self, rows: Rows, pool: Pool | None, floor: int) -> tuple[Rows, DecodeProgress]:
         """Sample some more tokens; end rows in which a stop string is found."""
@@ -204,8 +241,10 @@ class _Run:
         lines = min(lines, self._buffer.at_once or lines)
         counts = np.int32(lines), np.int32(floor)
         rows, *answer = self._functions["advance"](self._weights, rows, pool, *counts, *self._draft)
-        sampled, progress = self._engine._fetch(tuple(answer))
-        stopped = self._buffer.record(*(x[: int(sampled.count)] for x in sampled[:3]))
+        sampled, progress = self._engine.fetch(tuple(answer))
+        tokens_TB, logps_TB, owners_TB = (x[: int(sampled.count)] for x in sampled[:3])
+        routes_TBLk = None if sampled.routes_TBLk is None else sampled.routes_TBLk[: int(sampled.count)]
+        stopped = self._buffer.record(tokens_TB, logps_TB, owners_TB, routes_TBLk)
         if self._engine._ahead:
             proposal_counts = count_proposals(
                 np.asarray(sampled.owners_TB[: int(sampled.count)]) != NO_OWNER, self._engine._ahead
@@ -213,7 +252,7 @@ class _Run:
             self.facts = add_counts(self.facts, proposal_counts)
         if stopped:
             left_B = progress.active_B & ~np.isin(progress.owners_B, stopped)
-            rows = self._functions["stop"](rows, self._engine._place(left_B))
+            rows = self._functions["stop"](rows, self._engine.place(left_B))
             progress = progress._replace(active_B=left_B)
         if progress.age >= self._slots:
             self._slots = min(2 * self._slots, self._most_slots)
@@ -228,19 +267,32 @@ def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad
         tokens_PS[row, : len(prompt.tokens)] = prompt.tokens
     limits_P = np.minimum(sampling.max_new_tokens, sampling.max_length - lengths_P).astype(np.int32)
     numbers_P = np.array([prompt.number for prompt in prompts], np.uint32)
-    return PaddedPrompts(tokens_PS, lengths_P, numbers_P, limits_P, _images(prompts, slots))
+    return PaddedPrompts(tokens_PS, lengths_P, numbers_P, limits_P, padded_images(prompts, slots))
 
 
-def _images(prompts: Sequence[Prompt], slots: int) -> Images | None:
-    """Return the images of all prompts, padded to as many slots; None if no prompt has any."""
-    of_prompts = [prompt.images for prompt in prompts]
-    shapes = [each.pixels_BMSSC.shape[1:] for each in of_prompts if each is not None]
-    if not shapes:
+def _few_sizes(size: int) -> int:
+    """Return a power of two, so that few shapes are compiled."""
+    return 1 << (size - 1).bit_length()
+
+
+def padded_images(prompts: Sequence[Prompt], slots: int) -> Images | None:
+    """Return the images of all prompts, padded to as many slots; None if no prompt has any.
+
+    Prompts with the same array of pixels share it: the turns of episodes that began with one question.
+    """
+    of_prompts = {row: prompt.images for row, prompt in enumerate(prompts) if prompt.images is not None}
+    if not of_prompts:
         return None
-    pixels = np.zeros((len(prompts), max(shape[0] for shape in shapes), *shapes[0][1:]), np.float32)
-    slots_PS = np.zeros((len(prompts), slots), np.int32)
-    for row, each in enumerate(of_prompts):
-        if each is not None:
-            pixels[row, : each.pixels_BMSSC.shape[1]] = each.pixels_BMSSC[0]
-            slots_PS[row, : each.slots_BT.shape[1]] = each.slots_BT[0]
-    return Images(pixels, slots_PS)
+    sets = {id(each.pixels_BMSSC): each.pixels_BMSSC[0] for each in of_prompts.values()}
+    places = {key: place for place, key in enumerate(sets)}
+    count = min(len(prompts), _few_sizes(len(sets)))
+    most, patches, *rest = (max(sizes) for sizes in zip(*(of_set.shape for of_set in sets.values()), strict=True))
+    patches = patches if len(rest) > 1 else _few_sizes(patches)  # of images that all have one size, there is one number
+    pixels = np.zeros((count, most, patches, *rest), np.float32)
+    for place, of_set in enumerate(sets.values()):
+        pixels[place][tuple(map(slice, of_set.shape))] = of_set
+    slots_PS, sets_P = np.zeros((len(prompts), slots), np.int32), np.zeros(len(prompts), np.int32)
+    for row, each in of_prompts.items():
+        slots_PS[row, : each.slots_BT.shape[1]] = each.slots_BT[0]
+        sets_P[row] = places[id(each.pixels_BMSSC)]
+    return Images(pixels, slots_PS, sets_P)

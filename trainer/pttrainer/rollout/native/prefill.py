@@ -45,8 +45,24 @@ def prompt_batches(prompts: Sequence[Prompt], samples: int, at_once: int) -> deq
     return batches
 
 
-def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts) -> tuple[kv.KVCache, Array]:
-    """Return the prompts' cache, and the states [P, D] from which their first tokens are sampled.
+class Prefilled(NamedTuple):
+    """The prompts' cache, the states from which their first tokens are sampled, and their experts, if recorded."""
+
+    cache: kv.KVCache
+    hidden_PD: Array
+    routes_PSLk: Array | None
+
+
+def routes_like(model: Model, *shape: int) -> Array:
+    """Return unknown experts of this many tokens, [*shape, L, k]."""
+    experts = model.config.experts
+    assert experts is not None
+    per_token = len(model.config.expert_layers), experts.per_token
+    return jnp.full((*shape, *per_token), experts.unknown_number, experts.number_dtype)
+
+
+def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts, *, is_routed: bool = False) -> Prefilled:
+    """Compute prompts; is_routed: and record their experts.
 
     Tokens of an image see those behind them, so prompts with images are computed at once.
     """
@@ -57,18 +73,24 @@ def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts) -> tup
     cache = kv.empty(model.config, P, S, model.compute_dtype)
     hidden_PD = jnp.zeros((P, int(model.head(weights).shape[1])), model.compute_dtype)
 
-    def of_piece(i: Array, carried: tuple[kv.KVCache, Array]) -> tuple[kv.KVCache, Array]:
-        cache, last_PD = carried
+    def of_piece(i: Array, carried: Prefilled) -> Prefilled:
+        cache, last_PD, routes_PSLk = carried
         tokens_PT, positions_PT = (
             lax.dynamic_slice_in_dim(x, i * piece, piece, axis=1) for x in (padded.tokens_PS, positions_PS)
         )
-        hidden_PTD, cache = model.decode(weights, tokens_PT, positions_PT, cache, padded.images)
+        if routes_PSLk is None:
+            hidden_PTD, cache = model.decode(weights, tokens_PT, positions_PT, cache, padded.images)
+        else:
+            hidden_PTD, cache, routes = model.decode_routed(weights, tokens_PT, positions_PT, cache, padded.images)
+            routes_PSLk = lax.dynamic_update_slice_in_dim(routes_PSLk, routes, i * piece, axis=1)
         at_P = padded.lengths_P - 1 - i * piece
         here_PD = jnp.take_along_axis(hidden_PTD, jnp.clip(at_P, 0, piece - 1)[:, None, None], axis=1)[:, 0]
-        return cache, jnp.where(((at_P >= 0) & (at_P < piece))[:, None], here_PD, last_PD)
+        last_PD = jnp.where(((at_P >= 0) & (at_P < piece))[:, None], here_PD, last_PD)
+        return Prefilled(cache, last_PD, routes_PSLk)
 
+    nothing = Prefilled(cache, hidden_PD, routes_like(model, P, S) if is_routed else None)
     if piece == S:
-        return of_piece(jnp.int32(0), (cache, hidden_PD))
+        return of_piece(jnp.int32(0), nothing)
     pieces = (jnp.max(padded.lengths_P) + piece - 1) // piece
-    done: tuple[kv.KVCache, Array] = lax.fori_loop(0, pieces, of_piece, (cache, hidden_PD))
+    done: Prefilled = lax.fori_loop(0, pieces, of_piece, nothing)
     return done

@@ -4,9 +4,11 @@ Letters: B rows, P prompts, G samples per prompt, N = P·G.
 
     spread     gives every prompt G rows that read its one copy of keys and values
     idle       creates rows that do nothing yet
+    lengthen   gives a pool's prompts more slots
     take_over  gives free rows the next samples of a pool
     grow       adds slots
     shrink     keeps the rows that are still active
+    widen      adds free rows
     stop       ends rows
 
 With a proposer (`rollout.speculative`), its state of the rows changes with them, and each row has a clock of its own.
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pttrainer.models import Model
+from pttrainer.models.attention import kv_cache as kv
 from pttrainer.rollout.native import cache_layout
 from pttrainer.rollout.native.decode_state import NO_OWNER, Pool, Rows
 from pttrainer.rollout.speculative.verify import Proposer
@@ -95,6 +98,11 @@ def take_over(proposer: Proposer | None, rows: Rows, pool: Pool) -> Rows:
     return rows._replace(drawn=rows.drawn + count)
 
 
+def lengthen(slots: int, pool: Pool) -> Pool:
+    """Return the pool with prompts of this many slots, as rows have them that began with longer ones."""
+    return pool._replace(cache=kv.grow(pool.cache, slots))
+
+
 def grow(proposer: Proposer | None, slots: int, rows: Rows) -> Rows:
     """Return the rows with this many slots."""
     proposer_state = None
@@ -105,7 +113,17 @@ def grow(proposer: Proposer | None, slots: int, rows: Rows) -> Rows:
 
 def shrink(proposer: Proposer | None, count: int, rows: Rows) -> Rows:
     """Return `count` rows, all active ones among them."""
-    chosen = jnp.argsort(~rows.active_B, stable=True)[:count]
+    return _chosen(proposer, rows, jnp.argsort(~rows.active_B, stable=True)[:count])
+
+
+def widen(proposer: Proposer | None, count: int, rows: Rows) -> Rows:
+    """Return `count` rows, all that there are and free ones behind them."""
+    B = rows.active_B.shape[0]
+    wide = _chosen(proposer, rows, jnp.minimum(jnp.arange(count), B - 1))
+    return wide._replace(active_B=wide.active_B & (jnp.arange(count) < B))
+
+
+def _chosen(proposer: Proposer | None, rows: Rows, chosen: Array) -> Rows:
     whole = ("cache", "drawn", "proposer_state")
     per_row_values = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in whole}
     proposer_state = None if proposer is None else proposer.select_rows(rows.proposer_state, chosen)

@@ -89,6 +89,9 @@ class VllmEngine:
                 self._pause(attempt, unavailable)
         raise AssertionError("the last try raised")
 
+    def forget(self) -> None:
+        """Do nothing: vLLM makes room for other prompts by itself, and forgets them all with the old weights."""
+
     def _pause(self, attempt: int, unavailable: VllmUnavailable) -> None:
         if attempt == self._retries:
             raise ServiceLost(

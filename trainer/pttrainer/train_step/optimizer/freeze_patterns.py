@@ -12,20 +12,28 @@ from fnmatch import fnmatchcase
 from ptapi.spec import Training
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
-from pttrainer.models.vision.names import PROJECTOR, TOWER
+from pttrainer.models.vision import names as vision_names
 from pttrainer.models.weights.hf_names import Path, Stored, table
 
-WORDS = {"embeddings": "model.embed_tokens.weight", "head": "lm_head.weight", "norms": "*norm*.weight"}
-OF_IMAGES = (f"{TOWER}*", f"{PROJECTOR}*")
-"""What every job freezes of a model with images."""
+WORDS = {"embeddings": "model.embed_tokens*.weight", "head": "lm_head.weight", "norms": "*norm*.weight"}
+LAYER_SCALARS = "model.layers.*.layer_scalar"
+"""Which transformers stores, and does not train."""
+INDEXER = "model.layers.*.indexer.*"
+"""Which chooses what queries see; nothing learns from a choice."""
 _LAYERS = re.compile(r"layers\.(\d+)(?:-(\d+))?")
 
 
 def patterns_of(training: Training, config: ModelConfig) -> tuple[str, ...]:
-    """Return what a job freezes: what it says, and the vision tower. With adapters, nothing but they is trained."""
+    """Return what a job freezes: what it says, of the vision part, and numbers that no job trains.
+
+    With adapters, nothing but they is trained.
+    """
     if training.lora is not None:
         return ()
-    return (*training.freeze, *(() if config.vision is None else OF_IMAGES))
+    of_images = () if config.vision is None else vision_names.frozen(config.vision, training.vision)
+    indexed = config.latent is not None and config.latent.indexer is not None
+    untrained = (*(LAYER_SCALARS,) * config.layer_scalars, *(INDEXER,) * indexed)
+    return (*training.freeze, *of_images, *untrained)
 
 
 def by_layer(patterns: Sequence[str], config: ModelConfig) -> dict[Path, tuple[bool, ...]]:

@@ -5,23 +5,25 @@ limit, and that is no hang of the run: so the leader signals now and then that i
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pttrainer.rewards import Sample
+from pttrainer.rewards import Sample, Verdict
 from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout.context import Context
 
 PULSE_S = 5.0
 
 
-def score(context: Context, runner: Runner, samples: Sequence[Sample]) -> Scores:
+def score(
+    context: Context, runner: Runner, samples: Sequence[Sample], of_models: Mapping[str, Sequence[Verdict]]
+) -> Scores:
     """Return the same scores on every process; only the leader's have facts. All processes call it together."""
     nothing = np.zeros((len(runner.names) + 1, len(samples)))
     if context.leader:
         pulse = _Pulse(context, nothing)
-        scores = runner.score(samples, pulse.alive)
+        scores = runner.score(samples, pulse.alive, of_models)
         _share(np.stack([*(scores.rewards[name] for name in runner.names), scores.total]), is_done=True)
         return scores
     is_done = False
