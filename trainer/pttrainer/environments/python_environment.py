@@ -1,28 +1,47 @@
-"""The environment of `spec.environment.python`: episodes live in child processes that can be killed.
+"""The environment of `spec.environment.python`, `gymnasium` or `openenv`: episodes live in child processes.
 
-Each child holds its share of the episodes. If one hangs in `reset` or `step`, or kills its process, all episodes of its
-child end without a reward, and the rest of the step continues.
+These can be killed. Each holds its share of the episodes. If one hangs in `reset` or `step`, or its process dies, all
+episodes of that child end without a reward, and the rest of the step continues.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ptapi.spec import PythonEnvironment
+from ptapi.spec import Environment as EnvironmentSpec
 from pttrainer.environments.environment import AssistantTurn, ResetResult, Row, StepResult
 from pttrainer.runtime.io.local_copy import local_copy
 from pttrainer.sandbox.pool import Alive, Pool, Request
 
-FIELD = "spec.environment.python"
+FIELD = "spec.environment"
+SHARE_OF_LIMIT = 0.9
+
+
+def source_of(spec: EnvironmentSpec, packages: str | None) -> dict[str, Any]:
+    """Return what the child processes load. packages: the directory of the job's own."""
+    own: dict[str, Any]
+    if spec.gymnasium is not None:
+        world = spec.gymnasium
+        own = {"kind": "gymnasium", "id": world.id, "arguments": world.arguments or {}, "actions": world.actions}
+    elif spec.openenv is not None:
+        # Shorter than the pool's limit, which ends the child and with it the other episodes there.
+        own = {"kind": "openenv", "timeout_s": SHARE_OF_LIMIT * spec.timeout_seconds, **spec.openenv.model_dump()}
+    else:
+        assert spec.python is not None
+        path = local_copy(f"{FIELD}.python", spec.python)
+        own = {"kind": "environment", "path": path, "function": spec.python.class_name}
+    return {**own, "packages": packages}
 
 
 class UserEnvironment:
-    """A user's environment class. timeout_s: what an episode may spend here; alive: called while waiting."""
+    """Worlds that child processes hold. Raises UserCodeError if they cannot be made.
+
+    source: what the children load; timeout_s: what an episode may spend here; alive: called while waiting.
+    """
 
     is_rewarding = True
 
-    def __init__(self, spec: PythonEnvironment, timeout_s: float, alive: Alive) -> None:
-        path = local_copy(FIELD, spec)
-        self._pool = Pool(FIELD, {"kind": "environment", "path": path, "function": spec.class_name})
+    def __init__(self, source: Mapping[str, Any], timeout_s: float, alive: Alive) -> None:
+        self._pool = Pool(f"{FIELD}.{'python' if source['kind'] == 'environment' else source['kind']}", source)
         self._timeout_s, self._alive = timeout_s, alive
         self._role: str = self._pool.loaded["role"]
         self.schemas: Sequence[Mapping[str, Any]] = self._pool.loaded["schemas"]

@@ -8,12 +8,13 @@ hermes   <tool_call>{"name": "f", "arguments": {…}}</tool_call>, any number of
     harmony  <|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>     gpt-oss
     gemma    [f(a=1), g()], the whole turn, or a line each in ```tool_code; or
              {"name": "f", "parameters": {…}}, the whole turn                                 Gemma 2 and 3
+             <|tool_call>call:f{a:1,b:<|"|>text<|"|>}<tool_call|>, any number of them         Gemma 4
 
 A turn that looks like a call but cannot be parsed is a call with an `error`: the model reads it, and it counts as
 failed. Any other turn is an answer. `harmony` is OpenAI's published format; the recipient may precede the channel, as
 gpt-oss' own chat template writes it. `gemma` is what Google's guide to function calling asks the model for, in Python
-and in JSON form: its template teaches no format, so the job's system prompt has to. Left out: the tokens of
-FunctionGemma and Gemma 4, whose models the decoder does not support.
+and in JSON form: its template teaches no format, so the job's system prompt has to; Gemma 4's template teaches its own.
+Left out: the tokens of FunctionGemma, whose models the decoder does not support.
 """
 
 import ast
@@ -45,7 +46,8 @@ def format_of(template: str | None) -> str:
         return "harmony"
     if "<tool_call>" not in text and ("<|python_tag|>" in text or "ipython" in text):
         return "llama"
-    return "gemma" if "<start_of_turn>" in text and "<tool_call>" not in text else "hermes"
+    is_gemma = "<start_of_turn>" in text or "<|tool_call>" in text
+    return "gemma" if is_gemma and "<tool_call>" not in text else "hermes"
 
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -117,7 +119,15 @@ def _named(part: str) -> Call:
 _FENCE = re.compile(r"```(\w*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
+_MARKED_CALL = re.compile(r"<\|tool_call>(?:\s*call:([^\s{<]+))?(.*?)(<tool_call\|>|\Z)", re.DOTALL)
+_BARE_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
+_QUOTE = '<|"|>'
+
+
 def _gemma(text: str) -> list[Call]:
+    if "<|tool_call>" in text:
+        answer = text.rpartition("<channel|>")[2]  # a call inside the model's reasoning is not a call
+        return [_marked(*match.groups(default="")) for match in _MARKED_CALL.finditer(answer)]
     fences = [match[2] for match in _FENCE.finditer(text) if match[1] == "tool_code"]
     if fences:
         return [call for code in fences for call in _python(code)]
@@ -128,6 +138,17 @@ def _gemma(text: str) -> list[Call]:
     if re.match(r"\[?\s*\{\s*\"(name|parameters)\"", body):
         return _mistral(f"[TOOL_CALLS]{body}")
     return []
+
+
+def _marked(name: str, arguments: str, end: str) -> Call:
+    """Parse a call of Gemma 4: its keys have no quotes, and those of its strings are a token."""
+    if not end:
+        return Call(name, {}, "<|tool_call> without <tool_call|>")
+    parts = arguments.split(_QUOTE)
+    if not name or len(parts) % 2 == 0:
+        return Call(name, {}, f"no call; accepted: call:NAME{{key:value}}, strings between {_QUOTE}")
+    written = (json.dumps(part) if n % 2 else _BARE_KEY.sub(r'\1"\2":', part) for n, part in enumerate(parts))
+    return _addressed(f"functions.{name}", "".join(written))
 
 
 def _python(code: str) -> list[Call]:

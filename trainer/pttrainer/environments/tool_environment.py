@@ -51,14 +51,14 @@ class _ToolResult(NamedTuple):
 
 
 class ToolEnvironment:
-    """Answers tool calls; alive: called while waiting.
+    """Answers tool calls; alive: called while waiting; packages: the directory of the job's own.
 
     Raises ConfigError or UserCodeError if a tool cannot be loaded.
     """
 
     is_rewarding = False
 
-    def __init__(self, spec: EnvironmentSpec, template: str | None, alive: Alive) -> None:
+    def __init__(self, spec: EnvironmentSpec, template: str | None, alive: Alive, packages: str | None = None) -> None:
         self._alive = alive
         self._form = tool_call_parsing.format_of(template) if spec.tool_format == "auto" else spec.tool_format
         self._builtins: dict[str, Tool] = {}
@@ -70,7 +70,7 @@ class ToolEnvironment:
             if name in self._schemas:
                 raise ConfigError(f"{field}: {name!r}: two tools have this name")
             if tool.python is not None:
-                self._pools[name] = _pool(field, tool.python)
+                self._pools[name] = _pool(field, tool.python, packages)
                 self._schemas[name] = self._pools[name].loaded["schema"]
             else:
                 self._builtins[name] = BUILTINS[name]
@@ -88,6 +88,21 @@ class ToolEnvironment:
             for episode, turn in turns.items()
             for place, call in enumerate(tool_call_parsing.parse_calls(self._form, turn.text))
         ]
+        answers = self._answers(pending)
+        return {episode: self._turn(episode, pending, answers) for episode in turns}
+
+    def results(self, calls: Sequence[Call], limit_s: float) -> list[str]:
+        """Return what the model reads after the calls of one turn, of a conversation without a row."""
+        pending = [_PendingCall(0, place, call, {}, limit_s) for place, call in enumerate(calls)]
+        answers = self._answers(pending)
+        return [answers[0, place].read for place in range(len(calls))]
+
+    def close(self) -> None:
+        """End the child processes."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _answers(self, pending: Sequence[_PendingCall]) -> dict[tuple[int, int], _ToolResult]:
         answers: dict[tuple[int, int], _ToolResult] = {}
         for name in {each.call.name for each in pending}:
             of_tool = [each for each in pending if each.call.name == name]
@@ -95,12 +110,7 @@ class ToolEnvironment:
                 (each.episode, each.place): result
                 for each, result in zip(of_tool, self._run_calls(of_tool), strict=True)
             }
-        return {episode: self._turn(episode, pending, answers) for episode in turns}
-
-    def close(self) -> None:
-        """End the child processes."""
-        for pool in self._pools.values():
-            pool.close()
+        return answers
 
     def _turn(
         self, episode: int, pending: Sequence[_PendingCall], answers: Mapping[tuple[int, int], _ToolResult]
@@ -154,6 +164,7 @@ def _call_builtin(tool: Tool, pending: _PendingCall) -> _ToolResult:
         return _ToolResult("", str(error))
 
 
-def _pool(field: str, python: PythonTool) -> Pool:
+def _pool(field: str, python: PythonTool, packages: str | None) -> Pool:
     path = local_copy(f"{field}.python", python)
-    return Pool(f"{field}.python", {"kind": "tool", "path": path, "function": python.function})
+    source = {"kind": "tool", "path": path, "function": python.function, "packages": packages}
+    return Pool(f"{field}.python", source)

@@ -5,7 +5,7 @@ A reward is a pure function of the prompt's text, the completion's text and the 
 start in a tenth of a second.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pttrainer.runtime.reporting.step_faults import Kind
@@ -18,12 +18,14 @@ NEEDS_ANSWER = frozenset({"gsm8k", "choice", "exact", "math", "tool-use"})
 
 
 class Sample(NamedTuple):
-    """The input of a reward. tokens: length of the model's own output."""
+    """The input of a reward. tokens: length of the model's own output; messages, tools: the whole conversation."""
 
     prompt: str
     completion: str
     row: Row
     tokens: int = 0
+    messages: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Any] | None = None
 
 
 class Verdict(NamedTuple):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from pttrainer.sandbox.pool import Alive
 
 FUNCTION_HINT = "the function must return a float for every sample"
 JUDGE_HINT = "check the judge's url and model, and the key in the variable that apiKeyEnv names"
+MODEL_HINT = "the reward model's chat template must take the messages of the rows"
 """Hints for a reward that fails from the start."""
 
 
@@ -42,6 +44,8 @@ class Scores:
 class Runner:
     """The job's rewards, ready to score. Raises ConfigError or UserCodeError if one cannot be loaded.
 
+    A reward model scores on the devices, outside of it; its verdicts are passed to `score`.
+
     max_new_tokens: of a completion. run: the run directory, where judges' replies are kept.
     """
 
@@ -49,38 +53,44 @@ class Runner:
         self._weights = {reward.label: reward.weight for reward in rewards}
         self._scorers: dict[str, Scorer] = {}
         self._proven: set[str] = set()
-        self._hints = {reward.label: JUDGE_HINT if reward.judge is not None else FUNCTION_HINT for reward in rewards}
+        self._hints = {reward.label: _hint(reward) for reward in rewards}
         try:
             for index, reward in enumerate(rewards):
                 where = f"spec.rewards[{index}]"
-                if reward.label in self._scorers:
+                if any(reward.label == other.label for other in rewards[:index]):
                     raise ConfigError(
                         f"{where}.name: {reward.label!r}: two rewards have this name; hint: set {where}.name"
                     )
-                self._scorers[reward.label] = factory.build_scorer(where, reward, max_new_tokens, run)
+                if reward.model is None:
+                    self._scorers[reward.label] = factory.build_scorer(where, reward, max_new_tokens, run)
         except BaseException:
             self.close()
             raise
 
-    def score(self, samples: Sequence[Sample], alive: Alive = lambda: None) -> Scores:
-        """Return the rewards of all samples. alive: called repeatedly while waiting.
+    def score(
+        self,
+        samples: Sequence[Sample],
+        alive: Alive = lambda: None,
+        of_models: Mapping[str, Sequence[Verdict]] = MappingProxyType({}),
+    ) -> Scores:
+        """Return the rewards of all samples. alive: called repeatedly while waiting. of_models: by reward models.
 
         Judges behind endpoints start first and are waited for last, so that other rewards are computed
         meanwhile.
         """
-        rewards: dict[str, np.ndarray] = {}
+        by_name = dict(of_models)
         facts: dict[str, float] = {}
-        failures: dict[str, Verdict] = {}
         is_remote = {name: scorer.start(samples) for name, scorer in self._scorers.items()}
         for name in sorted(self._scorers, key=is_remote.__getitem__):
             scorer, began = self._scorers[name], time.monotonic()
-            verdicts = scorer.score(samples, alive)
+            by_name[name] = scorer.score(samples, alive)
             facts[f"{run_directory.SECONDS}reward/{name}"] = time.monotonic() - began
             facts |= {f"reward/{name}/{fact}": value for fact, value in scorer.facts().items()}
-            rewards[name] = np.array([np.nan if v.reward is None else v.reward for v in verdicts], np.float64)
+        failures: dict[str, Verdict] = {}
+        for name, verdicts in by_name.items():
             self._report(name, verdicts)
             failures |= dict([(name, verdict) for verdict in verdicts if verdict.reward is None][:1])
-        rewards = {name: rewards[name] for name in self._scorers}
+        rewards = {name: _array(by_name[name]) for name in self._weights}
         total = sum((self._weights[name] * values for name, values in rewards.items()), np.zeros(len(samples)))
         return Scores(rewards, np.asarray(total), facts, failures)
 
@@ -105,3 +115,13 @@ class Runner:
         elif name not in self._proven and not any(verdict.stopped for verdict in failed):
             raise UserCodeError(f"spec.rewards[{name}]: {counted}; hint: {self._hints[name]}")
         print(f"reward {name}: {counted}", file=sys.stderr)
+
+
+def _hint(reward: Reward) -> str:
+    if reward.model is not None:
+        return MODEL_HINT
+    return JUDGE_HINT if reward.judge is not None else FUNCTION_HINT
+
+
+def _array(verdicts: Sequence[Verdict]) -> np.ndarray:
+    return np.array([np.nan if v.reward is None else v.reward for v in verdicts], np.float64)
