@@ -138,7 +138,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
     if not names:
         lines.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
     if of.spec.model.images:
-        lines.append("every row has one image where the step is compiled; the formula counts the tower's weights alone")
+        sizes = "of 1,024 tokens where they differ in size, or filling the row"
+        lines.append(f"every row has one image, {sizes}; in rollouts only the weights of the vision tower are counted")
     if has_teacher_logprobs(of.spec):
         lines.append(f"the data hold {TEACHER_TOKENS} of the teacher's tokens for each of the student's")
     if ROLLOUT in others(of):

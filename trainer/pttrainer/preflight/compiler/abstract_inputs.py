@@ -12,7 +12,14 @@ from pttrainer import algorithms
 from pttrainer.batch import Batch, Images
 from pttrainer.losses.divergence import OfflineTeacher
 from pttrainer.models import Model, Params
-from pttrainer.preflight.shapes.job_shapes import JobShapes, batch_arrays, has_teacher_logprobs, self_teacher
+from pttrainer.preflight.shapes.job_shapes import (
+    JobShapes,
+    batch_arrays,
+    has_teacher_logprobs,
+    image_arrays,
+    route_arrays,
+    self_teacher,
+)
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step.critic import Critic
 from pttrainer.train_step.objective import Objective
@@ -58,20 +65,16 @@ def inputs(of: JobShapes, mesh: Mesh | AbstractMesh) -> Inputs:
 
 def batch(of: JobShapes, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
     """Return the shapes of a training batch; rows: of another size."""
-    made: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
-        for name, (shape, dtype) in batch_arrays(of.spec, rows).items()
-    }
-    vision = of.structure.config.vision
-    if vision is None:
-        return Batch(**made)
-    count, length = made["tokens_BT"].shape
-    shapes = (count, 1, vision.image_size, vision.image_size, vision.channels), (count, length)
-    pixels, slots = (
-        jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
-        for shape, dtype in zip(shapes, ("float32", "int32"), strict=True)
-    )
-    return Batch(**made, images=Images(pixels, slots))
+
+    def made(arrays: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, Any]:
+        return {
+            name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
+            for name, (shape, dtype) in arrays.items()
+        }
+
+    images = made(image_arrays(of.spec, of.config.vision, rows))
+    arrays = batch_arrays(of.spec, rows) | route_arrays(of.spec, of.config, rows)
+    return Batch(**made(arrays), images=Images(**images) if images else None)
 
 
 def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:
@@ -83,10 +86,11 @@ def _objective(of: JobShapes) -> Objective:
     """Return the loss."""
     distilled = of.spec.algorithm.distill
     if of.critic is not None:
-        from pttrainer.algorithms import ppo  # here, as for distill below
+        from pttrainer.algorithms import ppo, reward  # here, as for distill below
 
         own = None if of.critic.structure is None else Model.from_structure(of.critic.structure)
-        return ppo.Loss(of.spec, Critic(of.critic.width, own))
+        critic = Critic(of.critic.width, own, of.critic.has_bias)
+        return ppo.Loss(of.spec, critic) if of.spec.algorithm.reward is None else reward.Loss(of.spec, critic)
     if distilled is None:
         return algorithms.objective(of.spec)
     from pttrainer.algorithms import distill, teachers  # here: with it come data and rollouts, which others do not need

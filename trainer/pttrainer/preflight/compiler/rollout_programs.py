@@ -97,7 +97,7 @@ def lowered(of: JobShapes, mesh: Mesh) -> Programs:
             return functions[name].lower(*inputs)
 
     prefill = lower("prefill", plan.samples, weights, _prompts(plan, there), key, key, number, number, *guessed)
-    pool = _made((yield Lowered(PREFILL, prefill, plan.pieces)))
+    pool = _made((yield Lowered(PREFILL, prefill, plan.pieces)))._replace(routes_PSLk=None)
     begin = ("idle", plan.rows) if plan.is_refilled else ("spread", plan.samples)
     rows = _made((yield Lowered(DECODE, lower(*begin, plan.slots, pool))))
     source = pool if plan.is_refilled else None

@@ -10,6 +10,7 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
                                               loss is one of tokens
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
+    tower       a layer of the vision tower (`vision_memory`), before the decoder
     accumulate  2·G + 8·V·D/t                 micro-batches of what is trained whole: the sum so far, what is added, and
                                               the embedding's gradient (float32), as made and as summed over devices.
                                               With them, the loss keeps a second sum of a head that is not the embedding
@@ -27,7 +28,7 @@ come from the shapes and shardings that training uses, so adapters, quantisation
 from dataclasses import dataclass
 
 from pttrainer.models.shapes.parameters import ParamSpec
-from pttrainer.preflight.memory import head_memory, layer_memory, resident
+from pttrainer.preflight.memory import head_memory, layer_memory, resident, vision_memory
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes import device_bytes, tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Share
@@ -80,12 +81,19 @@ def _phases(of: JobShapes, gradients: int) -> list[list[Buffer]]:
     losses, stay = head_memory.frozen_head(of, kept) if of.structure.adapters else ([head_memory.loss(of, kept)], [])
     layer = [kept, Buffer("gradients", gradients, "train"), *layer_memory.one_layer(of)]
     guidance = [kept, *head_memory.guidance(of)]
-    phases = [*losses, layer, guidance]
+    of_tower = vision_memory.kept(of)
+    phases = [*([*phase, *of_tower] for phase in (*losses, layer, guidance)), _tower(of, gradients)]
     if not of.has_micro_batches:
         return phases
     stay.append(Buffer("gradients so far", gradients, "train"))
     phases = [[*phase, *stay] for phase in phases]
     return phases if of.structure.adapters else [*phases, _accumulated(of, gradients)]
+
+
+def _tower(of: JobShapes, gradients: int) -> list[Buffer]:
+    """Return the buffers of a layer of the vision tower, after the decoder's gradients where it is trained."""
+    made = [Buffer("gradients", gradients, "train")] if vision_memory.is_trained(of) else []
+    return [*vision_memory.kept(of), *made, *vision_memory.one_layer(of)]
 
 
 def _copied(of: JobShapes) -> list[Buffer]:

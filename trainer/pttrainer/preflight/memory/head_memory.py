@@ -1,15 +1,19 @@
 """Memory of embedding, head and logits in a train step."""
 
+import math
+
 from pttrainer.losses.loss_traits import by_token
-from pttrainer.models.shapes.parameters import ITEM_BYTES
+from pttrainer.models.shapes.parameters import ITEM_BYTES, LAYER_EMBEDDINGS
 from pttrainer.preflight.memory import fitted
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 
 
 def loss(of: JobShapes, kept: Buffer) -> list[Buffer]:
-    """Return the buffers of the loss with a trained head."""
+    """Return the buffers of the loss with a trained head; a reward model scores without one."""
     config = of.config
+    if of.spec.algorithm.reward is not None:
+        return [kept, *_layer_embeddings(of)]
     each = fitted.TIED_HEAD if config.tied_head else fitted.HEAD
     if of.has_micro_batches and not config.tied_head:
         each += fitted.SECOND_HEAD
@@ -20,7 +24,19 @@ def loss(of: JobShapes, kept: Buffer) -> list[Buffer]:
         kept,
         Buffer("head, gathered, and its gradient", int(head), "train"),
         _logits(of, fitted.TIED_LOGITS if is_lean else fitted.LOGITS),
+        *_layer_embeddings(of),
     ]
+
+
+def _layer_embeddings(of: JobShapes) -> list[Buffer]:
+    """Return a device's part of the table of embeddings per layer as it is computed with, and its gradient."""
+    held = [*of.arguments.params, *of.arguments.frozen]
+    numbers = sum(math.prod(share.shape) for path, share in held if path == (LAYER_EMBEDDINGS, "table"))
+    structure = of.structure
+    computed = ITEM_BYTES[structure.compute_dtype] if structure.param_dtype != structure.compute_dtype else 0
+    gradient = 0 if structure.adapters else ITEM_BYTES["float32"]
+    size = (computed + gradient) * numbers
+    return [Buffer("embeddings per layer, and their gradient", size, "train")] if size else []
 
 
 def frozen_head(of: JobShapes, kept: Buffer) -> tuple[list[list[Buffer]], list[Buffer]]:
@@ -30,6 +46,7 @@ def frozen_head(of: JobShapes, kept: Buffer) -> tuple[list[list[Buffer]], list[B
     stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.structure.param_dtype, of.structure.compute_dtype))
     # One after the other, so that there is one at a time in the format that it is stored in.
     gathered = [Buffer("embedding or head, gathered as stored", stored, "train")] if stored != computed else []
+    gathered += _layer_embeddings(of)
     head = Buffer("head, gathered", computed, "train")
     both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
     here, stay = ([], [both]) if of.has_micro_batches else ([head], [])

@@ -10,7 +10,7 @@ from pttrainer.preflight.shapes.job_shapes import JobShapes
 def kept(of: JobShapes) -> Buffer:
     """Return the stream between layers, and what is not computed again."""
     each = 2 if of.structure.compute_dtype == "bfloat16" else 4
-    numbers = sum(group.config.layers * _kept_of_layer(of, group.config) for group in of.config.groups)
+    numbers = sum(group.config.layers * _kept_of_layer(of, group.config) for group in of.config.groups) + _lent(of)
     size = each * of.tokens_per_device * numbers
     inputs = {"full": "inputs", "none": "inputs and products"}.get(of.structure.remat, "inputs and attention")
     stream = f"{inputs} of {of.config.layers} layers, [{of.tokens_per_device}, {of.config.d_model}] each"
@@ -23,7 +23,7 @@ def kept(of: JobShapes) -> Buffer:
 def one_layer(of: JobShapes) -> list[Buffer]:
     """Return the largest layer's activations and gathered weights."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
-    kinds = [group.config for group in config.groups]
+    kinds = _kinds(config)
     activations = max(tokens * _activations(kind) / tensor + tokens * _routed(kind) for kind in kinds)
     gathered = max(_gathered(of, kind) for kind in kinds)
     widths = f"MLP [{tokens}, {_feed_forward(config) // tensor}], attention [{tokens}, {_width(config) // tensor}]"
@@ -33,10 +33,22 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     ]
 
 
+def _lent(of: JobShapes) -> int:
+    """Return numbers per token of keys and values that later layers read."""
+    if not any(of.config.borrowing_layers):
+        return 0
+    sizes = {kind.is_local(0): kind.kv_heads * (kind.head_dim + kind.value_dim) for kind in _kinds(of.config)}
+    return sum(sizes.values()) // of.axis("tensor")
+
+
+def _kinds(config: ModelConfig) -> list[ModelConfig]:
+    return [group.config for group in config.groups]
+
+
 def _kept_of_layer(of: JobShapes, config: ModelConfig) -> int:
     """Return numbers per token."""
     tensor, remat = of.axis("tensor"), of.structure.remat
-    width = of.config.d_model + (_products(of, config) if remat == "none" else 0)
+    width = of.config.d_model + (_products(of, config) if remat == "none" else 0) + _own_embedding(config)
     if remat == "save-qkv-context":
         width += _width(config) // tensor
     # Without remat, a kernel's result stays, and no other's: it costs less to compute the plain one again.
@@ -66,6 +78,8 @@ def _products(of: JobShapes, config: ModelConfig) -> int:
             inner = config.experts.shared_d_ff // tensor
             of_down = config.d_model if config.post_norms else 0
             widths |= {"shared_gate": inner, "shared_up": inner, "shared_down": of_down}
+    if config.layer_embeddings is not None:
+        widths |= {"input_gate": config.layer_embeddings.size, "input_out": config.d_model}
     if adapters is None:
         return sum(widths.values())
     return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
@@ -93,6 +107,10 @@ def _feed_forward(config: ModelConfig) -> int:
     return config.d_ff if experts is None else experts.per_token * experts.d_ff + experts.shared_d_ff
 
 
+def _own_embedding(config: ModelConfig) -> int:
+    return 0 if config.layer_embeddings is None else config.layer_embeddings.size
+
+
 def _gathered(of: JobShapes, config: ModelConfig) -> float:
     """Return the bytes of a layer's weights while they are gathered.
 
@@ -100,6 +118,7 @@ def _gathered(of: JobShapes, config: ModelConfig) -> float:
     gradients.
     """
     attention = sum(inputs * outputs for inputs, outputs in flops.attention_matrices(config).values())
+    attention += 2 * config.d_model * _own_embedding(config)
     dense = fitted.GATHERED if of.structure.adapters is None else fitted.GATHERED_FROZEN
     if config.experts is None:
         return dense * (attention + 3 * config.d_model * config.d_ff)

@@ -8,11 +8,12 @@ compiled, the compiler's numbers count, and only the memory outside them is adde
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ptapi.spec import Vllm
-from pttrainer.models import ModelStructure
+from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.rollout_shapes import Plan
@@ -20,6 +21,7 @@ from pttrainer.rollout.disaggregated import placement
 from pttrainer.rollout.native import buckets
 
 ROLLOUT_WEIGHTS, DRAFT, UNDER_WAY = "rollout weights", "draft weights", "weights in transfer"
+KEPT = "kept prompts"
 GROWING = "the smaller cache while it grows"
 
 
@@ -45,7 +47,7 @@ class Buffer:
 def resident_buffers(of: JobShapes) -> list[Buffer]:
     """Return buffers outside the train step, largest first."""
     if of.spec.rollout.vllm is not None and rollout_shapes.has_rollouts(of):
-        return [*_reference(of), *_vllm(of, of.spec.rollout.vllm)]
+        return [*_reference(of), *_reward_models(of), *_vllm(of, of.spec.rollout.vllm)]
     if not rollout_shapes.samples_rollouts(of):
         return []
     there = rollout_shapes.sampler(of)
@@ -53,7 +55,9 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
     weights = rollout_shapes.weights_bytes(of.structure, there.shape)
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
     held = Buffer(ROLLOUT_WEIGHTS, placement.copies(of.spec) * weights, "rollout", split)
-    buffers = [*_reference(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
+    buffers = [*_reference(of), *_reward_models(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
+    if kept := rollout_shapes.kept_bytes(there, plan):
+        buffers.append(Buffer(KEPT, kept, "rollout"))
     draft = rollout_shapes.draft_of(of)
     if draft is not None:
         drafted = rollout_shapes.weights_bytes(draft, there.shape)
@@ -108,6 +112,24 @@ def _reference(of: JobShapes) -> list[Buffer]:
     return [Buffer("reference weights", device_bytes.total(of.arguments.params), "always")]
 
 
+def _reward_models(of: JobShapes) -> list[Buffer]:
+    """Return the weights of reward models, and what the largest of their passes keeps of a layer."""
+    mesh = device_bytes.sizes(of.shape)
+    weights = [
+        device_bytes.total(device_bytes.of_weights(model.weights.items(), mesh)) for model, _ in of.reward_models
+    ]
+    tokens = of.spec.training.sequence_length
+    passes = [
+        4
+        * math.ceil(rows / of.row_shards)
+        * tokens
+        * (4 * model.config.d_model + 3 * model.config.d_ff // of.axis("tensor"))
+        for model, rows in of.reward_models
+    ]
+    held = [Buffer("reward model", size, "always") for size in weights]
+    return [*held, Buffer("a reward model's pass", max(passes), "rollout")] if held else []
+
+
 def _vllm(of: JobShapes, vllm: Vllm) -> list[Buffer]:
     """Return vLLM's share if it runs in the trainer's process; a server has devices of its own."""
     if vllm.endpoint is not None:
@@ -120,15 +142,23 @@ def _cache(of: JobShapes, plan: Plan) -> list[Buffer]:
     """Return keys and values of the rows sampled at once and of their prompts; if refilled, the next prompts, too."""
     pool = rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
     own = rollout_shapes.rows_bytes(of, plan.rows, plan.slots)
-    config = of.config
-    heads, of_key, of_value = max(group.config.cached for group in config.groups)
-    layers = sum(group.config.layers for group in config.groups if group.config.delta is None)
-    sizes = f"{2 * layers} x {heads} heads x {of_key}" if of_value else f"{layers} x {of_key}"
-    slots = f"{sizes}, {plan.slots} slots of {plan.rows} rows"
+    slots = f"{_sizes(of.config)}, {plan.slots} slots of {plan.rows} rows"
     return [
         Buffer("cache of keys and values", own, "rollout", f"{slots} over {of.row_shards} devices"),
         Buffer("cache of prompts", rollout_shapes.prompts_bytes(of, plan) + pool, "rollout"),
     ]
+
+
+def _sizes(config: ModelConfig) -> str:
+    """Return how many arrays of which sizes the layers store of each token."""
+    layers: Counter[tuple[int, int, int]] = Counter()
+    for group in config.groups:
+        layers[group.config.cached] += group.config.layers
+    return " and ".join(
+        f"{2 * count} x {heads} heads x {of_key}" if of_value else f"{count} x {of_key}"
+        for (heads, of_key, of_value), count in layers.items()
+        if heads
+    )
 
 
 def _draft_cache(of: JobShapes, plan: Plan, draft: ModelStructure) -> Buffer:

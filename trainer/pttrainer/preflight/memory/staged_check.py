@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from pttrainer.preflight.compiler import compiler_process, result
 from pttrainer.preflight.memory import formula, resident
-from pttrainer.preflight.memory.resident import DRAFT, GROWING, ROLLOUT_WEIGHTS, UNDER_WAY, Buffer
+from pttrainer.preflight.memory.resident import DRAFT, GROWING, KEPT, ROLLOUT_WEIGHTS, UNDER_WAY, Buffer
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.local_devices import LocalDevices
@@ -188,18 +188,23 @@ def _rollout_phases(of: JobShapes, decisive: dict[str, Program], buffers: list[B
 def _beside(of: JobShapes, buffers: list[Buffer]) -> list[Buffer]:
     """Return the memory besides a rollout's programs.
 
-    Training's state and a reference; on other devices, versions of the weights that are not sampled from, and the
-    part of an arriving version in transfer.
+    Kept prompts; training's state and a reference; on other devices, versions of the weights that are not sampled
+    from, and the part of an arriving version in transfer.
     """
+    kept = [buffer for buffer in buffers if buffer.name == KEPT]
     if of.sampler is None:
         always = resident.during(buffers, "always")
-        return [resident.training_state(of), *(buffer for buffer in always if buffer.name != DRAFT)]
+        return [resident.training_state(of), *(buffer for buffer in always if buffer.name != DRAFT), *kept]
     copies = placement.copies(of.spec)
     if copies == 1:
-        return []
+        return kept
     weights = next(buffer.bytes for buffer in buffers if buffer.name == ROLLOUT_WEIGHTS)
     arriving = [buffer for buffer in buffers if buffer.name == UNDER_WAY]
-    return [Buffer("other versions of the rollout weights", weights * (copies - 1) // copies, "rollout"), *arriving]
+    return [
+        Buffer("other versions of the rollout weights", weights * (copies - 1) // copies, "rollout"),
+        *arriving,
+        *kept,
+    ]
 
 
 def _peak(program: Program) -> Buffer:

@@ -19,6 +19,7 @@ from ptapi.spec import PostTrainJobSpec, SelfTeacher
 from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.loss_traits import by_token, of_tokens
 from pttrainer.models import ModelConfig, ModelStructure
+from pttrainer.models.config import AnyVision
 from pttrainer.models.loading import model_spec
 from pttrainer.models.lora.adapters import check_peft
 from pttrainer.models.shapes.parameters import Weights, value_head
@@ -34,16 +35,17 @@ TEACHER_TOKENS = 64
 
 
 class Critic(NamedTuple):
-    """PPO's critic. width: of the hidden states that it reads; structure: of its own model."""
+    """A critic, or a reward model's head. width: of the hidden states that it reads; structure: of its own model."""
 
     width: int
     structure: ModelStructure | None
+    has_bias: bool = True
 
     @property
     def weights(self) -> Weights:
         """Return the weights in the order of their names."""
         own = {} if self.structure is None else self.structure.trained_weights
-        value = sorted(value_head(self.width).items())
+        value = sorted(value_head(self.width, has_bias=self.has_bias).items())
         return {("model", *path): one for path, one in own.items()} | {("value", name): one for name, one in value}
 
 
@@ -58,6 +60,8 @@ class JobShapes:
     teacher: ModelStructure | None = None
     """Of distillation; of a student that teaches itself, the student."""
     critic: Critic | None = None
+    reward_models: tuple[tuple[ModelStructure, int], ...] = ()
+    """Of rewards, each with the completions that it scores at once."""
     sampler: logical_axes.Shape | None = None
     """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
     frozen: frozenset[Path] | None = None
@@ -166,10 +170,19 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
     patterns = freeze_patterns.patterns_of(training, config)
     frozen = freeze_patterns.fully_frozen(patterns, config) if patterns else None
     shapes = JobShapes(
-        spec, slice_, structure, shape, _teacher(spec, structure), _critic(spec, structure), sampler, frozen
+        spec,
+        slice_,
+        structure,
+        shape,
+        _teacher(spec, structure),
+        _critic(spec, structure),
+        _reward_models(spec, structure),
+        sampler,
+        frozen,
     )
     logical_axes.check_batch(training.batch_size, training.micro_batch_size, shapes.row_shards)
     logical_axes.check_experts(shapes.axis("expert"), None if config.experts is None else config.experts.count)
+    model_spec.check_routing(spec.rollout, config)
     if spec.export.format == "peft":
         check_peft(config, structure.adapters, "spec.export.format: peft")
     return shapes
@@ -181,7 +194,7 @@ def read_config(spec: PostTrainJobSpec) -> ModelConfig:
     source = model_spec.open_source(
         model.uri, "spec.model.uri", silent, model.revision, weights=False, images=model.images
     )
-    return source.config
+    return source.config if spec.algorithm.reward is None else model_spec.without_head(source.config)
 
 
 def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -201,6 +214,28 @@ def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, t
         there = (*shape, TEACHER_TOKENS)
         return {**plain, "teacher_ids_BTK": (there, "int32"), "teacher_logps_BTK": (there, "float32")}
     return plain | dict.fromkeys(of_tokens(spec.algorithm), numbers)
+
+
+def route_arrays(
+    spec: PostTrainJobSpec, config: ModelConfig, rows: int | None = None
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the same of the experts of a batch's tokens; nothing where they are not replayed."""
+    if config.experts is None or not spec.rollout.routing_replay:
+        return {}
+    tokens = rows or spec.training.batch_size, spec.training.sequence_length
+    shape = *tokens, len(config.expert_layers), config.experts.per_token
+    return {"routes_BTLk": (shape, config.experts.number_dtype)}
+
+
+def image_arrays(
+    spec: PostTrainJobSpec, vision: AnyVision | None, rows: int | None = None
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the same of the images of a batch, one for each row; nothing without a vision tower."""
+    if vision is None:
+        return {}
+    count = rows or spec.training.batch_size
+    pixels = (count, 1, *vision.pixels_shape(spec.training.sequence_length)), "float32"
+    return {"pixels_BMSSC": pixels, "slots_BT": ((count, spec.training.sequence_length), "int32")}
 
 
 def has_teacher_logprobs(spec: PostTrainJobSpec) -> bool:
@@ -231,7 +266,9 @@ def _step_arguments(of: JobShapes) -> StepArguments:
         device_bytes.of_weights(of_critic, mesh),
         device_bytes.of_weights(of.structure.frozen_weights.items(), mesh),
         _of_teacher(of, params),
-        device_bytes.of_batch(batch_arrays(of.spec), mesh),
+        device_bytes.of_batch(
+            batch_arrays(of.spec) | route_arrays(of.spec, of.config) | image_arrays(of.spec, of.config.vision), mesh
+        ),
     )
 
 
@@ -258,7 +295,20 @@ def _teacher(spec: PostTrainJobSpec, structure: ModelStructure) -> ModelStructur
     return model_spec.auxiliary_structure(source.config, structure)
 
 
+def _reward_models(spec: PostTrainJobSpec, structure: ModelStructure) -> tuple[tuple[ModelStructure, int], ...]:
+    models = []
+    for index, reward in enumerate(spec.rewards):
+        if reward.model is not None:
+            uri, field = reward.model.uri, f"spec.rewards[{index}].model.uri"
+            source = model_spec.open_source(uri, field, silent, reward.model.revision, weights=False)
+            config = model_spec.without_head(source.config)
+            models.append((model_spec.auxiliary_structure(config, structure), reward.model.batch_size))
+    return tuple(models)
+
+
 def _critic(spec: PostTrainJobSpec, structure: ModelStructure) -> Critic | None:
+    if spec.algorithm.reward is not None:
+        return Critic(structure.config.d_model, None, has_bias=False)
     if spec.algorithm.ppo is None:
         return None
     own, _ = model_spec.critic_of(spec.algorithm.ppo, structure, silent, weights=False)

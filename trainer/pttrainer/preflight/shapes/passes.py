@@ -35,7 +35,7 @@ def scored_rows(of: JobShapes) -> int:
         return of.spec.training.batch_size
     if algorithm.grpo is not None and (algorithm.grpo.beta > 0 or algorithm.grpo.updates_per_batch > 1):
         return of.spec.training.batch_size
-    if algorithm.dpo is not None and algorithm.dpo.loss not in WITHOUT_REFERENCE:
+    if algorithm.kto is not None or (algorithm.dpo is not None and algorithm.dpo.loss not in WITHOUT_REFERENCE):
         # As many as the data have; here, more than fit one pass (`Context.rows_at_once`).
         return math.ceil(of.spec.evaluation.batch_size / of.row_shards) * of.row_shards
     return 0

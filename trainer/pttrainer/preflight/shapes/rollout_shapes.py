@@ -138,9 +138,19 @@ def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -
     Rows and key heads are split if all parts are equal (`decode_loop`). filled: padded like in pages.
     """
     here = rows // of.row_shards if rows % of.row_shards == 0 else rows
-    tensor, heads = of.axis("tensor"), max(group.config.cached[0] for group in of.config.groups)
-    of_slots = slots * buckets.token_bytes(of.structure, filled=filled) // (tensor if heads % tensor == 0 else 1)
+    of_slots = slots * buckets.token_bytes(of.structure, filled=filled, tensor=of.axis("tensor"))
     return here * (of_slots + buckets.state_bytes(of.structure))
+
+
+def kept_bytes(of: JobShapes, plan: Plan) -> int:
+    """Return bytes of a device's pages of kept prompts (`native.prefix_reuse`), which episodes have."""
+    if of.spec.environment is None:
+        return 0
+    whole, filled = _deep(of).structure, _is_tpu(of)
+    memory = int(tpu_topology.usable_bytes(of.slice) * buckets.KEPT_SHARE) * math.prod(of.shape)
+    fitting = memory // buckets.page_bytes(whole, filled=filled)
+    pages = buckets.kept_pages(plan.completions, of.spec.training.sequence_length, fitting)
+    return math.ceil(pages / of.row_shards) * buckets.page_bytes(of.structure, filled=filled, tensor=of.axis("tensor"))
 
 
 def rows_bytes(of: JobShapes, rows: int, slots: int) -> int:

@@ -72,11 +72,12 @@ def _row_seconds(of: JobShapes) -> dict[str, float]:
     The cores of a device (two of a v5p) share its heads.
     """
     config, length, cores = of.config, of.spec.training.sequence_length, of.slice.tensorcores // of.slice.devices
-    windows = [config.window if config.is_local(layer) else None for layer in range(config.layers)]
+    kinds = [(group.config, group.config.is_local(place)) for group, place in config.layer_places]
     seconds: defaultdict[str, float] = defaultdict(float)
-    for window, layers in Counter(windows).items():
+    kinds_of_heads = Counter((one.window if is_local else None, one.head_dim) for one, is_local in kinds)
+    for (window, head_dim), layers in kinds_of_heads.items():
         tokens = window if isinstance(window, int) else None  # rows are no longer than a chunk
-        cycles = splash_blocks.head_cycles(of.slice.generation, config.head_dim, length, tokens)
+        cycles = splash_blocks.head_cycles(of.slice.generation, head_dim, length, tokens)
         for kernel, each in cycles.items():
             heads = config.heads / of.axis("tensor") / cores
             seconds[SPLASH[kernel]] += each * heads * layers / config.layers / CLOCK_HZ[of.slice.generation]

@@ -1,0 +1,61 @@
+"""Memory of a vision tower in a train step: its activations, before the decoder begins, with one image for each row.
+
+Letters: I images per device and pass, N patches of an image, D width, F feed-forward, L layers, b bytes of the compute
+format.
+
+    forward     b · I · N · (stream · D + mlp · F)  +  scores
+    backward    where the tower is trained: twice as much beside the gradients, and the input of every layer,
+                b · I · N · D · L, kept while the decoder computes
+
+Fitted to SigLIP's tower in Gemma 3, 8 images per device, beside a decoder too small to matter.
+"""
+
+from pttrainer.models.config import AnyVision
+from pttrainer.models.config.attention import MAX_SCORES
+from pttrainer.preflight.memory import fitted
+from pttrainer.preflight.memory.resident import Buffer
+from pttrainer.preflight.shapes.job_shapes import JobShapes
+
+
+def one_layer(of: JobShapes) -> list[Buffer]:
+    """Return what a layer of the tower takes, both passes where it is trained; nothing without a tower."""
+    vision = of.config.vision
+    if vision is None:
+        return []
+    numbers = fitted.TOWER_STREAM * vision.d_model + fitted.TOWER_MLP * vision.d_ff
+    passes = 2 if is_trained(of) else 1
+    activations = _bytes_of_number(of) * _patches(of, vision) * numbers * passes
+    N = vision.patches(of.spec.training.sequence_length)
+    scores = min(_images(of) * vision.heads * N * N, MAX_SCORES)
+    shown = f"{_images(of)} images of {N} patches"
+    return [
+        Buffer("activations of a layer of the vision tower", int(activations), "train", shown),
+        Buffer("attention scores of the vision tower", int(fitted.TOWER_SCORES * scores * passes), "train"),
+    ]
+
+
+def kept(of: JobShapes) -> list[Buffer]:
+    """Return what the backward pass through the tower keeps."""
+    vision = of.config.vision
+    if vision is None or not is_trained(of):
+        return []
+    size = _bytes_of_number(of) * _patches(of, vision) * vision.d_model * vision.layers
+    return [Buffer("activations kept for the backward pass of the vision tower", size, "train")]
+
+
+def is_trained(of: JobShapes) -> bool:
+    """Return True if gradients flow through the tower."""
+    return of.spec.training.vision == "all"
+
+
+def _images(of: JobShapes) -> int:
+    """Return the images of a device and pass: one for each row."""
+    return max(1, of.tokens_per_device // of.spec.training.sequence_length)
+
+
+def _patches(of: JobShapes, vision: AnyVision) -> int:
+    return _images(of) * vision.patches(of.spec.training.sequence_length)
+
+
+def _bytes_of_number(of: JobShapes) -> int:
+    return 2 if of.structure.compute_dtype == "bfloat16" else 4
