@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ptapi.failures import ExitCode
 from pttrainer.commands import data, export, function, generate, huge_pages, logits, preflight
-from pttrainer.commands.model import chat, evaluate, serve
+from pttrainer.commands.model import chat, evaluate, serve, stage
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--fresh", action="store_true", help="start over: what the run directory holds is kept as NAME.previous-N"
     )
     run.set_defaults(run=_run)
-    for verb in (data, function, logits, generate, export, preflight, serve, chat, evaluate):
+    for verb in (data, function, logits, generate, export, preflight, serve, chat, evaluate, stage):
         verb.add_to(commands)
     options = parser.parse_args(arguments)
     return int(options.run(options))

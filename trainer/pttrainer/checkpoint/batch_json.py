@@ -7,26 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from pttrainer.batch import Batch, Prompts
+from pttrainer.batch import Batch, Images, Prompts
+
+_PARTS = {"prompts": Prompts, "images": Images}
+"""What a batch holds besides arrays of its rows."""
 
 
 def to_json(batch: Batch) -> dict[str, Any]:
     """Return shape, type and compressed bytes of every array."""
-    assert batch.images is None, "prompts of rollouts have no images yet"
-    rows = {name: x for name, x in batch._asdict().items() if x is not None and name != "prompts"}
-    shared = {} if batch.prompts is None else {"prompts": _arrays(batch.prompts._asdict())}
-    return _arrays(rows) | shared
+    rows = {name: x for name, x in batch._asdict().items() if name not in _PARTS}
+    parts = {name: _arrays(of._asdict()) for name in _PARTS if (of := getattr(batch, name)) is not None}
+    return _arrays(rows) | parts
 
 
 def from_json(document: Mapping[str, Any]) -> Batch:
     """Return the batch that `to_json` wrote."""
-    arrays: dict[str, Any] = {name: decode(array) for name, array in document.items() if name != "prompts"}
-    shared = document.get("prompts")
-    return Batch(**arrays, prompts=None if shared is None else Prompts(**{k: decode(x) for k, x in shared.items()}))
+    arrays: dict[str, Any] = {name: decode(array) for name, array in document.items() if name not in _PARTS}
+    parts: dict[str, Any] = {
+        name: part(**{key: decode(x) for key, x in document[name].items()})
+        for name, part in _PARTS.items()
+        if name in document
+    }
+    return Batch(**arrays, **parts)
 
 
 def _arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: encode(np.asarray(x)) for name, x in arrays.items()}
+    return {name: encode(np.asarray(x)) for name, x in arrays.items() if x is not None}
 
 
 def encode(x: np.ndarray) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from typing import Any
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params, to_hf
 from pttrainer.models.loading import value_head
+from pttrainer.models.loading.model_spec import SCORE
 from pttrainer.models.lora import adapters
-from pttrainer.models.weights.hf_names import in_files, table
+from pttrainer.models.weights.hf_names import Stored, in_files, table
 from pttrainer.models.weights.save_weights import save, save_adapters
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.place import Place
@@ -53,11 +54,21 @@ class BaseModelRef:
     commit: str | None = None
 
 
-def export(target: Place, model: Model, params: Params, tokenizer_files: TokenizerFiles, writer: ExportWriter) -> None:
-    """Write weights (adapters merged into them), tokenizer, template and config."""
+def export(
+    target: Place,
+    model: Model,
+    params: Params,
+    tokenizer_files: TokenizerFiles,
+    writer: ExportWriter,
+    score_D: Any = None,
+) -> None:
+    """Write weights (adapters merged into them), tokenizer, template and config. score_D: a reward model's head."""
     params = model.merged(params)
     names = in_files(model.config)
     config = to_hf(model.config) | _number_format(params)
+    if score_D is not None:
+        names, params = {**names, ("score",): Stored(SCORE)}, {**params, "score": score_D[None]}
+        config |= _one_output(config, tokenizer_files.tokenizer.pad_id)
     _write(
         target,
         CONFIG,
@@ -121,7 +132,7 @@ def adapter_config(model: Model, base: BaseModelRef) -> dict[str, Any]:
         "r": lora.rank,
         "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
         "use_rslora": lora.is_rank_stabilised,
-        "target_modules": adapters.modules(model.config, lora),
+        "target_modules": adapters.target_modules(model.config, lora),
         **adapters.patterns(model.config, lora),
         "lora_dropout": lora.dropout,
         **({"ensure_weight_tying": True} if lora.embeddings and model.config.tied_head else {}),
@@ -170,6 +181,13 @@ def _write_weights(target: Place, writer: Callable[[Path], None]) -> None:
                     target.upload(file.name, file)
     except OSError as error:
         raise write_error(target.uri, error) from error
+
+
+def _one_output(config: dict[str, Any], pad_id: int) -> dict[str, Any]:
+    """Return what makes a config that of transformers' sequence classification, which scores the last token."""
+    architectures = [name.replace("ForCausalLM", "ForSequenceClassification") for name in config["architectures"]]
+    labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    return {"architectures": architectures, **labels, "pad_token_id": pad_id}
 
 
 def _remove_older(target: Place) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptapi.text.terminal import printable
-from pttrainer.commands import note
+from pttrainer.commands import note, thumbnail
 from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import ConfigError, DataError
 
@@ -43,6 +43,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("job", type=Path, help="file that holds a PostTrainJob")
     parser.add_argument("--part", choices=PARTS, help="only data.train or data.eval")
     parser.add_argument("--examples", type=int, default=3, metavar="COUNT", help="rows to show with their mask (3)")
+    parser.add_argument("--no-images", action="store_true", help="no thumbnails, where the terminal can show them")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.set_defaults(run=lambda options: exit_code_of(lambda: run(options)))
 
@@ -65,14 +66,16 @@ def run(options: argparse.Namespace) -> None:
     if options.output == "json":
         print(json.dumps({"data": [data_check.document(item) for item in reports]}, indent=2, ensure_ascii=False))
     else:
-        print("\n\n".join(text(item, job.spec.training.sequence_length, colour=_colour()) for item in reports))
+        pictures = not options.no_images and thumbnail.is_possible(sys.stdout)
+        shown = (text(item, job.spec.training.sequence_length, colour=_colour(), pictures=pictures) for item in reports)
+        print("\n\n".join(shown))
     bad = [(item, error) for item in reports for error in item.bad]
     if bad and job.spec.data.on_bad_row == "fail":
         raise DataError(f"{len(bad)} bad rows; the first: {bad[0][1]}; hint: fix them, or set spec.data.onBadRow: skip")
 
 
-def text(report: Report, length: int, *, colour: bool) -> str:
-    """Return the report for a person."""
+def text(report: Report, length: int, *, colour: bool, pictures: bool = False) -> str:
+    """Return the report for a person. pictures: with thumbnails of images."""
     from pttrainer.data.data_check import statistics
 
     numbers = statistics(report.lengths)
@@ -91,6 +94,7 @@ def text(report: Report, length: int, *, colour: bool) -> str:
         f"  rows     {report.rows:,}, {len(report.bad):,} bad",
         f"  tokens   {numbers['total']:,}{learned}; per row: {per_row}",
         *([] if report.images is None else [_images(report.images)]),
+        *([] if report.desirable is None else [f"  labels   {_labels(report.rows, report.desirable)}"]),
         f"  cut      {report.cut:,} rows (longer than sequenceLength {length:,})",
         f"  dropped  {report.dropped:,} rows ({reason})",
     ]
@@ -98,23 +102,37 @@ def text(report: Report, length: int, *, colour: bool) -> str:
     if len(report.bad) > BAD_SHOWN:
         lines.append(f"  bad      … and {len(report.bad) - BAD_SHOWN:,} more; -o json has all")
     for row in report.shown:
-        lines += ["", f"  {row.where}", *(f"    {line}" for line in _masked(row, colour=colour).split("\n"))]
+        lines += [
+            "",
+            f"  {row.where}",
+            *(f"    {line}" for line in _masked(row, colour=colour, pictures=pictures).split("\n")),
+        ]
     return "\n".join(lines)
+
+
+def _labels(rows: int, desirable: int) -> str:
+    return f"{desirable:,} desirable, {rows - desirable:,} undesirable"
 
 
 def _images(images: Images) -> str:
     facts = images.document()
     smallest, largest = (f"{width:,} x {height:,}" for width, height in (facts["smallest"], facts["largest"]))
-    return f"  images   {facts['count']:,}, {images.tokens_each:,} tokens each; {smallest} to {largest} pixels"
+    fewest, most = facts["fewestTokens"], facts["tokensEach"]
+    tokens = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"  images   {facts['count']:,}, {tokens} tokens each; {smallest} to {largest} pixels"
 
 
-def _masked(row: Shown, *, colour: bool) -> str:
+def _masked(row: Shown, *, colour: bool, pictures: bool) -> str:
+    from pttrainer.data.sources.images import decoding
+
     opening, closing = (LEARNED, PLAIN) if colour else ("[[", "]]")
     shown, left = "", LONGEST_SHOWN
     for piece in row.pieces:
         # A colour does not last over the line's end in every pager, so each line has its own.
         body = printable(piece.text[:left])
         shown += "\n".join(f"{opening}{line}{closing}" for line in body.split("\n")) if piece.learned else body
+        if pictures and piece.image is not None:
+            shown += "\n" + "\n".join(thumbnail.lines(decoding.picture(piece.image))) + "\n"
         left -= len(piece.text)
         if left < 0:
             return f"{shown} …"

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from pttrainer.models.loading.model_loader import LoadedModel
 
+MAXTEXT = ("maxtext", "maxtext-unscanned")
+"""Layouts of MaxText, by its `scan_layers`."""
+
 
 def add_to(commands: Any) -> None:
     """Add the verb's options."""
@@ -36,6 +39,12 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="merge adapters into the weights; by default only they are written, in PEFT's layout",
     )
+    parser.add_argument(
+        "--layout",
+        choices=("huggingface", *MAXTEXT),
+        default="huggingface",
+        help="MaxText's are Orbax checkpoints of all weights; of a run that has ended, those of its export",
+    )
     parser.set_defaults(run=lambda options: exit_code_of(lambda: run(options)))
 
 
@@ -51,6 +60,9 @@ class Restored(NamedTuple):
 
 def run(options: argparse.Namespace) -> None:
     """Restore only the weights and export them; of a run with adapters, the adapters, or both merged."""
+    if options.layout in MAXTEXT:
+        _to_maxtext(options.checkpoint, options.out.absolute(), scan=options.layout == "maxtext")
+        return
     place, job, _ = _opened(options.checkpoint)
     if options.merge_lora and job.spec.training.lora is None:
         raise ConfigError(
@@ -59,6 +71,7 @@ def run(options: argparse.Namespace) -> None:
     import jax
 
     from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
+    from pttrainer.training.run_directory import model_card
 
     parts, trained, layout, _, step = restored(options.checkpoint)
     model, target = parts.model, Directory(options.out.absolute())
@@ -74,12 +87,36 @@ def run(options: argparse.Namespace) -> None:
             tokenizer_files,
             ExportWriter(jax.device_get),
         )
+    model_card.write(place, target, job, step)
     note(f"{options.out}: step {step} of {place.uri}")
 
 
-def restored(checkpoint: str) -> Restored:
-    """Return the weights of a checkpoint, averaged ones if the run keeps an average. Raises ConfigError."""
-    place, job, wanted = _opened(checkpoint)
+def _to_maxtext(uri: str, out: Path, *, scan: bool) -> None:
+    """Write all weights of a run or checkpoint, adapters merged, as MaxText has them."""
+    import jax
+
+    from pttrainer.checkpoint import maxtext_export
+    from pttrainer.checkpoint.model_export import TokenizerFiles
+    from pttrainer.commands.model.loaded_model import open_model
+
+    parts, params, _ = open_model(uri.rstrip("/"))
+    tokenizer_files = TokenizerFiles(parts.tokenizer, parts.chat.source)
+    maxtext_export.export(out, parts.model, params, tokenizer_files, jax.device_get, scan=scan)
+    # The caller may move what is written, as ptctl does.
+    note(f"{uri} for MaxText: load_parameters_path=…/{maxtext_export.ITEMS} scan_layers={str(scan).lower()}")
+
+
+def restored(checkpoint: str, field: str = "--checkpoint") -> Restored:
+    """Return the weights of a checkpoint, averaged ones if the run keeps an average.
+
+    field: what names it in errors. Raises ConfigError.
+    """
+    place, job, wanted = _opened(checkpoint, field)
+    if job.spec.algorithm.reward is not None:
+        raise ConfigError(
+            f"{field}: {checkpoint}: is of a reward model, which scores text and writes none; accepted: checkpoints of "
+            "other algorithms; hint: the run's own export/ is the reward model"
+        )
     import jax
 
     from pttrainer.checkpoint.store import path_of, read_params
@@ -103,10 +140,10 @@ def restored(checkpoint: str) -> Restored:
     return Restored(parts, trained, layout, mesh, step)
 
 
-def _opened(checkpoint: str) -> tuple[Place, PostTrainJob, int | None]:
+def _opened(checkpoint: str, field: str = "--checkpoint") -> tuple[Place, PostTrainJob, int | None]:
     directory, step = find(checkpoint)
     place = storage.place(directory)
-    return place, _job(place, checkpoint), step
+    return place, _job(place, checkpoint, field), step
 
 
 def find(uri: str) -> tuple[str, int | None]:
@@ -119,12 +156,12 @@ def find(uri: str) -> tuple[str, int | None]:
     return "/".join(parts[:-1] if parts[-1] == run_directory.CHECKPOINTS else parts), None
 
 
-def _job(place: Place, uri: str) -> PostTrainJob:
+def _job(place: Place, uri: str, field: str) -> PostTrainJob:
     from pttrainer.training.job_file import check_job
 
     content = place.read(run_directory.SPEC)
     if content is None:
         raise ConfigError(
-            f"--checkpoint: {uri}: no {run_directory.SPEC} in {place.uri}; accepted: a run directory, or a step in it"
+            f"{field}: {uri}: no {run_directory.SPEC} in {place.uri}; accepted: a run directory, or a step in it"
         )
     return check_job(content.decode())

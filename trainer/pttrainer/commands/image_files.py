@@ -10,10 +10,14 @@ from pttrainer.batch import Images
 from pttrainer.data.sources.images import decoding
 from pttrainer.data.sources.images.references import Origin, reference
 from pttrainer.data.tokenization.image_slots import slots
+from pttrainer.data.tokenization.pixels import AnyFormat, PatchFormat, Size
 from pttrainer.errors import DataError
+from pttrainer.models.config import AnyVision
 from pttrainer.models.loading import image_inputs
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from pttrainer.models.loading.model_spec import ModelSource
 
 
@@ -25,18 +29,30 @@ def read_images(path: Path, rows: list[list[int]], source: "ModelSource") -> lis
     assert source.directory is not None
     files = _read(path, len(rows))
     pixels = image_inputs.pixel_format(config.vision, source.directory, source.display_name)
-    each, side = config.vision.tokens, config.vision.image_size
-    most = max(1, *map(len, files))
-    batches = []
+    most, batches = max(1, *map(len, files)), []
+    origin = Origin(path.absolute().as_uri())
     for number, (ids, names) in enumerate(zip(rows, files, strict=True)):
         where = f"--images: {path}: row {number}"
-        slots_T = slots(np.array(ids), config.image_token_id, each, len(names), where)
-        pixels_MSSC = np.zeros((most, side, side, 3), np.float32)
-        for place, name in enumerate(names):
-            image = reference(name, f"{where}, image {place}", Origin(path.absolute().as_uri()))
-            pixels_MSSC[place] = pixels.normalised(pixels.resized(decoding.picture(image)))
-        batches.append(Images(pixels_MSSC[None], slots_T[None]))
-    return batches
+        images = [reference(name, f"{where}, image {place}", origin) for place, name in enumerate(names)]
+        pictures = [decoding.picture(image) for image in images]
+        runs = [_runs(config.vision, pixels, each.size) for each in pictures]
+        slots_T = slots(np.array(ids), config.image_token_id, runs, config.vision.tokens, where)
+        batches.append((slots_T, pictures))
+    shape = pixels.shape(each.size for _, pictures in batches for each in pictures)
+    return [Images(_padded(pictures, pixels, (most, *shape))[None], slots_T[None]) for slots_T, pictures in batches]
+
+
+def _runs(vision: AnyVision, pixels: AnyFormat, size: Size) -> list[int]:
+    return pixels.runs(size) if isinstance(pixels, PatchFormat) else [vision.tokens]
+
+
+def _padded(pictures: list["Image.Image"], pixels: AnyFormat, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of this shape with the pictures' pixels."""
+    pixels_MSSC = np.zeros(shape, np.float32)
+    for place, picture in enumerate(pictures):
+        own = pixels.array(picture)
+        pixels_MSSC[place, : len(own)] = own
+    return pixels_MSSC
 
 
 def _read(path: Path, rows: int) -> list[list[str]]:

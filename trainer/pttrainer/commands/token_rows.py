@@ -80,3 +80,9 @@ def _check(config: "ModelConfig", rows: Rows) -> None:
             f"--tokens: id {config.image_token_id}: stands for an image (image_token_id of config.json); accepted: ids "
             "of text alone; hint: --images names the images of a model whose images are supported"
         )
+    if other := [(key, token) for key, token in config.unsupported_token_ids if token in ids]:
+        key, token = other[0]
+        raise DataError(
+            f"--tokens: id {token}: stands for {key.partition('_')[0]} ({key} of config.json), which is not supported; "
+            "accepted: ids of text and of images"
+        )

@@ -8,6 +8,7 @@ Tools and environments have requests of their own.
 
 import asyncio
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,12 @@ class Handler(NamedTuple):
 
 
 def load(source: Source) -> Handler:
-    """Return the handler that a source names; raise RewardCodeError if the user's code cannot be loaded."""
+    """Return the handler that a source names; raise RewardCodeError if the user's code cannot be loaded.
+
+    A source's `packages` is a directory that is searched after all others.
+    """
+    if source.get("packages"):
+        sys.path.append(source["packages"])
     module, _, function = LOADERS[source["kind"]].partition(":")
     handler: Handler = getattr(importlib.import_module(module), function)(source)
     return handler
@@ -100,6 +106,8 @@ LOADERS: dict[str, str] = {
     "code": "pttrainer.rewards.builtin.code:handler",
     "tool": "pttrainer.environments.python_tool:handler",
     "environment": "pttrainer.environments.python_episodes:handler",
+    "openenv": "pttrainer.environments.openenv_episodes:handler",
+    "gymnasium": "pttrainer.environments.gymnasium_episodes:handler",
 }
 """`module:function` by a source's `kind`. Named by string, because rewards and environments are layers above this
 one."""

@@ -11,6 +11,7 @@ from pttrainer.checkpoint.fork import ForkSource
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_loader import LoadedModel, load_model
+from pttrainer.models.loading.model_spec import check_routing
 from pttrainer.models.lora.adapters import check_peft
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.structure import Remat
@@ -86,11 +87,14 @@ def load(run: ClaimedRun, remat: Remat | None = None) -> PlacedModel:
     training = spec.training
     if remat is not None and jax.default_backend() == "tpu":
         training = training.model_copy(update={"remat": remat})
-    parts = load_model(spec.model, training, note, run_files.pinned_commits(run.place, run.job))
+    parts = load_model(
+        spec.model, training, note, run_files.pinned_commits(run.place, run.job), has_head=spec.algorithm.reward is None
+    )
     model = parts.model
     shapes = placement.shapes(spec, model, jax.device_count())
     meshes = device_meshes.meshes(shapes)
     _check_divisions(spec.training, model, meshes.trainer)
+    check_routing(spec.rollout, model.config)
     if spec.export.format == "peft":
         check_peft(model.config, model.adapters, "spec.export.format: peft")
     jax.set_mesh(meshes.trainer)

@@ -31,8 +31,9 @@ from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.train_step.critic import with_critic_params
 from pttrainer.training.profiler import Trace
-from pttrainer.training.run_directory import lease
+from pttrainer.training.run_directory import lease, model_card
 from pttrainer.training.session import Session
 from pttrainer.training.setup import build_session
 from pttrainer.training.throughput import Work
@@ -144,7 +145,8 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(session.model.join_params(session.loaded.frozen, session.evaluated_params)))
+    whole = session.model.join_params(session.loaded.frozen, session.evaluated_params)
+    facts = dict(session.algorithm.evaluate(with_critic_params(whole, session.state.critic)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -188,9 +190,12 @@ def _export(session: Session) -> None:
                 session.model.join_params(session.loaded.frozen, session.evaluated_params),
                 tokenizer_files,
                 writer,
+                session.score_head,
             )
-        if session.critic is not None and session.state.critic is not None:
+        if session.critic is not None and session.state.critic is not None and session.score_head is None:
             critic_target = storage.below(target, run_directory.CRITIC)
             export_critic(critic_target, session.critic, session.state.critic.params, session.loaded.frozen, writer)
+        if session.run.leader:
+            model_card.write(session.run.place, target, session.job, session.exported_step)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

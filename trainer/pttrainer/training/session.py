@@ -112,6 +112,13 @@ class Session:
         return self.algorithm.critic if isinstance(self.algorithm, HasCritic) else None
 
     @property
+    def score_head(self) -> Any:
+        """Return the head of a reward model [D], or None if the algorithm trains none."""
+        if self.job.spec.algorithm.reward is None or self.state.critic is None:
+            return None
+        return self.state.critic.params["value"]["weight"]
+
+    @property
     def evaluated_params(self) -> Params:
         """Return the trained weights to evaluate and export: their average, if the job keeps one."""
         return ema.averaged_params(self.state.optimizer, self.state.params)
@@ -212,6 +219,13 @@ class Session:
         """Wait until the last checkpoint is committed."""
         self.storage.checkpoints.wait()
         self._report_checkpoint()
+
+    @property
+    def exported_step(self) -> int:
+        """Return the step whose weights are exported, once `take_best` was called."""
+        best = self.storage.policy.best
+        is_best = self.job.spec.export.checkpoint == "best" and best is not None
+        return best.step if is_best and best is not None else int(self.state.step)
 
     def take_best(self) -> None:
         """Replace the last weights by those of the best evaluation, if the export asks for them."""

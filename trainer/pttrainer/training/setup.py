@@ -143,6 +143,7 @@ def _context(
         alive=run.reporter.alive,
         leader=run.leader,
         run=run.place,
+        directory=parts.directory,
         transfer=transfer,
     )
 

@@ -20,6 +20,7 @@ from ptapi.spec import Accelerator
 from pttrainer.batch import Batch
 from pttrainer.models import Model
 from pttrainer.models.shapes import flops
+from pttrainer.runtime.reporting.duty_cycle import duty_cycle
 
 RECENT = 100
 """Recent steps that the percentiles cover."""
@@ -87,7 +88,7 @@ def peak_flops(accelerator: Accelerator) -> float | None:
 
 
 def memory() -> dict[str, float]:
-    """Return the process's memory and the peak memory of its first device, in GiB, where jax reports it."""
+    """Return the process's memory, its first device's peak in GiB, and how busy its chips are, as far as is told."""
     facts = {}
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -97,4 +98,7 @@ def memory() -> dict[str, float]:
     stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         facts[run_directory.HBM_IN_USE] = stats["peak_bytes_in_use"] / GIB
+    busy = duty_cycle()
+    if busy is not None:
+        facts[run_directory.DUTY_CYCLE] = busy
     return facts

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pttrainer.batch import Images
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer
@@ -18,7 +19,11 @@ INCOMPLETE = "\ufffd"
 
 
 class Request(NamedTuple):
-    """A prompt and how its answer is sampled. temperature 0: the likeliest token."""
+    """A prompt and how its answer is sampled.
+
+    temperature 0: the likeliest token. images: of the prompt. is_raw: the text has special tokens, in which some models
+    write calls of tools.
+    """
 
     prompt: list[int]
     max_tokens: int
@@ -26,6 +31,8 @@ class Request(NamedTuple):
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int = 0
+    images: Images | None = None
+    is_raw: bool = False
 
     @property
     def batch_key(self) -> tuple[float, float]:
@@ -78,14 +85,20 @@ class Answer:
 
     def _text(self, tokens: Sequence[int], *, is_final: bool) -> str:
         """Return the text before a stop string; of a growing answer, only what cannot change any more."""
-        text = self._tokenizer.decode(tokens)
+        text = self._decoded(tokens)
         starts = [text.index(string) for string in self.request.stop if string in text]
         if starts:
             return text[: min(starts)]
-        return text if is_final else text[: _settled(text, self.request.stop)]
+        return text if is_final else text[: settled(text, self.request.stop)]
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        if not self.request.is_raw:
+            return self._tokenizer.decode(tokens)
+        is_ended = tokens and tokens[-1] in self._tokenizer.eos_ids
+        return self._tokenizer.decode(tokens[:-1] if is_ended else tokens, skip_special=False)
 
 
-def _settled(text: str, stop: Sequence[str]) -> int:
+def settled(text: str, stop: Sequence[str]) -> int:
     """Return the length of the text without an incomplete character and without what may begin a stop string."""
     end = len(text.rstrip(INCOMPLETE))
     longest = max(map(len, stop), default=1)

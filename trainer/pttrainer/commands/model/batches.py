@@ -1,29 +1,28 @@
-"""Requests that wait, answered together: one thread samples a batch after the other.
+"""Requests answered together: one thread samples, and a request that comes joins those under way.
 
-The engine takes a batch as a whole (no row joins one under way), and compiles temperature and top_p, so a batch is the
-oldest request and those behind it that share both. Rows are filled up to a power of two and limits rounded up: few
-shapes are compiled. An answer depends on its request alone, however it is batched: its random keys come from its seed.
+The engine compiles temperature and top_p, and the room for prompts, so those answered together share them
+(`running_rows`); one that does not fit waits for the others' end, and none overtakes it. An answer depends on its
+request alone, whoever it is answered with: its random keys come from its seed.
 """
 
 import threading
 import time
-from collections.abc import Sequence
 from typing import Self
-
-import numpy as np
 
 from pttrainer.commands.model.answers import Answer
 from pttrainer.commands.model.loaded_model import LoadedModel
-from pttrainer.rollout.engine import Draw, Prompt, Sampling
+from pttrainer.rollout.engine import Prompt, Sampling
+from pttrainer.rollout.native.buckets import slots_for
+from pttrainer.rollout.native.running_rows import RunningRows, Tokens
 
 MOST_ROWS = 32
-"""Most requests of a batch."""
+"""Most requests answered at the same time."""
 TOKENS_AT_ONCE = 4
-"""Tokens of an answer between two looks at it: what a stream brings at once."""
+"""Tokens of an answer between two looks at it: what a stream brings at once, and how long a request waits to join."""
 GATHER_S = 0.005
-"""Wait for requests sent at the same time before a batch begins."""
-FEWEST_TOKENS = 128
-"""The engine's smallest limit here."""
+"""Wait for requests sent at the same time before the first are answered."""
+PROMPT_TOKENS = 256
+"""Room for prompts that no waiting request needs: a longer one would wait for the end of those under way."""
 
 
 class Batches:
@@ -33,8 +32,8 @@ class Batches:
         self._model = model
         self._waiting: list[Answer] = []
         self._changed = threading.Condition()
-        self.sizes: list[int] = []
-        """Requests of each batch, the newest last; at most a thousand."""
+        self.begun: list[int] = []
+        """Requests that began together, the newest last; at most a thousand."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="sampling")
 
@@ -44,7 +43,7 @@ class Batches:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the thread after its batch: Python must not end while JAX computes."""
+        """End the thread after the requests under way: Python must not end while JAX computes."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -57,61 +56,74 @@ class Batches:
             self._changed.notify()
 
     def _run(self) -> None:
-        while batch := self._next():
-            self.sizes = [*self.sizes[-999:], len(batch)]
+        while self._has_request():
+            started: list[Answer] = []
             try:
-                self._sample(batch)
+                self._sample(started)
             except Exception as error:  # a thread that ends would leave its requests waiting: they get the error
-                for answer in batch:
-                    answer.fail(error)
+                for answer in started:
+                    if not answer.is_done:
+                        answer.fail(error)
 
-    def _next(self) -> list[Answer]:
-        """Return the next answers to sample; none when the block has ended."""
+    def _has_request(self) -> bool:
+        """Wait for a request; return False when the block has ended."""
         with self._changed:
             while not self._waiting and not self._is_closed:
                 self._changed.wait()
-        if self._is_closed:
-            return []
-        time.sleep(GATHER_S)
+        time.sleep(0.0 if self._is_closed else GATHER_S)
+        return not self._is_closed
+
+    def _sample(self, started: list[Answer]) -> None:
+        """Answer requests alike to the oldest one, and those that join them, until none is under way."""
         with self._changed:
             key = self._waiting[0].request.batch_key
-            batch = [answer for answer in self._waiting if answer.request.batch_key == key][:MOST_ROWS]
-            self._waiting = [answer for answer in self._waiting if answer not in batch]
-        return batch
+            alike = [len(answer.request.prompt) for answer in self._waiting if answer.request.batch_key == key]
+        slots = slots_for(max(PROMPT_TOKENS, *alike))
+        rows = self._rows(key, slots)
+        running: dict[int, Answer] = {}
+        while True:
+            joined = 0
+            while rows.has_room and (answer := self._joining(key, slots)):
+                started.append(answer)
+                request = answer.request
+                running[rows.add(Prompt(request.prompt, request.seed, request.images), request.max_tokens)] = answer
+                joined += 1
+            self.begun = [*self.begun[-999:], *[joined] * bool(joined)]
+            if not running:
+                return
+            ended = _record(rows.advance(TOKENS_AT_ONCE), running)
+            rows.stop(ended)
+            for number in ended:
+                started.remove(running.pop(number))
 
-    def _sample(self, batch: Sequence[Answer]) -> None:
-        rows = 1 << (len(batch) - 1).bit_length()
-        requests = [answer.request for answer in batch]
-        filled = [*requests, *requests[-1:] * (rows - len(batch))]
-        prompts = [Prompt(request.prompt, request.seed) for request in filled]
-        longest = max(FEWEST_TOKENS, *(request.max_tokens for request in requests))
-        temperature, top_p = requests[0].batch_key
+    def _rows(self, key: tuple[float, float], slots: int) -> RunningRows:
+        temperature, top_p = key
+        model = self._model
         sampling = Sampling(
-            1 << (longest - 1).bit_length(),
-            self._model.length,
+            model.length,
+            model.length,
             temperature=temperature or 1.0,
             top_p=top_p if temperature else 1.0,
             greedy=temperature == 0.0,
         )
-        self._model.engine.generate_into(_Recorder(batch), self._model.weights, prompts, 1, sampling, Draw(0, 0))
+        most = min(MOST_ROWS, model.engine.most_rows(slots + model.length))
+        return RunningRows(model.engine, model.weights, sampling, slots, most)
+
+    def _joining(self, key: tuple[float, float], slots: int) -> Answer | None:
+        """Take the oldest waiting answer if it may join those under way."""
+        with self._changed:
+            if self._is_closed or not self._waiting:
+                return None
+            request = self._waiting[0].request
+            if request.batch_key != key or len(request.prompt) > slots:
+                return None
+            return self._waiting.pop(0)
 
 
-class _Recorder:
-    """Gives each answer its tokens, and ends the rows whose answer is done."""
-
-    at_once = TOKENS_AT_ONCE
-
-    def __init__(self, batch: Sequence[Answer]) -> None:
-        self._batch = batch
-
-    def record(self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray) -> list[int]:
-        """Return the rows to end: of answers that are done, and those that fill up the batch."""
-        ended = []
-        for owner in np.unique(owners_TB[owners_TB >= 0]).tolist():
-            answer = self._batch[owner] if owner < len(self._batch) else None
-            if answer is not None and not answer.is_done:
-                is_own_TB = owners_TB == owner
-                answer.add(tokens_TB[is_own_TB], logps_TB[is_own_TB])
-            if answer is None or answer.is_done:
-                ended.append(owner)
-        return ended
+def _record(tokens: Tokens, running: dict[int, Answer]) -> list[int]:
+    """Give each answer its tokens; return the numbers of those that are done."""
+    for number, answer in running.items():
+        is_own_TB = tokens.owners_TB == number
+        if not answer.is_done and is_own_TB.any():
+            answer.add(tokens.tokens_TB[is_own_TB], tokens.logps_TB[is_own_TB])
+    return [number for number, answer in running.items() if answer.is_done]

@@ -1,29 +1,38 @@
 """`python -m pttrainer chat`: talk to a model in the terminal, or get one answer on stdout."""
 
 import argparse
-import secrets
 import sys
-import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from pttrainer.commands import note
 from pttrainer.commands.exit import exit_code_of
 from pttrainer.commands.model import serve
+from pttrainer.commands.model.dialogue.conversation import Conversation, image_url
+from pttrainer.commands.model.dialogue.speakers import SCHEMES, LocalModel, Options, Server, Speaker
 from pttrainer.errors import ConfigError, TrainerError
 
-if TYPE_CHECKING:
-    from pttrainer.commands.model.batches import Batches
-    from pttrainer.commands.model.loaded_model import LoadedModel
-
-Message = dict[str, str]
-RESET, EXIT = "/reset", "/exit"
+RESET, IMAGE, EXIT = "/reset", "/image", "/exit"
 
 
 def add_to(commands: Any) -> None:
     """Add the verb's options."""
     parser = commands.add_parser("chat", help="talk to a model in the terminal, or get one answer")
-    serve.add_model(parser)
+    parser.add_argument(
+        "models",
+        nargs="+",
+        help="as of serve, or http://HOST:PORT/v1 of a server; of several, each answers each message",
+    )
+    serve.add_length(parser)
+    parser.add_argument(
+        "--tools",
+        action="append",
+        default=[],
+        metavar="FILE.py[:FUNCTION]",
+        help="functions that the model may call; or a builtin tool",
+    )
+    parser.add_argument("--image", action="append", default=[], metavar="FILE", help="a picture with the first message")
     parser.add_argument("--message", help="answer this alone, on stdout")
     parser.add_argument("--system", help="the system message")
     parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the likeliest token")
@@ -40,84 +49,65 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"--max-tokens: {options.max_tokens}: accepted: a whole number of at least 1")
     if options.seed is not None and not 0 <= options.seed < 2**32:
         raise ConfigError(f"--seed: {options.seed}: accepted: 0 to {2**32 - 1}")
+    images = [image_url(path) for path in options.image]
     serve.end_at_once()
+    with ExitStack() as running:
+        tools = None
+        if options.tools:
+            from pttrainer.commands.model.dialogue.tools import Tools
+
+            tools = Tools(options.tools)
+        speakers = [_speaker(model, options, running) for model in options.models]
+        conversations = [Conversation(speaker, options.system, tools) for speaker in speakers]
+        if options.message is not None:
+            _say(conversations, options.message, images)
+        else:
+            _session(conversations, images)
+
+
+def _speaker(model: str, options: argparse.Namespace, running: ExitStack) -> Speaker:
+    """Return who answers, until the block ends. Raises ConfigError or NetworkError."""
+    sampling = Options(options.temperature, options.max_tokens, options.seed)
+    if model.startswith(SCHEMES):
+        return Server(model, sampling)
     from pttrainer.commands.model.batches import Batches
     from pttrainer.commands.model.loaded_model import load
 
-    model = load(options.model, None, options.max_length)
-    with Batches(model) as batches:
-        conversation = Conversation(model, batches, options)
-        if options.message is not None:
-            conversation.say(options.message)
-        else:
-            _session(conversation)
+    loaded = load(model, None, options.max_length)
+    return LocalModel(loaded, running.enter_context(Batches(loaded)), sampling)
 
 
-class Conversation:
-    """A model, and what was exchanged with it so far."""
-
-    def __init__(self, model: "LoadedModel", batches: "Batches", options: argparse.Namespace) -> None:
-        self.model, self._batches, self._options = model, batches, options
-        self.messages: list[Message] = []
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything but the system message."""
-        system = self._options.system
-        self.messages = [] if system is None else [{"role": "system", "content": system}]
-
-    def say(self, text: str) -> None:
-        """Print the answer to a message while it is sampled, and remember both. Raises ConfigError on a long one."""
-        from pttrainer.commands.model.answers import Request
-        from pttrainer.commands.model.openai_requests import RequestError, within
-
-        messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = self.model.chat.prompt_ids(messages)
-        try:
-            limit = within(prompt, self._options.max_tokens, self.model.length)
-        except RequestError as error:
-            raise ConfigError(f"{error}; hint: {RESET} forgets the conversation") from error
-        seed = secrets.randbits(32) if self._options.seed is None else self._options.seed
-        answer = ""
-        for piece in _pieces(self._batches, self.model, Request(prompt, limit, self._options.temperature, seed=seed)):
-            answer += piece
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        print()
-        self.messages = [*messages, {"role": "assistant", "content": answer}]
+def _say(conversations: Sequence[Conversation], text: str, images: Sequence[str]) -> None:
+    """Print the model's answer, or that of one model after the other below its name. Raises TrainerError."""
+    for conversation in conversations:
+        if len(conversations) > 1:
+            print(f"[{conversation.name}]", flush=True)
+        conversation.say(text, images)
 
 
-def _pieces(batches: "Batches", model: "LoadedModel", request: Any) -> Iterator[str]:
-    """Yield the answer's text, piece by piece."""
-    from pttrainer.commands.model.answers import Answer
-
-    changed, shown, is_done = threading.Semaphore(0), 0, False
-    answer = Answer(request, model.chat.tokenizer, changed.release)
-    batches.submit(answer)
-    while not is_done:
-        changed.acquire()
-        is_done = answer.is_done  # before the text: the last piece may come between the two
-        text = answer.state.text
-        yield text[shown:]
-        shown = len(text)
-    if answer.error is not None:
-        raise answer.error
-
-
-def _session(conversation: Conversation) -> None:
-    """Read messages until the end of the input or /exit."""
-    note(f"{conversation.model.name}: {RESET} forgets the conversation, {EXIT} or Ctrl-D ends")
+def _session(conversations: Sequence[Conversation], images: Sequence[str]) -> None:
+    """Read messages until the end of the input or /exit. images: of the first message."""
+    names = ", ".join(conversation.name for conversation in conversations)
+    note(f"{names}: {RESET} forgets the conversation, {IMAGE} FILE shows a picture, {EXIT} or Ctrl-D ends")
+    shown = list(images)
     while (line := _line()) is not None and line != EXIT:
         if line == RESET:
-            conversation.reset()
+            for conversation in conversations:
+                conversation.reset()
+            shown = []
             note("forgotten")
-        elif line.startswith("/"):
-            note(f"{line}: no such command; accepted: {RESET}, {EXIT}")
-        elif line:
-            try:
-                conversation.say(line)
-            except TrainerError as error:
-                note(str(error))
+            continue
+        try:
+            if line.startswith(f"{IMAGE} "):
+                shown.append(image_url(line.removeprefix(IMAGE).strip()))
+                note("shown with the next message")
+            elif line.startswith("/"):
+                note(f"{line}: no such command; accepted: {RESET}, {IMAGE} FILE, {EXIT}")
+            elif line:
+                message_images, shown = shown, []
+                _say(conversations, line, message_images)
+        except TrainerError as error:
+            note(str(error))
 
 
 def _line() -> str | None:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
-from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJobSpec
+from ptapi.spec import API_GROUP, API_VERSION, KIND, DataSource, PostTrainJobSpec
 from pttrainer.commands import note
 from pttrainer.commands.exit import exit_code_of
-from pttrainer.commands.model.loaded_model import length_of, open_model, uri_of
+from pttrainer.commands.model import eval_tasks, metric_bars
+from pttrainer.commands.model.loaded_model import length_of, name_of, open_model, uri_of
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io.directory import Directory
 
 if TYPE_CHECKING:
     from pttrainer.commands.model.loaded_model import OpenedModel
+    from pttrainer.models.loading.model_loader import LoadedModel as ModelParts
     from pttrainer.rollout.context import Context
 
 ANSWERS = ("exactMatch", "accuracy", "macroF1")
@@ -29,41 +31,77 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("eval", help="measure models on held-out data, side by side")
     parser.add_argument("models", nargs="+", help="as of serve")
     parser.add_argument("--data", required=True, help="a file, or file://, gs://, hf:// of rows")
-    parser.add_argument("--reward", action="append", default=[], help="a builtin reward; the first decides pass@k")
+    parser.add_argument("--task", choices=eval_tasks.TASKS, help="a builtin task: prompts, rewards and metrics")
+    parser.add_argument("--instruction", metavar="TEXT", help="what a task appends to each prompt, in place of its own")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows")
+    parser.add_argument(
+        "--reward", action="append", default=[], help="a builtin, or a reward as JSON; the first decides pass@k"
+    )
     parser.add_argument(
         "--answers", action="append", default=[], choices=ANSWERS, help="a comparison with gold answers"
     )
     parser.add_argument("--label", action="append", default=[], help="a possible label; unset, all gold answers")
     parser.add_argument("--samples", type=int, default=1, help="above 1: pass@k of this many samples of each prompt")
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="most tokens of an answer (256)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer (the task's, or 256)")
     parser.add_argument("--max-length", type=int, metavar="N", help="most tokens of prompt and answer")
+    parser.add_argument("--https-images", action="store_true", help="rows may name images of the web by https://")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the metrics, as SVG")
     parser.set_defaults(run=lambda options: exit_code_of(lambda: run(options)))
 
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate one model after the other and print all metrics."""
-    if options.samples > 1 and not options.reward:
-        raise ConfigError(f"--samples: {options.samples}: needs --reward, which decides what passes; accepted: 1")
+    _check(options)
     uris = [uri_of(model) for model in options.models]
+    names = [_label(*each) for each in zip(options.models, uris, strict=True)]
     results = []
-    for model, uri in zip(options.models, uris, strict=True):
-        note(f"{model}: evaluating")
-        results.append(measure(uri, options))
+    with tempfile.TemporaryDirectory() as directory:
+        data = _data(options, Path(directory))
+        for name, uri in zip(names, uris, strict=True):
+            note(f"{name}: evaluating")
+            results.append(measure(uri, data, options))
     if options.output == "json":
-        pairs = zip(options.models, results, strict=True)
-        print(json.dumps({"models": [{"model": model, "metrics": metrics} for model, metrics in pairs]}, indent=2))
+        rows = zip(uris, names, results, strict=True)
+        models = [{"model": name, "uri": uri, "metrics": metrics} for uri, name, metrics in rows]
+        print(json.dumps({"models": models}, indent=2))
     else:
-        print(table(options.models, results))
+        print(table(names, results))
+    if options.plot is not None:
+        options.plot.write_text(metric_bars.svg_of(names, results), encoding="utf-8")
 
 
-def measure(uri: str, options: argparse.Namespace) -> Metrics:
+def _check(options: argparse.Namespace) -> None:
+    task = eval_tasks.TASKS.get(options.task)
+    if options.samples > 1 and not (options.reward or (task and task.rewards)):
+        raise ConfigError(f"--samples: {options.samples}: needs --reward, which decides what passes; accepted: 1")
+    if options.instruction is not None and task is None:
+        raise ConfigError(f"--instruction: {options.instruction!r}: needs --task, whose own words it replaces")
+    if options.plot is not None and not options.plot.parent.is_dir():
+        raise ConfigError(f"--plot: {options.plot}: accepted: a file in a directory that exists")
+
+
+def _data(options: argparse.Namespace, directory: Path) -> str:
+    """Return the URI of the rows: those of --data, or what the task makes of them. Raises DataError."""
+    uri = options.data if "://" in options.data else Path(options.data).absolute().as_uri()
+    if options.task is None:
+        return uri
+    source = DataSource(uri=uri, limit=options.limit)
+    return eval_tasks.prepared(eval_tasks.TASKS[options.task], source, options.label, options.instruction, directory)
+
+
+def _label(model: str, uri: str) -> str:
+    """Return the model's column: a path as it was given, a checkpoint or a run by its name."""
+    return name_of(uri) if model.startswith(("file://", "gs://")) else model
+
+
+def measure(uri: str, data: str, options: argparse.Namespace) -> Metrics:
     """Return a model's metrics, named as those of a run without `eval/`. Raises ConfigError or DataError."""
     from pttrainer.rollout.evaluation.evaluator import evaluation, job_sampler
 
     opened = open_model(uri)
     with tempfile.TemporaryDirectory() as directory:
-        context = _context(opened, _spec(uri, options, length_of(opened.parts, options.max_length)), directory)
+        context = _context(opened, _spec(uri, data, options, opened.parts), directory)
         evaluate = evaluation(context, job_sampler(context))
         assert evaluate is not None
         metrics = evaluate.run(opened.params)
@@ -80,22 +118,28 @@ def table(models: Sequence[str], results: Sequence[Metrics]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _spec(uri: str, options: argparse.Namespace, length: int) -> PostTrainJobSpec:
-    """Return the options as a job's spec, of which only the evaluation is run."""
-    data = options.data if "://" in options.data else Path(options.data).absolute().as_uri()
-    answers = options.answers or ([] if options.reward else ANSWERS)
+def _spec(uri: str, data: str, options: argparse.Namespace, parts: "ModelParts") -> PostTrainJobSpec:
+    """Return the options as a job's spec, of which only the evaluation is run. Raises ConfigError."""
+    task = eval_tasks.TASKS.get(options.task)
+    rewards = [*(task.rewards if task else ()), *options.reward]
+    answers = options.answers or (task.answers if task else () if rewards else ANSWERS)
+    limit = {} if options.limit is None else {"limit": options.limit}
     spec = {
-        "model": {"uri": uri},
+        "model": {"uri": uri, "images": parts.chat.images is not None},
         "algorithm": {"sft": {}},
-        "data": {"train": {"uri": data}, "eval": {"uri": data}},
-        "rewards": [{"builtin": name} for name in options.reward],
+        "data": {
+            "train": {"uri": data},
+            "eval": {"uri": data, **limit},
+            "allowHttpsImages": options.https_images,
+        },
+        "rewards": [json.loads(reward) if reward.startswith("{") else {"builtin": reward} for reward in rewards],
         "evaluation": {
             "answers": list(answers),
             "labels": options.label,
             "samples": options.samples,
-            "maxNewTokens": options.max_tokens,
+            "maxNewTokens": options.max_tokens or (task.max_tokens if task else 256),
         },
-        "training": {"sequenceLength": length},
+        "training": {"sequenceLength": length_of(parts, options.max_length)},
         "accelerator": {"type": "cpu-1"},
         "output": {"uri": "file:///unused"},
     }

@@ -1,8 +1,11 @@
 """A model to serve: an export, weights of a hub or random ones, or a run (its export, else its newest checkpoint)."""
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import ValidationError
 
 from ptapi import run_directory
 from ptapi.spec import ModelSpec, Training
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from pttrainer.models.loading.model_loader import LoadedModel as ModelParts
     from pttrainer.rollout.native.native_engine import NativeEngine
 
+_CHECKPOINT = re.compile(rf"^(?:file|gs)://.*/([^/]+)/{run_directory.CHECKPOINTS}/(\d+)$")
 SCHEMES = ("file://", "gs://", "hf://", "random://")
 
 
@@ -39,7 +43,8 @@ class OpenedModel(NamedTuple):
 
 def open_model(uri: str) -> OpenedModel:
     """Load the weights that a URI names. Raises ConfigError."""
-    return _checkpoint(uri) if _is_unexported_run(uri) else _model(_exported(uri))
+    is_checkpoint = _CHECKPOINT.search(uri) is not None or _is_unexported_run(uri)
+    return _checkpoint(uri) if is_checkpoint else _model(_exported(uri))
 
 
 def load(path: str, name: str | None, length: int | None) -> LoadedModel:
@@ -58,7 +63,7 @@ def load(path: str, name: str | None, length: int | None) -> LoadedModel:
         weights = DecodingWeights(parts.model, mesh)(params)
     place = partial(sharding.put, mesh)
     engine = NativeEngine(parts.model, parts.tokenizer, place, jax.device_get, mesh, delivered=True)
-    return LoadedModel(name or _name(uri), engine, weights, parts.chat, length)
+    return LoadedModel(name or name_of(uri), engine, weights, parts.chat, length)
 
 
 def length_of(parts: "ModelParts", length: int | None) -> int:
@@ -71,19 +76,23 @@ def length_of(parts: "ModelParts", length: int | None) -> int:
 
 def uri_of(path: str) -> str:
     """Return the URI of a path, which may be one already. Raises ConfigError."""
-    if path.startswith(SCHEMES):
-        return path.rstrip("/")
     directory = Path(path).expanduser()
-    if "://" in path or not directory.is_dir():
+    is_directory = "://" not in path and directory.is_dir()
+    uri = f"file://{directory.resolve()}" if is_directory else path
+    try:
+        return ModelSpec(uri=uri).uri.rstrip("/")
+    except ValidationError as error:
+        kind = "URI of a model" if path.startswith(SCHEMES) else "directory"
         raise ConfigError(
-            f"model: {path}: not a directory; accepted: an export or run directory, file://, gs://, hf://ORG/NAME, "
-            "random://PRESET"
-        )
-    return directory.resolve().as_uri()
+            f"model: {path}: not a {kind}; accepted: an export or run directory, file:///…, gs://BUCKET/…, "
+            "hf://ORG/NAME, random://PRESET"
+        ) from error
 
 
-def _name(uri: str) -> str:
-    """Return the name under which clients ask for the model: `org/name` of the hub, else the run or directory."""
+def name_of(uri: str) -> str:
+    """Return the name of a model: `org/name` of the hub, `RUN@STEP` of a checkpoint, else the run or directory."""
+    if checkpoint := _CHECKPOINT.search(uri):
+        return "@".join(checkpoint.groups())
     parts = uri.partition("://")[2].split("/")
     if uri.startswith("hf://"):
         return "/".join(parts)
@@ -111,7 +120,7 @@ def _model(uri: str) -> OpenedModel:
     from pttrainer.models.loading.model_loader import load_model
     from pttrainer.runtime.distributed import sharding
 
-    parts = load_model(ModelSpec(uri=uri), Training(), note)
+    parts = load_model(ModelSpec(uri=uri, images=_takes_images(uri)), Training(), note)
     mesh = sharding.make_mesh((1, jax.device_count()))
     model = parts.model
     layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
@@ -119,11 +128,22 @@ def _model(uri: str) -> OpenedModel:
         return OpenedModel(parts, parts.initial_params(layout), mesh)
 
 
+def _takes_images(uri: str) -> bool:
+    """Return True if the model has a vision tower that is supported, and what pictures need besides."""
+    from pttrainer.models.loading.model_loader import open_chat
+
+    try:
+        return open_chat(ModelSpec(uri=uri, images=True), lambda line: None).images is not None
+    except ConfigError:
+        return False  # or there is no such model, which is said when it is loaded
+
+
 def _checkpoint(uri: str) -> OpenedModel:
-    """Return the newest checkpoint of a run that has no export, adapters included."""
+    """Return a checkpoint, the newest one of a run that has no export, adapters included."""
     from pttrainer.commands.export import restored
 
-    run = restored(uri)
-    note(f"{uri}: no whole model in {run_directory.EXPORT}/; its newest checkpoint is loaded, step {run.step}")
+    run = restored(uri, "model")
+    if not _CHECKPOINT.search(uri):
+        note(f"{uri}: no whole model in {run_directory.EXPORT}/; its newest checkpoint is loaded, step {run.step}")
     params = run.parts.model.join_params(run.parts.frozen(run.layout), run.trained)
     return OpenedModel(run.parts, params, run.mesh)

@@ -11,7 +11,7 @@ from pttrainer.runtime.io.storage_errors import is_storage_problem
 
 HUB = "hf://"
 DATASETS = f"{HUB}datasets/"
-REACHABLE = "hint: is the hub reachable from the pod?"
+REACHABLE = "hint: is the hub reachable from here?"
 
 
 def dataset_commit(repository: str, revision: str | None) -> str:
@@ -36,17 +36,21 @@ def dataset_files(repository: str, commit: str, names: Sequence[str]) -> dict[st
 
 
 @contextmanager
-def hub_errors(where: str, kind: str, raised: type[TrainerError]) -> Iterator[None]:
+def hub_errors(
+    where: str,
+    kind: str,
+    raised: type[TrainerError],
+    token: str = "name the Secret with your token in spec.model.tokenSecretRef",
+) -> Iterator[None]:
     """Turn the client's exceptions into errors that say what to do.
 
-    kind: "model" or "data set".
+    kind: "model" or "data set". token: how one's token gets here.
     """
     from huggingface_hub import errors
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    token = "name the Secret with your token in spec.model.tokenSecretRef"
     try:
         yield
     except errors.HFValidationError as error:

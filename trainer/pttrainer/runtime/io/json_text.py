@@ -16,10 +16,15 @@ class JsonError(ValueError):
         self.line = line
 
 
-def loads(text: bytes | str) -> Any:
-    """Return the value of a JSON text, in UTF-8 if it is bytes; raise JsonError."""
+def loads(text: bytes | str, *, unique_keys: bool = False) -> Any:
+    """Return the value of a JSON text, in UTF-8 if it is bytes; raise JsonError.
+
+    unique_keys: refuse an object with a key twice, where other readers keep the last value.
+    """
+    checked = _with_unique_keys if unique_keys else None
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"), parse_constant=_refuse)
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=checked)
     except UnicodeDecodeError as error:
         raise JsonError("is not UTF-8", error.object[: error.start].count(b"\n") + 1) from None
     except RecursionError:
@@ -30,6 +35,15 @@ def loads(text: bytes | str) -> Any:
         raise
     except ValueError:
         raise JsonError(f"has a number of more than {sys.get_int_max_str_digits()} digits") from None
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise JsonError(f"has the key {twice!r} twice")
+    return values
 
 
 def _refuse(name: str) -> NoReturn:

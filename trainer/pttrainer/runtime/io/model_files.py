@@ -19,7 +19,7 @@ from pttrainer.runtime.io.huggingface import HUB
 Note = Callable[[str], None]
 """Shows one line to the user."""
 
-FILES = ("*.json", "*.jinja")
+FILES = ("*.json", "*.jinja", "tokenizer.model")
 WEIGHTS = ("*.safetensors",)
 ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")
 NOT_OURS = ("*/*", "consolidated*", "adapter_*")
@@ -67,7 +67,7 @@ def fetch_adapters(uri: str, field: str, note: Note, *, revision: str | None = N
 
 def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
     bucket = storage.bucket(uri)
-    suffixes = (".json", ".jinja", ".safetensors") if weights else (".json", ".jinja")
+    suffixes = tuple(pattern.removeprefix("*") for pattern in ((*FILES, *WEIGHTS) if weights else FILES))
     try:
         there = bucket.blobs()
     except NetworkError:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlparse
 
+from ptapi.text import bucket_names
 from pttrainer.errors import ConfigError, DataError, NetworkError, StorageError
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.io.gcs_bucket import Bucket
@@ -27,7 +28,9 @@ def below(place_: Place, name: str) -> Place:
 
 
 def bucket(uri: str) -> Bucket:
-    """Return the bucket and prefix of a `gs://` URI."""
+    """Return the bucket and prefix of a `gs://` URI. Raises ConfigError for what no bucket is named."""
+    if wrong := bucket_names.problem(uri):
+        raise ConfigError(wrong)
     name, _, prefix = split(uri)[1].partition("/")
     return Bucket(name, prefix)
 

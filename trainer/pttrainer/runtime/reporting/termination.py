@@ -79,15 +79,22 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip() or 'no message'}"
 
 
-def report(code: ExitCode, message: str, attempt: Attempt, preflight: PreflightStatus | None = None) -> None:
+def report(
+    code: ExitCode, message: str, attempt: Attempt, preflight: PreflightStatus | None = None, staged: str | None = None
+) -> None:
     """Write the termination message, and `termination.json` if the run directory is writable.
 
-    preflight: the verdict, if this process is a preflight.
+    preflight: the verdict, if this process is a preflight. staged: the copy, if it staged a model.
     """
     kind = EXIT_CLASSES.get(code)
     short = message.encode()[:MESSAGE_BYTES].decode(errors="ignore")
     document = run_directory.Termination(
-        exit_code=int(code), failure_class=kind or "", message=short, step=attempt.step, preflight=preflight
+        exit_code=int(code),
+        failure_class=kind or "",
+        message=short,
+        step=attempt.step,
+        preflight=preflight,
+        staged=staged,
     )
     line = document.model_dump_json(by_alias=True, exclude_none=True)
     log = os.environ.get(run_directory.TERMINATION_LOG_ENV)

@@ -77,6 +77,7 @@ def _named_files(job: PostTrainJob) -> Iterator[tuple[str, str]]:
     }
     for index, reward in enumerate(spec.rewards):
         fields[f"spec.rewards[{index}].python.uri"] = None if reward.python is None else reward.python.uri
+        fields[f"spec.rewards[{index}].model.uri"] = None if reward.model is None else reward.model.uri
     for index, tool in enumerate([] if spec.environment is None else spec.environment.tools):
         fields[f"spec.environment.tools[{index}].python.uri"] = None if tool.python is None else tool.python.uri
     for field, uri in fields.items():

@@ -6,20 +6,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from pttrainer.commands.model import openai_replies
 from pttrainer.commands.model.answers import Answer, State
 from pttrainer.commands.model.batches import Batches
 from pttrainer.commands.model.loaded_model import LoadedModel
-from pttrainer.commands.model.openai_replies import Replies
-from pttrainer.commands.model.openai_requests import ChatBody, CompletionBody, RequestError, parse, request_of
+from pttrainer.commands.model.openai_api import replies as openai_replies
+from pttrainer.commands.model.openai_api.errors import RequestError
+from pttrainer.commands.model.openai_api.messages import ImageAccess
+from pttrainer.commands.model.openai_api.replies import Replies
+from pttrainer.commands.model.openai_api.requests import ChatBody, CompletionBody, parse, request_of
 
-MOST_BYTES = 8 * 2**20
-"""Most bytes of a request's body."""
+MOST_BYTES = 64 * 2**20
+"""Most bytes of a request's body, which may hold pictures."""
 
 
-def application(model: LoadedModel, batches: Batches) -> web.Application:
-    """Return the application that answers for a model."""
-    server = _Server(model, batches)
+def application(model: LoadedModel, batches: Batches, access: ImageAccess) -> web.Application:
+    """Return the application that answers for a model. access: where images of requests may lie."""
+    server = _Server(model, batches, access)
     app = web.Application(middlewares=[_errors], client_max_size=MOST_BYTES)
     app.add_routes(
         [
@@ -48,8 +50,8 @@ async def _errors(
 
 
 class _Server:
-    def __init__(self, model: LoadedModel, batches: Batches) -> None:
-        self._model, self._batches = model, batches
+    def __init__(self, model: LoadedModel, batches: Batches, access: ImageAccess) -> None:
+        self._model, self._batches, self._access = model, batches, access
 
     async def health(self, _: web.Request) -> web.Response:
         """Answer that the server runs."""
@@ -69,8 +71,9 @@ class _Server:
         return await self._answer(request, parse(CompletionBody, await _content(request)))
 
     async def _answer(self, http: web.Request, body: ChatBody | CompletionBody) -> web.StreamResponse:
-        request = request_of(body, self._model)
-        replies = Replies(self._model, isinstance(body, ChatBody), body.has_logprobs, len(request.prompt))
+        # In a thread: pictures take long to decode, and some have to be fetched.
+        request, offer = await asyncio.to_thread(request_of, body, self._model, self._access)
+        replies = Replies(self._model, isinstance(body, ChatBody), body.has_logprobs, len(request.prompt), offer)
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         answer = Answer(request, self._model.chat.tokenizer, lambda: loop.call_soon_threadsafe(changed.set))
         self._batches.submit(answer)

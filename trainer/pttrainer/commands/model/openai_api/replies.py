@@ -7,6 +7,7 @@ from typing import Any
 
 from pttrainer.commands.model.answers import INCOMPLETE, State
 from pttrainer.commands.model.loaded_model import LoadedModel
+from pttrainer.commands.model.openai_api.tools import Offer, Turn, called
 
 Json = dict[str, Any]
 
@@ -17,21 +18,33 @@ def error(message: str, param: str | None = None, code: str | None = None, *, is
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def message_of(turn: Turn) -> Json:
+    """Return an assistant's message."""
+    if not turn.calls:
+        return {"role": "assistant", "content": turn.content}
+    calls = [called(*call) for call in turn.calls]
+    return {"role": "assistant", "content": turn.content or None, "tool_calls": calls}
+
+
 @dataclass(frozen=True)
 class Replies:
-    """Writes one request's answer. is_chat: for /v1/chat/completions; prompt_tokens: for its usage."""
+    """Writes one request's answer. is_chat: for /v1/chat/completions; prompt_tokens: for its usage; offer: tools."""
 
     model: LoadedModel
     is_chat: bool
     has_logprobs: bool
     prompt_tokens: int
+    offer: Offer | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, state: State) -> Json:
         """Return the answer in one body."""
-        text = {"message": {"role": "assistant", "content": state.text}} if self.is_chat else {"text": state.text}
-        choice = {"index": 0, **text, "logprobs": self._logprobs(state, 0), "finish_reason": state.finish}
+        turn = self._turn(state)
+        message = message_of(turn)
+        text = {"message": message} if self.is_chat else {"text": turn.content}
+        finish = "tool_calls" if turn.calls else state.finish
+        choice = {"index": 0, **text, "logprobs": self._logprobs(state, 0), "finish_reason": finish}
         return {**self._head("chat.completion"), "choices": [choice], "usage": self._usage(state)}
 
     def role(self) -> Json:
@@ -40,14 +53,22 @@ class Replies:
 
     def chunk(self, before: State, state: State) -> Json:
         """Return what is new since `before`."""
-        text = state.text[len(before.text) :]
-        part = {"delta": {"content": text} if text else {}} if self.is_chat else {"text": text}
-        logprobs = self._logprobs(state, len(before.tokens))
-        return self._chunk({**part, "logprobs": logprobs, "finish_reason": state.finish})
+        turn = self._turn(state)
+        text = turn.content[len(self._turn(before).content) :]
+        delta: Json = {"content": text} if text else {}
+        if turn.calls:
+            delta["tool_calls"] = [{"index": index, **called(*call)} for index, call in enumerate(turn.calls)]
+        part = {"delta": delta} if self.is_chat else {"text": text}
+        logprobs, finish = self._logprobs(state, len(before.tokens)), "tool_calls" if turn.calls else state.finish
+        return self._chunk({**part, "logprobs": logprobs, "finish_reason": finish})
 
     def usage(self, state: State) -> Json:
         """Return the chunk with the usage, which ends a stream that wants it."""
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage(state)}
+
+    def _turn(self, state: State) -> Turn:
+        """Return an answer's text so far, and its calls of tools, which are known at its end."""
+        return Turn(state.text) if self.offer is None else self.offer.turn(state)
 
     def _chunk(self, choice: Json) -> Json:
         return {**self._head("chat.completion.chunk"), "choices": [{"index": 0, **choice}]}

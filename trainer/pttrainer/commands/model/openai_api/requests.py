@@ -10,25 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pttrainer.commands.model.answers import Request
 from pttrainer.commands.model.loaded_model import LoadedModel
+from pttrainer.commands.model.openai_api import messages, tools
+from pttrainer.commands.model.openai_api.errors import RequestError
+from pttrainer.commands.model.openai_api.messages import Conversation, ImageAccess
+from pttrainer.commands.model.openai_api.tools import Choice, Offer, Tool
+from pttrainer.data.tokenization import row_images
 from pttrainer.errors import TrainerError
 
-SHOWN = 80
-"""Most characters of a value in a message."""
-
-
-class RequestError(Exception):
-    """A request that cannot be answered. param: the field; status: of HTTP."""
-
-    def __init__(self, param: str | None, value: Any, accepted: str, status: int = 400) -> None:
-        self.param, self.status = param, status
-        self.code = "model_not_found" if status == 404 and param == "model" else None
-        subject = ": ".join(part for part in (param, _short(value)) if part)
-        super().__init__(f"{subject}: {accepted}")
-
-
-def _short(value: Any) -> str:
-    text = "" if value is None else repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+TOO_LONG = "messages or prompt"
+"""What an error names where a prompt has no room for an answer."""
 
 
 class _Body(BaseModel):
@@ -64,6 +54,9 @@ class ChatBody(_Body):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: Literal[0] | None = None
+    tools: list[Tool] | None = Field(None, min_length=1)
+    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
+    parallel_tool_calls: bool = True
 
     @property
     def has_logprobs(self) -> bool:
@@ -75,13 +68,9 @@ class ChatBody(_Body):
         """Return the most tokens of the answer; None for what is left."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def prompt(self, model: LoadedModel) -> list[int]:
-        """Return the conversation's tokens by the model's template. Raises RequestError."""
-        messages = [_message(message, f"messages.{i}") for i, message in enumerate(self.messages)]
-        try:
-            return model.chat.prompt_ids(messages)
-        except TrainerError as error:
-            raise RequestError("messages", None, str(error)) from error
+    def offer(self, model: LoadedModel) -> Offer | None:
+        """Return the tools that the answer may call. Raises RequestError."""
+        return tools.offer(self.tools, self.tool_choice, model.chat, is_parallel=self.parallel_tool_calls)
 
 
 class CompletionBody(_Body):
@@ -132,28 +121,55 @@ def parse(kind: type[Body], content: bytes) -> Body:
 
 
 def _param(loc: tuple[int | str, ...]) -> str | None:
-    """Return the field; what follows names branches of its type."""
-    return str(loc[0]) if loc else None
+    """Return the field; what follows names branches of its type, except in tools."""
+    return ".".join(map(str, loc if loc[0] == "tools" else loc[:1])) if loc else None
 
 
-def request_of(body: ChatBody | CompletionBody, model: LoadedModel) -> Request:
-    """Return the request for the engine. Raises RequestError."""
+def request_of(
+    body: ChatBody | CompletionBody, model: LoadedModel, access: ImageAccess
+) -> tuple[Request, Offer | None]:
+    """Return the request for the engine, and the tools that its answer may call. Raises RequestError."""
     if body.model != model.name:
         raise RequestError("model", body.model, f"not served here; accepted: {model.name}", 404)
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if "" in stop or len(stop) > 4:
         raise RequestError("stop", body.stop, "accepted: up to 4 strings with at least one character each")
-    prompt = body.prompt(model) if isinstance(body, ChatBody) else body.tokens(model)
     seed = secrets.randbits(32) if body.seed is None else body.seed
-    limit = within(prompt, body.limit, model.length)
-    return Request(prompt, limit, body.temperature, body.top_p, stop, seed)
+    how: dict[str, Any] = {"temperature": body.temperature, "top_p": body.top_p, "stop": stop, "seed": seed}
+    if isinstance(body, CompletionBody):
+        prompt = body.tokens(model)
+        return Request(prompt, within(prompt, body.limit, model.length), **how), None
+    offer = body.offer(model)
+    conversation = messages.conversation(body.messages, access)
+    return chat_request(model, conversation, offer, body.limit, **how), offer
+
+
+def chat_request(
+    model: LoadedModel, conversation: Conversation, offer: Offer | None, limit: int | None, **how: Any
+) -> Request:
+    """Return the request for the next turn of a conversation. how: fields of the request. Raises RequestError."""
+    chat = model.chat
+    if conversation.images and chat.images is None:
+        raise RequestError("messages", None, "has images, and the model takes none; accepted: text")
+    try:
+        written = messages.for_template(conversation.messages, chat)
+        if offer is None:
+            tokens = chat.prompt_ids(written)
+        else:
+            rendered = chat.render(written, offer.schemas, generate=True)
+            offer.check_shown(rendered)
+            tokens = chat.tokenizer.encode(rendered + offer.begun)
+        [images] = row_images.of_prompts(chat, [(tokens, conversation.images)])
+    except TrainerError as error:
+        raise RequestError("messages", None, str(error)) from error
+    return Request(tokens, within(tokens, limit, model.length), images=images, is_raw=offer is not None, **how)
 
 
 def within(prompt: list[int], limit: int | None, length: int) -> int:
     """Return the most tokens of an answer. Raises RequestError if prompt and answer are longer than the model takes."""
     room = length - len(prompt)
     if not prompt or room < 1:
-        raise RequestError("messages or prompt", None, f"{len(prompt)} tokens; accepted: 1 to {length - 1}")
+        raise RequestError(TOO_LONG, None, f"{len(prompt)} tokens; accepted: 1 to {length - 1}")
     if limit is not None and limit > room:
         raise RequestError(
             "max_tokens",
@@ -161,22 +177,3 @@ def within(prompt: list[int], limit: int | None, length: int) -> int:
             f"accepted: 1 to {room}, the {length} tokens of the model less {len(prompt)} of the prompt",
         )
     return room if limit is None else limit
-
-
-def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a message whose content is text. Raises RequestError."""
-    role, content = message.get("role"), message.get("content")
-    if role not in ("system", "developer", "user", "assistant"):
-        raise RequestError(f"{where}.role", role, "accepted: system, developer, user, assistant")
-    if isinstance(content, list):
-        content = "".join(_part(part, f"{where}.content.{i}") for i, part in enumerate(content))
-    if not isinstance(content, str):
-        raise RequestError(f"{where}.content", content, "accepted: text, or a list of parts of the type text")
-    return {"role": "system" if role == "developer" else role, "content": content}
-
-
-def _part(part: Any, where: str) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-        kind = part.get("type") if isinstance(part, dict) else part
-        raise RequestError(f"{where}.type", kind, 'accepted: {"type": "text", "text": ...}')
-    return str(part["text"])

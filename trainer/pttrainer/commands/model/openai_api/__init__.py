@@ -1,0 +1,1 @@
+"""OpenAI's API on a loaded model: bodies, conversations with tools and images, answers, and the HTTP server."""
