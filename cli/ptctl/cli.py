@@ -14,14 +14,18 @@ COMMANDS = {
     "workload": Lazy("ptctl.commands.workload:workload", "Create, watch and delete jobs in a cluster.", _JOBS),
     "cluster": Lazy("ptctl.commands.cluster:cluster", "Create, inspect and delete clusters on GKE.", _CLUSTERS),
     "validate": Lazy("ptctl.commands.job_file.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
+    "top": Lazy(
+        "ptctl.commands.cluster.top:top", "Show who uses which chips and how well, who waits, and what is free.", _JOBS
+    ),
+    "ui": Lazy("ptctl.commands.ui:ui", "Show jobs, curves, samples and capacity in a browser.", _JOBS),
     "init": Lazy(
         "ptctl.commands.job_file.init:init",
-        "Write a commented job file for SFT, LoRA, DPO, GRPO, PPO, distillation, tools or MaxText.",
+        "Write a commented job file: SFT, LoRA, DPO, KTO, reward model, GRPO, PPO, RAFT, distillation, tools, images.",
         _JOBS,
     ),
     "import": Lazy(
         "ptctl.commands.job_file.import_job:import_job",
-        "Turn XPK's and gcluster's command lines into jobs.",
+        "Turn XPK's, gcluster's, TRL's, Axolotl's or MaxText's jobs into posttrain's.",
         _JOBS,
     ),
     "plan": Lazy("ptctl.commands.plan:plan", "Check whether a job fits its chips, without using any.", _LAPTOP),
@@ -30,13 +34,28 @@ COMMANDS = {
     ),
     "data": Lazy("ptctl.commands.data:data", "Inspect a job's data before you pay for chips.", _LAPTOP),
     "train": Lazy("ptctl.commands.job_file.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),
+    "model": Lazy(
+        "ptctl.commands.model:model", "Copy a model of the hub into a bucket, before chips wait for it.", _LAPTOP
+    ),
     "chat": Lazy("ptctl.commands.model.chat:chat", "Talk to a model in the terminal.", _LAPTOP),
     "eval": Lazy("ptctl.commands.model.eval:evaluate", "Measure models on held-out data, side by side.", _LAPTOP),
-    "serve": Lazy("ptctl.commands.model.serve:serve", "Answer OpenAI's API with a model, on this machine.", _LAPTOP),
+    "serve": Lazy(
+        "ptctl.commands.model.serve:serve", "Answer OpenAI's API with a model, here or in a cluster.", _LAPTOP
+    ),
+    "image": Lazy("ptctl.commands.image:image", "Build the images that jobs run.", _CLUSTERS),
+    "server": Lazy("ptctl.commands.server:server", "List and delete the servers of models in a cluster.", _CLUSTERS),
     "local": Lazy("ptctl.commands.local:local", "Run a small cluster on this machine, to try things out.", _LAPTOP),
-    "demo": Lazy("ptctl.commands.demo:demo", "Teach a small model to add, and watch it learn.", _LAPTOP),
-    "completion": Lazy("ptctl.commands.completion:completion", "Print the completion script of a shell.", _OTHER),
-    "version": Lazy("ptctl.commands.version:version", "Print the version.", _OTHER),
+    "demo": Lazy("ptctl.commands.local.demo:demo", "Teach a small model to add, and watch it learn.", _LAPTOP),
+    "config": Lazy(
+        "ptctl.commands.config:config",
+        "Keep defaults of your own: context, namespace, accelerator, output, queue, project, location, zone.",
+        _OTHER,
+    ),
+    "mcp": Lazy("ptctl.commands.program.mcp:mcp", "Offer ptctl's verbs to coding agents as tools.", _OTHER),
+    "completion": Lazy(
+        "ptctl.commands.program.completion:completion", "Print the completion script of a shell.", _OTHER
+    ),
+    "version": Lazy("ptctl.commands.program.version:version", "Print the version.", _OTHER),
 }
 
 _EXAMPLES = """

@@ -4,6 +4,7 @@ Code raises; `ui/exit_codes.py` prints the message and picks the code. Nothing e
 """
 
 OK = 0
+"""Done."""
 FAILED = 1
 """The job or the API call failed."""
 USAGE = 2

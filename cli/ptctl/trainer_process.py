@@ -14,11 +14,13 @@ from ptapi.accelerators import resolve
 from ptapi.load import dump_job
 from ptapi.spec import PostTrainJob
 from ptctl import trainer_child
-from ptctl.errors import FAILED, INTERRUPTED, OK, CliError
+from ptctl.errors import BROKEN_PIPE, FAILED, INTERRUPTED, OK, CliError
 from ptctl.ui import interrupts
 from ptctl.ui.app import App
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_OWN_CODES = (OK, INTERRUPTED, BROKEN_PIPE)
+"""Exit codes of the trainer that are ptctl's, too."""
 _SAVING = "Interrupted. The trainer saves a checkpoint and ends; Ctrl-C again ends it at once."
 
 
@@ -27,7 +29,7 @@ def run_trainer(
 ) -> int:
     """Run the job (or another subcommand of the trainer on it) to its end and return the shell's exit code."""
     code = trainer_code(job, verb, *options, on_start=on_start)
-    if code and code != INTERRUPTED:
+    if code not in _OWN_CODES:
         app.console.say(f"the trainer exited with code {code}")
         return FAILED
     return code
@@ -55,7 +57,7 @@ def run_verb(verb: str, *options: str) -> int:
     _check_jax()
     with interrupts.handled(interrupts.raise_once):
         code = _run_child([verb, *options], dict(os.environ), lambda: None, forked=False)
-    return code if code in (OK, INTERRUPTED) else FAILED  # the trainer has printed why
+    return code if code in _OWN_CODES else FAILED  # the trainer has printed why
 
 
 def _check_jax() -> None:

@@ -23,6 +23,11 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         os._exit(128 + signal.SIGKILL)  # the parent died before the line above took hold
+    if os.isatty(0):  # `exec -t`: this session's terminal, so that Ctrl-C there reaches the program
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the supervisor blocks signals that it waits for
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores these, and ignoring is inherited

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DATA_DIR_ENV = "POSTTRAIN_LOCAL_DIR"
+PROCESS_RECORD = "processes.json"
+"""In a pod's directory: the process of each container, and where on this machine its mounts lie."""
 
 
 def default_data_dir() -> Path:

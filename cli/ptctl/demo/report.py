@@ -103,6 +103,8 @@ What to type next (the demo's cluster keeps running)
   {ptctl} workload samples {GRPO}              # what the model writes now
   {ptctl} workload samples {GRPO} --step 1     # and what it wrote at first
   {ptctl} workload metrics {GRPO} --plot completion_length
+  {ptctl} chat {GRPO}                          # ask it: Ann has 3, 5 and 4 apples. How many?
+  {ptctl} serve {GRPO}                         # for any client of OpenAI's API
   {ptctl} workload get {GRPO} -o yaml          # the job: a template for your own
 
 How to tear down

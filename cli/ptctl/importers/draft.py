@@ -27,12 +27,18 @@ _ORDER = ("image", "imagePullSecrets", "runtime", "model", "algorithm", "data", 
 
 @dataclass
 class Draft:
-    """The job of one source, which `source` names (`xpk workload create`). secrets: Secrets by variable."""
+    """The job of one source, which `source` names (`xpk workload create`).
+
+    changes: parts without a counterpart, without which something else is trained; secrets: Secrets by variable; blanks:
+    more fields that are left to fill in, each with an example and what to write.
+    """
 
     source: str
     job: Manifest = field(default_factory=empty_job)
     notes: list[str] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
+    blanks: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     def put(self, path: str, value: Any, origin: str) -> None:
         """Set a field. Raises InputError if it has another value already. origin: the part of the source for it."""
@@ -55,6 +61,14 @@ class Draft:
         """Note a part of the source that became no field, and what to do."""
         self.notes.append(without_secrets(f"{part}: {advice}")[0])
 
+    def change(self, part: str, effect: str) -> None:
+        """Note a part of the source without which something else is trained."""
+        self.changes.append(without_secrets(f"{part}: {effect}")[0])
+
+    def blank(self, path: str, example: Any, hint: str) -> None:
+        """Leave a field to fill in, unless it is set in the end."""
+        self.blanks[path] = (example, hint)
+
     def variable(self, name: str, value: str) -> None:
         """Set an environment variable."""
         variables = self.job["spec"].setdefault("env", [])
@@ -70,18 +84,19 @@ class Draft:
             reference = {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}}}
             self.job["spec"].setdefault("env", []).append(reference)
 
-    def missing(self) -> dict[str, tuple[str, str]]:
+    def missing(self) -> dict[str, tuple[Any, str]]:
         """Return the required fields that the source does not have."""
         runtime = self.get("spec.runtime") or {}
-        required = {**_IMAGE, **_REQUIRED} if runtime.get("container") or runtime.get("maxtext") else _REQUIRED
+        image = _IMAGE if runtime.get("container") or runtime.get("maxtext") else {}
+        required = {**image, **_REQUIRED, **self.blanks}
         return {path: hint for path, hint in required.items() if self.get(path) is None}
 
     def filled(self, *, examples: bool) -> Manifest:
-        """Return the job with examples, or with `FILL IN`, in the place of missing fields, its keys in order."""
+        """Return the job with its keys in order, and examples, or `FILL IN` and the path, for missing fields."""
         spec = {key: _copy(self.job["spec"][key]) for key in _ordered(self.job["spec"])}
         whole = Draft(self.source, {**self.job, "metadata": dict(self.job["metadata"]), "spec": spec})
         for path, (example, _) in self.missing().items():
-            whole.put(path, example if examples else FILL_IN, path)
+            whole.put(path, example if examples else f"{FILL_IN} {path}", path)
         return {**whole.job, "spec": {key: whole.job["spec"][key] for key in _ordered(whole.job["spec"])}}
 
 
@@ -95,5 +110,5 @@ def _copy(value: Any) -> Any:
     return [_copy(below) for below in value] if isinstance(value, list) else value
 
 
-_EMPTY = ("sft", "dpo", "grpo", "ppo", "distill", "native")
+_EMPTY = ("sft", "dpo", "kto", "reward", "grpo", "ppo", "raft", "distill", "native")
 """Maps that mean something although they are empty."""

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Sequence
 from ptctl.errors import InputError
 from ptctl.importers.draft import Draft
 from ptctl.jobs.definition.file import check
-from ptctl.jobs.definition.set_field import assign
+from ptctl.jobs.definition.set_field import assign_all
 
 
 def finished(draft: Draft, assignments: Sequence[str]) -> Draft:
     """Return the draft with --set applied. Raises InputError if the job breaks a rule of the API."""
-    for assignment in assignments:
-        assign(draft.job, assignment)
+    assign_all(draft.job, assignments)
     check(draft.filled(examples=True), draft.source)
     return draft
 
@@ -24,6 +23,16 @@ def secret_commands(drafts: Iterable[Draft]) -> list[str]:
         f"kubectl create secret generic {name} --from-literal=token=…"
         for variable, name in sorted(secrets)
     ]
+
+
+def refuse_changes(drafts: Sequence[Draft]) -> None:
+    """Raise InputError if something else would be trained than by the source."""
+    lines = [f"{draft.get('metadata.name') or draft.source}: {one}" for draft in drafts for one in draft.changes]
+    if lines:
+        raise InputError(
+            "no counterpart, and so something else is trained:\n  " + "\n  ".join(lines),
+            "change the source, or import with --allow-changes",
+        )
 
 
 def refuse_missing(drafts: Sequence[Draft]) -> None:

@@ -7,19 +7,18 @@ from ptctl.importers.draft import FILL_IN, Draft
 def document(draft: Draft) -> str:
     """Return one manifest with its comments."""
     lines = [f"# Imported from {draft.source}."]
+    if draft.changes:
+        lines += [
+            "# No counterpart, and so something else is trained:",
+            *(f"#   {_line(one)}" for one in draft.changes),
+        ]
     if draft.notes:
         lines += ["# Not imported, and what to do instead:", *(f"#   {_line(note)}" for note in draft.notes)]
-    hints = iter(hint for _, (_, hint) in _by_position(draft))
+    missing = draft.missing()
     for line in kubectl_yaml.write(draft.filled(examples=False)).rstrip("\n").splitlines():
-        lines.append(f"{line} # {next(hints)}" if line.endswith(f": {FILL_IN}") else line)
+        key, mark, path = line.partition(f": {FILL_IN} ")
+        lines.append(f"{key}: {FILL_IN} # {missing[path][1]}" if mark else line)
     return "\n".join(lines)
-
-
-def _by_position(draft: Draft) -> list[tuple[str, tuple[str, str]]]:
-    order = list(draft.filled(examples=False)["spec"])
-    return sorted(
-        draft.missing().items(), key=lambda item: order.index(item[0].split(".")[1]) if item[0][:1] == "s" else -1
-    )
 
 
 def _line(note: str) -> str:

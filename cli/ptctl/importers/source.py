@@ -1,34 +1,46 @@
 """The jobs in a text, which is a shell script or YAML; start reading here."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from ptctl.errors import InputError
 from ptctl.importers.command_lines import gcluster, xpk
 from ptctl.importers.command_lines.shell import Command, parse, unknown
 from ptctl.importers.documents import yaml_stream
 from ptctl.importers.draft import Draft
+from ptctl.importers.huggingface import settings_files, trainers
 from ptctl.importers.program import put_program
 from ptctl.importers.secrets import is_secret, without_secrets
 from ptctl.jobs.definition.set_field import assign
 
 _IGNORED = ("set", "echo", "printf", "export", "true", "exit", ":", "[", "[[", "test", "read", "sleep", "done", "fi")
 """Shell words that create nothing."""
-_SOURCES = (xpk, gcluster)
+_SOURCES = (xpk, gcluster, trainers)
 
 
 def drafts(text: str, where: str, variables: Mapping[str, str]) -> list[Draft]:
     """Return the jobs of a script or of YAML documents. Raises InputError if there is none."""
+    if settings_files.is_settings(text):
+        return [settings_files.draft_of(text, where)]
     if yaml_stream.is_document(text):
         return yaml_stream.drafts(text, where)
     script = parse(text, variables)
+    folder = Path() if where in ("-", "--command") else Path(where).parent
     jobs = [(command, source) for command in script.commands for source in _SOURCES if source.is_submit(command)]
     if not jobs:
         accepted = (
-            "a script with `xpk workload create` or `gcluster job submit`, or YAML of a PathwaysJob, JobSet or TrainJob"
+            "a script with `xpk workload create`, `gcluster job submit`, `trl sft`, `accelerate launch … dpo.py` or "
+            "`axolotl train`, or YAML of a PathwaysJob, JobSet, TrainJob or Axolotl"
         )
         raise InputError(f"{where}: no job in it; accepted: {accepted}")
     _refuse_unknown([command for command, _ in jobs], where)
-    made = [source.draft_of(command) for command, source in jobs]
+    made = [
+        source.draft_of(replace(command, environment={**script.exported, **command.environment}), folder)
+        if source is trainers
+        else source.draft_of(command)
+        for command, source in jobs
+    ]
     for (command, _), draft in zip(jobs, made, strict=True):
         if command.is_conditional:
             draft.note(f"line {command.line}", "it is in an if or a loop, which is not run: imported once")

@@ -6,6 +6,7 @@ from contextlib import suppress
 from ptctl.errors import TimedOutError
 from ptctl.jobs.lookup import Filter, fetch, namespace_of
 from ptctl.jobs.view import JobView, view
+from ptctl.ui import name_cache
 from ptctl.ui.app import App, Target
 from ptctl.ui.output import RESOURCE
 from ptkube.client import Kube
@@ -25,6 +26,7 @@ def delete_jobs(app: App, target: Target, job_filter: Filter, wait_s: float | No
         jobs = [job for job in listed if job_filter.matches(job)]
     for job in jobs:
         _delete(app, kube, job)
+    name_cache.discard(target, [job.name for job in jobs])
     if not jobs:
         app.console.say(f"no jobs found in namespace {namespace!r}")
     elif wait_s is not None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from ptctl.jobs import columns
 from ptctl.jobs.lookup import Filter, fetch, namespace_of
 from ptctl.jobs.view import JobView, view
+from ptctl.ui import name_cache
 from ptctl.ui.app import App, Target
 from ptctl.ui.output import DOCUMENT_FORMS, RESOURCE, show, to_yaml, without_managed_fields
 from ptctl.ui.table import GAP, line, widths
@@ -19,6 +20,8 @@ def print_jobs(app: App, target: Target, job_filter: Filter, form: str | None) -
     kube = app.connect(target)
     namespace = namespace_of(kube, target)
     jobs = [view(job) for job in kube.list(POSTTRAINJOBS, namespace, labels=job_filter.labels).items]
+    if namespace is not None and job_filter.labels is None:
+        name_cache.remember(target, [job.name for job in jobs])
     jobs = sorted((job for job in jobs if job_filter.matches(job)), key=lambda job: (job.namespace, job.name))
     if form in DOCUMENT_FORMS:
         show(app.console, [job.raw for job in jobs], str(form), as_list=True)

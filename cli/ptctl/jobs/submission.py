@@ -1,6 +1,9 @@
 """Send a checked job to the API server, or print what would be sent."""
 
+from dataclasses import replace
+
 from ptctl.errors import CliError
+from ptctl.ui import name_cache
 from ptctl.ui.app import App, Target
 from ptctl.ui.output import RESOURCE, document
 from ptkube.errors import AlreadyExists
@@ -22,6 +25,8 @@ def submit(app: App, target: Target, job: Manifest, form: str | None, dry_run: s
             f"job {name!r} already exists in namespace {namespace!r}",
             f"choose another name with {name_flag}, or first run `ptctl workload delete {name}{target.flags} --wait`",
         ) from error
+    if dry_run == "none":
+        name_cache.add(replace(target, namespace=job["metadata"].get("namespace")), name)
     _report(app, created, form, "created (server dry run)" if dry_run == "server" else "created")
     if dry_run == "none" and form is None:
         app.console.say(next_commands(name, Target(namespace, target.kubeconfig, target.context), kube.namespace))

@@ -12,7 +12,7 @@ from ptapi.accelerators import resolve
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
 from ptctl import trainer_process
-from ptctl.errors import FAILED, INTERRUPTED, USAGE
+from ptctl.errors import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE
 from ptctl.planning import fit_search, matrix_view
 from ptctl.planning.prices import Prices
 from ptctl.ui.app import App
@@ -23,6 +23,7 @@ _EXIT_CODES = {
     int(ExitCode.OUT_OF_MEMORY_HBM): FAILED,
     int(ExitCode.CONFIG_ERROR): USAGE,
     INTERRUPTED: INTERRUPTED,
+    BROKEN_PIPE: BROKEN_PIPE,
 }
 
 

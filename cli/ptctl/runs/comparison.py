@@ -26,7 +26,7 @@ def print_differences(app: App, target: Target, first: str, second: str, form: s
     sections = {
         "spec": differences(*(job.raw["spec"] for job in jobs)),
         "lineage": differences(*(_lineage(app, target, job) for job in jobs)),
-        "results": differences(*(_results(job) for job in jobs)),
+        "results": differences(*(lasting_results(job) for job in jobs)),
     }
     if form == "json":
         app.console.data(json.dumps(sections, indent=2))
@@ -72,7 +72,8 @@ def _lineage(app: App, target: Target, job: JobView) -> Manifest:
     return document if isinstance(document, dict) else {}
 
 
-def _results(job: JobView) -> Manifest:
+def lasting_results(job: JobView) -> Manifest:
+    """Return the results in the status, without what differs between any two runs."""
     status = {key: part(job.raw, "status", key, missing=None) for key in _RESULTS}
     return {key: _lasting(value) for key, value in status.items() if value is not None}
 

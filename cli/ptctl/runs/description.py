@@ -34,6 +34,7 @@ _METRICS = (
     ("tokensPerSecondPerChip", "Tokens/s/chip"),
     ("mfu", "MFU"),
     ("hbmInUse", "HBM"),
+    ("dutyCycle", "duty cycle"),
 )
 
 

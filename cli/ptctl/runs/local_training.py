@@ -65,6 +65,8 @@ def _what_next(job: PostTrainJob, run: Path | None, uri: str, code: int) -> Iter
         yield f"model: {run or uri}/export"
     if run is not None and run.is_dir():
         yield "next:"
+        if code == OK:
+            yield f"  ptctl chat {run}"
         yield f"  ptctl workload describe {run}"
         yield f"  ptctl workload metrics {run} --plot {REWARD if directory.sample_steps(run) else LOSS}"
         if directory.sample_steps(run):

@@ -20,12 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster and a namespace in it. `namespace` None is the context's, or all of them with `everywhere`."""
+    """A cluster and a namespace in it. `namespace` None is the context's, or all of them with `everywhere`.
+
+    defaults: the flags that were not typed, with where each comes from.
+    """
 
     namespace: str | None = None
     kubeconfig: str | None = None
     context: str | None = None
     everywhere: bool = False
+    defaults: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def typed_namespace(self) -> str | None:
+        """Return the namespace of -n alone."""
+        return None if "namespace" in dict(self.defaults) else self.namespace
 
     @property
     def flags(self) -> str:
@@ -45,6 +54,8 @@ def connect(target: Target) -> Kube:
     except ConfigError as error:
         from ptctl.local_cluster import local_hint
 
+        if origin := dict(target.defaults).get("context"):
+            raise CliError(str(error), f"the context is that of {origin}: `ptctl config list`") from error
         hint = local_hint()
         if hint and not target.kubeconfig:
             raise CliError(str(error).split("\nhint:")[0], hint) from error

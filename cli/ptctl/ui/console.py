@@ -28,6 +28,13 @@ class Console:
         self.out.write(text + "\n")
         self.out.flush()
 
+    def pass_on(self, out: bytes, err: bytes) -> None:
+        """Write what another program has written, byte for byte."""
+        for stream, content in ((self.out, out), (self.err, err)):
+            if content:
+                stream.buffer.write(content)
+                stream.flush()
+
     def say(self, text: str) -> None:
         """Write a message for the user."""
         self.err.write(text + "\n")

@@ -24,10 +24,10 @@ from ptlocal import jobset_names
 from ptlocal.kubelet import node as nodes
 from ptlocal.kubelet.container.command import base_environment
 from ptlocal.kubelet.log_server import serve_logs
-from ptlocal.kubelet.pod_worker import RECORD, PodContext, PodRun, Stop, node_shutdown, own_grace_s
+from ptlocal.kubelet.pod_worker import PodContext, PodRun, Stop, node_shutdown, own_grace_s
 from ptlocal.kubelet.ports import PortMap
 from ptlocal.kubelet.references import references
-from ptlocal.paths import Layout
+from ptlocal.paths import PROCESS_RECORD, Layout
 from ptlocal.processes import POD_MARK, kill_all, with_marker
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class Kubelet:
         uid = pod["metadata"]["uid"]
         run = PodRun(pod, self._pod_context, wake=lambda: self.queue.add(uid))
         self._runs[uid] = run
-        if (run.folder / RECORD).exists():
+        if (run.folder / PROCESS_RECORD).exists():
             run.mark_lost(_LOST_MESSAGE)
         else:
             self._report_unsupported(pod)

@@ -21,7 +21,7 @@ from ptlocal.kubelet.container.value_sources import NotReady, References, enviro
 from ptlocal.kubelet.container.volumes import mounts_of, prepare
 from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_delay_s
 from ptlocal.kubelet.pod_status import pod_status
-from ptlocal.paths import Layout
+from ptlocal.paths import PROCESS_RECORD, Layout
 
 PREEMPT = "local.posttrain.dev/preempt"
 """Annotation: behave as if the node were preempted, with this many seconds of notice."""
@@ -222,6 +222,7 @@ class PodRun:
         marks = {processes.CLUSTER_MARK: context.cluster_id, processes.POD_MARK: self.uid}
         command = command_of(pod, run.spec, env, rewrite, base={**context.base_env, **marks}, home=self.folder / "work")
         run.waiting = ("ContainerCreating", "")
+        run.mounts = {mount.path.rstrip("/"): mount.local for mount in rewrite.mounts}
         try:
             if command.cwd.is_relative_to(self.folder):
                 command.cwd.mkdir(parents=True, exist_ok=True)
@@ -259,10 +260,7 @@ class PodRun:
 
     def _write_record(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_record(self.folder / RECORD, self._context.boot, self.containers)
-
-
-RECORD = "processes.json"
+        write_record(self.folder / PROCESS_RECORD, self._context.boot, self.containers)
 
 
 def _role(field: str, spec: Manifest) -> Role:

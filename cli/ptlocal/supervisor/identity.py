@@ -7,8 +7,7 @@ from typing import Any
 
 import psutil
 
-from ptlocal.kubelet.pod_worker import RECORD
-from ptlocal.paths import Layout
+from ptlocal.paths import PROCESS_RECORD, Layout
 from ptlocal.processes import CLUSTER_MARK, in_session, kill_all, with_marker
 
 _SAME_BOOT_S = 2.0  # the boot time is computed from two clocks and is not exact
@@ -30,7 +29,7 @@ def kill_leftovers(layout: Layout) -> int:
         return 0
     own_id = cluster_id(layout)
     killed = kill_all(lambda: with_marker(CLUSTER_MARK, own_id))
-    for record in layout.pods.glob(f"*/{RECORD}"):
+    for record in layout.pods.glob(f"*/{PROCESS_RECORD}"):
         killed += _sweep_record(json.loads(record.read_text()))
     return killed
 

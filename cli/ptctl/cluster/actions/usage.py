@@ -19,6 +19,7 @@ from ptkube.resources import NODES, PODS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import labels
 
 TPU = "google.com/tpu"
+Row = dict[str, object]
 _WAITING = ("Pending", "Preflight", "Queued", "Provisioning")
 
 
@@ -26,9 +27,14 @@ def queue(app: App, target: Target, form: str | None) -> None:
     """Print the jobs that wait, the longest wait first."""
     kube = app.connect(target)
     namespace = None if target.everywhere else target.namespace
-    jobs = [job for job in map(view, kube.list(POSTTRAINJOBS, namespace).items) if job.phase in _WAITING]
+    _print(app, queue_rows(kube.list(POSTTRAINJOBS, namespace).items), form, "no job waits")
+
+
+def queue_rows(jobs: Sequence[Manifest]) -> list[Row]:
+    """Return what is known of each job that waits, the longest wait first."""
+    waiting = [job for job in map(view, jobs) if job.phase in _WAITING]
     now = datetime.now(UTC)
-    rows = [
+    return [
         {
             "namespace": job.namespace,
             "name": job.name,
@@ -39,30 +45,36 @@ def queue(app: App, target: Target, form: str | None) -> None:
             "age": age(job.created, now),
             "waits for": waits_for(job),
         }
-        for job in sorted(jobs, key=lambda each: each.created)
+        for job in sorted(waiting, key=lambda each: each.created)
     ]
-    _print(app, rows, form, "no job waits")
 
 
 def waits_for(job: JobView) -> str:
     """Return the message of the first condition that is not met."""
-    kinds = ("Validated", "Preflighted", "QuotaReserved", "CapacityReady")
+    kinds = ("Validated", "Staged", "Preflighted", "QuotaReserved", "CapacityReady")
     unmet = next((c for c in map(job.condition, kinds) if c and c["status"] != "True"), None)
     return str(unmet.get("message") or unmet["reason"]) if unmet else "the operator"
 
 
 def quota(app: App, target: Target, form: str | None) -> None:
     """Print what each ClusterQueue has of each resource, and what of it is in use."""
-    kube = app.connect(target)
+    rows = quota_rows(app.connect(target))
+    if rows is None:
+        app.console.say("Kueue is not installed in this cluster: `ptctl cluster nodes` shows what is in use")
+        return
+    _print(app, rows, form, "no ClusterQueue")
+
+
+def quota_rows(kube: Kube) -> list[Row] | None:
+    """Return each resource of each ClusterQueue; None without Kueue."""
     try:
         queues = kube.list(CLUSTER_QUEUES).items
     except NotFound:
-        app.console.say("Kueue is not installed in this cluster: `ptctl cluster nodes` shows what is in use")
-        return
-    _print(app, [row for each in queues for row in _quota_rows(each)], form, "no ClusterQueue")
+        return None
+    return [row for each in queues for row in _quota_rows(each)]
 
 
-def _quota_rows(body: Manifest) -> Iterator[dict[str, object]]:
+def _quota_rows(body: Manifest) -> Iterator[Row]:
     status = body.get("status") or {}
     used = _totals(status.get("flavorsUsage"))
     reserved = _totals(status.get("flavorsReservation"))
@@ -93,17 +105,39 @@ def _totals(flavors: Sequence[Manifest] | None) -> dict[tuple[str, str], str]:
 
 def nodes(app: App, target: Target, form: str | None) -> None:
     """Print the node pools with chips: what they are, how many nodes are ready, and which jobs use them."""
-    kube = app.connect(target)
+    _print(app, pool_rows(app.connect(target)), form, "no node has chips")
+
+
+def pool_rows(kube: Kube) -> list[Row]:
+    """Return the node pools with chips, by name."""
     machines = [node for node in kube.list(NODES).items if _chips(node)]
     jobs = _jobs_by_node(kube) if machines else {}
     pools: dict[str, list[Manifest]] = {}
     for node in machines:
         pools.setdefault(label(node, labels.NODE_POOL) or node["metadata"]["name"], []).append(node)
-    rows = [_pool_row(name, pools[name], jobs) for name in sorted(pools)]
-    _print(app, rows, form, "no node has chips")
+    return [_pool_row(name, pools[name], jobs) for name in sorted(pools)]
 
 
-def _pool_row(name: str, machines: list[Manifest], jobs: dict[str, dict[str, int]]) -> dict[str, object]:
+def node_rows(kube: Kube) -> list[Row]:
+    """Return the nodes with chips, by pool and name."""
+    machines = [node for node in kube.list(NODES).items if _chips(node)]
+    jobs = _jobs_by_node(kube) if machines else {}
+    rows = [_node_row(node, jobs.get(node["metadata"]["name"], {})) for node in machines]
+    return sorted(rows, key=lambda row: (str(row["pool"]), str(row["node"])))
+
+
+def _node_row(node: Manifest, users: dict[str, int]) -> Row:
+    return {
+        "pool": label(node, labels.NODE_POOL),
+        "node": node["metadata"]["name"],
+        "ready": "yes" if _is_ready(node) else "no",
+        "chips": _chips(node),
+        "used": sum(users.values()),
+        "by": ", ".join(sorted(users)),
+    }
+
+
+def _pool_row(name: str, machines: list[Manifest], jobs: dict[str, dict[str, int]]) -> Row:
     first = machines[0]
     users: dict[str, int] = {}
     for node in machines:
@@ -147,12 +181,16 @@ def _is_ready(node: Manifest) -> bool:
     return ready is not None and ready["status"] == "True"
 
 
-def _print(app: App, rows: list[dict[str, object]], form: str | None, nothing: str) -> None:
+def _print(app: App, rows: list[Row], form: str | None, nothing: str) -> None:
     if form == "json":
         app.console.data(json.dumps({"items": rows}, indent=2))
     elif rows:
-        headers = [key.upper() for key in rows[0]]
-        cells = [[str(value) for value in row.values()] for row in rows]
-        app.console.data(table_or_records(headers, cells, app.console.width))
+        app.console.data(text(rows, app.console.width))
     else:
         app.console.say(nothing)
+
+
+def text(rows: Sequence[Row], width: int | None) -> str:
+    """Format rows as a table."""
+    cells = [[str(value) for value in row.values()] for row in rows]
+    return table_or_records([key.upper() for key in rows[0]], cells, width)

@@ -5,6 +5,7 @@
 | GOOGLE_CLOUD_PROJECT | project, where --project is not given |
 | GOOGLE_OAUTH_ACCESS_TOKEN | token to use instead of Application Default Credentials |
 | PTCTL_GKE_ENDPOINT, PTCTL_COMPUTE_ENDPOINT | other addresses of the APIs; `http://…`: a test server |
+| PTCTL_CLOUD_BUILD_ENDPOINT | another address of Cloud Build's API |
 | PTCTL_POLL_SECONDS | how often a long operation is polled (10) |
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptctl.errors import CliError, InputError
+from ptctl.ui import configurations
 
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 _LOGIN = "`gcloud auth application-default login`, or GOOGLE_APPLICATION_CREDENTIALS, or GOOGLE_OAUTH_ACCESS_TOKEN"
@@ -30,17 +32,22 @@ class CloudSettings:
     compute_endpoint: str = ""
     access_token: str = ""
     poll_s: float = 10.0
+    cloud_build_endpoint: str = "https://cloudbuild.googleapis.com"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> CloudSettings:
         """Return the settings of the environment."""
         env = os.environ if env is None else env
         return cls(
-            env.get("GOOGLE_CLOUD_PROJECT") or env.get("CLOUDSDK_CORE_PROJECT") or "",
+            env.get(configurations.variable("project"))
+            or env.get("GOOGLE_CLOUD_PROJECT")
+            or env.get("CLOUDSDK_CORE_PROJECT")
+            or "",
             env.get("PTCTL_GKE_ENDPOINT", ""),
             env.get("PTCTL_COMPUTE_ENDPOINT", ""),
             env.get("GOOGLE_OAUTH_ACCESS_TOKEN", ""),
             float(env.get("PTCTL_POLL_SECONDS") or 10.0),
+            env.get("PTCTL_CLOUD_BUILD_ENDPOINT") or cls.cloud_build_endpoint,
         )
 
     @property
@@ -49,12 +56,12 @@ class CloudSettings:
         return self.gke_endpoint.startswith("http://")
 
     def project_for(self, flag: str | None) -> str:
-        """Return the project of --project, of the environment, or of the credentials. Raises InputError."""
-        project = flag or self.project or self._credentials_project()
+        """Return the project of --project, environment, configuration or credentials. Raises InputError."""
+        project = flag or self.project or configurations.value("project") or self._credentials_project()
         if not project:
             raise InputError(
                 "--project: not set, and the credentials name none; accepted: a project's id",
-                "--project PROJECT, or GOOGLE_CLOUD_PROJECT",
+                "--project PROJECT, GOOGLE_CLOUD_PROJECT, or `ptctl config set project PROJECT`",
             )
         return project
 

@@ -19,7 +19,7 @@ _VALIDATING_WEBHOOKS = Resource(
     namespaced=False,
 )
 _SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
-_PULL_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+PULL_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 _SKEW_S = 30.0
 """Tokens are refused when clocks differ by minutes; ages in tables are wrong before."""
 
@@ -57,16 +57,17 @@ def images(context: CheckContext) -> Iterator[Finding]:
     for pod in pods:
         for status in (pod.get("status") or {}).get("containerStatuses") or []:
             waiting = (status.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") in _PULL_REASONS:
+            if waiting.get("reason") in PULL_REASONS:
                 where = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
                 refused[str(status.get("image"))] = (where, str(waiting.get("message") or waiting["reason"]))
     for image, (where, message) in refused.items():
-        yield error("images", f"{image} cannot be pulled ({where}): {message}", _pull_fix(message))
+        yield error("images", f"{image} cannot be pulled ({where}): {message}", pull_fix(message))
     if not refused:
         yield ok("images", f"no pod of posttrain waits for an image ({len(pods)} pods)")
 
 
-def _pull_fix(message: str) -> str:
+def pull_fix(message: str) -> str:
+    """Return what to do about an image that is not pulled, from the node's own words."""
     lower = message.lower()
     if "403" in lower or "denied" in lower or "unauthorized" in lower:
         return "give the nodes' service account roles/artifactregistry.reader, or the job imagePullSecrets"

@@ -11,7 +11,7 @@ from ptctl.ui.duration import age, short
 from ptkube import timestamps
 from ptkube.resources import Manifest
 
-_ORDER = ("Validated", "Preflighted", "QuotaReserved", "CapacityReady", "Running")
+_ORDER = ("Validated", "Staged", "Preflighted", "QuotaReserved", "CapacityReady", "Running")
 """Conditions in the order in which a job meets them."""
 _CLAIM_S = 10.0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import yaml
 
 from ptctl.cluster.doctor.finding import CheckContext, Finding, error, ok, warning
+from ptctl.cluster.in_cluster.survey import Controller, version_of
 from ptctl.jobs.view import view
 from ptctl.ui.duration import parse_duration
 from ptkube.errors import NotFound
@@ -17,6 +18,12 @@ CHECK = "queues"
 CLUSTER_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)
 _SHORT_WAIT_S = 15 * 60.0
 """Multi-host slices need minutes until every pod is ready; Kueue evicts jobs that are later."""
+
+_ON_BY_DEFAULT = (0, 19)
+"""The version of Kueue from which jobs are evicted unless its configuration says otherwise."""
+_WITHOUT_SWITCH = "config.kueue.x-k8s.io/v1beta2"
+"""The version of that configuration that has no `enable`: there it is always on."""
+_NEW_TIMEOUT, _OLD_TIMEOUT = "30m", "5m"
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
@@ -71,14 +78,29 @@ def _pods_ready(context: CheckContext) -> Iterator[Finding]:
         text = context.kube.get(CONFIGMAPS, "kueue-manager-config", namespace)["data"]["controller_manager_config.yaml"]
     except (NotFound, KeyError):
         return
-    wait = (yaml.safe_load(text) or {}).get("waitForPodsReady") or {}
-    timeout = str(wait.get("timeout") or "5m")
-    if wait.get("enable") and _seconds(timeout) < _SHORT_WAIT_S:
-        yield warning(
-            CHECK,
-            f"Kueue evicts jobs whose pods are not ready after {timeout} (waitForPodsReady)",
-            "large slices, flexStart and long image pulls take longer: set timeout to 30m in kueue-manager-config",
-        )
+    timeout = pods_ready_timeout(yaml.safe_load(text) or {}, context.survey.kueue)
+    if timeout is None:
+        return
+    message = f"Kueue evicts jobs whose pods are not ready after {timeout} (waitForPodsReady)"
+    if _seconds(timeout) >= _SHORT_WAIT_S:
+        yield ok(CHECK, message)
+        return
+    yield warning(
+        CHECK,
+        message,
+        "large slices, flexStart and long image pulls take longer: set timeout to 30m in kueue-manager-config",
+    )
+
+
+def pods_ready_timeout(config: Manifest, kueue: Controller | None) -> str | None:
+    """Return Kueue's time limit for pods, or None if it has none. Since 0.19 it has one unless it is switched off."""
+    is_on_by_default = kueue is not None and (version_of(kueue.version) or (0, 0)) >= _ON_BY_DEFAULT
+    wait: Manifest | None = config.get("waitForPodsReady")
+    if wait is None:
+        return _NEW_TIMEOUT if is_on_by_default else None
+    if not wait.get("enable", is_on_by_default and config.get("apiVersion") == _WITHOUT_SWITCH):
+        return None
+    return str(wait.get("timeout") or (_NEW_TIMEOUT if is_on_by_default else _OLD_TIMEOUT))
 
 
 def _seconds(text: str) -> float:

@@ -11,7 +11,9 @@ from ptoperator.kube.rbac import IN_NAMESPACES
 
 CHECK = "rights"
 _SELF = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)
-_OTHER = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+SUBJECT_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 _CALLER = (
     *((verb, POSTTRAINJOBS, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     ("list", PODS, ""),
@@ -19,7 +21,7 @@ _CALLER = (
     ("list", EVENTS, ""),
 )
 """What `ptctl workload` needs."""
-_TRAINER_ACCOUNT = "POSTTRAIN_TRAINER_SERVICE_ACCOUNT"
+TRAINER_ACCOUNT = "POSTTRAIN_TRAINER_SERVICE_ACCOUNT"
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
@@ -33,7 +35,7 @@ def _caller(context: CheckContext) -> Finding:
     missing = [
         _right(verb, r, sub)
         for verb, r, sub in _CALLER
-        if not _may(context.kube, _SELF, {}, verb, r, sub, context.namespace)
+        if not may(context.kube, _SELF, {}, verb, r, sub, context.namespace)
     ]
     if missing:
         return warning(
@@ -53,7 +55,9 @@ def _accounts(context: CheckContext) -> Iterator[Finding]:
         for right in IN_NAMESPACES
         if not right.only_with and right.resource.group in ("", POSTTRAINJOBS.group, "jobset.x-k8s.io", "batch")
         for verb in right.granted
-        if not _may(context.kube, _OTHER, {"user": account}, verb, right.resource, right.subresource, context.namespace)
+        if not may(
+            context.kube, SUBJECT_REVIEWS, {"user": account}, verb, right.resource, right.subresource, context.namespace
+        )
     ]
     if missing:
         yield error(
@@ -67,9 +71,8 @@ def _accounts(context: CheckContext) -> Iterator[Finding]:
 
 
 def _trainer(context: CheckContext, pod: Manifest) -> Finding:
-    variables = {each["name"]: each.get("value", "") for each in pod["containers"][0].get("env") or []}
-    account = _user(context.namespace, variables.get(_TRAINER_ACCOUNT) or "default")
-    if _may(context.kube, _OTHER, {"user": account}, "list", SECRETS, "", context.namespace):
+    account = _user(context.namespace, operator_setting(pod, TRAINER_ACCOUNT) or "default")
+    if may(context.kube, SUBJECT_REVIEWS, {"user": account}, "list", SECRETS, "", context.namespace):
         return warning(
             CHECK,
             f"trainers ({account}) may read the Secrets of namespace {context.namespace}",
@@ -78,11 +81,18 @@ def _trainer(context: CheckContext, pod: Manifest) -> Finding:
     return ok(CHECK, f"trainers ({account}) have no rights over Secrets")
 
 
+def operator_setting(pod: Manifest, variable: str) -> str:
+    """Return what the operator's pod is told by an environment variable."""
+    variables = {each["name"]: each.get("value", "") for each in pod["containers"][0].get("env") or []}
+    return str(variables.get(variable) or "")
+
+
 def _user(namespace: str, account: str) -> str:
     return f"system:serviceaccount:{namespace}:{account}"
 
 
-def _may(kube: Kube, review: Resource, who: Manifest, verb: str, r: Resource, subresource: str, namespace: str) -> bool:
+def may(kube: Kube, review: Resource, who: Manifest, verb: str, r: Resource, subresource: str, namespace: str) -> bool:
+    """Return True if the API server's authorisers allow it; an empty namespace is all of them."""
     attributes = {"verb": verb, "group": r.group, "resource": r.plural, "subresource": subresource}
     spec = {**who, "resourceAttributes": {**attributes, "namespace": namespace}}
     answer = kube.create(review, {"metadata": {}, "spec": spec})

@@ -8,6 +8,7 @@ import click
 from ptctl.ui.app import App, pass_app
 from ptctl.ui.command_line.command import SectionOption, Verb
 from ptctl.ui.command_line.google_options import cluster_name, one_name, project
+from ptctl.ui.command_line.options import configured
 from ptctl.ui.command_line.xpk_flags import CLUSTER_CREATE
 
 Function = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -29,7 +30,8 @@ def _option(heading: str, *names: str, **settings: Any) -> Function:
 @click.command("create", cls=Verb, examples=_EXAMPLES, replacements=CLUSTER_CREATE)
 @cluster_name
 @project
-@_option(_PLACE, "--zone", multiple=True, metavar="ZONE", help="Zone of the nodes, and of the chips; repeatable.")
+@_option(_PLACE, "--zone", multiple=True, metavar="ZONE", help="Zone of the nodes, and of the chips; repeatable.",
+         default=lambda: [zone] if (zone := configured("zone")()) else [])  # fmt: skip
 @_option(
     _PLACE, "--location", metavar="PLACE", help="Region, or a zone for a control plane in it; default: --zone's region."
 )

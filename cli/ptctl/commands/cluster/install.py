@@ -6,7 +6,8 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command_line.command import Verb
-from ptctl.ui.command_line.google_options import install_options
+from ptctl.ui.command_line.google_options import install_options, one_name
+from ptctl.ui.command_line.xpk_flags import CLUSTER_ADAPT
 
 _EXAMPLES = """
 ptctl cluster install tpus --image REGISTRY/posttrain-operator:0.1.0 --trainer-image REGISTRY/posttrain-trainer:0.1.0
@@ -15,10 +16,10 @@ ptctl cluster install tpus --image … --trainer-image … --dry-run > posttrain
 """
 
 
-@click.command("install", cls=Verb, examples=_EXAMPLES)
+@click.command("install", cls=Verb, examples=_EXAMPLES, replacements=CLUSTER_ADAPT)
 @install_options
 @pass_app
-def install(app: App, /, target: Target, name: str | None, **flags: Any) -> None:
+def install(app: App, /, target: Target, name: str | None, cluster_flag: str | None, **flags: Any) -> None:
     """Install posttrain in a cluster, without Helm.
 
     NAME: a cluster of GKE; without it the kubeconfig's. Applies the CRD, rights and operator of the chart, and with
@@ -26,4 +27,4 @@ def install(app: App, /, target: Target, name: str | None, **flags: Any) -> None
     """
     from ptctl.cluster.in_cluster.installation import install as carry_out
 
-    carry_out(app, target, name, flags)
+    carry_out(app, target, one_name(name, cluster_flag) if name or cluster_flag else None, flags)

@@ -24,6 +24,10 @@ echo 'xpk workload create --workload w --tpu-type v6e-16 …' | ptctl import -
 ptctl import --command 'python3 -m maxtext.trainers.post_train.rl.train_rl model_name=llama3.1-8b …' \\
     --set metadata.name=llama-rl --set accelerator.type=v6e-16 --set image=gcr.io/my-project/maxtext
 
+# TRL and Axolotl: what they leave unset is written into the job where the defaults differ
+ptctl import --command 'accelerate launch --num_processes 8 trl/scripts/grpo.py --config grpo.yaml'
+ptctl import axolotl.yaml --set accelerator.type=v6e-16 --set training.batchSize=64
+
 # from the cluster
 kubectl get jobset my-run -o yaml | ptctl import -
 
@@ -34,9 +38,10 @@ ptctl import run_rl.sh --apply
 
 @click.command("import", cls=Verb, examples=_EXAMPLES)
 @click.argument("filename", metavar="FILE|-", required=False)
-@click.option("--command", metavar="COMMAND", help="A command line instead of a file: xpk …, or a trainer's.")
+@click.option("--command", metavar="COMMAND", help="A command line instead of a file: xpk …, trl …, a trainer's.")
 @click.option("--var", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the script; repeatable.")
 @assignments
+@click.option("--allow-changes", "is_changed", is_flag=True, help="Take a job that trains something else.")
 @click.option("--apply", "is_applied", is_flag=True, help="Create the jobs instead of printing them.")
 @cluster_options
 @pass_app
@@ -48,15 +53,16 @@ def import_job(
     command: str | None,
     variables: tuple[str, ...],
     assignments: tuple[str, ...],
+    is_changed: bool,
     is_applied: bool,
 ) -> None:
-    """Turn XPK's and gcluster's command lines into jobs.
+    """Turn XPK's, gcluster's, TRL's, Axolotl's or MaxText's jobs into posttrain's.
 
-    Reads shell scripts of `xpk workload create` and `gcluster job submit` (nothing is run), YAML of PathwaysJobs,
-    JobSets and TrainJobs, and commands of MaxText. Prints a job for each, with a comment for everything that it
-    does not import. Exit code 2 if something is left to fill in.
+    Reads command lines and shell scripts of them (nothing is run), YAML of Axolotl, PathwaysJobs, JobSets and
+    TrainJobs. Prints a job for each, with a comment for everything that it does not import. Exit code 2 if something
+    is left to fill in, or if something without a counterpart changes what is trained.
     """
-    from ptctl.importers.draft_checks import finished, refuse_missing, secret_commands
+    from ptctl.importers.draft_checks import finished, refuse_changes, refuse_missing, secret_commands
     from ptctl.importers.draft_text import document
 
     drafts = [finished(draft, assignments) for draft in _drafts(filename, command, variables, assignments)]
@@ -65,6 +71,8 @@ def import_job(
     if not is_applied:
         app.console.data("\n---\n".join(document(draft) for draft in drafts))
     refuse_missing(drafts)
+    if not is_changed:
+        refuse_changes(drafts)
     if is_applied:
         _create(app, target, drafts)
 

@@ -66,6 +66,7 @@ def plan(
     code 0: it fits, 1: it does not, 2: the job is invalid. All but --quick needs the trainer's packages: pip install
     'posttrain[tpu-compiler]'.
     """
+    from ptctl.jobs.definition.defaults import put_defaults
     from ptctl.jobs.definition.file import check, read_with_changes
     from ptctl.planning import preflight
     from ptctl.planning.prices import read as read_prices
@@ -80,6 +81,8 @@ def plan(
         raise click.MissingParameter(ctx=ctx, param_hint="'-f' / '--filename'", param_type="option")
     if quick and depth != "auto":  # a flag without effect is refused
         raise click.UsageError("--depth controls the compiler and does not work with --quick.")
-    parsed = check(read_with_changes(filename, assignments), filename)
+    job = read_with_changes(filename, assignments)
+    put_defaults(job, app.console)
+    parsed = check(job, filename)
     table = None if prices is None else read_prices(prices)
     return preflight.verdict(app, parsed, "formula" if quick else depth, price, table, form, here=here)

@@ -24,7 +24,9 @@ COMMANDS = {
     "metrics": Lazy(f"{__name__}.run.metrics:metrics", "Print a run's metrics, as a table or a curve.", _INSPECT),
     "samples": Lazy(f"{__name__}.run.samples:samples", "Print prompts, completions and rewards of a step.", _INSPECT),
     "tensorboard": Lazy(f"{__name__}.run.tensorboard:tensorboard", "Open TensorBoard on a run.", _INSPECT),
+    "export": Lazy(f"{__name__}.run.export:export", "Copy a run's result to DEST.", _INSPECT),
     "connect": Lazy(f"{__name__}.run.connect:connect", "Connect to the chips of a headless Pathways job.", _INSPECT),
+    "exec": Lazy(f"{__name__}.run.exec:execute", "Run a command in a job's container.", _INSPECT),
     "wait": Lazy(
         f"{__name__}.change.wait:wait", "Wait until a job is complete, running, suspended or deleted.", _CHANGE
     ),

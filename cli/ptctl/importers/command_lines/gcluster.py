@@ -38,7 +38,7 @@ _ADVICE = {
     "-l": "`ptctl cluster credentials CLUSTER --location PLACE`, then --context",
     "--location": "`ptctl cluster credentials CLUSTER --location PLACE`, then --context",
     "-p": "`ptctl cluster credentials CLUSTER --project ID`, then --context",
-    "-B": "build an image (see Dockerfile), because nothing builds it here",
+    "-B": "`ptctl image build DIRECTORY --base IMAGE --tag IMAGE` builds one; pass it with --docker-image",
     "-b": "build an image (see Dockerfile), because nothing builds it here",
     "-f": "build an image (see Dockerfile), because nothing builds it here",
     "-o": "this manifest is it",

@@ -28,7 +28,9 @@ def drafts(text: str, where: str) -> list[Draft]:
     jobs = [body for body in objects if body.get("kind") in _KINDS]
     if not jobs:
         kinds = ", ".join(sorted({str(body.get("kind")) for body in objects}))
-        raise InputError(f"{where}: kind: {kinds}; accepted: {', '.join(_KINDS)}")
+        command = "`ptctl import --command 'COMMAND'` reads what its container runs, where that is TRL or Axolotl"
+        hint = command if any("kubeflow.org/" in str(body.get("apiVersion")) for body in objects) else ""
+        raise InputError(f"{where}: kind: {kinds}; accepted: {', '.join(_KINDS)}", hint)
     others = [body for body in objects if body.get("kind") not in _KINDS]
     made = []
     for body in jobs:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ptctl.errors import CliError, InputError
 from ptctl.jobs.definition.file import check, without_server_fields
-from ptctl.jobs.definition.set_field import assign
+from ptctl.jobs.definition.set_field import assign_all
 from ptctl.jobs.lookup import fetch, namespace_of
 from ptctl.jobs.submission import submit
 from ptctl.jobs.view import JobView, part, view
@@ -84,8 +84,7 @@ def _copy(source: Manifest, name: str, changes: Sequence[str]) -> Manifest:
     if own:
         job["metadata"]["annotations"] = own
     (job["spec"].get("runPolicy") or {}).pop("suspend", None)
-    for change in changes:
-        assign(job, change)
+    assign_all(job, changes)
     return job
 
 

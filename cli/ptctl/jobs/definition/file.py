@@ -10,7 +10,7 @@ from ptapi.load import SERVER_METADATA, parse_job
 from ptapi.spec import PostTrainJob
 from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
-from ptctl.jobs.definition.set_field import assign
+from ptctl.jobs.definition.set_field import assign_all
 from ptkube.resources import Manifest
 
 STDIN = "-"
@@ -41,8 +41,7 @@ def read(path: str) -> Manifest:
 def read_with_changes(path: str, assignments: Sequence[str]) -> Manifest:
     """Return the document in a file with the `--set` assignments applied. Raises InputError."""
     job = read(path)
-    for assignment in assignments:
-        assign(job, assignment)
+    assign_all(job, assignments)
     return job
 
 

@@ -83,6 +83,25 @@ KINDS = {
             "training": ("batchSize counts sequences, two for each pair.",),
         },
     ),
+    "kto": Kind(
+        "kto",
+        "KTO: learns from answers that are each labelled good or bad.",
+        ("algorithm.kto={beta: 0.1}", _LENGTH),
+        {
+            "algorithm": ("Where one label is rarer, its weight: desirableWeight, undesirableWeight.",),
+            "data": ("JSON lines with `prompt`, `completion` and `label` (true or false).",),
+        },
+    ),
+    "reward": Kind(
+        "reward",
+        "Reward model: learns from pairs of a preferred and a rejected answer to score answers.",
+        ("algorithm.reward={centering: 0.01}", _LENGTH),
+        {
+            "algorithm": ("In another job, its export is a reward: rewards: [{name: taste, model: {uri: …/export}}].",),
+            "data": ("JSON lines with `prompt`, `chosen` and `rejected`.",),
+            "training": ("batchSize counts sequences, two for each pair.",),
+        },
+    ),
     "grpo": Kind(
         "grpo",
         "GRPO: reinforcement learning from rewards, relative to other samples of a prompt.",
@@ -105,6 +124,18 @@ KINDS = {
             "training": ("batchSize: prompts × samplesPerPrompt.",),
         },
         ("gsm8k",),
+    ),
+    "raft": Kind(
+        "raft",
+        "RAFT: filtered self-training: fine-tuning on the model's own good samples.",
+        ("algorithm.raft={samplesPerPrompt: 8}", *_ROWS_OF_RL),
+        {
+            "algorithm": ("Kept: samples of reward minReward (1) and more; keepBest: at most so many of a prompt.",),
+            "data": _ANSWERS,
+            "training": ("batchSize: prompts × samplesPerPrompt.",),
+        },
+        ("gsm8k",),
+        8,
     ),
     "distill": Kind(
         "distill",
@@ -133,6 +164,20 @@ KINDS = {
         },
         ("gsm8k",),
         8,
+    ),
+    "images": Kind(
+        "sft",
+        "Images: supervised fine-tuning of a model that sees, from conversations with pictures.",
+        (_LENGTH, "model.images=true"),
+        {
+            "model": ("Gemma 3 with its vision tower, which stays frozen. dpo, grpo and ppo take images, too.",),
+            "data": (
+                "JSON lines with `messages` whose content has parts {type: image, path: …}, or a column `images`.",
+                "Pictures lie beside the file, on gs://, or in the rows; for https://: data.allowHttpsImages.",
+            ),
+            "training": ("A picture takes 256 tokens of sequenceLength.",),
+        },
+        model="hf://google/gemma-3-4b-it",
     ),
     "maxtext": Kind(
         "sft",

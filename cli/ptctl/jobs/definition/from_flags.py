@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptctl.errors import InputError
-from ptctl.jobs.definition.set_field import assign
+from ptctl.jobs.definition.set_field import assign_all
 from ptctl.ui.command_line.choices import BUILTIN_REWARDS, GRPO_LOSSES
 from ptkube.resources import Manifest
 
@@ -69,8 +69,7 @@ def apply_flags(job: Manifest, flags: Mapping[str, Any]) -> None:
         _set_field(job, "pathways.headless", True)
     if flags.get("suspend"):
         _set_field(job, "runPolicy.suspend", True)
-    for assignment in flags.get("assignments", ()):
-        assign(job, assignment)
+    assign_all(job, flags.get("assignments", ()))
 
 
 def empty_job() -> Manifest:
@@ -128,7 +127,8 @@ def _set_algorithm(job: Manifest, flags: Mapping[str, Any]) -> None:
     elif name is not None:
         _set_field(job, "algorithm", {name: {}})
     if group_size is not None:
-        _set_field(job, "algorithm.ppo.samplesPerPrompt" if name == "ppo" else "algorithm.grpo.groupSize", group_size)
+        field = f"{name}.samplesPerPrompt" if name in ("ppo", "raft") else "grpo.groupSize"
+        _set_field(job, f"algorithm.{field}", group_size)
 
 
 def _capacity_options(flags: Mapping[str, Any]) -> list[Manifest]:

@@ -6,6 +6,7 @@ A path starts at `spec`; `metadata.labels.team=x` reaches outside it. Lists grow
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ptapi.errors import SpecError
@@ -15,6 +16,7 @@ from ptkube.resources import Manifest
 
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\[\d+\])*(\.[A-Za-z_/][\w/-]*(\[\d+\])*)*")
 _ROOTS = ("metadata", "spec")
+_UNSET = ("null", "~")
 
 
 def assign(job: Manifest, assignment: str) -> None:
@@ -30,6 +32,15 @@ def assign(job: Manifest, assignment: str) -> None:
     _set_at(job, steps, _parse_value(text, assignment), assignment)
 
 
+def assign_all(job: Manifest, assignments: Sequence[str]) -> None:
+    """Set the fields in `job`, in place. Raises InputError, also if one is set twice: only the last would count."""
+    paths = [assignment.partition("=")[0].strip().removeprefix("spec.") for assignment in assignments]
+    for path, assignment in zip(paths, assignments, strict=True):
+        if paths.count(path) > 1:
+            raise InputError(f"--set {assignment!r}: {path} is set {paths.count(path)} times; accepted: once")
+        assign(job, assignment)
+
+
 def _parse_path(path: str) -> list[str | int]:
     return [int(word) if word.isdigit() else word for word in re.findall(r"[^.\[\]]+", path)]
 
@@ -37,6 +48,8 @@ def _parse_path(path: str) -> list[str | int]:
 def _parse_value(text: str, assignment: str) -> Any:
     if not text.strip():
         return text
+    if text.strip() in _UNSET:
+        return None
     try:
         return kubectl_yaml.read(text)
     except SpecError as error:

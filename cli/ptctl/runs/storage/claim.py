@@ -1,8 +1,9 @@
 """Files of a run directory on a PersistentVolumeClaim, fetched by a short-lived pod that mounts the claim.
 
 The pod has the trainer's image, user and service account, prints the files as text in its log, and is deleted at the
-end, also by Ctrl-C; should that fail, it ends by itself and goes with the job. It needs pods and their logs alone: no
-`exec`, no port. A claim that one node alone may mount is read on the node where the trainer runs.
+end, also by Ctrl-C; should that fail, it ends by itself and goes with the job. It needs pods and their logs alone; only
+whole models, which no log holds, are read by `exec`. A claim that one node alone may mount is read on the node where
+the trainer runs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ptctl.ui import interrupts
 from ptctl.ui.app import App, Target
 from ptkube.errors import ApiError, NotFound
 from ptkube.objects import condition, pod_phase
+from ptkube.pod_exec import Container
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import labels
 from ptoperator.kube.names import cut
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 180.0
 """Longest wait for the pod: its image may have to be pulled."""
 LIFETIME_S = 300
+COPY_LIFETIME_S = 6 * 3600
+"""For whole models, whose files are read one after the other."""
 ALL = 1_000_000
 POLL_S = 0.3
+_CONTAINER = "reader"
 _BEGIN, _END = "posttrain-begin", "posttrain-end"
 # $1: the run directory; $2: a pattern in it; $3: how many of the newest files.
 _SCRIPT = (
@@ -69,17 +74,32 @@ def run_directory(app: App, target: Target, job: JobView, pattern: str, newest: 
 
 def copy(kube: Kube, job: JobView, folder: Path, pattern: str, newest: int = ALL) -> None:
     """Copy the newest files of a pattern from a run directory on a claim into a folder here."""
-    manifest = _pod(kube, job, pattern, newest)
+    command = ["/bin/sh", "-c", _SCRIPT, "sh", job.run_uri.removeprefix("file://"), pattern, str(newest)]
+    with _reader(kube, job, command, LIFETIME_S, "Succeeded") as name:
+        lines = list(kube.pod_logs(name, job.namespace, container=_CONTAINER))
+    _unpack(job, lines, folder)
+
+
+@contextmanager
+def mounted(kube: Kube, job: JobView) -> Iterator[Container]:
+    """Give a container that sees the run directory, in a pod that is deleted at the end."""
+    with _reader(kube, job, ["sleep", str(COPY_LIFETIME_S)], COPY_LIFETIME_S, "Running") as name:
+        yield Container(name, job.namespace, _CONTAINER)
+
+
+@contextmanager
+def _reader(kube: Kube, job: JobView, command: list[str], lifetime_s: int, phase: str) -> Iterator[str]:
+    """Give the name of a pod that mounts the claim, once it has reached a phase."""
+    manifest = _pod(kube, job, command, lifetime_s)
     name = manifest["metadata"]["name"]
     with interrupts.handled(interrupts.raise_once, signal.SIGINT, signal.SIGTERM):
         try:
             kube.create(PODS, manifest)
-            _wait(kube, job, name)
-            lines = list(kube.pod_logs(name, job.namespace, container="reader"))
+            _wait(kube, job, name, phase)
+            yield name
         finally:
             with suppress(NotFound):
                 kube.delete(PODS, name, job.namespace)
-    _unpack(job, lines, folder)
 
 
 def _claimed_volume(job: JobView) -> Manifest | None:
@@ -90,7 +110,7 @@ def _claimed_volume(job: JobView) -> Manifest | None:
     return next((each for each in holding if "persistentVolumeClaim" in each), None)
 
 
-def _pod(kube: Kube, job: JobView, pattern: str, newest: int) -> Manifest:
+def _pod(kube: Kube, job: JobView, command: list[str], lifetime_s: int) -> Manifest:
     volume, template = _claimed_volume(job), _template(kube, job)
     assert volume is not None
     trainer = template["containers"][0]
@@ -108,17 +128,16 @@ def _pod(kube: Kube, job: JobView, pattern: str, newest: int) -> Manifest:
         },
         "spec": {
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": LIFETIME_S,
+            "activeDeadlineSeconds": lifetime_s,
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             **{key: template[key] for key in kept if key in template},
             **({"nodeName": node} if node else {}),
             "containers": [
                 {
-                    "name": "reader",
+                    "name": _CONTAINER,
                     "image": trainer["image"],
-                    "command": ["/bin/sh", "-c", _SCRIPT, "sh"],
-                    "args": [job.run_uri.removeprefix("file://"), pattern, str(newest)],
+                    "command": command,
                     "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
                     "securityContext": trainer.get("securityContext") or {},
                     "volumeMounts": [{"name": "run", "mountPath": volume["mountPath"], "readOnly": True}],
@@ -152,13 +171,13 @@ def _node(kube: Kube, job: JobView) -> str:
     return nodes[0] if nodes else ""
 
 
-def _wait(kube: Kube, job: JobView, name: str) -> None:
-    """Wait until the pod has printed everything."""
+def _wait(kube: Kube, job: JobView, name: str, expected: str) -> None:
+    """Wait until the pod runs, or has printed everything."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         pod = kube.get(PODS, name, job.namespace)
         phase = pod_phase(pod)
-        if phase == "Succeeded":
+        if phase == expected:
             return
         if phase == "Failed" or time.monotonic() > deadline:
             why = "failed" if phase == "Failed" else f"is {phase} after {START_TIMEOUT_S:.0f} s"
@@ -171,7 +190,7 @@ def _reason(kube: Kube, job: JobView, pod: Manifest) -> str:
     scheduled = condition(pod, "PodScheduled") or {}
     reason = (pod.get("status") or {}).get("message") or scheduled.get("message") or ""
     with suppress(ApiError):
-        lines = list(kube.pod_logs(pod["metadata"]["name"], job.namespace, container="reader", tail=3))
+        lines = list(kube.pod_logs(pod["metadata"]["name"], job.namespace, container=_CONTAINER, tail=3))
         reason = reason or " ".join(lines)
     return f": {reason}" if reason else ""
 

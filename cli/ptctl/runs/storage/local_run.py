@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptctl.errors import InputError, MissingError
 from ptctl.jobs.lookup import fetch
+from ptctl.jobs.view import TERMINAL
 from ptctl.ui.app import App, Target
 from ptkube import timestamps
 from ptkube.resources import Manifest
@@ -32,20 +33,30 @@ def find(app: App, target: Target, name: str) -> Manifest:
 
 def read(directory: Path) -> Manifest:
     """Return the job that runs or ran in the directory, with a status made from the trainer's documents."""
-    from ptapi.text import kubectl_yaml
-
     try:
-        job: Manifest = kubectl_yaml.read((directory / _SPEC).read_text(encoding="utf-8"))
+        text = (directory / _SPEC).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError) as error:
         runs = ", ".join(str(spec.parent) for spec in sorted(directory.glob(f"*/{_SPEC}"))[:3])
         hint = f"did you mean {runs}?" if runs else "a run directory is <output.uri>/<job name>"
         raise MissingError(f"{directory}: not a run directory (it has no {_SPEC})", hint) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{directory / _SPEC}: not a text file (byte {error.start} is not UTF-8)") from error
+    return with_status(definition(text, f"{directory / _SPEC}"), directory.absolute().as_uri())
+
+
+def definition(text: str, where: str) -> Manifest:
+    """Return the job that the text of a run's spec.yaml defines."""
+    from ptapi.text import kubectl_yaml
+
+    job = kubectl_yaml.read(text)
     if not isinstance(job, dict):
-        raise InputError(f"{directory / _SPEC}: {type(job).__name__}; accepted: the job that runs here")
-    uri = directory.absolute().as_uri()
-    return {**job, "status": {**_status(uri), "links": {"run": uri}}}
+        raise InputError(f"{where}: {type(job).__name__}; accepted: the job that runs here")
+    return job
+
+
+def with_status(job: Manifest, run_uri: str) -> Manifest:
+    """Return the job with a status made from the trainer's documents, on `file://` or `gs://`."""
+    return {**job, "status": {**_status(run_uri), "links": {"run": run_uri}}}
 
 
 def _status(run_uri: str) -> dict[str, Any]:
@@ -57,6 +68,10 @@ def _status(run_uri: str) -> dict[str, Any]:
     status: dict[str, Any] = {"phase": phase}
     if end is not None and phase == "Failed":
         status["failure"] = {"failureClass": end.failure_class, "message": end.message, "exitCode": end.exit_code}
+    if progress is not None and progress.started:
+        status["startTime"] = progress.started
+        if phase in TERMINAL:
+            status["completionTime"] = progress.updated
     if progress is not None:
         parts: dict[str, BaseModel] = {
             "progress": progress_status(progress, phase == "Running"),

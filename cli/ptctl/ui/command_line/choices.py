@@ -3,10 +3,14 @@
 The spec's values are repeated here because `--help` must not import its models; a test compares the two.
 """
 
-GRPO_LOSSES = ("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "sapo", "rloo")
-ALGORITHMS = ("sft", "dpo", *GRPO_LOSSES, "distill", "ppo")
-FIRST_JOBS = ("sft", "lora", "dpo", "grpo", "ppo", "distill", "tools", "maxtext")
+GRPO_LOSSES = (
+    *("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "luspo"),
+    *("cispo", "sapo", "vespo", "dppo", "dppo-kl", "rloo"),
+)
+ALGORITHMS = ("sft", "dpo", "kto", "reward", *GRPO_LOSSES, "distill", "ppo", "raft")
+FIRST_JOBS = ("sft", "lora", "dpo", "kto", "reward", "grpo", "ppo", "raft", "distill", "tools", "images", "maxtext")
 """What `ptctl init` writes jobs for."""
+EVAL_TASKS = ("gsm8k", "choice", "labels", "code")
 BUILTIN_REWARDS = ("gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact")
 
 STATUS_PHASES = {

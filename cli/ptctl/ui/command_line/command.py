@@ -54,7 +54,9 @@ class Verb(click.Command):
         """Parse the arguments; refuse another tool's flags, all at once, with their replacements."""
         given = list(args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            self._refuse_repeated(ctx, given)
+            return rest
         except click.NoSuchOption as error:
             words = dict.fromkeys(word.partition("=")[0] for word in given)
             flags = [word for word in words if word in self.replacements]
@@ -71,3 +73,11 @@ class Verb(click.Command):
             if not files or error.param is None or "--filename" not in error.param.opts:
                 raise
             raise click.UsageError(f"{files[0]}: a job file is given with -f.\nhint: -f {files[0]}", ctx) from error
+
+    def _refuse_repeated(self, ctx: click.Context, args: list[str]) -> None:
+        """Refuse an option with one value that is given more than once: click would ignore all but the last."""
+        _, _, given = self.make_parser(ctx).parse_args(args)
+        for param in given:
+            has_one_value = isinstance(param, click.Option) and not (param.multiple or param.is_flag or param.count)
+            if has_one_value and given.count(param) > 1:
+                raise click.UsageError(f"{param.opts[-1]} is given {given.count(param)} times; accepted: once.", ctx)

@@ -2,7 +2,7 @@
 
 import click
 
-from ptctl.ui.command_line.options import Function, context_options
+from ptctl.ui.command_line.options import Function, configured, context_options
 
 
 def project(function: Function) -> Function:
@@ -15,7 +15,10 @@ def project(function: Function) -> Function:
 def location(function: Function) -> Function:
     """Add --location; without it the cluster is looked for everywhere in the project."""
     return click.option(
-        "--location", metavar="PLACE", help="Region or zone of the cluster; default: wherever the name is found."
+        "--location",
+        metavar="PLACE",
+        help="Region or zone of the cluster; default: wherever the name is found.",
+        default=configured("location"),
     )(function)
 
 
@@ -55,6 +58,7 @@ def install_options(function: Function) -> Function:
         click.option("--image", required=True, metavar="IMAGE", help="Image of the operator."),
         location,
         project,
+        click.option("--cluster", "cluster_flag", metavar="NAME", help="Same as NAME; XPK's flag."),
         click.argument("name", required=False),
     ):
         function = option(function)

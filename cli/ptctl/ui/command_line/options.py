@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ptctl.ui.app import App, Target
 from ptctl.ui.command_line.choices import STATUS_NAMES
@@ -35,7 +36,12 @@ def cluster_options(function: Function) -> Function:
     """Add -n, --kubeconfig and --context, passed to the verb as `target`."""
     function = _context_flags(function)
     function = click.option(
-        "-n", "--namespace", metavar="NS", help="Namespace; default: the context's.", callback=_namespace
+        "-n",
+        "--namespace",
+        metavar="NS",
+        help="Namespace; default: the context's.",
+        callback=_namespace,
+        default=configured("namespace"),
     )(function)
 
     @wraps(function)
@@ -47,9 +53,12 @@ def cluster_options(function: Function) -> Function:
         all_namespaces: bool = False,
         **kwargs: Any,
     ) -> Any:
+        defaults = _configured("namespace", "context")
         if all_namespaces and namespace:
-            raise click.UsageError("-n and -A exclude each other.", click.get_current_context())
-        return function(*args, target=Target(namespace, kubeconfig, context, all_namespaces), **kwargs)
+            if "namespace" not in dict(defaults):
+                raise click.UsageError("-n and -A exclude each other.", click.get_current_context())
+            namespace = None
+        return function(*args, target=Target(namespace, kubeconfig, context, all_namespaces, defaults), **kwargs)
 
     return wrapped
 
@@ -60,13 +69,36 @@ def context_options(function: Function) -> Function:
 
     @wraps(function)
     def wrapped(*args: Any, kubeconfig: str | None, context: str | None, **kwargs: Any) -> Any:
-        return function(*args, target=Target(None, kubeconfig, context), **kwargs)
+        return function(*args, target=Target(None, kubeconfig, context, defaults=_configured("context")), **kwargs)
 
     return wrapped
 
 
+def configured(name: str) -> Callable[[], str | None]:
+    """Return the default of a flag that `ptctl config` sets."""
+
+    def default() -> str | None:
+        from ptctl.ui import configurations
+
+        return configurations.value(name)
+
+    return default
+
+
+def _configured(*names: str) -> tuple[tuple[str, str], ...]:
+    """Return the flags of this command that were not typed and have a value, with where each comes from."""
+    from ptctl.ui import configurations
+
+    ctx = click.get_current_context()
+    untyped = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.DEFAULT]
+    origins = ((name, configurations.in_effect(name)) for name in untyped if ctx.params.get(name))
+    return tuple((name, origin) for name, (_, origin) in origins)
+
+
 def _context_flags(function: Function) -> Function:
-    function = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")(function)
+    function = click.option(
+        "--context", metavar="NAME", help="Context of the kubeconfig.", default=configured("context")
+    )(function)
     return click.option(
         "--kubeconfig",
         metavar="PATH",
@@ -83,6 +115,17 @@ def all_namespaces(function: Function) -> Function:
 def job_or_directory(function: Function) -> Function:
     """Add the argument of verbs that read runs: a job in the cluster, or a run directory on this machine."""
     return click.argument("name", metavar="NAME|DIRECTORY", shell_complete=complete_names)(function)
+
+
+def model(function: Function) -> Function:
+    """Add the argument of verbs that load a model: a job in the cluster, or a path or URI."""
+    return click.argument("model", metavar="JOB|PATH", shell_complete=complete_names)(function)
+
+
+def models(function: Function) -> Function:
+    """Add the argument of verbs that load several models."""
+    metavar = "JOB|PATH..."
+    return click.argument("models", metavar=metavar, nargs=-1, required=True, shell_complete=complete_names)(function)
 
 
 def job_file(*, required: bool = True) -> Callable[[Function], Function]:
@@ -173,16 +216,22 @@ def pattern_filters(function: Function) -> Function:
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the names of jobs; nothing if the cluster does not answer."""
-    from ptkube.resources import POSTTRAINJOBS
+    from ptctl.ui import name_cache
 
     target = Target(ctx.params.get("namespace"), ctx.params.get("kubeconfig"), ctx.params.get("context"))
-    try:
+
+    def fetch() -> list[str]:
+        from ptkube.resources import POSTTRAINJOBS
+
         kube = (ctx.find_object(App) or App()).connect(target)
-        jobs = kube.list(POSTTRAINJOBS, target.namespace or kube.namespace).items
+        return [
+            str(job["metadata"]["name"]) for job in kube.list(POSTTRAINJOBS, target.namespace or kube.namespace).items
+        ]
+
+    try:
+        return name_cache.complete(target, incomplete, fetch)
     except Exception:  # completion must never print into the line being typed
         return []
-    names = (str(job["metadata"]["name"]) for job in jobs)
-    return [name for name in names if name.startswith(incomplete)]
 
 
 def _namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

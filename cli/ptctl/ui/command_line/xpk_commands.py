@@ -8,8 +8,7 @@ _VOLUMES = "add `volumes` to the job file and submit it with `ptctl workload cre
 _QUEUE = "`ptctl workload list` shows all jobs, `ptctl cluster queue` those that wait"
 _CANCEL = "`ptctl workload suspend NAME` keeps the job; `ptctl workload delete NAME` removes it"
 _DEFAULTS = (
-    "`ptctl cluster credentials NAME --project ID -n NAMESPACE` writes cluster and namespace into the kubeconfig, "
-    "whose current context every verb uses"
+    "`ptctl config set PROPERTY VALUE`, for context, namespace, project and more; `ptctl config list` shows them"
 )
 _LOCAL = "`ptctl local up` runs a cluster on this machine, without Docker"
 _CREATE = "`ptctl workload create -f job.yaml`, or with flags: `ptctl workload create --help`"
@@ -21,14 +20,13 @@ ROOT: dict[str, str] = {
     "storage detach": "leave `volumes` out of the job file: `ptctl workload create -f job.yaml`",
     "inspector": "`ptctl cluster doctor` examines the cluster, `ptctl cluster doctor JOB` one job",
     "info": "`ptctl cluster quota` shows Kueue's quotas, `ptctl cluster queue` who waits",
-    "config": _DEFAULTS,
     "kind": _LOCAL,
     "kind create": _LOCAL,
     "kind delete": "`ptctl local reset` removes the cluster of `ptctl local up`",
     "kind list": "`ptctl local status`",
     "batch": _CREATE,
     "run": "`ptctl workload create -f job.yaml`, then `ptctl workload logs NAME -f`; without a cluster `ptctl train`",
-    "shell": "`ptctl workload create --headless …` starts the chips, `ptctl workload connect NAME` connects to them",
+    "shell": "`ptctl workload exec NAME -i -t bash` is one in a job; a notebook: `ptctl workload connect --help`",
     "job": "`ptctl workload --help` lists the verbs on jobs",
     "job submit": _CREATE,
     "job list": _QUEUE,
@@ -60,6 +58,7 @@ WORKLOAD: dict[str, str] = {
     "log": "`ptctl workload logs NAME`",
     "validate": "`ptctl validate -f job.yaml`",
     "train": "`ptctl train -f job.yaml`",
+    "top": "`ptctl top`",
 }
 
 CLUSTER: dict[str, str] = {
@@ -70,4 +69,5 @@ CLUSTER: dict[str, str] = {
     "status": "`ptctl cluster describe NAME`",
     "rm": "`ptctl cluster delete NAME`",
     "ls": "`ptctl cluster list`",
+    "top": "`ptctl top`",
 }

@@ -5,7 +5,7 @@ They are refused with that hint, never accepted and ignored: a flag that does no
 
 _CONTEXT = "the cluster comes from kubeconfig: --context NAME, --kubeconfig PATH or KUBECONFIG"
 _CREDENTIALS = "`ptctl cluster credentials CLUSTER --location ZONE --project ID`, once"
-_IMAGE = "build an image (see Dockerfile) and pass it with --docker-image"
+_IMAGE = "`ptctl image build DIRECTORY --base IMAGE --tag IMAGE` builds one; pass it with --docker-image"
 _VOLUMES = "add `volumes` to the job file (for example a persistentVolumeClaim of a CSI driver), passed with -f"
 
 CLUSTER: dict[str, str] = {
@@ -103,6 +103,43 @@ CLUSTER_OTHERS: dict[str, str] = {
     "--verbose": "-o yaml shows everything that GKE reports",
 }
 """Flags of `xpk cluster`, for the verbs that read or delete."""
+
+_CHIPS = "--quota TYPE=SLICES for Kueue; chips come from the cluster's pools, or by each job's `capacity`"
+_BUY = "each job's `capacity` says how chips are bought; lasting pools: `ptctl cluster create NAME --tpu-type TYPE`"
+_DRIVERS = "GKE's own settings stay as they are: gcloud container clusters update NAME --update-addons DRIVER=ENABLED"
+
+CLUSTER_ADAPT: dict[str, str] = {
+    **CLUSTER_OTHERS,
+    "--quiet": "it never asks, and changes nothing of others",
+    "--tpu-type": _CHIPS,
+    "--device-type": _CHIPS,
+    "--num-slices": _CHIPS,
+    "--num-nodes": _CHIPS,
+    "--num-cubes": _CHIPS,
+    "--sub-slicing": _CHIPS,
+    "--super-slicing": _CHIPS,
+    "--reservation": _BUY,
+    "--spot": _BUY,
+    "--flex": _BUY,
+    "--on-demand": _BUY,
+    "--enable-workload-identity": "the command is printed if the cluster lacks it",
+    "--enable-gcsfuse-csi-driver": "the command is printed if the cluster lacks it",
+    "--enable-gcpfilestore-csi-driver": _DRIVERS,
+    "--enable-parallelstore-csi-driver": _DRIVERS,
+    "--enable-pd-csi-driver": _DRIVERS,
+    "--enable-lustre-csi-driver": _DRIVERS,
+    "--default-pool-cpu-machine-type": "nothing of the cluster's own pools is changed",
+    "--default-pool-cpu-num-nodes": "nothing of the cluster's own pools is changed",
+    "--enable-pathways": "the operator makes their pool with the first Pathways job",
+    "--memory-limit": _CONTROLLERS,
+    "--cpu-limit": _CONTROLLERS,
+    "--create-vertex-tensorboard": _TENSORBOARD,
+    "--tensorboard-region": _TENSORBOARD,
+    "--tensorboard-name": _TENSORBOARD,
+    "--managed-mldiagnostics": _NO_ARGUMENTS,
+    "--ray-version": "posttrain needs no Ray",
+}
+"""Flags of `xpk cluster adapt`."""
 
 CLUSTER_CREATE: dict[str, str] = {
     **{flag: hint for flag, hint in CLUSTER_OTHERS.items() if flag != "--zone"},

@@ -6,7 +6,8 @@ from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.kinds.registry import Registry
 
 Manifest = dict[str, Any]
-_LOG_KIND = {
+_SUBRESOURCE_KIND = {
+    "exec": ("", "v1", "PodExecOptions"),
     "log": ("", "v1", "Pod"),
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
@@ -14,6 +15,7 @@ _LOG_KIND = {
     "scale": ("autoscaling", "v1", "Scale"),
 }
 _SUBRESOURCE_VERBS = {
+    "exec": ["create", "get"],
     "log": ["get"],
     "binding": ["create"],
     "eviction": ["create"],
@@ -90,7 +92,7 @@ def _resources(kind: Kind) -> list[Manifest]:
 
 
 def _subresources(kind: Kind) -> list[tuple[str, tuple[str, str, str], list[str]]]:
-    entries = [(name, _LOG_KIND[name], _SUBRESOURCE_VERBS[name]) for name in kind.subresources]
+    entries = [(name, _SUBRESOURCE_KIND[name], _SUBRESOURCE_VERBS[name]) for name in kind.subresources]
     if kind.has_status:
         entries.append(("status", (kind.group, kind.version, kind.kind), ["get", "patch", "update"]))
     return entries

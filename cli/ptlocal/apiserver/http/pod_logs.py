@@ -36,7 +36,7 @@ class LogRequest:
 
 def log_request(pod: Manifest, query: Mapping[str, str]) -> LogRequest:
     """Parse the request and check it against the pod; errors have a kubelet's messages."""
-    name = _container_of(pod, query.get("container") or "")
+    name = container_of(pod, query.get("container") or "")
     status = _status_of(pod, name)
     restart = int(status.get("restartCount") or 0)
     if flag(query, "previous"):
@@ -57,7 +57,8 @@ def log_request(pod: Manifest, query: Mapping[str, str]) -> LogRequest:
     )
 
 
-def _container_of(pod: Manifest, name: str) -> str:
+def container_of(pod: Manifest, name: str) -> str:
+    """Return the container that a request means; the errors are the API server's."""
     meta, spec = pod["metadata"], pod["spec"]
     names = [c["name"] for c in spec.get("containers") or []]
     init = [c["name"] for c in spec.get("initContainers") or []]

@@ -1,4 +1,4 @@
-"""Subresources except /status: pod logs, binding, eviction, namespace finalize, scale; and access reviews.
+"""Subresources except /status: pod logs, exec, binding, eviction, namespace finalize, scale; and access reviews.
 
 Access reviews always allow: the token allows everything here.
 """
@@ -10,7 +10,7 @@ from aiohttp import web
 from ptlocal.apiserver import write_options
 from ptlocal.apiserver.backend import Cluster
 from ptlocal.apiserver.errors import Named, StatusError, bad_request, conflict, method_not_allowed, no_such_path
-from ptlocal.apiserver.http import pod_logs
+from ptlocal.apiserver.http import pod_exec, pod_logs
 from ptlocal.apiserver.http.encoding import bodies
 from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.kinds.builtin_kinds import Kind
@@ -34,6 +34,9 @@ class Subresources:
         if target.subresource == "log":
             _only(request, "GET")
             return await self._log(request, target)
+        if target.subresource == "exec":
+            pod = self._cluster.writer.current(target.kind, target.space, target.name)
+            return await pod_exec.run(request, pod_exec.exec_request(self._cluster.layout, pod, request))
         if target.subresource == "scale":
             _only(request, "GET")
             return _json(self._scale(target))

@@ -143,7 +143,7 @@ def builtin_kinds() -> list[Kind]:
             categories=("all",),
             has_status=True,
             has_generation=True,
-            subresources=("binding", "eviction", "log"),
+            subresources=("binding", "eviction", "exec", "log"),
             fields=_POD_FIELDS,
             returns_deleted=True,
         ),

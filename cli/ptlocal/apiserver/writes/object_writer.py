@@ -22,6 +22,7 @@ from ptlocal.apiserver.errors import (
 )
 from ptlocal.apiserver.kinds.builtin_kinds import Kind
 from ptlocal.apiserver.rules import rules_of
+from ptlocal.apiserver.schema import defaulting
 from ptlocal.apiserver.storage.store import Store
 from ptlocal.apiserver.write_options import DeleteOptions, WriteOptions
 from ptlocal.apiserver.writes import admission, deletion, managed_fields, object_meta
@@ -38,8 +39,10 @@ class Writer:
         self._store = store
 
     def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return the object, or None."""
+        """Return the object, or None. Fields that its definition gained since it was stored have their defaults."""
         stored = self._store.get(kind.storage_key, namespace, name)
+        if stored is not None and kind.is_custom:
+            defaulting.apply_defaults(stored, kind.schema)
         return None if stored is None else {"apiVersion": kind.api_version, "kind": kind.kind, **stored}
 
     def current(self, kind: Kind, namespace: str, name: str) -> Manifest:

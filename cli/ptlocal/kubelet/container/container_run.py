@@ -29,6 +29,7 @@ class ContainerRun:
         self.name = str(spec["name"])
         self.role = role
         self.restarts = 0
+        self.mounts: dict[str, str] = {}
         self.waiting: tuple[str, str] = ("ContainerCreating", "")
         self.started_at: str | None = None
         self.terminated: Manifest | None = None
@@ -228,8 +229,9 @@ def _oom_kills() -> int:
 
 
 def write_record(file: Path, boot: float, runs: Sequence[ContainerRun]) -> None:
-    """Write what is needed to find the pod's processes after the kubelet dies."""
-    record = {"boot": boot, "containers": {r.name: {"pid": r.pid, "born": r.born} for r in runs if r.pid}}
+    """Write what is needed to find the pod's processes: after the kubelet dies, and to run commands beside them."""
+    containers = {r.name: {"pid": r.pid, "born": r.born, "mounts": r.mounts} for r in runs if r.pid}
+    record = {"boot": boot, "containers": containers}
     scratch = file.with_suffix(".new")
     scratch.write_text(json.dumps(record))
     scratch.replace(file)

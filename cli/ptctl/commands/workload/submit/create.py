@@ -54,7 +54,7 @@ job, training, chips, pods = (
 @job("--reward", multiple=True, metavar="NAME|FILE.py[:FUNCTION]", help=f"{', '.join(BUILTIN_REWARDS)}; repeatable.")
 @training("--steps", type=int, metavar="N", help="Optimizer steps; by default one pass over the data.")
 @training("--batch-size", type=int, metavar="N", help="Sequences per step (grpo, ppo: prompts x samples of each).")
-@training("--group-size", type=int, metavar="N", help="Samples per prompt, for grpo and ppo.")
+@training("--group-size", type=int, metavar="N", help="Samples per prompt, for grpo, ppo and raft.")
 @training("--sequence-length", type=int, metavar="N", help="Longest row in tokens.")
 @training("--max-new-tokens", type=int, metavar="N", help="Longest completion in tokens.")
 @training("--learning-rate", type=float, metavar="X", help="Peak learning rate.")
@@ -91,10 +91,12 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
 
     Flags override the file, and --set overrides flags. The job is validated before anything is sent.
     """
+    from ptctl.jobs.definition.defaults import put_defaults
     from ptctl.jobs.definition.file import check
     from ptctl.jobs.submission import submit
 
     job = _job(app, filename, flags)
+    put_defaults(job, app.console)
     check(job, filename or "the job")
     namespace = _namespace(job, target)
     if namespace:
@@ -126,6 +128,6 @@ def _namespace(job: Manifest, target: Target) -> str | None:
     from ptctl.errors import InputError
 
     file_namespace: str | None = job["metadata"].get("namespace")
-    if file_namespace and target.namespace and file_namespace != target.namespace:
+    if file_namespace and target.typed_namespace and file_namespace != target.typed_namespace:
         raise InputError(f"metadata.namespace: {file_namespace!r} in the file contradicts -n {target.namespace}")
     return file_namespace or target.namespace

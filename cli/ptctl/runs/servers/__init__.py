@@ -1,0 +1,1 @@
+"""Servers of models in a cluster, as the operator renders them: defined by flags, applied, listed, deleted."""
