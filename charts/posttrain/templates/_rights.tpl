@@ -14,7 +14,7 @@
   resources: [jobsets]   # patch: suspend and resume
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
-  resources: [jobs]   # preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods
+  resources: [jobs]   # staging and preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods
   verbs: [get, list, create, delete]
 - apiGroups: [""]
   resources: [configmaps]   # the job as its pods read it
@@ -42,6 +42,41 @@
   resources: [httproutes]   # TensorBoard's, if it is reached through a Gateway
   verbs: [get, create, patch]
 {{- end }}
+{{- if .Values.servers.enabled }}
+- apiGroups: [apps]
+  resources: [deployments]   # of a model's server, if a job asks for it: Deployment
+  verbs: [get, create]
+{{- end }}
+{{- if .Values.servers.enabled }}
+- apiGroups: [""]
+  resources: [services]   # of a model's server, if a job asks for it: Service
+  verbs: [get, create]
+{{- end }}
+{{- if .Values.servers.enabled }}
+- apiGroups: [monitoring.googleapis.com]
+  resources: [podmonitorings]   # of a model's server, if a job asks for it: PodMonitoring
+  verbs: [get, create]
+{{- end }}
+{{- if .Values.servers.enabled }}
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]   # of a model's server, if a job asks for it: HorizontalPodAutoscaler
+  verbs: [get, create]
+{{- end }}
+{{- if .Values.servers.enabled }}
+- apiGroups: [http.keda.sh]
+  resources: [httpscaledobjects]   # of a model's server, if a job asks for it: HTTPScaledObject
+  verbs: [get, create]
+{{- end }}
+{{- if .Values.servers.enabled }}
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]   # of a model's server, if a job asks for it: InferencePool
+  verbs: [get, create]
+{{- end }}
+{{- if .Values.servers.enabled }}
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]   # of a model's server, if a job asks for it: HTTPRoute
+  verbs: [get, create]
+{{- end }}
 {{- if .Values.gke.cluster }}
 - apiGroups: [autoscaling.x-k8s.io]
   resources: [provisioningrequests]   # all nodes of a slice at once, if a job asks for queued provisioning
@@ -58,6 +93,11 @@
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]   # why a job waits in Kueue's queue; no effect without Kueue
   verbs: [list]
+{{- if .Values.kueue.priorityBoost }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]   # a priority boost for unsaved work
+  verbs: [patch]
+{{- end }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]   # the answer that a job's node pools are ready
   verbs: [update]
@@ -72,7 +112,7 @@
   verbs: [get]
 - apiGroups: [""]
   resources: [events]   # list: why pods are not created; create: what happened to a job
-  verbs: [list, create]
+  verbs: [list, watch, create]
 {{- end -}}
 
 {{- define "posttrain.clusterReadRules" -}}
