@@ -23,7 +23,8 @@ Written by `benchmarks/learning` from its `results.json`; edit those. Small task
 every seed must reach: `make learning` does all of them again, `make learning TASK=arithmetic SEEDS="3 4"` one with
 other seeds. It ends with a line that says `PASSED` or `FAILED`, what missed its bar, and where every job, log and run
 lies. A trial (a line of a table) is one `PostTrainJob`, run with `python -m pttrainer run`; the same seed gives the
-same numbers. Models are random at first (`random://demo`: 0.36 M weights, `random://tiny`: 0.07 M), in float32.
+same numbers. Models are random at first (`random://demo`: 0.36 M weights, `random://tiny`: 0.07 M), in float32 where
+a task does not say otherwise.
 
 The *bar* says how much a trial must solve after training, and how many points more than before; a *control* must stay
 below its bar, since else the task would not show what it claims. In the pictures bars are dotted (a control's red),

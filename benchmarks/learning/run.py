@@ -125,7 +125,7 @@ def missed_by(outcome: Outcome, tasks: dict[str, Task]) -> list[str]:
 
 def summary(outcome: Outcome, tasks: dict[str, Task]) -> str:
     """An outcome in a line."""
-    metric = tasks[outcome.task].trial(outcome.trial).bar.metric
+    metric = " and ".join(tasks[outcome.task].trial(outcome.trial).bar.metrics)
     missed = missed_by(outcome, tasks)
     return (
         f"{outcome.task}/{outcome.trial}, seed {outcome.seed}: {metric} {outcome.before:.3f} -> {outcome.after:.3f} in "

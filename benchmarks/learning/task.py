@@ -41,12 +41,19 @@ class Place:
 @dataclass(frozen=True)
 class Bar:
     """What every seed must show. metric: as `metrics.jsonl` names it; least: its value after training; gain: how far
-    that is above the value before. below: of a control that must not get so far, since else it shows nothing."""
+    that is above the value before. below: of a control that must not get so far, since else it shows nothing. and_also:
+    another metric; the value is the lower one of both."""
 
     metric: str
     least: float | None = None
     gain: float | None = None
     below: float | None = None
+    and_also: str | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics whose lowest is the value."""
+        return [self.metric] if self.and_also is None else [self.metric, self.and_also]
 
     def missed(self, before: float, after: float) -> list[str]:
         """What is wanted and was not reached, in words; empty where all was."""

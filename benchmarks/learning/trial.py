@@ -122,7 +122,7 @@ def read(trial: Trial, metrics: Path) -> dict[str, Any]:
     clipped = [row["clip_fraction"] for row in rows if row.get("clip_fraction") is not None]
     return {
         "steps": rows[-1]["step"],
-        "curve": _series(rows, trial.bar.metric),
+        "curve": _lowest([_series(rows, metric) for metric in trial.bar.metrics]),
         "reward": _series(rows, "reward"),
         "clipped": round(sum(clipped) / len(clipped), 4) if clipped else None,
     }
@@ -206,3 +206,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _series(rows: list[dict[str, Any]], metric: str) -> list[list[float]]:
     return [[row["step"], round(row[metric], 4)] for row in rows if row.get(metric) is not None]
+
+
+def _lowest(curves: list[list[list[float]]]) -> list[list[float]]:
+    """At each step the lowest value."""
+    return [min(points, key=lambda point: point[1]) for points in zip(*curves, strict=True)]

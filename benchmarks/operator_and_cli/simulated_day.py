@@ -47,7 +47,7 @@ NODES_IN_LINE = 3
 LONGEST_END_S = 12 * 3600.0
 GROWTH = 0.05
 SAMPLE_S = 600.0
-RUNS = "gs://b/"
+RUNS = "gs://lab/"
 _SHAPE = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
 KINDS: dict[str, Manifest] = {
     "cpu": {},

@@ -128,7 +128,7 @@ class Simulation:
         for index in range(nodes):
             self._make_node(index)
         for index in range(count):
-            output = {"uri": f"gs://b/{index}"}
+            output = {"uri": f"gs://lab/{index}"}
             self.api.create(POSTTRAINJOBS, job_manifest(f"job-{index:05d}", preflight="Skip", output=output, **chips))
 
     def call(self, key: Key) -> None:

@@ -3,13 +3,14 @@
 Embedded cluster, pretended GKE, one operator behind a proxy of the API server. Jobs run pods without a process behind
 them; some are suspended, deleted or edited on the way, some pods fail. Every few seconds one fault of `FAULTS`. At the
 end of a stretch no more jobs are made, faults stop, and everything must go away. Objects stay between stretches in
-`--state`; each stretch adds a line to `soak.jsonl` there, and the program ends with what all of them say. It fails if a
-job is stuck, if anything is left, if a job failed of a deadline that was not over, or if memory grew by more than 5 %
-after a stretch's first third.
+`--state`; each stretch adds a line to `--records`, and the program ends with what all of them say. With
+`docs/results/soak.jsonl` stretches of any day and machine continue each other: faults are drawn by the number of the
+stretch, and what it found is published with it. It fails if a job is stuck, if anything is left, if a job failed of a
+deadline that was not over, or if memory grew by more than 5 % after a stretch's first third.
 
 The clock that jumps is the operator's (`jumping_clock.py`); the API server's goes on. Left out: replicas of it.
 
-    python benchmarks/operator_and_cli/soak.py --minutes 30 --state DIR [--jobs 20]
+    python benchmarks/operator_and_cli/soak.py --minutes 30 --state DIR [--jobs 20] [--records docs/results/soak.jsonl]
 """
 
 import argparse
@@ -106,6 +107,7 @@ class Stretch:
         left = self._drain()
         return {
             "stretch": self.number,
+            "ended": timestamps.timestamp(),
             "minutes": round(seconds / 60, 2),
             "jobsAtOnce": self.size,
             "jobs": self.made,
@@ -253,11 +255,12 @@ FAULTS: dict[str, Callable[[Stretch], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, required=True, help="length of this stretch, without its end")
-    parser.add_argument("--state", type=Path, required=True, help="folder of the cluster and of all stretches' figures")
+    parser.add_argument("--state", type=Path, required=True, help="folder of the cluster, kept between stretches")
     parser.add_argument("--jobs", type=int, default=20, help="jobs there at once")
+    parser.add_argument("--records", type=Path, help="file of all stretches' figures; by default soak.jsonl in --state")
     options = parser.parse_args()
     options.state.mkdir(parents=True, exist_ok=True)
-    records = options.state / "soak.jsonl"
+    records = options.records or options.state / "soak.jsonl"
     number = len(records.read_text().splitlines()) if records.exists() else 0
     data_dir = options.state.resolve() / "cluster"
     info = cluster.up(data_dir, say=lambda _: None, without=["operator"])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -19,6 +19,7 @@ class Row(Protocol):
     """One row of the table.
 
     Attributes:
+        model: The preset that both sides train or sample from.
         peer: The peer's name.
         script: Its script in `scripts/`.
         python: `tunix` or `torch`: the environment that runs it.
@@ -27,6 +28,8 @@ class Row(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def model(self) -> str: ...
     @property
     def peer(self) -> str: ...
     @property
@@ -68,6 +71,7 @@ class Table(Generic[R]):
         parser.add_argument("--steps", type=int, default=steps, help=steps_help)
         parser.add_argument("--turns", type=int, default=3)
         parser.add_argument("--only", type=int, metavar="ROW", help="one row of the table, counted from 1")
+        parser.add_argument("--model", help="another preset in every row, `tiny` to see whether it runs")
         options = parser.parse_args()
         if options.steps < LEAST_STEPS:
             parser.error(
@@ -80,6 +84,9 @@ class Table(Generic[R]):
             if python is None and not options.ours:
                 print(f"\n{row.name}, against {row.peer}: left out, no --{row.python}")
                 continue
+            row = (
+                row if options.model is None else replace(row, name=f"{row.name}: {options.model}", model=options.model)
+            )
             self.compare(row, python, options.steps, options.turns)
 
     def compare(self, row: R, python: str | None, steps: int, turns: int) -> None:

@@ -27,6 +27,7 @@ class Work:
     """A row of the table. bound: what our tokens/s must be, as a multiple of the peer's."""
 
     name: str
+    model: str
     flags: tuple[str, ...]
     peer: str
     script: str
@@ -35,13 +36,13 @@ class Work:
 
 
 def _tunix(name: str, batch: int, bound: float, *more: str) -> Work:
-    flags = ("--model", "bench-16m", "--batch", str(batch), *more)
-    return Work(f"bench-16m, {batch} rows{name}", flags, "Tunix", "tunix_rollout.py", "tunix", bound)
+    flags = ("--batch", str(batch), *more)
+    return Work(f"bench-16m, {batch} rows{name}", "bench-16m", flags, "Tunix", "tunix_rollout.py", "tunix", bound)
 
 
 def _hf(name: str, batch: int, bound: float, *more: str) -> Work:
-    flags = ("--model", "bench-13m", "--batch", str(batch), *more)
-    return Work(f"bench-13m, {batch} rows{name}", flags, "HF generate", "hf_generate.py", "torch", bound)
+    flags = ("--batch", str(batch), *more)
+    return Work(f"bench-13m, {batch} rows{name}", "bench-13m", flags, "HF generate", "hf_generate.py", "torch", bound)
 
 
 WORKS = (
@@ -57,7 +58,7 @@ WORKS = (
 
 def flags(work: Work, steps: int) -> list[object]:
     """Return the command line of either side's script."""
-    return [*work.flags, "--steps", steps]
+    return ["--model", work.model, *work.flags, "--steps", steps]
 
 
 def ours(work: Work, steps: int, cache: Path) -> Measured:

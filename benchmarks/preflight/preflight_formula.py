@@ -103,6 +103,8 @@ CHOSEN = (
     _case("mistral-7b", "v6e-8", "dpo", 16, 2048, held=True, **QLORA),
     _case("gpt-oss-20b", "v6e-32", "sft", 32, 4096),
     _case("gpt-oss-20b", "v5e-32", "sft", 32, 4096),
+    _case("gemma4-e2b", "v6e-8", "sft", 8, 2048),
+    _case("gemma4-e4b", "v6e-8", "sft", 8, 2048, **QLORA),
 )
 CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if DRAWN.exists() else ())))
 """With those that were drawn (`preflight_draws.py`)."""

@@ -36,11 +36,18 @@ def main() -> None:
     parser.add_argument("--flag", action="append", default=[], help="one more flag, as --flag=--xla_name=value")
     parser.add_argument("--only", choices=["required", "ours"], help="compile this program here, and no other")
     parser.add_argument("--remat", default="full", help="ours; MaxText's is remat_policy among its settings")
+    parser.add_argument("--algorithm", default="sft", choices=["sft", "dpo", "grpo"])
+    parser.add_argument("--lora", type=int, metavar="RANK", help="train adapters of this rank, not all weights")
+    parser.add_argument("--scoring", action="store_true", help="the pass that scores a rollout, not the train step")
     parser.add_argument("--keep", type=Path, help="folder for the programs' text")
     parser.add_argument("--maxtext", metavar="PYTHON", help="MaxText's Python: compile its step, too")
     parser.add_argument("--maxtext-flags", default="", help="XLA flags of MaxText's step, in one word")
     parser.add_argument("--maxtext-setting", action="append", default=[], help="one of MaxText's own, as NAME=VALUE")
     options = parser.parse_args()
+    if options.maxtext is not None and (options.algorithm != "sft" or options.lora or options.scoring):
+        parser.error("--maxtext: its step trains all weights by sft; leave --algorithm, --lora and --scoring")
+    if options.scoring and options.algorithm != "grpo":
+        parser.error(f"--scoring: {options.algorithm} scores no rollout; accepted: --algorithm grpo")
     if options.only is None:
         print("| flags | peak GiB | estimated s, without attention's kernels | seconds by kind |")
         print("| --- | --- | --- | --- |", flush=True)
@@ -59,14 +66,16 @@ def row(options: argparse.Namespace) -> str:
 
     from pttrainer.preflight.compiler.programs import LOWERED
     from pttrainer.preflight.shapes.job_shapes import shapes_of
-    from pttrainer.preflight.shapes.passes import TRAIN_STEP
+    from pttrainer.preflight.shapes.passes import SCORING, TRAIN_STEP
     from pttrainer.runtime.distributed import sharding
 
     of, is_ours = shapes_of(_spec(options)), options.only == "ours"
     flags = compiler_flags.flags(of.slice.generation, options.flag if is_ours else (), required_only=not is_ours)
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     with jax.set_mesh(mesh):
-        compiled = next(LOWERED[TRAIN_STEP](of, mesh)).program.compile(compiler_options=flags)
+        compiled = next(LOWERED[SCORING if options.scoring else TRAIN_STEP](of, mesh)).program.compile(
+            compiler_options=flags
+        )
     text = compiled.as_text()
     if options.keep is not None:
         (options.keep / f"{options.accelerator}-{options.only}.hlo.txt").write_text(text)
@@ -100,16 +109,18 @@ def _row(name: str, text: str, peak: int, slice_: accelerators.Slice) -> str:
 
 
 def _spec(options: argparse.Namespace) -> PostTrainJobSpec:
-    return PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": f"random://{options.model}"},
-            "algorithm": {"sft": {}},
-            "data": {"train": {"uri": "file:///data.jsonl"}},
-            "training": {"batchSize": options.rows, "sequenceLength": options.length, "remat": options.remat},
-            "accelerator": {"type": options.accelerator},
-            "output": {"uri": "file:///runs"},
-        }
-    )
+    training = {"batchSize": options.rows, "sequenceLength": options.length, "remat": options.remat}
+    job = {
+        "model": {"uri": f"random://{options.model}"},
+        "algorithm": {options.algorithm: {}},
+        "data": {"train": {"uri": "file:///data.jsonl"}},
+        "training": training if options.lora is None else {**training, "lora": {"rank": options.lora}},
+        "accelerator": {"type": options.accelerator},
+        "output": {"uri": "file:///runs"},
+    }
+    if options.algorithm == "grpo":
+        job["rewards"] = [{"builtin": "exact"}]
+    return PostTrainJobSpec.model_validate(job)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,18 @@
 
 from task import Task
 
-from tasks import arithmetic, distillation, preferences, sorting, tools
+from tasks import arithmetic, distillation, experts, picture_keys, pictures, preferences, sorting, tools
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (arithmetic.TASK, sorting.TASK, preferences.TASK, distillation.TASK, tools.TASK)
+    task.name: task
+    for task in (
+        arithmetic.TASK,
+        sorting.TASK,
+        experts.TASK,
+        preferences.TASK,
+        distillation.TASK,
+        tools.TASK,
+        pictures.TASK,
+        picture_keys.TASK,
+    )
 }
