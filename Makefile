@@ -37,7 +37,7 @@ test: $(VENV)/.dev  ## every test (unit, then integration)
 	$(PYTEST) tests/unit -q $(TWO)
 	$(PYTEST) tests/integration -q $(TWO)
 
-quick: $(VENV)/.dev  ## the tests that compile nothing with JAX and need no cluster (a minute on two cores): while you work
+quick: $(VENV)/.dev  ## the tests that compile nothing with JAX and need no cluster (a minute and a half on two cores): while you work
 	JAX_PLATFORMS=none $(PYTEST) $(QUICK) -q $(TWO)
 
 unit: $(VENV)/.dev  ## the tests that need no cluster
@@ -68,6 +68,7 @@ golden: $(VENV)/.dev  ## rewrite the golden files, to be read in the diff
 
 docs: $(VENV)/.dev  ## write the generated reference pages
 	$(BIN)/python scripts/make_reference.py
+	$(BIN)/python scripts/make_message_index.py
 
 site: $(VENV)/.dev  ## build the documentation site into site/ (make site ARGS=serve: look at it, rebuilt as you write)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build)

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from pttrainer.algorithms import advantages
+from pttrainer.algorithms.credit_assignment import advantages
 from pttrainer.batch import Batch
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses import policy_gradient, sampler_correction

@@ -10,6 +10,7 @@ tests compare our decoder with them where torch is not installed. Runs in the en
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import peft
@@ -17,7 +18,15 @@ import peft
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from tests.builders.peers import adapters, image_models, image_reference  # noqa: E402
+from tests.builders.peers import (  # noqa: E402
+    adapters,
+    image_models,
+    image_reference,
+    mistral_image_reference,
+    mistral_images,
+    qwen_image_reference,
+    qwen_images,
+)
 from tests.builders.peers.inference import load_model  # noqa: E402
 from tests.builders.peers.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
 from tests.builders.peers.transformers_reference import greedy, load_reference, logits  # noqa: E402
@@ -32,7 +41,7 @@ LAST_OF_SHORT = 5
 def main(names: list[str]) -> None:
     """One file per case; all without names."""
     REFERENCES.mkdir(parents=True, exist_ok=True)
-    for name in names or CASES:
+    for name in [name for name in CASES if not names or name in names]:
         with tempfile.TemporaryDirectory() as directory:
             model = load_reference(write_checkpoint(Path(directory), CASES[name]))
             whole, *short = examples(CASES[name])
@@ -53,6 +62,20 @@ def main(names: list[str]) -> None:
             of_each = [image_reference.logits(model, *each) for each in image_models.EXAMPLES]
         np.savez_compressed(REFERENCE_OF_IMAGES, *(logits_TV[::3] for logits_TV in of_each))
         print("with images")
+    for models, theirs in ((qwen_images, qwen_image_reference), (mistral_images, mistral_image_reference)):
+        of_any_size(models, theirs, names)
+
+
+def of_any_size(models: ModuleType, theirs: ModuleType, names: list[str]) -> None:
+    """Logits of models with images of any size."""
+    for name in [name for name in models.REFERENCES if not names or name in names]:
+        with tempfile.TemporaryDirectory() as directory:
+            raw = models.CASES[name]
+            model = theirs.load_reference(models.write_checkpoint(Path(directory), raw))
+            of_each = [theirs.logits(model, *each) for each in models.EXAMPLES]
+        file = REFERENCE_OF_IMAGES.with_name(f"{name}.npz")
+        np.savez_compressed(file, *(logits_TV[::3] for logits_TV in of_each))
+        print(f"{name} with images of any size")
 
 
 def adapted_logits(directory: Path, name: str) -> np.ndarray:

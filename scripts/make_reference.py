@@ -31,6 +31,7 @@ from ptapi.text.messages import accepted
 from ptapi.validation import RULES
 from ptapi.validation.rule import Rule
 from ptapi.validation.rules.unsupported import RULES as UNSUPPORTED
+from ptctl import errors
 from ptctl.ui.command_line import xpk_commands, xpk_flags
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -96,6 +97,8 @@ def failures_page() -> str:
     parts = [HEAD, "# Failures", "## Failure classes", "Charged: it counts against `runPolicy.maxRestarts`."]
     parts += [_table(("Class", "Started again", "Charged"), rows)]
     parts += ["## Exit codes of the trainer", _table(("Code", "Meaning", "Class"), codes)]
+    own = ((str(getattr(errors, name)), meaning) for name, meaning in _member_docs(errors).items())
+    parts += ["## Exit codes of ptctl", _table(("Code", "Meaning"), own)]
     return _page(parts)
 
 
@@ -158,6 +161,7 @@ def foreign_flags_page() -> str:
         ("list", xpk_flags.LIST),
         ("delete", xpk_flags.DELETE),
         ("cluster create", xpk_flags.CLUSTER_CREATE),
+        ("cluster adapt, install", xpk_flags.CLUSTER_ADAPT),
         ("cluster list, describe, delete, credentials", xpk_flags.CLUSTER_OTHERS),
     )
     parts = [HEAD, "# Flags and commands of XPK and gcluster", intro]
@@ -251,10 +255,11 @@ def _members(kind: type[Enum], docs: dict[str, str]) -> Iterator[tuple[str, str]
     return ((f"`{member.value}`", docs.get(member.name, "")) for member in kind)
 
 
-def _member_docs(module: ModuleType, kind: type[Enum]) -> dict[str, str]:
-    """The strings under an enum's members: Python keeps them in the source only."""
-    tree = ast.parse(inspect.getsource(module))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
+def _member_docs(module: ModuleType, kind: type[Enum] | None = None) -> dict[str, str]:
+    """The strings under an enum's members, or a module's names: Python keeps them in the source only."""
+    body = ast.parse(inspect.getsource(module)).body
+    if kind is not None:
+        body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
     docs: dict[str, str] = {}
     for member, text in pairwise(body):
         if isinstance(member, ast.Assign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
