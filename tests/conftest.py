@@ -1,9 +1,12 @@
 """For every test: signals as in a terminal, Python as fast as it can be, and properties that no slow machine breaks."""
 
+import atexit
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from importlib.util import find_spec
 
 import pytest
@@ -16,6 +19,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Where images forbid compiled modules to be written, each of hundreds of processes would compile ours again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What ptctl keeps between two commands: not the developer's.
+os.environ["PTCTL_HOME"] = tempfile.mkdtemp(prefix="ptctl-home-")
+atexit.register(shutil.rmtree, os.environ["PTCTL_HOME"], ignore_errors=True)
 
 if find_spec("hypothesis"):  # not where only what an accelerator needs is installed
     from hypothesis import HealthCheck, settings

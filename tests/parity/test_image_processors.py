@@ -4,12 +4,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.builders.peers.templates import FAMILIES, GEMMA_IMAGE_TOKENS, chat_with_images
+from tests.builders.peers.templates import (
+    FAMILIES,
+    GEMMA_IMAGE_TOKENS,
+    QWEN_IMAGE_TOKENS,
+    chat_with_images,
+    chat_with_sized_images,
+)
 from tests.builders.pictures import drawn
-from transformers import Gemma3Processor, PreTrainedTokenizerFast
+from transformers import Gemma3Processor, PreTrainedTokenizerFast, Qwen3VLProcessor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from pttrainer.data.tokenization.pixels import PixelFormat
+from pttrainer.data.tokenization.pixels import Colours, PatchFormat, PixelFormat
 
 TOLERANCE = 1e-3
 """Largest difference of a pixel. Not to be loosened."""
@@ -19,18 +26,19 @@ PARTS = 4
 
 def theirs(format_: PixelFormat) -> Gemma3ImageProcessorPil:
     size = {"height": format_.height, "width": format_.width}
-    return Gemma3ImageProcessorPil(size=size, image_mean=format_.mean, image_std=format_.std)
+    return Gemma3ImageProcessorPil(size=size, image_mean=format_.colours.mean, image_std=format_.colours.std)
 
 
 @pytest.mark.parametrize(
-    "format_", [PixelFormat(28, 28), PixelFormat(35, 21, (0.48, 0.46, 0.41), (0.27, 0.26, 0.28))], ids=["half", "odd"]
+    "format_",
+    [PixelFormat(28, 28), PixelFormat(35, 21, Colours((0.48, 0.46, 0.41), (0.27, 0.26, 0.28)))],
+    ids=["half", "odd"],
 )
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_pixels_are_equal(size: tuple[int, int], format_: PixelFormat) -> None:
     picture = drawn(*size, seed=sum(size))
     expected_CHW = theirs(format_).preprocess(images=[picture])["pixel_values"][0]
-    ours_HWC = format_.normalised(format_.resized(picture))
-    assert np.abs(ours_HWC.transpose(2, 0, 1) - expected_CHW).max() <= TOLERANCE
+    assert np.abs(format_.array(picture).transpose(2, 0, 1) - expected_CHW).max() <= TOLERANCE
 
 
 IMAGE: dict[str, Any] = {"type": "image"}
@@ -67,3 +75,65 @@ def test_ids_are_equal(messages: list[dict[str, Any]]) -> None:
     text_ = processor.apply_chat_template(messages, add_generation_prompt=True)
     expected = processor(text=text_, images=images or None, add_special_tokens=False)["input_ids"]
     assert ours.prompt_ids(messages) == expected[0]
+
+
+PATCHES = [
+    PatchFormat(3, 2, 36, 36 * 12),
+    PatchFormat(14, 2, 56 * 56, 28 * 28 * 40, Colours((0.48, 0.46, 0.41), (0.27, 0.26, 0.28), resample=3)),
+    PatchFormat(5, 3, 9000, 60_000),
+]
+SIDES = [*SIZES, (3, 590), (91, 90), (14, 15)]
+
+
+class WithoutVideos(Qwen3VLProcessor):  # type: ignore[misc]  # transformers has no types here
+    """Their processor; its part for videos would need torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        """Let the part for videos be None."""
+        return type(argument)
+
+
+def theirs_of_any_size(format_: PatchFormat) -> Qwen2VLImageProcessorPil:
+    return Qwen2VLImageProcessorPil(
+        size={"shortest_edge": format_.least, "longest_edge": format_.most}, patch_size=format_.patch,
+        merge_size=format_.merge, image_mean=format_.colours.mean, image_std=format_.colours.std,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("format_", PATCHES, ids=["small", "clip", "large"])
+@pytest.mark.parametrize("size", SIDES, ids=str)
+def test_patches_and_their_places_are_equal(size: tuple[int, int], format_: PatchFormat) -> None:
+    picture = drawn(*size, seed=sum(size))
+    expected = theirs_of_any_size(format_).preprocess(images=[picture])
+    ours_NX = format_.array(picture)
+    _, rows, columns = expected["image_grid_thw"][0]
+    assert ours_NX[:, :2].max(axis=0).tolist() == [rows, columns]
+    assert format_.tokens(size) == rows * columns // format_.merge**2
+    frames_NCZX = np.asarray(expected["pixel_values"]).reshape(len(ours_NX), 3, 2, -1)
+    for frame in range(2):
+        assert np.abs(ours_NX[:, 2:].reshape(len(ours_NX), 3, -1) - frames_NCZX[:, :, frame]).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[IMAGE, text(" Which breed? ")], [text("First"), IMAGE, text("then"), IMAGE, IMAGE], "No image."],
+    ids=["one", "several", "none"],
+)
+def test_ids_of_images_of_any_size_are_equal(content: Any) -> None:
+    format_, sizes = PATCHES[0], iter([(31, 17), (9, 40), (6, 6)])
+    pictures = [drawn(*next(sizes)) for part in content if part is IMAGE]
+    parts = iter([{**IMAGE, "size": picture.size} for picture in pictures])
+    sized = content if isinstance(content, str) else [next(parts) if part is IMAGE else part for part in content]
+    ours = chat_with_sized_images(format_)
+    begin, part, end, video = QWEN_IMAGE_TOKENS
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=ours.tokenizer.engine, eos_token="<|im_end|>",
+        extra_special_tokens={
+            "vision_start_token": begin, "image_token": part, "vision_end_token": end, "video_token": video,
+        },
+    )  # fmt: skip
+    template = FAMILIES["qwen-3-vl"].template
+    processor = WithoutVideos(theirs_of_any_size(format_), tokenizer, None, chat_template=template)
+    text_ = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    expected = processor(text=text_, images=pictures or None, add_special_tokens=False)["input_ids"]
+    assert ours.prompt_ids([{"role": "user", "content": sized}]) == list(expected[0])

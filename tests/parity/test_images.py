@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+import peft
 import pytest
 from tests.builders.peers import inference
+from tests.builders.peers.adapters import adapted, export_both
 from tests.builders.peers.image_models import (
     EXAMPLES,
     RAW,
     example,
+    images_of,
     load_model,
     packed_and_alone,
     pixels,
@@ -20,6 +24,7 @@ from tests.builders.peers.image_reference import greedy, load_reference, logits
 from tests.builders.pictures import drawn, encoded
 
 from pttrainer.__main__ import main
+from pttrainer.models.loading.peft_adapters import open_initial_adapters
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
@@ -55,6 +60,27 @@ def test_greedy_tokens_are_equal(both: tuple[Any, ...], tmp_path: Path, capsys: 
     pixels_ISSC = np.stack([np.asarray(picture, np.float32) / 127.5 - 1 for picture in pictures])
     ours = json.loads(capsys.readouterr().out)[0]
     assert ours == greedy(theirs, tokens, pixels_ISSC, 12).tolist()[: len(ours)]
+
+
+def test_adapters_apart_have_our_logits_there_and_leave_the_tower_alone(both: tuple[Any, ...], tmp_path: Path) -> None:
+    _, plain_model, weights = both
+    base, tokens, picture = write_checkpoint(tmp_path / "base", RAW), example(3, 4, 1, 9), pixels(3, 1)
+    model, params = adapted(plain_model, weights, "gemma-3")
+    apart, merged = export_both(model, params, base, tmp_path)
+    rows = (tokens[None], np.arange(len(tokens))[None], np.ones((1, len(tokens)), np.int32))
+    ours_TV = np.asarray(model.logits(params, model.forward(params, *rows, images=images_of(tokens[None], [picture]))))[
+        0
+    ]
+    theirs = peft.PeftModel.from_pretrained(load_reference(base), apart).eval()
+    adapted_names = {name for name, _ in theirs.named_parameters() if "lora_" in name}
+    assert adapted_names
+    assert not [name for name in adapted_names if "vision_tower" in name]
+    for reference in (theirs, load_reference(merged)):
+        assert np.abs(logits(reference, tokens, picture) - ours_TV).max() <= TOLERANCE
+    again = open_initial_adapters(f"file://{apart}", model, lambda line: None)
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    loaded = again.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
+    jax.tree.map(np.testing.assert_array_equal, loaded, model.trained(params))
 
 
 def test_an_export_has_the_same_logits_there(both: tuple[Any, ...], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.builders.peers.trl_losses import theirs
 
 TOLERANCE = 1e-5
 """Largest difference of a loss and of any entry of its gradient. Not to be loosened."""
-MEANS_OVER_SEQUENCES = ("grpo", "gspo", "gspo-token", "sapo")
+MEANS_OVER_SEQUENCES = ("grpo", "gspo", "gspo-token", "luspo", "sapo")
 FIRST, LAST = (int(x) for x in os.environ.get("PARITY_SEEDS", "0:3").split(":"))
 
 

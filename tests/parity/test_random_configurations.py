@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 FIRST, LAST = (int(x) for x in os.environ.get("PARITY_SEEDS", "0:3").split(":"))
 FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gpt_oss", "olmo2", "olmo3", "smollm3",
-    "phi3", "ministral3", "glm4_moe",
+    "phi3", "ministral3", "glm4_moe", "gemma4_text",
 )  # fmt: skip
 
 
@@ -96,12 +96,41 @@ def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
         values |= {"num_local_experts" if family == "gpt_oss" else "num_experts": experts}
     if family == "qwen3_moe":
         values |= {"moe_intermediate_size": int(rng.integers(10, 50)), "norm_topk_prob": bool(rng.integers(2))}
+    if family == "gemma4_text":
+        values |= gemma4(rng, values)
     if family == "gpt_oss":
         values |= {"sliding_window": window, "swiglu_limit": float(rng.uniform(0.5, 4))}
         values |= {
             "layer_types": list(rng.choice(["full_attention", "sliding_attention"], values["num_hidden_layers"]))
         }
     return values
+
+
+def gemma4(rng: np.random.Generator, values: dict[str, Any]) -> dict[str, Any]:
+    """What Gemma 4 has beside the others: heads of global layers, layers that borrow, embeddings per layer, experts."""
+    kinds = rng.choice(["full_attention", "sliding_attention"], int(rng.integers(1, 6))).tolist()
+    kinds += ["full_attention"] * (kinds[-1] != "full_attention")
+    borrowing = len(kinds) if rng.integers(2) else 0
+    experts = int(rng.integers(2, 7)) if rng.integers(2) else None
+    turning = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": float(rng.choice([0.25, 0.5]))}
+    return {
+        "layer_types": kinds * (2 if borrowing else 1),
+        "num_hidden_layers": len(kinds) * (2 if borrowing else 1),
+        "num_kv_shared_layers": borrowing,
+        "use_double_wide_mlp": bool(rng.integers(2)),
+        "sliding_window": int(rng.integers(3, 40)),
+        "global_head_dim": 4 * int(rng.integers(2, 7)),
+        "num_global_key_value_heads": int(rng.choice([1, values["num_attention_heads"]])),
+        "attention_k_eq_v": bool(rng.integers(2)),
+        "hidden_size_per_layer_input": int(rng.choice([0, 19, 24])),
+        "vocab_size_per_layer_input": values["vocab_size"] + int(rng.integers(5)),
+        "final_logit_softcapping": [None, 6.0][rng.integers(2)],
+        "rope_parameters": {"full_attention": turning, "sliding_attention": rope(rng)},
+        "enable_moe_block": experts is not None,
+        "num_experts": experts,
+        "top_k_experts": None if experts is None else int(rng.integers(1, experts + 1)),
+        "moe_intermediate_size": None if experts is None else int(rng.integers(10, 50)),
+    }
 
 
 def rope(rng: np.random.Generator) -> dict[str, Any]:

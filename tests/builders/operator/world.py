@@ -17,18 +17,22 @@ from typing import Any
 from ptkube import timestamps
 from ptkube.client import ListResult
 from ptkube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from ptkube.resources import JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptkube.resources import EVENTS, JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptkube.watch_cache import LocalCopy
 from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Pool, PoolState, Reservation
 from ptoperator.controller.reconciler import Reconciler
+from ptoperator.failures.pod_creation import REASONS
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.observed_parts import Estimate
 from ptoperator.observe.state import Observed
-from ptoperator.observe.watch_caches import WATCHED, Copies, empty_copy
+from ptoperator.observe.watch_caches import WATCHED, Copies, empty_copy, empty_refusals
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"
+HEARD = (*WATCHED, EVENTS)
+"""The kinds of which a watch tells."""
 CALLS: set[tuple[str, str]] = set()
 """Every verb and resource that an operator of these tests called."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -314,7 +318,15 @@ class World:
             pod["status"] |= {"phase": "Running", "startTime": timestamps.to_text(self.api.now)}
             self.api.put(PODS, pod)
 
-    def progress(self, step: int, stage: str = "training", name: str = "llama", checkpoint: int | None = None) -> None:
+    def progress(
+        self,
+        step: int,
+        stage: str = "training",
+        name: str = "llama",
+        checkpoint: int | None = None,
+        best: Manifest | None = None,
+        **metrics: float,
+    ) -> None:
         """Write the trainer's progress document."""
         job = self.api.find(POSTTRAINJOBS, name)
         document: Manifest = {
@@ -322,9 +334,11 @@ class World:
             "stage": stage,
             "step": step,
             "totalSteps": 10,
-            "metrics": {"loss": 2.5 - step / 10},
+            "metrics": {"loss": 2.5 - step / 10, **metrics},
             "updated": timestamps.to_text(self.api.now),
         }
+        if best is not None:
+            document["best"] = best
         if checkpoint is not None:
             uri = f"file:///runs/{name}/checkpoints/{checkpoint}"
             document["checkpoint"] = {"step": checkpoint, "uri": uri, "time": timestamps.to_text(self.api.now)}
@@ -473,7 +487,7 @@ class World:
         job = template["metadata"]["labels"][labels.JOB]
         for pod in self.unfinished:
             other = pod["metadata"]
-            if labels.is_of_preflight(pod):  # it trains nothing
+            if labels.is_before_chips(pod):  # it trains nothing
                 continue
             same_attempt = self._attempt(pod) == jobset["status"]["restarts"] and _owner(pod) == _uid(jobset)
             if other["labels"][labels.JOB] == job and not same_attempt:
@@ -571,6 +585,11 @@ def _merge(item: Manifest, patch: Manifest) -> None:
             item[key] = copied(value)
 
 
+def _is_heard(item: Manifest) -> bool:
+    """Return True for what a watch of the operator selects."""
+    return item["kind"] != EVENTS.kind or item.get("reason") in REASONS.values()
+
+
 @dataclass
 class Operator:
     """The operator as its process runs it: it hears of changes, looks, keeps timers, and may crash."""
@@ -581,7 +600,7 @@ class Operator:
     cloud: CloudProvider | None = None
     cache: JobCache = field(default_factory=JobCache)
     estimate: Callable[[Observed], Estimate | None] = lambda state: None
-    delivered: dict[Resource, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
+    delivered: dict[Resource, int] = field(default_factory=lambda: dict.fromkeys(HEARD, 0))
     """How many of the changes each watch has delivered: one may be late while the others are not."""
     news: set[Key] = field(default_factory=set)
     timers: dict[Key, datetime] = field(default_factory=dict)
@@ -598,29 +617,26 @@ class Operator:
         """Replace the process: it remembers nothing and lists everything."""
         self.cache, self.timers, self.news = JobCache(), {}, set()
         self._begin()
-        for resource in WATCHED:
+        for resource in HEARD:
             self.list_anew(resource)
 
     def list_anew(self, resource: Resource) -> None:
         """List a kind, as a watch does that was too late to go on."""
         listed = self.api.list(resource)
         self.delivered[resource] = len(self.api.changes)
-        copy = self.copies.of(resource, None)
-        assert copy is not None
-        copy.replace([{"kind": resource.kind, **item} for item in listed.items], listed.resource_version)
+        items = [{"kind": resource.kind, **item} for item in listed.items]
+        self._copy(resource).replace(list(filter(_is_heard, items)), listed.resource_version)
 
-    def hear(self, count: int | None = None, resources: Sequence[Resource] = WATCHED) -> None:
+    def hear(self, count: int | None = None, resources: Sequence[Resource] = HEARD) -> None:
         """Deliver the next changes of these kinds, of each in order."""
         end = len(self.api.changes)
         for resource in resources:
-            copy = self.copies.of(resource, None)
-            assert copy is not None
-            first = self.delivered[resource]
+            first = self.delivered.get(resource, 0)
             for index in range(first, end if count is None else min(end, first + count)):
                 kind, item = self.api.changes[index]
                 self.delivered[resource] = index + 1
-                if item["kind"] == resource.kind:
-                    copy.take(kind, copied(item))
+                if item["kind"] == resource.kind and _is_heard(item):
+                    self._copy(resource).take(kind, copied(item))
 
     def look(self, key: Key) -> None:
         """One reconcile. Whatever it raises, the job is looked at again."""
@@ -661,9 +677,16 @@ class Operator:
 
     def _begin(self) -> None:
         copies = {resource: empty_copy(resource) for resource in WATCHED}
-        self.copies = Copies({(resource, ""): copy for resource, copy in copies.items()})
+        self.refusals = empty_refusals()
+        self.refusals.synced.set()
+        self.copies = Copies({(resource, ""): copy for resource, copy in copies.items()}, [self.refusals])
         for copy in copies.values():
             copy.listen(self._on_change)
+
+    def _copy(self, resource: Resource) -> LocalCopy:
+        copy = self.refusals if resource is EVENTS else self.copies.of(resource, None)
+        assert copy is not None
+        return copy
 
     def _on_change(self, kind: str, item: Manifest) -> None:
         if item["kind"] == "PostTrainJob":

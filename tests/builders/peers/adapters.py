@@ -28,6 +28,9 @@ CASES: dict[str, tuple[str, bool]] = {
     "glm-4.5": ("attention", False),
     "gemma-2": ("all-linear", False),
     "gemma-3": ("all-linear", False),
+    "gemma-4": ("all-linear", False),
+    "gemma-4-small": ("all-linear", False),
+    "gemma-4-moe": ("all-linear", True),
     "gpt-oss": ("all-linear", True),
 }
 """Case of `models`: targets, rsLoRA."""

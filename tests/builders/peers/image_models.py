@@ -6,16 +6,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors.numpy import save_file
 from tests.builders.peers import inference
-from tests.builders.peers.models import WINDOW, tensor
+from tests.builders.peers.models import WINDOW, write_with_images
 from tests.builders.peers.templates import GEMMA_IMAGE_TOKENS, chat_with_images
 
 from pttrainer.batch import Images
 from pttrainer.models import Model, Params, from_hf
-from pttrainer.models.weights.hf_names import in_files
 from pttrainer.models.weights.load_weights import load
-from pttrainer.models.weights.weight import weights_of
 
 SIDE, TOKENS = 42, 9
 PART, BEGIN, END = 100, 101, 102
@@ -46,14 +43,7 @@ PREPROCESSOR = {
 
 def write_checkpoint(directory: Path, raw: dict[str, Any] = RAW) -> Path:
     """`config.json`, `preprocessor_config.json` and `model.safetensors`, with the names of the released files."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(raw))
-    (directory / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
-    config = from_hf(raw, images=True)
-    weights = weights_of(in_files(config), Model(config).abstract())
-    shapes = {weight.name(place): weight.stored_shape for weight in weights for place in weight.places}
-    save_file({name: tensor(name, shape, True) for name, shape in shapes.items()}, directory / "model.safetensors")
-    return directory
+    return write_with_images(directory, raw, {"preprocessor_config.json": PREPROCESSOR}, centred_at_zero=True)
 
 
 def load_model(directory: Path) -> tuple[Model, Params]:
@@ -99,14 +89,7 @@ EXAMPLES = [
 
 def packed_and_alone(model: Model, params: Params) -> tuple[list[np.ndarray], np.ndarray]:
     """Our logits of each example in a row of its own, and of all of them in one row."""
-    tokens, of_rows = zip(*EXAMPLES, strict=True)
-    length = sum(map(len, tokens))
-    rows = [inference.packed(tokens, length), *(inference.plain(row, length) for row in tokens)]
-    tokens_BT, positions_BT, segments_BT = map(np.stack, zip(*rows, strict=True))
-    images = images_of(tokens_BT, [np.concatenate(of_rows), *of_rows])
-    compute = jax.jit(lambda p: model.logits(p, model.forward(p, tokens_BT, positions_BT, segments_BT, images=images)))
-    packed_TV, *alone = np.asarray(compute(params))
-    return [of_row[: len(row)] for of_row, row in zip(alone, tokens, strict=True)], packed_TV
+    return inference.packed_and_alone(model, params, EXAMPLES, images_of)
 
 
 def write_trainable(directory: Path) -> Path:

@@ -5,18 +5,22 @@ compilations.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pttrainer.batch import Images
 from pttrainer.models import Model, Params, from_hf, to_hf
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.weights.hf_names import in_files
 from pttrainer.models.weights.load_weights import load
 from pttrainer.models.weights.save_weights import save
+
+T = TypeVar("T")
 
 
 def load_model(directory: Path) -> tuple[Model, Params]:
@@ -52,6 +56,23 @@ def forward(model: Model, params: Params, rows: Sequence[tuple[np.ndarray, ...]]
         return model.logits(params, model.forward(params, tokens_BT, positions_BT, segments_BT))
 
     return np.asarray(compute(params))
+
+
+def packed_and_alone(
+    model: Model,
+    params: Params,
+    examples: Sequence[tuple[np.ndarray, Sequence[T]]],
+    images_of: Callable[[np.ndarray, list[Sequence[T]]], Images],
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Logits of each example, tokens and pictures, in a row of its own, and of all of them in one row."""
+    tokens, of_rows = zip(*examples, strict=True)
+    length = sum(map(len, tokens))
+    rows = [packed(tokens, length), *(plain(row, length) for row in tokens)]
+    tokens_BT, positions_BT, segments_BT = map(np.stack, zip(*rows, strict=True))
+    images = images_of(tokens_BT, [[each for of_row in of_rows for each in of_row], *of_rows])
+    compute = jax.jit(lambda p: model.logits(p, model.forward(p, tokens_BT, positions_BT, segments_BT, images=images)))
+    packed_TV, *alone = np.asarray(compute(params))
+    return [of_row[: len(row)] for of_row, row in zip(alone, tokens, strict=True)], packed_TV
 
 
 def greedy(model: Model, params: Params, prompts: Sequence[np.ndarray], steps: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from pttrainer.batch import Batch
-from pttrainer.losses import policy_gradient, preference, sampler_correction
+from pttrainer.losses import policy_gradient, preference, reference_kl, sampler_correction, unpaired_preference
 from pttrainer.losses.divergence import Teacher
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
 from pttrainer.losses.policy_gradient import NO_CLIP, Clip
@@ -73,6 +73,11 @@ POLICY: dict[str, tuple[str, Clip]] = {
     "gspo-token": ("gspo-token", Clip(3e-2, 4e-2)),
     "sapo": ("sapo", Clip(*NO_CLIP)),
     "sapo-temperatures": ("sapo", Clip(*NO_CLIP, soft=(0.7, 2.5))),
+    "luspo": ("luspo", Clip(3e-2, 4e-2)),
+    "vespo": ("vespo", Clip(*NO_CLIP)),
+    "vespo-weights": ("vespo", Clip(*NO_CLIP, gamma=((0.5, 1.5), (1.0, 0.7)))),
+    "vespo-token-truncate": ("vespo", Clip(*NO_CLIP)),
+    "vespo-token-mask": ("vespo", Clip(*NO_CLIP)),
     "grpo-token-truncate": ("grpo", Clip(0.2, 0.2)),
     "dapo-token-mask": ("dapo", Clip(0.2, 0.28)),
     "cispo-sequence-truncate": ("cispo", Clip(0.2, 1.3)),
@@ -85,6 +90,8 @@ POLICY: dict[str, tuple[str, Clip]] = {
 
 CORRECTION: dict[str, Correction] = {
     "grpo-token-truncate": Correction("token-truncate", 0.8, 1.3),
+    "vespo-token-truncate": Correction("token-truncate", 0.8, 1.3),
+    "vespo-token-mask": Correction("token-mask", 0.6, 1.6),
     "dapo-token-mask": Correction("token-mask", 0.75, 1.2),
     "cispo-sequence-truncate": Correction("sequence-truncate", 0.6, 1.5),
     "gspo-sequence-mask": Correction("sequence-mask", 0.0, 1.1),
@@ -108,14 +115,23 @@ PREFERENCE: dict[str, tuple[str, Coefficients]] = {
 
 DIVERGENCE = {"forward-kl": 0.0, "jsd-0.1": 0.1, "jsd-0.5": 0.5, "reverse-kl": 1.0}
 
-KINDS = ("policy", "preference", "divergence")
+LABELLED: dict[str, tuple[str, unpaired_preference.Coefficients]] = {
+    "kto": ("kto", unpaired_preference.Coefficients(0.4)),
+    "kto-weights": ("kto", unpaired_preference.Coefficients(0.4, 1.3, 0.7)),
+    "apo-zero": ("apo-zero", unpaired_preference.Coefficients(0.4)),
+}
+"""Every second row is good. Of prompts with other answers the policy's log-probs are `old`, the reference's `sampler`,
+as far as their mean is above 0."""
+
+KINDS = ("policy", "preference", "labelled", "divergence")
 
 
 def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.ndarray]:
     """Everything of these kinds, by `kind/case/loss` and `kind/case/gradient…`. Preferences and divergences want rows
     that said something."""
     results: dict[str, Any] = {}
-    for kind, cases, loss_of in (("policy", POLICY, _policy), ("preference", PREFERENCE, _preference)):
+    of_logps = (("policy", POLICY, _policy), ("preference", PREFERENCE, _preference), ("labelled", LABELLED, _labelled))
+    for kind, cases, loss_of in of_logps:
         for case in cases if kind in kinds else ():
             name, loss = f"{kind}/{case}", jax.value_and_grad(partial(loss_of, given, case))
             results[f"{name}/loss"], results[f"{name}/gradient"] = loss(given.logps_BT)
@@ -131,17 +147,19 @@ def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
     name, clip = POLICY[case]
     variant = policy_gradient.VARIANTS[name]
     old_BT, mask_BT = jnp.asarray(given.old_BT), jnp.asarray(given.mask_BT)
-    advantages_BT = given.advantages_B[:, None] * mask_BT
-    loss_BT, _ = variant.loss(logps_BT, old_BT, advantages_BT, mask_BT, clip)
+    advantages_BT, sampler_BT = given.advantages_B[:, None] * mask_BT, jnp.asarray(given.sampler_BT)
+    importance_BT = jnp.ones_like(mask_BT)
+    if case in CORRECTION:
+        importance_BT = sampler_correction.weights(old_BT, sampler_BT, mask_BT, CORRECTION[case])
+    anchor_BT, factor_BT = sampler_correction.anchor(variant.old, old_BT, sampler_BT, importance_BT)
+    loss_BT, _ = variant.loss(logps_BT, anchor_BT, advantages_BT, mask_BT, clip)
     ratio_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT))
     if case == "grpo-two-sided":
         # TRL bounds the ratio itself, for A < 0 the same as bounding −c·A; for A > 0 the clip is below it anyway.
         loss_BT = policy_gradient.surrogate(ratio_BT, advantages_BT, clip._replace(dual=1.4))
     if case == "grpo-kl":
-        loss_BT = loss_BT + BETA_KL * policy_gradient.kl("k3", logps_BT, jnp.asarray(given.ref_BT), ratio_BT)
-    sampler_BT = jnp.asarray(given.sampler_BT)
-    if case in CORRECTION:
-        loss_BT = loss_BT * sampler_correction.weights(old_BT, sampler_BT, mask_BT, CORRECTION[case])
+        loss_BT = loss_BT + BETA_KL * reference_kl.kl("k3", logps_BT, jnp.asarray(given.ref_BT), ratio_BT)
+    loss_BT = loss_BT * factor_BT
     if case in OFF_POLICY:
         loss_BT = loss_BT * sampler_correction.kept(logps_BT, sampler_BT, advantages_BT, mask_BT, OFF_POLICY[case])
     return jnp.sum(loss_BT * variant.weights(given.mask_BT, MAX_NEW))
@@ -157,6 +175,18 @@ def _preference(given: Tensors, case: str, logps_BT: Array) -> Array:
     chosen, rejected = (Side(sums_B[s], jnp.asarray(refs_B[s]), given.mask_BT.sum(1)[s]) for s in halves)
     loss_P = variant.loss(chosen, rejected, coefficients)
     return jnp.mean(loss_P + chosen.mean_P if name == "orpo" else loss_P)
+
+
+def labels(given: Tensors) -> np.ndarray:
+    """1 for good rows, [B]."""
+    return (np.arange(len(given.mask_BT)) % 2).astype(np.float32)
+
+
+def _labelled(given: Tensors, case: str, logps_BT: Array) -> Array:
+    name, coefficients = LABELLED[case]
+    ratios_B = jnp.sum(logps_BT * given.mask_BT, axis=1) - given.ref_BT.sum(axis=1)
+    kl = unpaired_preference.kl((given.old_BT - given.sampler_BT).sum(axis=1)) if name == "kto" else 0.0
+    return jnp.mean(unpaired_preference.loss(ratios_B, jnp.asarray(labels(given)), kl, coefficients))
 
 
 class _FixedTeacher(Model):

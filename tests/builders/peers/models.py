@@ -14,9 +14,12 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.weights.weight import stored_shapes
+from pttrainer.models.weights.hf_names import in_files
+from pttrainer.models.weights.weight import stored_shapes, weights_of
 
 WINDOW = 11
+KEEP = 9
+"""Tokens that a query of sparse attention sees."""
 ORIGINAL = 24
 """Context before any scaling: tests go well beyond both."""
 
@@ -39,6 +42,10 @@ def _config(model_type: str, **values: Any) -> dict[str, Any]:
         "rms_norm_eps": 1e-5,
     }  # fmt: skip
     return {"model_type": model_type, **sizes, **values}
+
+
+def _kinds(letters: str) -> list[str]:
+    return ["sliding_attention" if letter == "s" else "full_attention" for letter in letters]
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -90,6 +97,18 @@ CASES: dict[str, dict[str, Any]] = {
         topk_group=1, moe_intermediate_size=19, first_k_dense_replace=1, n_shared_experts=2, rope_interleave=False,
         num_nextn_predict_layers=0,
     ),
+    "deepseek-v3.2": _config(
+        "deepseek_v32", num_hidden_layers=3, num_key_value_heads=6, kv_lora_rank=18, q_lora_rank=22, qk_rope_head_dim=6,
+        head_dim=6, qk_nope_head_dim=11, v_head_dim=9, n_routed_experts=8, num_experts_per_tok=3, n_group=4,
+        topk_group=2, moe_intermediate_size=19, first_k_dense_replace=1, num_nextn_predict_layers=0, index_n_heads=9,
+        index_head_dim=14, index_topk=KEEP, rope_scaling=YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
+    "glm-5": _config(
+        "glm_moe_dsa", num_hidden_layers=3, num_key_value_heads=6, kv_lora_rank=20, q_lora_rank=18, qk_rope_head_dim=8,
+        head_dim=8, qk_nope_head_dim=9, v_head_dim=13, n_routed_experts=6, num_experts_per_tok=2, n_group=1,
+        topk_group=1, moe_intermediate_size=19, mlp_layer_types=["sparse", "dense", "sparse"], n_shared_experts=2,
+        num_nextn_predict_layers=0, index_n_heads=11, index_head_dim=10, index_topk=KEEP, rope_theta=1e6,
+    ),
     "olmo-3": _config(
         "olmo3", num_hidden_layers=4, sliding_window=WINDOW, rope_scaling=YARN, hidden_size=60, attention_bias=True
     ),
@@ -136,6 +155,25 @@ CASES: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 2e4},
         },
     ),
+    "gemma-4": _config(
+        "gemma4_text", num_hidden_layers=7, sliding_window=WINDOW, global_head_dim=16, num_global_key_value_heads=1,
+        attention_k_eq_v=True, hidden_size_per_layer_input=0, final_logit_softcapping=9.0,
+        layer_types=_kinds("ssfssff"),
+    ),
+    "gemma-4-small": _config(
+        "gemma4_text", num_hidden_layers=8, sliding_window=WINDOW, global_head_dim=14, num_kv_shared_layers=4,
+        num_key_value_heads=1, use_double_wide_mlp=True, hidden_size_per_layer_input=21, vocab_size_per_layer_input=110,
+        layer_types=_kinds("sfsfsfsf"),
+    ),
+    "gemma-4-moe": _config(
+        "gemma4_text", num_hidden_layers=4, sliding_window=WINDOW, global_head_dim=12, hidden_size_per_layer_input=0,
+        enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=19, tie_word_embeddings=False,
+        layer_types=_kinds("sfsf"), attention_bias=True,
+        rope_parameters={
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 2e4},
+        },
+    ),
     "gpt-oss": _config(
         "gpt_oss", num_hidden_layers=4, sliding_window=WINDOW, num_local_experts=6, num_experts_per_tok=3,
         rope_theta=150_000.0, swiglu_limit=2.0,
@@ -151,7 +189,7 @@ CASES: dict[str, dict[str, Any]] = {
 def tensor(name: str, shape: tuple[int, ...], centred_at_zero: bool = False) -> np.ndarray:
     """A weight, from its name: matrices of deviation 0.2, norms around what leaves a vector as it is."""
     noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
-    if name.endswith(("norm.weight", "layernorm.weight")):
+    if name.endswith(("norm.weight", "layernorm_1.weight", "layernorm_2.weight", "scale", "layer_scalar")):
         return np.asarray((0 if centred_at_zero else 1) + 0.3 * noise, np.float32)
     return np.asarray(noise * (1.0 if "sinks" in name else 0.2), np.float32)
 
@@ -161,6 +199,21 @@ def tensors(raw: dict[str, Any]) -> dict[str, np.ndarray]:
     config = from_hf(raw)
     shapes = stored_shapes(config, Model(config).abstract())
     return {name: tensor(name, shape, config.zero_centred_norms) for name, shape in shapes.items()}
+
+
+def write_with_images(
+    directory: Path, raw: dict[str, Any], processor: dict[str, Any], centred_at_zero: bool = False
+) -> Path:
+    """A model with its vision tower: `config.json`, the processor's files by name, and `model.safetensors`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in {"config.json": raw, **processor}.items():
+        (directory / name).write_text(json.dumps(content))
+    config = from_hf(raw, images=True)
+    weights = weights_of(in_files(config), Model(config).abstract())
+    shapes = {weight.name(place): weight.stored_shape for weight in weights for place in weight.places}
+    made = {name: tensor(name, shape, centred_at_zero) for name, shape in shapes.items()}
+    save_file(made, directory / "model.safetensors")
+    return directory
 
 
 def write_checkpoint(directory: Path, raw: dict[str, Any]) -> Path:

@@ -8,7 +8,9 @@ from tokenizers import AddedToken
 
 from pttrainer.data.tokenization import image_tokens
 from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.pixels import PatchFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
+from pttrainer.models.config.vision import MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,22 @@ GEMMA_3 = """{{ bos_token }}
 '}}
 {%- endif -%}
 """
+QWEN_3_VL = """{%- macro shown(content) -%}
+    {%- if content is string -%}{{ content }}
+    {%- else -%}
+        {%- for part in content -%}
+            {%- if part.type == 'image' -%}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}
+            {%- elif 'text' in part -%}{{ part.text }}{%- endif -%}
+        {%- endfor -%}
+    {%- endif -%}
+{%- endmacro -%}
+{%- for message in messages -%}
+    {{- '<|im_start|>' + message.role + '\\n' + shown(message.content) + '<|im_end|>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif -%}
+"""
 GPT_OSS = """{%- macro render_parameter(spec) -%}
     {%- if spec.type == "array" -%}{{- (spec['items'].type or "any") + "[]" }}
     {%- elif spec.enum -%}{{- '"' + spec.enum|join('" | "') + '"' -}}
@@ -349,6 +367,7 @@ _GEMMA_TOKENS = ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
 GEMMA_IMAGE_TOKENS = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 _HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
+QWEN_IMAGE_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 FAMILIES = {
     "llama-3": Family(LLAMA, _LLAMA_TOKENS, "<|begin_of_text|>", ("<|eot_id|>",)),
     "mistral": Family(MISTRAL, _MISTRAL_TOKENS, "<s>", ("</s>",)),
@@ -356,6 +375,7 @@ FAMILIES = {
     "qwen-3": Family(QWEN_3, _CHATML_TOKENS, None, ("<|im_end|>", "<|endoftext|>")),
     "gemma-2": Family(GEMMA_2, _GEMMA_TOKENS, "<bos>", ("<eos>", "<end_of_turn>")),
     "gemma-3": Family(GEMMA_3, (*_GEMMA_TOKENS, *GEMMA_IMAGE_TOKENS), "<bos>", ("<eos>", "<end_of_turn>")),
+    "qwen-3-vl": Family(QWEN_3_VL, (*_CHATML_TOKENS, *QWEN_IMAGE_TOKENS), None, ("<|im_end|>", "<|endoftext|>")),
     "gpt-oss": Family(GPT_OSS, _HARMONY_TOKENS, None, ("<|return|>", "<|call|>", "<|end|>")),
     "marked": Family(MARKED, _CHATML_TOKENS, None, ("<|im_end|>",)),
 }
@@ -401,6 +421,14 @@ def chat(family: Family) -> Chat:
     ends = tuple(ids[end] for end in family.ends)
     words = Tokenizer(engine, ids[family.bos] if family.bos else None, ends, ends[0], family.template)
     return Chat(words, family.template)
+
+
+def chat_with_sized_images(format_: PatchFormat) -> Chat:
+    """Qwen3-VL's, whose images have as many tokens as their sizes make."""
+    plain = chat(FAMILIES["qwen-3-vl"])
+    begin, part, end = (int(plain.tokenizer.engine.token_to_id(text)) for text in QWEN_IMAGE_TOKENS[:3])
+    images = image_tokens.qwen(QWEN_IMAGE_TOKENS[1], (begin, part, end), MOST_TOKENS, format_)
+    return replace(plain, images=images, pixels=format_)
 
 
 def chat_with_images(parts: int) -> Chat:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from tests.builders.peers import losses
 from tests.builders.peers.losses import Tensors
-from trl import DPOTrainer, GRPOTrainer
+from trl import DPOTrainer, GRPOTrainer, KTOTrainer
 from trl.experimental.cpo import CPOTrainer
 from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
@@ -27,16 +27,27 @@ from pttrainer.losses.sampler_correction import Correction
 _identity = SimpleNamespace(
     device="cpu", num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
 )
-BY_SEQUENCE = ("gspo", "gspo-token")
+BY_SEQUENCE = ("gspo", "gspo-token", "luspo")
 """TRL has no GSPO-token any more. Where all tokens of a sequence have one advantage, its value and gradient are GSPO's
 (2507.18071, section 4.3)."""
-TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo", "sapo": "sapo"}
+TRL_POLICY = {
+    "dr-grpo": "dr_grpo",
+    "dapo": "dapo",
+    "cispo": "cispo",
+    "sapo": "sapo",
+    "luspo": "luspo",
+    "vespo": "vespo",
+}
 
 
 def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -> dict[str, np.ndarray]:
     """Everything, by the names of `losses.ours`."""
     results: dict[str, np.ndarray] = {}
-    for kind, cases, loss_of in (("policy", losses.POLICY, _policy), ("preference", losses.PREFERENCE, _preference)):
+    for kind, cases, loss_of in (
+        ("policy", losses.POLICY, _policy),
+        ("preference", losses.PREFERENCE, _preference),
+        ("labelled", losses.LABELLED, _labelled),
+    ):
         for case in cases if kind in kinds else ():
             results |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
     for case, beta in losses.DIVERGENCE.items() if "divergence" in kinds else ():
@@ -59,8 +70,11 @@ def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
         args=SimpleNamespace(
             use_bias_correction_kl=True, delta=1.4 if case == "grpo-two-sided" else None, steps_per_generation=1,
             sapo_temperature_pos=clip.soft[0], sapo_temperature_neg=clip.soft[1],
+            vespo_k_pos=clip.gamma[0][0], vespo_lambda_pos=clip.gamma[0][1],
+            vespo_k_neg=clip.gamma[1][0], vespo_lambda_neg=clip.gamma[1][1],
         ),
         model=SimpleNamespace(training=True), accelerator=_identity, aux_loss_enabled=False, top_entropy_quantile=1.0,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
         off_policy_mask_threshold=losses.OFF_POLICY.get(case), get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
         importance_sampling_level="sequence" if name in BY_SEQUENCE else "token",
         beta=losses.BETA_KL if case == "grpo-kl" else 0.0, loss_type=TRL_POLICY.get(name, "grpo"),
@@ -141,6 +155,27 @@ def _dpo(given: Tensors, logps_BT: torch.Tensor, name: str, numbers: Any) -> tor
         "completion_mask": whole_mask, "ref_chosen_logps": refs_B[: B // 2], "ref_rejected_logps": refs_B[B // 2 :],
     }  # fmt: skip
     loss: torch.Tensor = DPOTrainer._compute_loss(trainer, lambda **kwargs: outputs, inputs, False)
+    return loss
+
+
+def _labelled(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
+    """As with DPO, one token of prompt stands before each answer."""
+    (name, numbers), zeros, mask_BT = losses.LABELLED[case], torch.zeros_like(logps_BT), torch.tensor(given.mask_BT)
+    outputs = SimpleNamespace(log_probs=logps_BT * mask_BT, entropy=zeros, mean_logits=zeros)
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=False), accelerator=_identity, aux_loss_enabled=False,
+        precompute_ref_logps=True, calculate_KL=name == "kto",
+        loss_type={"kto": "kto", "apo-zero": "apo_zero_unpaired"}[name], beta=numbers.beta,
+        desirable_weight=numbers.desirable, undesirable_weight=numbers.undesirable, _total_train_tokens=0, _tp_size=1,
+        _metrics={"eval": defaultdict(list)}, _compute_kl_logps=lambda model, batch: torch.tensor(given.old_BT.sum(1)),
+    )  # fmt: skip
+    whole_mask = torch.cat([torch.zeros(len(mask_BT), 1), mask_BT], dim=1)
+    inputs = {
+        "input_ids": torch.zeros_like(whole_mask, dtype=torch.long), "attention_mask": whole_mask,
+        "completion_mask": whole_mask, "label": torch.tensor(losses.labels(given) > 0),
+        "ref_logps": torch.tensor(given.ref_BT.sum(1)), "ref_KL_logps": torch.tensor(given.sampler_BT.sum(1)),
+    }  # fmt: skip
+    loss: torch.Tensor = KTOTrainer._compute_loss(trainer, lambda **kwargs: outputs, inputs, False)
     return loss
 
 

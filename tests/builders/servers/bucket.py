@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
 import pytest
+from tests.builders.servers import request_body
 
 from ptctl.runs.storage import bucket as ptctl_bucket
 
@@ -168,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, query = self._target()
         if "upload_id" in query:  # gcsfs posts the parts that others put
             return self.do_PUT()
-        body = self._body()
+        body = request_body.read(self)
         if self.buckets.full:
             return self._error(403, "The bucket is over its quota")
         if matched := COPY.search(path):
@@ -189,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         _, query = self._target()
-        body = self._body()
+        body = request_body.read(self)
         bucket, name, match, content = self.buckets.uploads[query["upload_id"]]
         matched = CONTENT_RANGE.match(self.headers.get("Content-Range", f"bytes 0-{len(body) - 1}/{len(body)}"))
         if matched and matched[1] is not None:
@@ -202,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def do_PATCH(self) -> None:
-        self._body()
+        request_body.read(self)
         self.do_GET()
 
     def do_DELETE(self) -> None:
@@ -280,16 +281,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _target(self) -> tuple[str, dict[str, str]]:
         parts = urlsplit(self.path)
         return parts.path, {key: values[-1] for key, values in parse_qs(parts.query).items()}
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        whole = b""
-        while size := int(self.rfile.readline().strip(), 16):
-            whole += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return whole
 
     def _error(self, code: int, message: str) -> None:
         self._json(code, {"error": {"code": code, "message": message, "errors": [{"message": message}]}})

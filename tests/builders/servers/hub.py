@@ -90,7 +90,18 @@ def _files(directory: Path | None) -> dict[str, bytes]:
 
 
 def _listing(files: dict[str, bytes]) -> list[dict[str, object]]:
+    """The tree; weights are large files, which have a digest of their own."""
     return [
-        {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        {
+            "type": "file",
+            "path": name,
+            "size": len(content),
+            "oid": hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest(),
+            **({"lfs": _large(content)} if name.endswith(".safetensors") else {}),
+        }
         for name, content in sorted(files.items())
     ]
+
+
+def _large(content: bytes) -> dict[str, object]:
+    return {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}

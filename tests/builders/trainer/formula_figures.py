@@ -13,7 +13,7 @@ from typing import Any
 from tests.builders.scripts import load_script
 from tests.builders.trainer.preflight import job
 
-from ptapi.spec import Pathways, PostTrainJob
+from ptapi.spec import Pathways, PostTrainJob, Reward
 from pttrainer.preflight.advice.matrix import matrix
 from pttrainer.preflight.advice.search import fit
 from pttrainer.preflight.check import judge
@@ -89,12 +89,18 @@ def _more() -> Iterator[tuple[str, PostTrainJob]]:
         yield _case("qwen3-0.6b", v6e, weights, algorithm="distill", options=options, **how)
 
 
+def _rewarded(of: PostTrainJob) -> PostTrainJob:
+    """Return a job of reinforcement learning that is valid when it is read again."""
+    rewards = [Reward.model_validate({"builtin": "gsm8k"})]
+    return of.model_copy(update={"spec": of.spec.model_copy(update={"rewards": rewards})})
+
+
 JOBS = dict([*_measured(), *_more()])
 SEARCHED = {
     "fit 8B": _case("llama3.1-8b", "v5e-16", batchSize=64)[1],
     "fit 70B": _case("llama3.1-70b", "v6e-16", batchSize=32)[1],
 }
-TABLED = {"matrix of 8B GRPO": _case("qwen3-8b", "v6e-16", algorithm="grpo", batchSize=32)[1]}
+TABLED = {"matrix of 8B GRPO": _rewarded(_case("qwen3-8b", "v6e-16", algorithm="grpo", batchSize=32)[1])}
 
 
 def verdict_figures(of: PostTrainJob) -> dict[str, Any]:

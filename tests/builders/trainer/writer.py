@@ -7,9 +7,11 @@ far as others can tell.
 
 import argparse
 import os
+import select
 import socket
 import sys
 import time
+from typing import TextIO
 
 from tests.builders.trainer import forked
 from tests.builders.trainer.forked import Process
@@ -52,10 +54,16 @@ def start(uri: str, *words: str) -> Process:
 def taken(process: Process) -> float:
     """Waits until it holds the lease; the seconds that this took it."""
     assert process.stdout is not None
-    word, _, seconds = process.stdout.readline().partition(" ")
+    word, _, seconds = first_line(process.stdout).partition(" ")
     if word != "taken":
         raise AssertionError(process.communicate(timeout=60)[1])
     return float(seconds)
+
+
+def first_line(stream: TextIO) -> str:
+    """Waits a minute for it."""
+    assert select.select([stream], [], [], 60)[0], "the process is silent"
+    return stream.readline()
 
 
 def end(process: Process) -> tuple[int, str]:

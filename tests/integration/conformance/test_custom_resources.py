@@ -205,6 +205,46 @@ def test_an_object_that_was_valid_once_may_keep_its_wrong_parts(api: Cluster) ->
         api.http("DELETE", f"{DEFINITIONS}/{name}").expect(200)
 
 
+def test_a_field_that_is_newer_than_an_object_has_its_default_in_the_old_value(api: Cluster) -> None:
+    """A definition that gains a field with a default, and a rule that it never changes, does not lock its objects."""
+    group = "younger.posttrain.dev"
+    name = f"things.{group}"
+
+    def definition(*, has_mode: bool) -> dict[str, Any]:
+        mode = {"mode": {"type": "string", "default": "a"}} if has_mode else {}
+        rules = [{"rule": "self.mode == oldSelf.mode", "message": "never changes"}] if has_mode else []
+        spec = {
+            "type": "object",
+            "properties": {"size": {"type": "integer"}, **mode},
+            "x-kubernetes-validations": rules,
+        }
+        schema = {"type": "object", "properties": {"spec": spec}}
+        return {"metadata": {"name": name}, "spec": {
+            "group": group, "scope": "Cluster", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        }}  # fmt: skip
+
+    things = f"/apis/{group}/v1/things"
+    api.http("POST", DEFINITIONS, definition(has_mode=False)).expect(201)
+    try:
+        eventually(lambda: api.http("GET", things).status == 200)
+        thing = {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": {"size": 1}}
+        api.http("POST", things, thing).expect(201)
+        patch = {"spec": {"versions": definition(has_mode=True)["spec"]["versions"]}}
+        api.http("PATCH", f"{DEFINITIONS}/{name}", patch, content_type=MERGE).expect(200)
+        other = {**thing, "metadata": {"name": "b"}}
+        eventually(lambda: "mode" in api.http("POST", f"{things}?dryRun=All", other).expect(201)["spec"])
+        assert api.http("GET", f"{things}/a").expect(200)["spec"] == {"size": 1, "mode": "a"}
+        label = {"metadata": {"labels": {"a": "b"}}}
+        labelled = api.http("PATCH", f"{things}/a", label, content_type=MERGE).expect(200)
+        assert labelled["metadata"]["generation"] == 1
+        changed = api.http("PATCH", f"{things}/a", {"spec": {"size": 2}}, content_type=MERGE).expect(200)
+        assert changed["spec"] == {"size": 2, "mode": "a"}
+        api.http("PATCH", f"{things}/a", {"spec": {"mode": "b"}}, content_type=MERGE).expect(422)
+    finally:
+        api.http("DELETE", f"{DEFINITIONS}/{name}").expect(200)
+
+
 def test_a_deleted_definition_takes_its_objects_along(api: Cluster, namespace: str) -> None:
     group = "passing.posttrain.dev"
     name = f"things.{group}"

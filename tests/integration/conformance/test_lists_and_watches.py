@@ -1,11 +1,16 @@
 """Lists: selectors, pages, versions. Watches: replay, selectors, bookmarks, ends, versions that are too old."""
 
 import json
+import threading
+import time
 from urllib.parse import quote
 
 import pytest
 from tests.builders.cluster.api_access import Cluster
 from tests.builders.cluster.manifests import MERGE, configmap, widget
+
+from ptkube.resources import EVENTS
+from ptoperator.observe.watch_caches import Copies, refusal_informers
 
 
 @pytest.fixture
@@ -185,3 +190,26 @@ def test_a_watch_as_tables_sends_columns_once(api: Cluster, widgets: str) -> Non
     assert [table["rows"][0]["cells"][0] for table in tables] == ["a", "b"]
     assert [column["name"] for column in tables[0]["columnDefinitions"]] == ["Name", "Color", "Size", "Age"]
     assert not tables[1].get("columnDefinitions")
+
+
+def test_the_operator_hears_of_refused_creations_and_of_nothing_else(api: Cluster, namespace: str) -> None:
+    stop = threading.Event()
+    refusals = refusal_informers(api.kube, [namespace], stop)
+    copies = Copies({}, refusals)
+    assert copies.may_be_refused(namespace, ["a"]), "nothing is known before the lists are there"
+    for each in refusals:
+        each.start()
+    try:
+        assert all(each.synced.wait(20) for each in refusals)
+        assert not copies.may_be_refused(namespace, ["a", "b"])
+        for reason, name in (("FailedCreate", "a"), ("Started", "b")):
+            about = {"kind": "Job", "name": name, "namespace": namespace}
+            meta = {"generateName": "e-", "namespace": namespace}
+            api.kube.create(EVENTS, {"metadata": meta, "involvedObject": about, "reason": reason})
+        ends = time.monotonic() + 20
+        while not copies.may_be_refused(namespace, ["a"]) and time.monotonic() < ends:
+            time.sleep(0.02)
+        assert copies.may_be_refused(namespace, ["a"])
+        assert not copies.may_be_refused(namespace, ["b"])
+    finally:
+        stop.set()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import posttrain
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 
@@ -36,7 +38,10 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
 def test_the_reference_is_filled_in_from_the_code(site: Path) -> None:
     assert "--max-restarts" in (site / "reference/ptctl/index.html").read_text()
-    assert 'id="posttrain.client.Client.submit"' in (site / "reference/python/index.html").read_text()
+    page = (site / "reference/python/index.html").read_text()
+    assert 'id="posttrain.client.Client.submit"' in page
+    public = [getattr(posttrain, name) for name in posttrain.__all__ if name != "spec"]
+    assert [one for one in public if f'id="{one.__module__}.{one.__name__}"' not in page] == []
 
 
 def test_a_list_that_follows_a_sentence_is_a_list(site: Path) -> None:

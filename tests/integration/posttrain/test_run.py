@@ -11,7 +11,8 @@ import pytest
 
 import posttrain
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "python.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+GUIDE, METRICS = DOCS / "guides" / "python.md", DOCS / "reference" / "metrics.md"
 Make = Callable[..., posttrain.PostTrainJob]
 
 
@@ -34,6 +35,15 @@ def job(tmp_path: Path) -> Make:
     return make
 
 
+def is_documented(metric: str) -> bool:
+    """Return True if the reference names a metric, as `reward/NAME`, or in two parts: `reward`, `/std`."""
+    named = re.findall(r"`([a-zA-Z0-9/_@…]+)`", METRICS.read_text())
+    patterns = [re.sub(r"NAME|…", r"[\\w-]+", name) for name in named]
+    whole = [name for name in patterns if not name.startswith("/")]
+    endings = ["", *(name for name in patterns if name.startswith("/"))]
+    return any(re.fullmatch(f"{name}{ending}", metric) for name in whole for ending in endings)
+
+
 def test_every_code_block_of_the_guide_runs(
     client: posttrain.Client, kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +55,7 @@ def test_every_code_block_of_the_guide_runs(
         exec(block, names)
     assert [row["step"] for row in names["metrics"]] == [0, 1, 2], "0: evaluated before training"
     assert names["rewards"].shape == (3,)
+    assert [column for column in names["metrics"].columns if not is_documented(column)] == []
     assert {"step", "prompt", "completion", "reward"} <= set(names["best"])
     assert names["result"].model == f"{tmp_path.as_uri()}/runs/first-from-python/export"
     assert [row["step"] for row in names["result"].evaluation][-1] == 2

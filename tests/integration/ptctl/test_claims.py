@@ -1,4 +1,4 @@
-"""`ptctl workload metrics|samples|tensorboard` on a run directory that only pods see."""
+"""`ptctl workload metrics|samples|tensorboard|export` on a run directory that only pods see."""
 
 import json
 import signal
@@ -26,6 +26,8 @@ for step in 1 2 3; do
   echo "{\\"prompt\\": \\"p$step\\", \\"completion\\": \\"c$step\\", \\"reward\\": 1.0}" > "$1/samples/step-0000000$step.jsonl"
 done
 echo events > "$1/tensorboard/events.out"
+mkdir -p "$1/export/critic"; head -c 3000000 /dev/urandom > "$1/export/model.safetensors"
+echo v > "$1/export/critic/value.safetensors"; echo '{}' > "$1/export/config.json"
 """  # noqa: E501
 
 
@@ -75,7 +77,7 @@ def readers(kube: Kube, namespace: str) -> list[Manifest]:
 
 
 def test_a_run_on_a_claim_is_read_by_a_pod_that_is_gone_afterwards(
-    kube: Kube, ptctl: Run, claimed: Callable[..., None], namespace: str
+    kube: Kube, ptctl: Run, claimed: Callable[..., None], namespace: str, tmp_path: Path
 ) -> None:
     claimed("a")
     rows = ptctl("workload", "metrics", "a", "-o", "json")
@@ -89,6 +91,11 @@ def test_a_run_on_a_claim_is_read_by_a_pod_that_is_gone_afterwards(
     assert (followed.returncode, "leave out -f" in followed.stderr) == (1, True)
     opened = ptctl("workload", "tensorboard", "a").stdout.split()
     assert (Path(opened[2]) / "events.out").read_text() == "events\n"
+    for there_already in (0, 3):
+        copied = ptctl("workload", "export", "a", str(tmp_path / "model"))
+        assert (copied.returncode, copied.stderr.count("already there")) == (0, there_already), copied.stderr
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "model").rglob("*.safetensors")}
+    assert sizes == {"model.safetensors": 3_000_000, "value.safetensors": 2}
     until(lambda: readers(kube, namespace) == [])
 
 

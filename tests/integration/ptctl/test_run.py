@@ -110,7 +110,7 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
     assert lines[:2] == [f"solo: sft of random://tiny on cpu-1 (1 virtual device), in {run}", "starting the trainer"]
     assert "loading the model ..." in lines
     assert lines[-1] == f"  ptctl workload tensorboard {run} --open"
-    assert f"model: {run}/export" in lines
+    assert {f"model: {run}/export", f"  ptctl chat {run}"} <= set(lines)
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
     shorter = alone("train", "--set", "training.steps=1", stdin=job("solo"))
     assert shorter.returncode == 1

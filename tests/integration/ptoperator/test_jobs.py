@@ -2,13 +2,17 @@
 
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 from tests.builders.cluster.operator_process import OperatorProcess
+from tests.builders.servers import bucket
+from tests.builders.servers.hub import COMMIT, TOKEN, hub
 
-from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, SERVICE_ACCOUNTS, Manifest
+from ptkube.resources import CONFIGMAPS, EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, SERVICE_ACCOUNTS, Manifest
 
 
 def condition(status: Any, kind: str) -> tuple[str, str]:
@@ -270,6 +274,33 @@ def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: 
     (jobs.runs / "maxtext").mkdir(parents=True)
     (jobs.runs / "maxtext" / "finish").touch()
     assert jobs.wait_phase("maxtext", "Succeeded").failure is None
+
+
+def test_a_model_of_the_hub_is_staged_before_preflight_and_the_pods_read_the_copy(
+    operator: OperatorProcess, jobs: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / "model" / name).write_text("{}")
+    copy, output = f"gs://out/runs/.models/org--gated@{COMMIT}", {"uri": "gs://out/runs"}
+    with bucket.serve() as buckets, hub(tmp_path / "model") as endpoint:
+        env = {**buckets.environment(), "HF_ENDPOINT": endpoint, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        chips: Any = {"accelerator": {"type": "v6e-4"}, "preflight": "Enforce", "output": output}
+        jobs.create("refused", env, model={"uri": "hf://org/gated", "stage": True}, **chips)
+        assert jobs.wait_phase("refused", "Failed").failure.failure_class == "ConfigError"
+        assert "hf://org/gated: you have no access" in jobs.status("refused").failure.message
+        jobs.kube.create(
+            SECRETS, {"metadata": {"name": "hf", "namespace": jobs.namespace}, "stringData": {"token": TOKEN}}
+        )
+        model = {"uri": "hf://org/gated", "revision": "v1", "stage": True, "tokenSecretRef": {"name": "hf"}}
+        jobs.create("staged", env, model=model, **chips)
+        status = jobs.wait_phase("staged", "Provisioning", "Failed")
+        assert (condition(status, "Staged"), status.staged_model) == (("True", "Staged"), copy)
+        assert condition(status, "Preflighted") == ("True", "Fits")
+        (file,) = (each for each in jobs.kube.list(CONFIGMAPS, jobs.namespace).items if "staged" in str(each))
+        assert yaml.safe_load(file["data"]["job.yaml"])["spec"]["model"]["uri"] == copy
+        names = {name.rpartition("/")[2] for name in buckets.names("out", copy.removeprefix("gs://out/"))}
+        assert names == {"config.json", "tokenizer.json", "model.safetensors", "posttrain-staged"}
 
 
 def test_preflight_goes_before_the_pods_and_its_verdict_into_status(operator: OperatorProcess, jobs: Any) -> None:

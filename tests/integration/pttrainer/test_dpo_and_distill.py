@@ -1,4 +1,4 @@
-"""DPO and distillation by real, small runs: they learn, and killed and resumed they end with the same bits."""
+"""DPO, KTO, a reward model and distillation by real, small runs: they learn, and resume with the same bits."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from tests.builders.trainer.runs import exported, killed_and_resumed, metrics, r
 STEPS = 8
 CASES: dict[str, dict[str, Any]] = {
     "dpo": {"dpo": {}},
+    "kto": {"kto": {"desirableWeight": 1.2}},
+    "reward": {"reward": {"centering": 0.01}},
     "distill": {"distill": {"teacher": {"uri": "random://tiny"}, "beta": 0.5, "studentShare": 0.5}},
 }
 
@@ -30,12 +32,18 @@ def job(home: Path, name: str, algorithm: dict[str, Any], **training: Any) -> Pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "training"), [("dpo", {"lora": {"rank": 4, "alpha": 8}, "microBatchSize": 4}), ("distill", {})]
+    ("kind", "training"),
+    [
+        ("dpo", {"lora": {"rank": 4, "alpha": 8}, "microBatchSize": 4}),
+        ("kto", {"microBatchSize": 4}),
+        ("reward", {"lora": {"rank": 4, "alpha": 8}, "microBatchSize": 4}),
+        ("distill", {}),
+    ],
 )
 def test_a_killed_and_resumed_run_learns_and_ends_with_the_same_bits(
     tmp_path: Path, kind: str, training: dict[str, Any]
 ) -> None:
-    both = {"chosen": "yes", "rejected": "no"} if kind == "dpo" else {"completion": "yes"}
+    both = {"completion": "yes"} if kind == "distill" else {"chosen": "yes", "rejected": "no"}
     runs.write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{i}?", **both} for i in range(20)])
     run(job(tmp_path, "whole", CASES[kind], **training))
     lines = metrics(tmp_path / "runs" / "whole")

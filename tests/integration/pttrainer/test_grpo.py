@@ -147,3 +147,29 @@ def test_episodes_of_several_turns_are_trained_on_the_tokens_that_were_sampled(t
     for row in table:
         assert row["rewards"].keys() == {"environment"}
         assert row["tokens"] <= 12 * 2
+
+
+def test_a_mixtures_experts_are_replayed_behind_the_weights_and_after_a_kill(tmp_path: Path, rows: Path) -> None:
+    """Samples of several turns, of weights two steps old: other experts than the trainer's own, kept over a kill."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for directory in (whole, killed):
+        directory.mkdir()
+        (directory / "world.py").write_text(WORLD)
+        job(
+            directory, rows, SHARE_OF_LETTER_A, model__uri="random://tiny-moe", accelerator__type="cpu-2",
+            environment={"python": {"uri": f"file://{directory}/world.py"}, "maxTurns": 2},
+            rollout__placement="disaggregated", rollout__maxStaleness=2, rollout__routingReplay=True,
+            algorithm__grpo__updatesPerBatch=2, training__sequenceLength=96, training__steps=5,
+        )  # fmt: skip
+    runs.run(whole / "run.yaml")
+    assert all(0.0 <= line["routing/changed"] < 0.5 for line in metrics(whole))
+    assert metrics(whole)[-1]["routing/changed"] > 0.0
+    runs.killed_and_resumed(killed / "run.yaml", 3)
+    assert metrics(killed) == metrics(whole)
+    assert samples(killed) == samples(whole)
+
+
+def test_a_model_without_experts_has_no_routing_to_replay(tmp_path: Path, rows: Path) -> None:
+    words = ("spec.rollout.routingReplay: true: llama has no experts to choose", "accepted: false")
+    path = job(tmp_path, rows, SHARE_OF_LETTER_A, rollout__routingReplay=True)
+    runs.refused(path, ExitCode.CONFIG_ERROR, *words)

@@ -1,4 +1,4 @@
-"""SFT with images by real, small runs: colours are learned from pictures and from nothing else."""
+"""Training with images by real, small runs: colours are learned from pictures and from nothing else."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.builders.peers import qwen_images
 from tests.builders.peers.image_models import write_trainable
 from tests.builders.trainer import runs
 
@@ -99,8 +100,8 @@ def test_data_check_shows_sizes_and_tokens_of_images(home: Path, capsys: pytest.
     ("changes", "answer"),
     [
         ({"model": {"images": False}}, "line 1: has images, and the model takes none; accepted: rows of text"),
-        ({"algorithm": {"sft": None, "dpo": {}}}, "spec.model.images: true: not supported yet; accepted: false"),
-        ({"export": {"format": "peft"}, "training": {"lora": {"rank": 4}}}, "safetensors or none, with model.images"),
+        ({"algorithm": {"sft": None, "distill": {"teacher": {"uri": "random://tiny"}}}},
+         "spec.model.images: true: not supported yet; accepted: false, or true with algorithm sft, dpo,"),
         ({"model": {"uri": "random://tiny"}}, "random://tiny: takes no images; accepted: a model with a vision tower"),
     ],
 )  # fmt: skip
@@ -109,3 +110,85 @@ def test_what_images_are_not_for_is_refused(
 ) -> None:
     assert main(["data", str(job(home, "refused", **changes))]) in (ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR)
     assert answer in capsys.readouterr().err
+
+
+def test_pictures_of_any_size_are_learned_and_the_whole_model_is_exported(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Qwen3-VL: wide and tall pictures of 1 to 10 tokens, in packed rows; answers are sampled from them."""
+    qwen_images.write_trainable(home / "qwen")
+    sizes = [(23, 9), (12, 31), (6, 6), (70, 13)]
+    for number in range(24):
+        with Image.open(home / f"{number}.png") as picture:
+            picture.resize(sizes[number // 2 % 4]).save(home / f"sized-{number}.png")
+    rows = [{"prompt": "?", "completion": "rb"[n % 2], "image": f"sized-{n}.png"} for n in range(24)]
+    runs.write_rows(home / "sized.jsonl", rows)
+    data = {part: {"uri": f"file://{home}/sized.jsonl"} for part in ("train", "eval")}
+    changes: dict[str, Any] = {
+        "data": data, "model": {"uri": f"file://{home}/qwen"},
+        "training": {"steps": 24, "optimizer": {"learningRate": 5e-3}},
+        "evaluation": {"answers": ["accuracy"], "maxNewTokens": 3},
+    }  # fmt: skip
+    file = job(home, "sized", **changes)
+    assert main(["data", str(file), "--examples", "1"]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "images   24, 1 to 10 tokens each; 6 x 6 to 70 x 13 pixels" in out
+    assert "user\n    <|vision_start|>[image 23 x 9: 8 tokens]<|vision_end|>" in out
+    runs.run(file)
+    run = home / "runs" / "sized"
+    assert [line for line in runs.lines(run) if "eval/loss" in line][-1]["eval/accuracy"] == 1.0
+    before, after = tensors(home / "qwen"), tensors(run / run_directory.EXPORT)
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {name for name in before if not name.startswith("model.visual.")}
+    exported = json.loads((run / run_directory.EXPORT / "config.json").read_text())
+    assert exported["architectures"] == ["Qwen3VLForConditionalGeneration"]
+
+
+def letters_of_colours(home: Path, name: str, **changes: Any) -> Path:
+    """GRPO for the letter of the colour that a picture shows."""
+    reward = "def reward(prompt, completion, row):\n    return float(completion[:1] == row['completion'])\n"
+    spec = {
+        "algorithm": {"sft": None, "grpo": {"groupSize": 8, "updatesPerBatch": 2}},
+        "rewards": runs.own_reward(home, reward),
+        "rollout": {"maxNewTokens": 2},
+        "export": {"format": "none"},
+        "tensorboard": {"enabled": False},
+    }
+    return job(home, name, **spec, **changes)
+
+
+def test_reinforcement_with_pictures_resumes_to_the_bit_and_only_with_the_same_pictures(home: Path) -> None:
+    training = {"steps": 4, "batchSize": 16, "microBatchSize": 8}
+    data = {"eval": {"uri": f"file://{home}/eval.jsonl"}}
+    whole, killed = (
+        letters_of_colours(home, name, training=training, data=data, checkpoint={"everySteps": 1})
+        for name in ("whole", "killed")
+    )
+    runs.run(whole)
+    runs.killed_and_resumed(killed, 3)
+    assert runs.metrics(home / "runs" / "killed") == runs.metrics(home / "runs" / "whole")
+    picture = home / "1.png"
+    before = picture.read_bytes()
+    picture.write_bytes((home / "0.png").read_bytes())
+    longer = letters_of_colours(home, "killed", training={**training, "steps": 5}, data=data)
+    runs.refused(longer, ExitCode.CONFIG_ERROR, "spec.data.train: the images of its rows are not those that the run in")
+    picture.write_bytes(before)
+
+
+def test_preferences_about_pictures_are_learned_and_resumed(home: Path) -> None:
+    rows = [
+        {"prompt": "?", "chosen": ("r", "b")[n % 2], "rejected": ("b", "r")[n % 2], "image": f"{n}.png"}
+        for n in range(24)
+    ]
+    runs.write_rows(home / "pairs.jsonl", rows)
+    changes: dict[str, Any] = {
+        "algorithm": {"sft": None, "dpo": {"beta": 1.0}},
+        "data": {"train": {"uri": f"file://{home}/pairs.jsonl"}},
+        "training": {"steps": 24, "microBatchSize": 2},
+        "checkpoint": {"everySteps": 4},
+        "export": {"format": "none"},
+    }
+    runs.killed_and_resumed(job(home, "pairs", **changes), 12)
+    last = runs.metrics(home / "runs" / "pairs")[-4:]
+    assert np.mean([line["rewards/accuracies"] for line in last]) == 1.0, "half of them is chance"

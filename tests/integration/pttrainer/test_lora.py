@@ -1,13 +1,16 @@
 """LoRA by real, small runs: killed it ends with the same bits, its exports are one model, GRPO trains adapters too."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.builders.trainer import runs
+from tests.builders.trainer import quick, runs
 from tests.builders.trainer.runs import exported, killed_again_and_again, killed_and_resumed, metrics, start
 
 from ptapi import run_directory
@@ -32,6 +35,12 @@ def grpo(home: Path, name: str, beside: list[dict[str, Any]], **training: Any) -
 
 def run(*words: str) -> tuple[int, str]:
     return runs.end(runs.command(*words))
+
+
+def ptctl_export(run_directory: Path, out: Path, *options: str) -> int:
+    words = [sys.executable, "-m", "ptctl", "workload", "export", str(run_directory), str(out), *options]
+    cache = {"JAX_COMPILATION_CACHE_DIR": runs.compiled(), "XLA_FLAGS": quick.FLAGS}
+    return subprocess.run(words, env={**os.environ, **cache}, timeout=300).returncode
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +70,10 @@ def test_killed_again_and_again_a_run_ends_with_the_same_adapters(home: Path, re
 
 def test_a_merged_export_is_what_the_adapters_say(home: Path, reference: Path) -> None:
     runs.run(job(home, "merged", export={"format": "safetensors"}))
-    whole = ["export", "--checkpoint", f"file://{reference}", "--merge-lora", "--out", str(home / "by-hand")]
-    assert run(*whole)[0] == 0
+    assert ptctl_export(reference, home / "by-hand", "--merged") == 0
     merged = home / "runs" / "merged" / "export"
     assert (home / "by-hand" / "model.safetensors").read_bytes() == exported(home / "runs" / "merged")
-    assert run(*whole[:3], "--out", str(home / "apart"))[0] == 0
+    assert ptctl_export(reference, home / "apart", "--step", str(STEPS)) == 0
     assert (home / "apart" / ADAPTERS).read_bytes() == exported(reference, ADAPTERS)
 
     tiny = {"learningRate": 1e-12, "eps": 1.0, "maxGradNorm": 1e-9}

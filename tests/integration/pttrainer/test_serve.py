@@ -24,6 +24,10 @@ from pttrainer.commands.model.batches import Batches
 from pttrainer.commands.model.loaded_model import load
 
 HI: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+PICTURE = {
+    "type": "image_url",
+    "image_url": {"url": "data:image/gif;base64,R0lGODdhAQABAIEAAAAAAAAAAAAAAAAAACwAAAAAAQABAAAIBAABBAQAOw=="},
+}
 FIXED: dict[str, Any] = {"model": "tiny", "max_tokens": 10, "seed": 5}
 
 
@@ -64,7 +68,7 @@ def test_a_chat_is_answered_whole_and_in_a_stream_alike(client: openai.OpenAI) -
     options: Any = {"include_usage": True}
     chunks = list(client.chat.completions.create(messages=HI, stream=True, stream_options=options, **FIXED))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == choice.message.content
-    assert len(chunks) > 3
+    assert len(chunks) >= 3  # the role, the text in as many pieces as there was time for, the usage
     assert chunks[-2].choices[0].finish_reason == choice.finish_reason
     assert chunks[-1].usage == whole.usage
 
@@ -95,13 +99,15 @@ def test_requests_at_once_get_the_answers_that_they_get_alone(client: openai.Ope
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 3}, "temperature", "temperature: 3: accepted: less than or equal to 2"),
     ({"max_tokens": 5000}, "max_tokens", "max_tokens: 5000: accepted: 1 to 40"),
-    ({"tools": []}, "tools", "tools: []: not supported; accepted: frequency_penalty, "),
+    ({"functions": []}, "functions", "functions: []: not supported; accepted: frequency_penalty, "),
+    ({"tools": []}, "tools", "tools: []: accepted: List should have at least 1 item"),
     ({"n": 2}, "n", "n: 2: accepted: 1"),
     ({"model": "gpt"}, "model", "model: 'gpt': not served here; accepted: tiny"),
     ({"stop": ""}, "stop", "stop: '': accepted: up to 4 strings"),
     ({"messages": []}, "messages", "messages: []: accepted: "),
     ({"messages": [{"role": "cat", "content": ""}]}, "messages.0.role", "accepted: system, developer, user, assistant"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type", "accepted: {"),
+    ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "messages.0.content.0.type", "accepted: {"),
+    ({"messages": [{"role": "user", "content": [PICTURE]}]}, "messages", "the model takes none; accepted: text"),
 ]
 
 

@@ -1,6 +1,7 @@
 """What documents name exists: jobs are accepted, commands are ptctl's; fields, files, pages and headings are there."""
 
 import copy
+import json
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from tests.builders.verbs import verbs
 
+from ptapi import run_directory
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.openapi_schema import structural
@@ -78,7 +80,7 @@ BASE: Manifest = {
 def whole(part: Manifest) -> Manifest:
     job = copy.deepcopy(BASE)
     job["spec"] |= part
-    if not {"sft", "dpo", "distill"} & set(job["spec"]["algorithm"]):
+    if not {"sft", "dpo", "kto", "reward", "distill"} & set(job["spec"]["algorithm"]):
         job["spec"].setdefault("rewards", [{"builtin": "gsm8k"}])
     return job
 
@@ -101,7 +103,8 @@ def test_every_yaml_in_a_document_is_accepted(where: str, document: Manifest, tm
 
 def test_what_install_applies_needs_nothing_that_it_does_not_create() -> None:
     text = (ROOT / "docs/guides/install.md").read_text()
-    applied = re.findall(r"^kubectl apply -f (\S+)$", text, re.MULTILINE)
+    saved = re.findall(r"ave this as `([^`]+)`:", text)
+    applied = [path for path in re.findall(r"^kubectl apply -f (\S+)$", text, re.MULTILINE) if path not in saved]
     assert applied
     for path in applied:
         spec = parse_job(yaml.safe_load((ROOT / path).read_text())).spec
@@ -122,7 +125,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 def _lines(text: str) -> Iterator[str]:
     for line in text.replace("\\\n", " ").replace("2>&1", "").splitlines():
-        for part in re.split(r"[|;]|&&|\$\(|<\(", line):
+        for part in re.split(r"[|;&]|\$\(|<\(", line):
             words = re.match(r"\s*\$?\s*((?:ptctl|python -m pttrainer) [^)#>]*?)\s*(?:[)#>].*)?$", part)
             if words:
                 yield words[1]
@@ -167,7 +170,7 @@ def test_every_verb_of_ptctl_named_in_a_sentence_exists() -> None:
     assert [(where, " ".join(words)) for where, words in named if not is_verb(words)] == []
 
 
-NEEDS = {"GKE", "kubectl", "a GPU", "a container engine", "the environment of `make parity`"}
+NEEDS = {"GKE", "kubectl", "a GPU", "a container engine", "llama.cpp", "the environment of `make parity`"}
 _MARK = re.compile(r"<!-- (needs|run by): ([^>]+) -->\n```bash")
 
 
@@ -176,6 +179,14 @@ def test_the_mark_of_a_command_block_names_a_test_that_is_there_or_a_known_reaso
     assert len(marks) > 20
     assert [mark for mark in marks if mark[1] == "needs" and mark[2] not in NEEDS] == []
     assert [mark for mark in marks if mark[1] == "run by" and not (ROOT / mark[2]).is_file()] == []
+
+
+def test_commands_stand_in_blocks_that_are_run_or_marked() -> None:
+    """A block without a language shows output, or another tool's commands."""
+    command = re.compile(r"(?:ptctl|kubectl|make|helm|pip|gcloud|python -m pt\w+) ")
+    assert [
+        where for language in ("", "sh", "console") for where, text in blocks(language) if command.match(text)
+    ] == []
 
 
 @cache
@@ -218,7 +229,7 @@ def test_every_field_named_in_a_document_exists() -> None:
     ]
     assert len(named) > 100
     missing = [(where, path) for where, path in named if path.split(".")[0] in heads and path not in ends]
-    assert [(where, path) for where, path in missing if not path.endswith((".py", ".json", ".yaml"))] == []
+    assert [(where, path) for where, path in missing if not path.endswith((".py", ".json", ".yaml", ".js"))] == []
 
 
 def test_every_field_that_a_hint_for_users_of_xpk_sets_exists() -> None:
@@ -270,3 +281,25 @@ def test_every_page_that_the_code_names_exists() -> None:
     }
     assert len(named) > 8
     assert sorted(page for page in named - ABSENT if not (ROOT / page).exists()) == []
+
+
+def test_every_file_of_a_run_directory_stands_on_its_page() -> None:
+    page = (ROOT / "docs/concepts/run-directory.md").read_text()
+    files = {
+        value
+        for name, value in vars(run_directory).items()
+        if isinstance(value, str)
+        and re.fullmatch(r"[a-z.-]+", value)
+        and (value.startswith(".") or value.endswith((".json", ".jsonl", ".yaml")))
+    }
+    folders = {run_directory.SAMPLES, run_directory.CHECKPOINTS, run_directory.EXPORT, run_directory.STACKS}
+    assert len(files) > 10
+    assert sorted(name for name in files | folders if name not in page) == []
+
+
+def test_the_soak_that_is_told_of_is_that_of_its_records() -> None:
+    records = [json.loads(line) for line in (ROOT / "docs/results/soak.jsonl").read_text().splitlines()]
+    assert [each["stretch"] for each in records] == list(range(len(records)))
+    minutes, jobs = sum(each["minutes"] for each in records), sum(each["jobs"] for each in records)
+    text = " ".join((ROOT / "docs/findings/operator.md").read_text().split())
+    assert f"in all {minutes:.1f} minutes of real time and {jobs} jobs" in text

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
+@cache
 def is_vague(name: str) -> bool:
     words = [word.lower() for word in WORD.findall(name)]
     if words[:1] == ["test"]:  # a sentence

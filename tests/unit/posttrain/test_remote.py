@@ -181,7 +181,7 @@ def test_a_map_whose_submission_fails_leaves_no_job(monkeypatch: pytest.MonkeyPa
             self.names.pop()
 
     full = Full()
-    decorated = posttrain.remote(accelerator="cpu-1", output="gs://b/c", client=cast(posttrain.Client, full))(abs)
+    decorated = posttrain.remote(accelerator="cpu-1", output="gs://lab/c", client=cast(posttrain.Client, full))(abs)
     with pytest.raises(posttrain.Error, match="quota exceeded"):
         decorated.map([1, 2, 3])
     assert full.names == []

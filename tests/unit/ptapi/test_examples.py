@@ -18,7 +18,16 @@ def test_example_is_accepted_and_named_as_its_file(path: Path) -> None:
 
 def test_there_are_examples_for_each_algorithm_and_kind_of_accelerator() -> None:
     jobs = [load_job(path.read_text()) for path in EXAMPLES]
-    assert {job.spec.algorithm.kind for job in jobs} == {"sft", "dpo", "grpo", "distill", "ppo"}
+    assert {job.spec.algorithm.kind for job in jobs} == {
+        "sft",
+        "dpo",
+        "kto",
+        "reward",
+        "grpo",
+        "distill",
+        "ppo",
+        "raft",
+    }
     assert {job.spec.accelerator.type.partition("-")[0] for job in jobs} == {"cpu", "v5p", "v6e", "tpu7x"}
     assert any(job.spec.accelerator.slices > 1 for job in jobs)
 

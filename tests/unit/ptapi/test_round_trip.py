@@ -16,22 +16,22 @@ from ptapi.text import kubectl_yaml
 
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.
 TIED = {
-    "dpo", "distill", "overlong", "mergeLora", "lora", "quantization",
+    "dpo", "kto", "reward", "distill", "raft", "overlong", "mergeLora", "lora", "quantization",
     "samplerShare", "pathways", "runtime", "reservation", "revision", "uid", "best", "checkpoint",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
-    "speculative", "vllm", "clipLow", "clipHigh", "dualClip", "softClip", "resources", "pod", "kl", "finalFraction",
-    "samples", "columns", "images",
+    "speculative", "vllm", "clipLow", "clipHigh", "dualClip", "softClip", "gammaWeight", "samplerCorrection",
+    "resources", "pod", "kl", "finalFraction", "samples", "columns", "images", "vision", "stage", "routingReplay",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
-PLACES = ("gs://b/m", "gs://a-b.c_d/e f/...x/", "file:///a", "file:///.cache/x-1")
+PLACES = ("gs://lab/m", "gs://a-b.c_d/e f/...x/", f"gs://{'a' * 63}.b", "file:///a", "file:///.cache/x-1")
 # Patterns of many parts, which Hypothesis would draw from for minutes. No hf://, whose revisions are left out here.
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    base.DATA_URI: (*PLACES, "gs://b/part-*.jsonl"),
+    base.DATA_URI: (*PLACES, "gs://lab/part-*.jsonl"),
     base.OUTPUT_URI: PLACES,
-    base.FILE_URI: ("gs://b/t.jinja", "file:///a/t"),
-    base.CODE_URI: ("gs://b/r.py", "file:///a/b.c/r.py"),
+    base.FILE_URI: ("gs://lab/t.jinja", "file:///a/t"),
+    base.CODE_URI: ("gs://lab/r.py", "file:///a/b.c/r.py"),
     base.MODEL_URI: (*PLACES, "random://tiny"),
     base.HTTP_URL: ("https://a.b/v1", "http://[::1]:8000"),
     base.IMAGE: ("a", "r.io:5000/a/b-c:1.2", "a@sha256:" + "0" * 64),
@@ -103,14 +103,17 @@ REWARD = st.one_of(
               st.sampled_from([{"builtin": "gsm8k"}, {"builtin": "format", "pattern": "a+"},
                                {"builtin": "length", "maxTokens": 64, "bufferTokens": 8},
                                {"python": {"uri": "file:///b/r.py"}, "batched": True},
+                               {"model": {"uri": "gs://lab/m", "batchSize": 4}},
                                {"judge": {"url": "https://a.b/v1", "model": "m", "budget": {"calls": 9}}}])),
     st.sampled_from([{"builtin": "gsm8k"}, {"python": {"uri": "file:///r.py", "function": "score"}}]),
 )  # fmt: skip
 
 
 ENVIRONMENT = st.sampled_from(
-    [None, {"tools": [{"builtin": "calculator"}, {"python": {"uri": "gs://b/t.py", "function": "f"}}], "maxTurns": 2},
-     {"python": {"uri": "file:///e.py", "className": "World"}, "rewardWeight": 0.5}]
+    [None, {"tools": [{"builtin": "calculator"}, {"python": {"uri": "gs://lab/t.py", "function": "f"}}], "maxTurns": 2},
+     {"python": {"uri": "file:///e.py", "className": "World"}, "rewardWeight": 0.5},
+     {"gymnasium": {"id": "m:a/B-v0", "arguments": {"size": 3, "deep": {"x": [1.5, None]}}, "actions": ["up"]},
+      "packages": ["m[x]==1.0.post1"]}, {"openenv": {"url": "http://e:8000", "actionField": "message"}}]
 )  # fmt: skip
 
 
@@ -121,6 +124,12 @@ POD = st.sampled_from(
 )  # fmt: skip
 AMOUNTS = {"cpu": "500m", "memory": 1073741824, "ephemeral-storage": "1e7"}
 RESOURCES = st.sampled_from([None, {"trainer": {"requests": AMOUNTS, "limits": {"cpu": 1}}, "preflight": {}}])
+
+
+SERVE = st.sampled_from(
+    [None, {"tpu": "v6e-4", "name": "m", "replicas": {"min": 1, "max": 2}, "gateway": {"name": "outside"}},
+     {"gpu": {"type": "nvidia-l4", "count": 2}, "adapters": [{"name": "a", "uri": "gs://lab/a"}], "maxLength": 4096}]
+)  # fmt: skip
 
 
 @cache
@@ -152,7 +161,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
         spec["rewards"][0]["weight"] = draw(st.floats(0.5, 2))
-    for name, drawn in (("environment", ENVIRONMENT), ("pod", POD), ("resources", RESOURCES)):
+    for name, drawn in (("environment", ENVIRONMENT), ("pod", POD), ("resources", RESOURCES), ("serve", SERVE)):
         spec.pop(name, None)
         value = draw(drawn)
         if value is not None:
@@ -167,6 +176,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         )
         spec.setdefault("evaluation", {})["everySteps"] = draw(st.integers(0, 100))
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
+    if spec["export"]["format"] == "none" or set(spec.get("runtime", {})) - {"native"}:
+        spec.pop("serve", None)
     if not spec["output"]["uri"].startswith("gs://"):
         spec.setdefault("tensorboard", {})["server"] = False
     spec["model"].pop("images", None)

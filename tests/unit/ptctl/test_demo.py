@@ -156,6 +156,8 @@ def test_what_to_type_next_says_how_to_tear_down(tmp_path: Path) -> None:
     text = report.what_next(DemoPaths(tmp_path))
     for words in (
         "local env",
+        "chat demo-grpo ",
+        "serve demo-grpo ",
         "kubectl get ptj",
         "local down",
         "local reset",

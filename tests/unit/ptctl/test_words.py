@@ -20,8 +20,10 @@ from ptctl.commands.workload.submit.create import create
 from ptctl.jobs.columns import COLUMNS
 from ptctl.runs.plot import curve, sparkline
 from ptctl.ui.command_line import choices, xpk_commands, xpk_flags
+from ptctl.ui.command_line.command import Verb
 from ptctl.ui.command_line.lazy_group import LazyGroup
 from ptctl.ui.duration import age, parse_duration, short
+from pttrainer.commands.model.eval_tasks import TASKS
 
 Invoke = Callable[..., Any]
 
@@ -45,6 +47,7 @@ def test_all_flags_of_xpk_are_refused_at_once(invoke: Invoke) -> None:
 def test_the_words_of_flags_are_those_of_the_models() -> None:
     assert get_args(GrpoLoss) == choices.GRPO_LOSSES
     assert get_args(BuiltinReward) == choices.BUILTIN_REWARDS
+    assert tuple(TASKS) == choices.EVAL_TASKS
     assert set(choices.ALGORITHMS) - set(choices.GRPO_LOSSES) == set(ALGORITHMS) - {"grpo"}
 
 
@@ -62,10 +65,9 @@ XPK = {
     *(("storage", verb) for verb in ("attach", "create", "list", "detach", "delete")),
     *(("cluster", verb) for verb in ("create-pathways", "create-ray", "cacheimage")),
     *(("workload", verb) for verb in ("create-pathways",)),
-    *(("config", verb) for verb in ("set", "get")),
     *(("kind", verb) for verb in ("create", "delete", "list")),
     *(("job", verb) for verb in ("submit", "list", "logs", "cancel", "config", "info")),
-    *((word,) for word in ("inspector", "info", "batch", "run", "shell", "storage", "kind", "config", "job")),
+    *((word,) for word in ("inspector", "info", "batch", "run", "shell", "storage", "kind", "job")),
 }
 """Documented commands of XPK and gcluster that are not ours."""
 
@@ -88,6 +90,7 @@ ANSWERS = {
             xpk_flags.LIST,
             xpk_flags.DELETE,
             xpk_flags.CLUSTER_CREATE,
+            xpk_flags.CLUSTER_ADAPT,
             xpk_flags.CLUSTER_OTHERS,
         )
         for flag, hint in flags.items()
@@ -106,7 +109,34 @@ def test_every_answer_names_commands_and_flags_that_exist(words: tuple[str, ...]
         assert {word for word in line[len(path) :] if word.startswith("-")} <= options, line
 
 
-@pytest.mark.parametrize("path", [("workload",), ("cluster",), ("version",)])
+DOCUMENTED = [
+    line.split()
+    for line in (Path(__file__).parent / "xpk_documented.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.mark.parametrize("line", DOCUMENTED, ids=" ".join)
+def test_every_documented_command_of_xpk_works_or_is_answered(invoke: Invoke, line: list[str]) -> None:
+    """Its verb is ours, and each flag, too; what is not is answered with what to type, all at once."""
+    verb = tuple(word for word in line if not word.startswith("-"))
+    flags = line[len(verb) :]
+    if verb not in COMMANDS:
+        result = invoke(*line)
+        assert (result.code, "does not exist here.\nhint: " in result.err) == (2, True)
+        return
+    command = COMMANDS[verb]
+    ours = {word for param in command.params for word in param.opts}
+    refused = [flag for flag in flags if flag not in ours]
+    assert isinstance(command, Verb)
+    assert set(refused) <= set(command.replacements)
+    if refused:
+        result = invoke(*verb, *(f"{flag}=x" for flag in refused))
+        assert result.code == 2
+        assert all(command.replacements[flag] in result.err for flag in refused)
+
+
+@pytest.mark.parametrize("path", [("workload",), ("cluster",), ("config",), ("version",)])
 def test_a_group_of_xpk_that_is_ours_too_is_not_answered_but_run(path: tuple[str, ...]) -> None:
     assert path in COMMANDS
     assert not set(FOREIGN) & set(COMMANDS)

@@ -1,6 +1,7 @@
 """The local copy of a kind: list, watch, resume, and writes of our own."""
 
 import itertools
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from ptkube.errors import ApiError, Forbidden, Gone, Unreachable
 from ptkube.informer import Informer
 from ptkube.resources import PODS, Manifest
 from ptkube.watch import changes
+from ptkube.watch_cache import LocalCopy
 
 
 def pod(name: str, version: int, uid: str = "u") -> Manifest:
@@ -137,3 +139,13 @@ def test_an_outage_is_one_warning_however_long(caplog: pytest.LogCaptureFixture)
     informer, _, _ = follow([ListResult([pod("a", 1)], "5")] * 4, [away, away, away])
     assert [record.getMessage() for record in caplog.records] == ["watch of pods interrupted: connection refused"]
     assert names(informer) == ["a"]
+
+
+def test_what_is_kept_of_two_objects_shares_its_words() -> None:
+    copy = LocalCopy(PODS)
+    for name in ("a", "b"):
+        document = json.dumps({"metadata": {"name": name, "resourceVersion": "1"}, "status": {"phase": "Running"}})
+        copy.take("ADDED", json.loads(document))
+    one, other = (copy.get("", name) or {} for name in ("a", "b"))
+    assert one["status"]["phase"] is other["status"]["phase"]
+    assert all(key is same for key, same in zip(one, other, strict=True))

@@ -14,7 +14,7 @@ from pttrainer.data import rows
 from pttrainer.data.tokenization import tokenizer
 from pttrainer.errors import TrainerError
 from pttrainer.models.families import READERS
-from pttrainer.models.loading import model_spec, peft_adapters
+from pttrainer.models.loading import model_spec
 from pttrainer.models.weights.hf_directory import Checkpoint
 from pttrainer.runtime.io import storage
 from pttrainer.training.run_directory import run_files
@@ -85,6 +85,8 @@ def _model(here: Path, given: dict[str, Any]) -> None:
         config = model_spec.open_source(uri, "spec.model.uri", lambda line: None).config
         assert math.prod((config.d_model, config.layers, config.heads)) > 0
     elif given["file"].startswith("adapter_config"):
+        from pttrainer.models.loading import peft_adapters  # it imports jax, and every worker all files
+
         peft_adapters._read_config(here, uri)
     elif given["file"].endswith((".safetensors", ".index.json")):
         checkpoint = Checkpoint(here, uri)

@@ -35,7 +35,7 @@ from pttrainer.data.tokenization import tokenizer
 from pttrainer.environments.tool_call_parsing import PARSERS, parse_calls
 from pttrainer.errors import TrainerError
 from pttrainer.models.families import FAMILIES
-from pttrainer.models.loading import model_spec, peft_adapters
+from pttrainer.models.loading import model_spec
 from pttrainer.models.weights.hf_directory import Checkpoint
 from pttrainer.runtime.io import storage
 from pttrainer.training.run_directory import latest_step, run_files
@@ -188,6 +188,8 @@ def _first_rows(checkpoint: Checkpoint) -> None:
         {"name": "default", "template": "x"}]}, *ADAPTERS]) | VALUES,
 )  # fmt: skip
 def test_settings_of_any_values_are_read_or_refused(file: str, settings: Any) -> None:
+    from pttrainer.models.loading import peft_adapters  # it imports jax, and every worker all files
+
     with tempfile.TemporaryDirectory() as name:
         for known, content in tokenizer.byte_tokenizer().files.items():
             (Path(name) / known).write_bytes(content)

@@ -20,9 +20,9 @@ JOB: dict[str, Any] = {
     "spec": {
         "model": {"uri": "random://tiny"},
         "algorithm": {"sft": {}},
-        "data": {"train": {"uri": "gs://b/t.jsonl"}},
+        "data": {"train": {"uri": "gs://lab/t.jsonl"}},
         "accelerator": {"type": "v6e-16"},
-        "output": {"uri": "gs://b/runs"},
+        "output": {"uri": "gs://lab/runs"},
     },
 }
 

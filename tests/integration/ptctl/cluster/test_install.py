@@ -175,8 +175,8 @@ def test_the_doctor_finds_queues_that_admit_nothing(empty: Api, kueue: Path) -> 
     since = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
     empty.kube.replace_status(queues.CLUSTER_QUEUES, {**queue, "status": {"conditions": [{**stopped, **since}]}})
     job: dict[str, Any] = {"metadata": {"name": "waits", "namespace": "default"}, "spec": {"queue": "team-a"}}
-    job["spec"] |= {"model": {"uri": "random://tiny"}, "algorithm": {"sft": {}}, "output": {"uri": "gs://b/runs"}}
-    job["spec"] |= {"data": {"train": {"uri": "gs://b/t.jsonl"}}, "accelerator": {"type": "v6e-16"}}
+    job["spec"] |= {"model": {"uri": "random://tiny"}, "algorithm": {"sft": {}}, "output": {"uri": "gs://lab/runs"}}
+    job["spec"] |= {"data": {"train": {"uri": "gs://lab/t.jsonl"}}, "accelerator": {"type": "v6e-16"}}
     empty.kube.create(POSTTRAINJOBS, job)
     empty.kube.create(NAMESPACES, {"metadata": {"name": "kueue-system"}})
     config = {"controller_manager_config.yaml": "waitForPodsReady: {enable: true, timeout: 5m}"}

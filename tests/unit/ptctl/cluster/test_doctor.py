@@ -13,9 +13,11 @@ from ptctl.cluster.cloud.compute import open_compute
 from ptctl.cluster.cloud.gke import open_gke
 from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.doctor import google as checks
+from ptctl.cluster.doctor import queues
 from ptctl.cluster.doctor.finding import CheckContext, Google, Severity
 from ptctl.cluster.doctor.job import explanation
 from ptctl.cluster.in_cluster.objects import GkeCluster
+from ptctl.cluster.in_cluster.survey import Controller
 from ptctl.jobs.view import view
 from ptkube.client import Kube
 
@@ -33,6 +35,12 @@ def context(google: Any, **question: Any) -> CheckContext:
     assert cluster is not None
     side = Google(cluster, GkeCluster("p", "us-east5", "c"), open_compute(settings))
     return CheckContext(cast(Kube, None), cast(Any, None), "default", side, **question)
+
+
+def test_a_bucket_is_tried_from_pods_alone(invoke: Invoke) -> None:
+    for words in (("--bucket", "gs://lab"), ("--bucket", "file:///b", "--from-pods")):
+        refused = invoke("cluster", "doctor", *words)
+        assert (refused.code, "accepted: gs://BUCKET/PATH, with --from-pods" in refused.err) == (2, True), refused.err
 
 
 def test_permissions_that_lack_are_named(google: Any) -> None:
@@ -115,6 +123,18 @@ def test_a_job_in_a_queue_says_behind_whom(make_job: Callable[..., Any]) -> None
     assert text["Waits for"] == "QuotaReserved (WaitingForQuota, 2m): waiting for 64 v5p chips, 2 ahead"
 
 
+def test_a_job_whose_model_is_being_staged_says_so(make_job: Callable[..., Any]) -> None:
+    skipped = {
+        "type": "Preflighted",
+        "status": "False",
+        "reason": "Skipped",
+        "message": "CPU devices need no preflight",
+    }
+    staging = QUOTA | {"type": "Staged", "reason": "Staging", "message": "copying hf://org/m into the bucket"}
+    text = lines(make_job(phase="Preflight", conditions=[staging, skipped]))
+    assert text["Waits for"] == "Staged (Staging, 2m): copying hf://org/m into the bucket"
+
+
 def test_a_job_without_chips_says_what_was_tried_and_what_comes_next(make_job: Callable[..., Any]) -> None:
     attempts = [{"option": "reservation in us-east5-a", "started": "2026-01-01T00:50:00Z"}]
     job = make_job(phase="Provisioning", spec={"capacity": OPTIONS}, capacity={"attempts": attempts})
@@ -150,3 +170,26 @@ def test_the_explanation_as_json_and_of_a_job_that_is_not_there(
     text = json.loads(invoke("cluster", "doctor", "a", "-o", "json").out)
     assert text["explanation"][-1] == {"subject": "next", "text": "nothing until `ptctl workload resume a`"}
     assert invoke("cluster", "doctor", "b").code == 3
+
+
+V1BETA2 = {"apiVersion": "config.kueue.x-k8s.io/v1beta2"}
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "timeout"),
+    [
+        ("v0.18.2", {}, None),
+        ("v0.18.2", {"waitForPodsReady": {"enable": True}}, "5m"),
+        ("v0.18.2", {"waitForPodsReady": {"enable": False, "timeout": "5m"}}, None),
+        ("v0.19.0", {}, "30m"),
+        ("v0.19.0", {"waitForPodsReady": {"enable": False}}, None),
+        ("v0.19.0", V1BETA2 | {"waitForPodsReady": {"timeout": "5m"}}, "5m"),
+        ("v0.19.0", V1BETA2 | {"waitForPodsReady": {"blockAdmission": True}}, "30m"),
+        ("", {}, None),
+    ],
+)
+def test_kueues_limit_for_pods_is_that_of_its_version(
+    version: str, config: dict[str, Any], timeout: str | None
+) -> None:
+    kueue = Controller("kueue-controller-manager", "kueue-system", version, 1, 1)
+    assert queues.pods_ready_timeout(config, kueue) == timeout

@@ -27,6 +27,15 @@ def test_the_queue_shows_who_waits_longest_and_for_what(
     ]  # fmt: skip
 
 
+def test_the_queue_shows_a_job_whose_model_is_being_staged(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any]
+) -> None:
+    staging = QUOTA | {"type": "Staged", "message": "copying hf://org/m"}
+    kube.put(POSTTRAINJOBS, make_job("llama", "Preflight", conditions=[QUOTA, staging]))
+    (row,) = json.loads(invoke("cluster", "queue", "-o", "json").out)["items"]
+    assert row["waits for"] == "copying hf://org/m"
+
+
 def test_the_quota_shows_what_is_reserved_and_used_of_each_flavor(invoke: Invoke, kube: Any) -> None:
     resource = {"name": "google.com/tpu", "nominalQuota": 64}
     body = {

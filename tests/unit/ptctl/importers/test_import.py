@@ -7,6 +7,7 @@ writes what comes out; read it before you keep it.
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +55,8 @@ IDS = [f"{file.stem}-{name}" for file, name, *_ in ALL]
 
 def imported(invoke: Invoke, tmp_path: Path, source: str) -> Any:
     file = tmp_path / "source"
+    for beside in (CASES / "files").iterdir():
+        shutil.copy(beside, tmp_path)
     options = shlex.split(match[1]) if (match := re.match(r"#\? (.*)\n", source)) else []
     file.write_text(source)
     return invoke("import", str(file), *options)
@@ -173,7 +176,9 @@ def test_apply_creates_every_job_of_a_script(invoke: Invoke, kube: FakeKube, tmp
         for name in ("one", "two")
     )
     file.write_text(lines)
-    words = [f"--set={word}" for word in ("model.uri=hf://o/m", "data.train.uri=gs://b/x.jsonl", "output.uri=gs://b/r")]
+    words = [
+        f"--set={word}" for word in ("model.uri=hf://o/m", "data.train.uri=gs://lab/x.jsonl", "output.uri=gs://lab/r")
+    ]
     assert invoke("import", str(file), *words, "--apply").code == 0
     assert {name for _, _, name in kube.objects} == {"one", "two"}
 
@@ -189,6 +194,17 @@ def test_apply_creates_nothing_while_something_is_left_to_fill_in(
     assert not kube.objects
 
 
+def test_apply_creates_nothing_that_trains_something_else_unless_allowed(invoke: Invoke, kube: FakeKube) -> None:
+    command = "trl rloo --model_name_or_path a/b --dataset_name c/d --num_processes 8 --reward_funcs accuracy_reward"
+    words = ["import", "--command", command, "--set=accelerator.type=v6e-8", "--set=output.uri=gs://lab/r", "--apply"]
+    result = invoke(*words)
+    assert (result.code, kube.objects) == (2, {})
+    assert "TRL clips the ratio of whole sequences" in result.err
+    assert "--allow-changes" in result.err
+    assert invoke(*words, "--allow-changes").code == 0
+    assert {name for _, _, name in kube.objects} == {"b-rloo"}
+
+
 def test_a_command_of_a_trainer_is_a_job_with_what_it_lacks_by_set(invoke: Invoke) -> None:
     command = (
         "python3 -m maxtext.trainers.post_train.sft.train_sft model_name=llama3.1-8b steps=10 per_device_batch_size=1"
@@ -197,8 +213,8 @@ def test_a_command_of_a_trainer_is_a_job_with_what_it_lacks_by_set(invoke: Invok
         "metadata.name=a",
         "accelerator.type=v6e-16",
         "image=i",
-        "model.uri=gs://b/m/0/items",
-        "output.uri=gs://b/r",
+        "model.uri=gs://lab/m/0/items",
+        "output.uri=gs://lab/r",
     )
     result = invoke("import", "--command", command, *[f"--set={word}" for word in words])
     assert result.code == 0, result.err

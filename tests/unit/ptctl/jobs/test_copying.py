@@ -20,6 +20,13 @@ def created(kube: Any) -> list[dict[str, Any]]:
     return [call[1][0] for call in kube.calls if call[0] == "create"]
 
 
+def test_a_clone_may_leave_a_field_out(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a", "Succeeded", spec={**SPEC, "image": "mine:1"}))
+    result = invoke("workload", "clone", "a", "--set", "image=null")
+    assert result.code == 0, result.err
+    assert created(kube)[0]["spec"].get("image") is None
+
+
 def test_a_clone_has_the_spec_with_the_changes_and_nothing_of_the_server(
     invoke: Invoke, kube: Any, make_job: Make
 ) -> None:

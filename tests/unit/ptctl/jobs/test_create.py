@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +36,15 @@ FLAGS = (
 )
 
 
+def flags(*changes: str) -> list[str]:
+    """Return the flags with other values for some, for an option with one value may be given once."""
+    return [*(word for pair in {**_pairs(FLAGS), **_pairs(changes)}.items() for word in pair)]
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
 def dry(invoke: Invoke, *words: str) -> Any:
     result = invoke("workload", "create", *words, "--dry-run=client", "-o", "yaml")
     assert result.code == 0, result.err
@@ -53,7 +62,7 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
         invoke,
         *FLAGS,
         "--eval-data",
-        "gs://b/test.jsonl",
+        "gs://lab/test.jsonl",
         "--reward",
         "file:///b/reward.py:score",
         "--steps",
@@ -96,7 +105,7 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
     )
     assert spec["metadata"] == {"name": "llama-gsm8k", "labels": {"team": "search"}}
     spec = spec["spec"]
-    assert spec["data"]["eval"] == {"uri": "gs://b/test.jsonl"}
+    assert spec["data"]["eval"] == {"uri": "gs://lab/test.jsonl"}
     assert spec["rewards"] == [{"builtin": "gsm8k"}, {"python": {"uri": "file:///b/reward.py", "function": "score"}}]
     assert spec["training"] == {
         "steps": 200,
@@ -138,7 +147,7 @@ def test_device_type_is_tpu_type(invoke: Invoke) -> None:
 
 def test_a_path_becomes_a_file_uri(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    job = dry(invoke, *FLAGS, "--data", "./train.jsonl", "--output", f"{tmp_path}/runs", "--reward", "my/r.py")
+    job = dry(invoke, *flags("--data", "./train.jsonl", "--output", f"{tmp_path}/runs"), "--reward", "my/r.py")
     assert job["spec"]["data"]["train"]["uri"] == f"file://{tmp_path.resolve()}/train.jsonl"
     assert job["spec"]["output"]["uri"] == f"file://{tmp_path.resolve()}/runs"
     assert job["spec"]["rewards"] == [{"builtin": "gsm8k"}, {"python": {"uri": f"file://{tmp_path.resolve()}/my/r.py"}}]
@@ -248,11 +257,11 @@ WRONG = {
     "unknown flag": ([*FLAGS, "--stepz", "3"], "--steps"),
     "flag without a value": ([*FLAGS, "--steps"], "requires an argument"),
     "text for a number": ([*FLAGS, "--steps", "many"], "'many' is not a valid integer"),
-    "unknown algorithm": ([*FLAGS, "--algorithm", "gpro"], "grpo"),
+    "unknown algorithm": (flags("--algorithm", "gpro"), "grpo"),
     "unknown reward": ([*FLAGS, "--reward", "gsm9k"], "gsm8k, format"),
-    "unknown accelerator": ([*FLAGS, "--tpu-type", "v5p-9"], "v5p-8"),
-    "capital letters": ([*FLAGS, "--workload", "Llama"], "lower-case letters"),
-    "model without a scheme": ([*FLAGS, "--model", "meta-llama/Llama"], "gs://bucket/dir"),
+    "unknown accelerator": (flags("--tpu-type", "v5p-9"), "v5p-8"),
+    "capital letters": (flags("--workload", "Llama"), "lower-case letters"),
+    "model without a scheme": (flags("--model", "meta-llama/Llama"), "gs://bucket/dir"),
     "env without a value": ([*FLAGS, "--env", "A"], "NAME=VALUE"),
     "env file that is not there": ([*FLAGS, "--env-file", "/nowhere/env"], "No such file"),
     "set without a value": ([*FLAGS, "--set", "training.steps"], "PATH=VALUE"),
@@ -262,9 +271,9 @@ WRONG = {
     "set with broken YAML": ([*FLAGS, "--set", "training={steps: "], "not YAML"),
     "set with a trap of YAML": ([*FLAGS, "--set", "preflight=off"], "--set 'path=\"value\"'"),
     "set of an unknown field": ([*FLAGS, "--set", "trainning.steps=3"], "training"),
-    "group size of sft": ([*FLAGS, "--algorithm", "sft", "--group-size", "4"], "sft"),
+    "group size of sft": (flags("--algorithm", "sft", "--group-size", "4"), "sft"),
     "reservation without a name": ([*FLAGS, "--reservation", ""], "reservation"),
-    "output as a form": ([*FLAGS, "--output", "yaml"], "-o yaml"),
+    "output as a form": (flags("--output", "yaml"), "-o yaml"),
     "file that is not there": (["-f", "/nowhere/job.yaml"], "no such file"),
     "file that is a directory": (["-f", "/"], "a directory"),
     "namespace with a slash": ([*FLAGS, "-n", "a/b"], "lower-case"),
@@ -338,17 +347,17 @@ def test_a_job_from_get_is_created_without_what_the_server_sets(
 
 def test_relative_paths_need_no_dot(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    job = dry(invoke, *FLAGS, "--data", "d/train.jsonl", "--eval-data", "eval.jsonl", "--output", "runs")
+    job = dry(invoke, *flags("--data", "d/train.jsonl", "--eval-data", "eval.jsonl", "--output", "runs"))
     assert job["spec"]["data"]["train"]["uri"] == f"file://{tmp_path}/d/train.jsonl"
     assert job["spec"]["data"]["eval"]["uri"] == f"file://{tmp_path}/eval.jsonl"
     assert job["spec"]["output"]["uri"] == f"file://{tmp_path}/runs"
-    wrong = invoke("workload", "create", *FLAGS, "--data", "gs:/my-bucket/train.jsonl", "--dry-run=client")
+    wrong = invoke("workload", "create", *flags("--data", "gs:/my-bucket/train.jsonl"), "--dry-run=client")
     assert (wrong.code, "spec.data.train.uri: gs:/my-bucket" in wrong.err) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["V5P-128", "v5p_128", "v5p128", "tpu-v5p-128", "TPU_v5p-128"])
 def test_a_misspelt_accelerator_is_answered_with_the_one_that_was_meant(invoke: Invoke, name: str) -> None:
-    result = invoke("workload", "create", *FLAGS, "--tpu-type", name, "--dry-run=client")
+    result = invoke("workload", "create", *flags("--tpu-type", name), "--dry-run=client")
     assert (result.code, f"spec.accelerator.type: {name}: " in result.err) == (2, True)
     assert "hint: did you mean v5p-128?" in result.err
 

@@ -14,7 +14,7 @@ from ptctl.jobs.definition.first_job_kinds import COMMENTS, KINDS
 from ptctl.ui.command_line.choices import FIRST_JOBS
 
 Invoke = Callable[..., Any]
-FLAGS = ("--data", "gs://b/train.jsonl", "--output", "gs://b/runs")
+FLAGS = ("--data", "gs://lab/train.jsonl", "--output", "gs://lab/runs")
 
 
 @pytest.fixture
@@ -97,22 +97,22 @@ def test_a_wrong_or_missing_flag_writes_nothing(
 def test_five_questions_make_a_job_and_a_wrong_answer_is_asked_again(
     invoke: Invoke, typed: Callable[[str], None], in_folder: Path
 ) -> None:
-    typed("grppo\ngrpo\n\n\ngs://b/train.jsonl\nv6e-17\nv6e-16\ngs://b/runs\n")
+    typed("grppo\ngrpo\n\n\ngs://lab/train.jsonl\nv6e-17\nv6e-16\ngs://lab/runs\n")
     result = invoke("init", terminal=True)
     assert result.code == 0
     assert result.err.count("?") == 5 + 3  # of them the data, which has no default
     assert "nearest: v6e-16 (16 chips)" in result.err
     job = load_job((in_folder / "job.yaml").read_text())
     assert (job.spec.algorithm.label, job.spec.model.uri) == ("grpo", KINDS["grpo"].model)
-    assert (job.spec.accelerator.type, job.spec.output.uri) == ("v6e-16", "gs://b/runs")
+    assert (job.spec.accelerator.type, job.spec.output.uri) == ("v6e-16", "gs://lab/runs")
 
 
 def test_only_what_no_flag_says_is_asked(invoke: Invoke, typed: Callable[[str], None], in_folder: Path) -> None:
-    typed("gs://b/pairs.jsonl\n")
+    typed("gs://lab/pairs.jsonl\n")
     words = ("--algorithm", "dpo", "--model", "random://tiny", "--accelerator", "cpu-1", "--output", "/tmp/runs")
     result = invoke("init", *words, "-o", "dpo.yaml", terminal=True)
     assert (result.code, result.err.count("?")) == (0, 1)
-    assert load_job((in_folder / "dpo.yaml").read_text()).spec.data.train.uri == "gs://b/pairs.jsonl"
+    assert load_job((in_folder / "dpo.yaml").read_text()).spec.data.train.uri == "gs://lab/pairs.jsonl"
 
 
 def test_the_end_of_input_writes_nothing(invoke: Invoke, typed: Callable[[str], None], in_folder: Path) -> None:

@@ -12,13 +12,13 @@ from ptoperator.kube import labels
 from ptoperator.render.tensorboard import tensorboard_name
 
 Invoke = Callable[..., Any]
-BOARD = tensorboard_name("gs://b/runs")
+BOARD = tensorboard_name("gs://lab/runs")
 
 
 @pytest.fixture
 def served(kube: Any, make_job: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """A job with a TensorBoard in the cluster; the commands that are run."""
-    kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://b/runs"}, "tensorboard": {"server": True}}))
+    kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://lab/runs"}, "tensorboard": {"server": True}}))
     commands: list[list[str]] = []
     monkeypatch.setattr(tensorboard_forward.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(subprocess, "call", lambda command: commands.append(command) or 0)

@@ -118,8 +118,8 @@ def test_tensorboard_prints_the_command(invoke: Invoke, run: Path) -> None:
 def test_tensorboard_reads_the_run_directory_where_the_operator_starts_no_servers(
     invoke: Invoke, kube: Any, make_job: Callable[..., Any]
 ) -> None:
-    spec = {"output": {"uri": "gs://b/runs"}, "tensorboard": {"server": True}}
-    command = "tensorboard --logdir gs://b/runs/a/tensorboard"
+    spec = {"output": {"uri": "gs://lab/runs"}, "tensorboard": {"server": True}}
+    command = "tensorboard --logdir gs://lab/runs/a/tensorboard"
     kube.put(POSTTRAINJOBS, make_job("a", spec=spec, links={"tensorboard": command}))
     result = invoke("workload", "tensorboard", "a")
     assert (result.code, result.out) == (0, f"{command} --port 6006\n")
@@ -132,12 +132,12 @@ def test_a_bucket_that_cannot_be_reached_is_named_with_the_command_that_reads_it
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr(bucket, "_PATIENCE_S", 0.1)
     bucket._client.cache_clear()
-    kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://b/runs"}}))
+    kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://lab/runs"}}))
     result = invoke("workload", "metrics", "a")
     bucket._client.cache_clear()
-    assert (result.code, "gcloud storage cat gs://b/runs/a/metrics.jsonl" in result.err) == (1, True)
-    assert "gs://b/runs/a/metrics.jsonl cannot be reached" in result.err
-    assert "gs://b/runs/a/tensorboard" in invoke("workload", "tensorboard", "a").out
+    assert (result.code, "gcloud storage cat gs://lab/runs/a/metrics.jsonl" in result.err) == (1, True)
+    assert "gs://lab/runs/a/metrics.jsonl cannot be reached" in result.err
+    assert "gs://lab/runs/a/tensorboard" in invoke("workload", "tensorboard", "a").out
 
 
 @pytest.mark.usefixtures("run")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ptkube.resources import EVENTS, POSTTRAINJOBS
+from ptkube.resources import EVENTS, PODS, POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 Make = Callable[..., Any]
@@ -95,3 +95,18 @@ def test_a_job_that_has_just_been_created_has_a_timeline_too(invoke: Invoke, kub
     kube.put(POSTTRAINJOBS, make_job("b", "Pending"))
     (only,) = json.loads(invoke("workload", "timeline", "b", "-o", "json").out)["items"]
     assert (only["kind"], only["began"]) == ("phase", at(0))
+
+
+def test_watched_events_are_those_that_are_there_and_every_new_one_of_the_job(invoke: Invoke, kube: Any) -> None:
+    def event(name: str, about: str, minutes: int) -> dict[str, Any]:
+        involved = {"kind": "Pod", "name": about}
+        when = {"lastTimestamp": at(minutes), "type": "Warning"}
+        return {"metadata": {"name": name}, "involvedObject": involved, "reason": "BackOff", "message": about, **when}
+
+    kube.put(PODS, {"metadata": {"name": "a-0", "labels": {"posttrain.dev/job": "a"}}, "spec": {}})
+    kube.events = [("ADDED", event("e2", "a-0", 61)), ("ADDED", event("e3", "of-another-job", 62))]
+    lines = invoke("workload", "events", "a", "-w").out.splitlines()
+    assert [line.split()[1] for line in lines] == ["PostTrainJob/a", "Pod/a-0"]
+    kube.events = [("MODIFIED", event("e2", "a-0", 63))]
+    documents = [json.loads(line) for line in invoke("workload", "events", "a", "-w", "-o", "json").out.splitlines()]
+    assert [each["lastTimestamp"] for each in documents] == [at(60), at(61), at(63)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from google.cloud import container_v1 as container
 from tests.builders.gke.model import QUOTA, ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 from tests.builders.gke.server import CLUSTER, LOCATION, PROJECT, GkeServer, Twist
 from tests.builders.operator.world import job_manifest
@@ -14,6 +15,8 @@ from ptapi.load import parse_job
 from ptapi.spec import CapacityOption
 from ptoperator.capacity.cloud import ClaimPool, CreatePool, DeletePool, PoolState, ReleasePool
 from ptoperator.capacity.gke.client import Gke
+from ptoperator.capacity.gke.convert import is_ours, operation_of, pool_of
+from ptoperator.kube import labels
 from ptoperator.render import layout_of
 from ptoperator.render.node_pool import node_pool, owner_labels
 from ptoperator.settings import Settings
@@ -235,3 +238,25 @@ def test_a_change_for_one_job_makes_only_that_job_look_again(
     gke.snapshot("u1")
     gke.snapshot("u2")
     assert len(fetches) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Unrecognized")
+@pytest.mark.parametrize("status", [*container.NodePool.Status, 99])
+@pytest.mark.parametrize("code", [0, container.StatusCondition.Code.GCE_STOCKOUT, 77])
+def test_a_pool_is_read_the_same_with_and_without_googles_wrapper(status: int, code: int) -> None:
+    marks = {labels.POOL_MANAGER: labels.MANAGER, labels.POOL_JOB_UID: "uid", labels.POOL_SLICE: "3"}
+    wrapped = container.NodePool(name="p", status=status, etag="e", config={"resource_labels": marks})
+    wrapped.conditions = [{"code": code, "canonical_code": 8, "message": "none left"}]
+    plain = container.NodePool.pb(wrapped)
+    assert pool_of(plain) == pool_of(wrapped)
+    assert is_ours(plain) is is_ours(wrapped) is True
+
+
+@pytest.mark.filterwarnings("ignore:Unrecognized")
+@pytest.mark.parametrize("code", [0, container.StatusCondition.Code.GCE_QUOTA_EXCEEDED])
+@pytest.mark.parametrize("status", [container.Operation.Status.DONE, container.Operation.Status.RUNNING, 99])
+def test_an_operation_is_read_the_same_with_and_without_googles_wrapper(status: int, code: int) -> None:
+    link = "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c/nodePools/p"
+    wrapped = container.Operation(name="o", status=status, target_link=link, status_message="no", operation_type=8)
+    wrapped.nodepool_conditions = [{"code": code, "canonical_code": 8, "message": "quota"}]
+    assert operation_of(container.Operation.pb(wrapped), "c") == operation_of(wrapped, "c")

@@ -223,7 +223,7 @@ def test_a_deleted_job_takes_its_request_with_it_before_the_pool(site: Site, que
 
 
 def test_only_pathways_workers_are_asked_for(site: Site, queue: Queue) -> None:
-    site.create(capacity=[QUEUED], pathways={"enabled": True}, output={"uri": "gs://b/runs"})
+    site.create(capacity=[QUEUED], pathways={"enabled": True}, output={"uri": "gs://lab/runs"})
     request = _await_request(site, queue)
     assert request["spec"]["podSets"][0]["count"] == 4
     queue.provision(request)

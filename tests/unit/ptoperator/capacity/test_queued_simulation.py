@@ -51,7 +51,7 @@ class QueuedLife(CompetingLife):
 
     def _create_one(self, name: str) -> None:
         capacity = [self._option(kind) for kind in self.rng.sample(("existing", "spot", "onDemand", "flexStart"), 2)]
-        spec = {**self._spec(capacity), "output": {"uri": f"gs://b/{name}"}, "queue": QUEUE}
+        spec = {**self._spec(capacity), "output": {"uri": f"gs://lab/{name}"}, "queue": QUEUE}
         self.world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
 
     def _everybody(self) -> None:

@@ -10,9 +10,10 @@ from tests.builders.operator.world import NAMESPACE, Api, Operator, World, job_m
 
 from ptkube.client import ListResult
 from ptkube.errors import Unreachable
-from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
+from ptkube.resources import EVENTS, JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke.client import Gke
+from ptoperator.kube import labels
 from ptoperator.observe.cache import JobCache
 from ptoperator.settings import Settings
 
@@ -93,6 +94,46 @@ def test_where_an_autoscaler_makes_nodes_nobody_stands_in_line(world: World) -> 
         site.create(name, EXISTING)
     site.operator.work()
     assert made(site) == ["one", "three", "two"]
+
+
+def scale_up(site: Site, name: str) -> None:
+    """The cluster autoscaler says on a pod of a job that it makes nodes for it."""
+    pod = next(each for each in site.world.pods if each["metadata"]["labels"][labels.JOB] == name)
+    meta = {"name": f"{name}.scaled", "namespace": NAMESPACE, "uid": f"{name}.scaled"}
+    about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    message = "pod triggered scale-up: [{pool-1 0->4 (max: 16)}]"
+    event = {"metadata": meta, "involvedObject": about, "reason": "TriggeredScaleUp", "message": message}
+    site.world.api.put(EVENTS, event)
+
+
+def test_where_an_autoscaler_begins_to_make_nodes_for_one_the_next_has_its_turn(site: Site) -> None:
+    for name in ("one", "two", "three"):
+        site.create(name, EXISTING)
+        site.run(10)
+    site.run(300)
+    assert made(site) == ["one"], "nothing tells yet that the cluster can grow"
+    scale_up(site, "one")
+    site.run(60)
+    assert made(site) == ["one", "two"]
+    assert site.status("one").capacity.attempts[-1].scaling_up is not None
+    scale_up(site, "two")
+    site.run(60)
+    assert made(site) == ["one", "three", "two"]
+
+
+def test_what_an_autoscaler_makes_for_one_job_counts_against_the_next_once_it_is_there(site: Site) -> None:
+    site.create("one", EXISTING)
+    site.run(10)
+    scale_up(site, "one")
+    site.run(60)
+    add_slices(site, 1)
+    site.start_pods()
+    site.run(10)
+    site.create("two", EXISTING)
+    site.create("three", EXISTING)
+    site.run(70)
+    assert len(made(site)) == 2, "one more than the nodes take may ask"
+    assert site.status("one").capacity.attempts[-1].ready is not None
 
 
 @pytest.mark.parametrize("end", ["finish", "suspend", "delete"])

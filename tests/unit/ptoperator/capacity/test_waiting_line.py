@@ -149,7 +149,7 @@ def test_a_claim_is_read_from_the_job() -> None:
     }
     capacity = [{"type": "spot"}, {"type": "reservation", "reservation": "r"}]
     accelerator = {"type": "v6e-16", "slices": 2}
-    job = job_manifest("n", accelerator=accelerator, capacity=capacity, output={"uri": "gs://b/r"})
+    job = job_manifest("n", accelerator=accelerator, capacity=capacity, output={"uri": "gs://lab/r"})
     job["spec"]["training"]["batchSize"] = 32
     job["metadata"] |= {"uid": "u", "creationTimestamp": "t0"}
     job["status"] = {"capacity": {"attempts": [attempt]}}

@@ -1,11 +1,15 @@
 """The process around the reconciler: settings, command line, endpoints, liveness."""
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import ClientSession
@@ -69,6 +73,45 @@ def test_the_readme_lists_every_setting() -> None:
     assert missing == []
 
 
+def test_an_operator_whose_watch_was_cut_waits_for_an_api_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a soak had it: the connection breaks while it is read, and the API server answers 502 for a while."""
+    import kopf
+
+    from ptoperator import __main__ as program
+
+    runs: list[int] = []
+    answers = [200]
+
+    class ApiServer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answers.pop() if answers else 502)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    async def operator(**_: object) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise RuntimeError("Connection closed.")
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ApiServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": ""}}
+    config = {"clusters": [cluster], "contexts": [context], "current-context": "c"}
+    (tmp_path / "config").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+    monkeypatch.setattr(kopf, "operator", operator)
+    monkeypatch.setattr(program.logging, "configure", lambda level: None)
+    try:
+        assert program.main(["--kubeconfig", str(tmp_path / "config"), "-n", "default"]) == 0
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert len(runs) == 2
+
+
 async def test_endpoints_tell_health_and_metrics(unused_tcp_port: int) -> None:
     metrics = Metrics(lambda: [JobNumbers("n", name, "Running") for name in ("a", "b")])
     metrics.on_reconcile(0.02, None)
@@ -104,7 +147,7 @@ def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch
     app = Application(Kube(Access(Configuration("http://127.0.0.1:1"), "nowhere")), Settings(silence_seconds=60))
     assert app.why_not_alive() == ""
     later = time.monotonic() + 61
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    monkeypatch.setattr("ptoperator.app.time", SimpleNamespace(monotonic=lambda: later))
     assert "has not answered for 61 seconds" in app.why_not_alive()
 
 

@@ -5,6 +5,7 @@ or after any single write, answers get lost, conflicts, old reads, news that arr
 faults stop, the world runs on, and the end is checked against what happened.
 """
 
+import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -360,22 +361,30 @@ def test_random_lives_end_right(batch: int, monkeypatch: pytest.MonkeyPatch) -> 
     live_all(Life, range(batch, HISTORIES, BATCHES), monkeypatch)
 
 
-@pytest.mark.parametrize("preflight", ["Skip", "Enforce"])
-def test_every_single_write_may_be_the_last_of_an_operator(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
+_BEFORE: dict[str, Manifest] = {
+    "Skip": {"preflight": "Skip"},
+    "Enforce": {"preflight": "Enforce"},
+    "Stage": {"model": {"uri": "hf://o/m", "stage": True}, "output": {"uri": "gs://lab/runs"}},
+}
+"""What a job has before its JobSet."""
+
+
+@pytest.mark.parametrize("before", ["Skip", "Enforce", "Stage"])
+def test_every_single_write_may_be_the_last_of_an_operator(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     """A whole life, with a restart, once per write: killed before it, and once more after it."""
-    total = _life_with_crash(monkeypatch, None, preflight, after=False)
+    total = _life_with_crash(monkeypatch, None, before, after=False)
     assert total > 10
     for number in range(total):
         for after in (False, True):
-            _life_with_crash(monkeypatch, number, preflight, after=after)
+            _life_with_crash(monkeypatch, number, before, after=after)
 
 
-def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, preflight: str, *, after: bool) -> int:
+def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, before: str, *, after: bool) -> int:
     world = World(Api())
-    monkeypatch.setattr(run_directory, "_read_bytes", world.files.get)
+    monkeypatch.setattr(run_directory, "_read_bytes", lambda uri: world.files.get(uri.replace("gs://lab/", "file:///")))
     client = _CrashAt(world.api, random.Random(0), number=number, after=after)
     operator = Operator(world, client=client)
-    world.api.create(POSTTRAINJOBS, job_manifest(NAME, preflight=preflight))
+    world.api.create(POSTTRAINJOBS, job_manifest(NAME, **_BEFORE[before]))
 
     def work() -> None:
         while True:
@@ -391,7 +400,10 @@ def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, prefli
         for pod in world.preflights:
             if pod["status"]["phase"] == "Pending":
                 world.answer(pod, "Fits")
-    assert len(world.preflights) == (preflight == "Enforce"), "compiled twice"
+        for pod in filter(labels.is_of_stage, world.unfinished):
+            world.exit(pod, 0, json.dumps({"exitCode": 0, "staged": "gs://lab/runs/.models/m"}))
+    assert len(world.preflights) == (before == "Enforce"), "compiled twice"
+    assert len([pod for pod in world.pods if labels.is_of_stage(pod)]) == (before == "Stage"), "staged twice"
     for exit_code in (75, 0):
         for _ in range(4):
             work()
@@ -421,8 +433,8 @@ def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, prefli
     reasons = [event["reason"] for event in world.api.kinds("Event")]
     assert reasons.count("Restarting") == 1, where
     assert reasons.count("Created") == reasons.count("Accepted") == reasons.count("Succeeded") == 1, where
-    (pod,) = (pod for pod in world.api.kinds(PODS.kind) if not labels.is_of_preflight(pod))
-    number_of_jobset = {"Skip": 3, "Enforce": 7}[preflight]  # of the objects before it
+    (pod,) = (pod for pod in world.api.kinds(PODS.kind) if not labels.is_before_chips(pod))
+    number_of_jobset = {"Skip": 3, "Enforce": 7, "Stage": 8}[before]  # of the objects before it
     assert pod["metadata"]["name"] == f"llama-slice-0-0-1-{number_of_jobset}" or number is not None
     return client.count
 

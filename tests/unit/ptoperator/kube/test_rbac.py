@@ -42,6 +42,7 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
     operator_world.CALLS.clear()
     _eventful_life(operator)
     _share_a_board(operator)
+    _serve_models(operator)
     _wait_in_a_queue_and_speak_in_a_log(operator)
     _stand_in_line(operator)
     _be_queued_by_google(world)
@@ -60,7 +61,7 @@ def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
     world = operator.world
     world.api.put(LOCAL_QUEUES, {**made_by_kueue.local_queue("team", NAMESPACE, "all"), **_named("team")})
     chips = {"accelerator": {"type": "v6e-4"}, "capacity": [{"type": "existing", "waitSeconds": 600}, {"type": "spot"}]}
-    queued = job_manifest("queued", queue="team", preflight="Skip", output={"uri": "gs://b/queued"}, **chips)
+    queued = job_manifest("queued", queue="team", preflight="Skip", output={"uri": "gs://lab/queued"}, **chips)
     world.api.create(POSTTRAINJOBS, queued)
     settle(operator)
     jobset = world.api.find(JOBSETS, "queued")
@@ -70,13 +71,14 @@ def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
     for holds in (False, True):
         reserved = made_by_kueue.condition("QuotaReserved", holds, "QuotaReserved", "")
         workload = made_by_kueue.workload(jobset, "team", conditions=[reserved], admissionChecks=[check])
-        workload["metadata"]["uid"] = "of-the-workload"
+        workload["metadata"] |= {"uid": "of-the-workload", "annotations": {labels.KUEUE_PRIORITY_BOOST: "5"}}
         world.api.put(WORKLOADS, workload)
+        operator.settings = Settings(kueue_priority_boost=5)
         world.tick(31)
         operator.work()
     runtime = {"maxtext": {"modelName": "llama3.1-8b"}}
-    maxtext = job_manifest("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://b/m/0/items"},
-                           output={"uri": "gs://b/maxtext"})  # fmt: skip
+    maxtext = job_manifest("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://lab/m/0/items"},
+                           output={"uri": "gs://lab/maxtext"})  # fmt: skip
     world.api.create(POSTTRAINJOBS, maxtext)
     start(operator)
 
@@ -103,7 +105,7 @@ def _eventful_life(operator: Operator) -> None:
     change(operator, suspend=False)
     start(operator)
     job = job_manifest(
-        "pooled", capacity=[{"type": "spot"}], accelerator={"type": "v6e-4"}, output={"uri": "gs://b/other"}
+        "pooled", capacity=[{"type": "spot"}], accelerator={"type": "v6e-4"}, output={"uri": "gs://lab/other"}
     )
     world.api.create(POSTTRAINJOBS, job)
     operator.settings = Settings(gke_project="p", gke_location="l", gke_cluster="c")
@@ -126,22 +128,36 @@ def _share_a_board(operator: Operator) -> None:
     for run, more in (("runs", ""), ("routed", ', "gateway": {"name": "shared"}')):
         operator.settings = Settings(tensorboard_ingress=f'{{"domain": "tb.example.com"{more}}}')
         for name in (f"one-{run}", f"two-{run}"):
-            served = job_manifest(name, tensorboard={"server": True}, output={"uri": f"gs://b/{run}"})
+            served = job_manifest(name, tensorboard={"server": True}, output={"uri": f"gs://lab/{run}"})
             operator.world.api.create(POSTTRAINJOBS, served)
             settle(operator)
+
+
+def _serve_models(operator: Operator) -> None:
+    """Models of two jobs with everything that a server can have."""
+    chips = {"tpu": "v6e-4"}
+    behind = {"name": "outside", "endpointPicker": "picker"}
+    scaled = {**chips, "replicas": {"min": 1, "max": 2}, "gateway": behind}
+    for name, serve in (("scaled", scaled), ("from-zero", {**chips, "replicas": {"min": 0, "max": 2}})):
+        made = job_manifest(name, serve=serve, output={"uri": "gs://lab/served"})
+        operator.world.api.create(POSTTRAINJOBS, made)
+        start(operator)
+        for pod in operator.world.unfinished:
+            operator.world.exit(pod, 0)
+        settle(operator)
 
 
 def _stand_in_line(operator: Operator) -> None:
     """For TPU nodes that are there, with a priority."""
     spec = {"accelerator": {"type": "v6e-4"}, "preflight": "Skip", "priorityClassName": "high"}
-    operator.world.api.create(POSTTRAINJOBS, job_manifest("line", output={"uri": "gs://b/line"}, **spec))
+    operator.world.api.create(POSTTRAINJOBS, job_manifest("line", output={"uri": "gs://lab/line"}, **spec))
     settle(operator)
 
 
 def _be_queued_by_google(world: World) -> None:
     """Until it is suspended."""
     site = Site(world)
-    site.create("booked", [{"type": "queuedProvisioning"}], output={"uri": "gs://b/booked"})
+    site.create("booked", [{"type": "queuedProvisioning"}], output={"uri": "gs://lab/booked"})
     site.run_until(lambda: world.api.kinds(PROVISIONING_REQUESTS.kind))
     world.api.patch(POSTTRAINJOBS, "booked", NAMESPACE, {"spec": {"runPolicy": {"suspend": True}}})
     site.run_until(lambda: not world.api.kinds(PROVISIONING_REQUESTS.kind))

@@ -33,7 +33,7 @@ class QueuedSite(Site):
         self.kueue = KueueModel(self.world.api, 16, NAMESPACE)
 
     def create(self, name: str = "llama", capacity: list[Manifest] | None = None, **spec: Any) -> None:
-        spec = {"queue": QUEUE, "output": {"uri": f"gs://b/{name}"}, **spec}
+        spec = {"queue": QUEUE, "output": {"uri": f"gs://lab/{name}"}, **spec}
         super().create(name, capacity or SPOT, **spec)
 
     def run(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ SFT = (
 NOISE = "2026-08-22T10:00:00Z W0822 tokenizer.py:1] loss: 9.9 is no step"
 JOB = {
     "image": "maxtext:1",
-    "model": {"uri": "gs://b/m/0/items"},
+    "model": {"uri": "gs://lab/m/0/items"},
     "training": {"steps": 250, "batchSize": 8},
     "accelerator": {"type": "cpu-2"},
     "runtime": {"maxtext": {"modelName": "llama3.1-8b"}},

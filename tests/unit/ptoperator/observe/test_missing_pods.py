@@ -1,13 +1,16 @@
 """Pods that the API server refuses: the cause is told at once, and ends the job as any failing start does."""
 
+from typing import Any
+
 import pytest
 from tests.builders.operator.job_steps import condition, create, phase, settle, status
 from tests.builders.operator.world import NAMESPACE, START, Operator, World
 
 from ptkube import timestamps
-from ptkube.resources import EVENTS, JOBS, JOBSETS, Manifest
+from ptkube.resources import EVENTS, JOBS, JOBSETS, Manifest, Resource
 from ptoperator.failures.pod_creation import creation_failure
 from ptoperator.kube import labels
+from ptoperator.observe.watch_caches import WATCHED
 
 JOBSET, JOB = "llama", "llama-slice-0"
 QUOTA = 'pods "llama-slice-0-0-{}" is forbidden: exceeded quota: team, requested: cpu=1, used: cpu=4, limited: cpu=4'
@@ -28,7 +31,11 @@ def refuse(world: World, message: str = QUOTA, reason: str = "FailedCreate") -> 
         {
             "kind": "Event",
             "metadata": {"name": f"try-{tries}", "namespace": NAMESPACE},
-            "involvedObject": {"kind": about.get("kind"), "uid": about["metadata"]["uid"]},
+            "involvedObject": {
+                "kind": about.get("kind"),
+                "name": about["metadata"]["name"],
+                "uid": about["metadata"]["uid"],
+            },
             "reason": reason,
             "message": f"Error creating: {message.format('bcdf' + 'ghjkl'[tries % 5])}",
             "firstTimestamp": now,
@@ -109,27 +116,71 @@ def test_events_from_before_the_pods_went_missing_count_for_nothing() -> None:
 
 
 def test_a_preflight_that_gets_no_pod_says_why(operator: Operator, world: World) -> None:
-    create(world, accelerator={"type": "v6e-4"}, output={"uri": "gs://b/runs"})
+    create(world, accelerator={"type": "v6e-4"}, output={"uri": "gs://lab/runs"})
     operator.work()
     (job,) = world.api.kinds("Job")
     event = {"metadata": {"name": "e", "namespace": NAMESPACE}, "kind": "Event", "reason": "FailedCreate"}
     now = timestamps.to_text(world.api.now)
     event |= {"message": f"Error creating: {WEBHOOK}", "firstTimestamp": now, "lastTimestamp": now}
-    world.api.create(EVENTS, {**event, "involvedObject": {"uid": job["metadata"]["uid"]}})
+    world.api.create(EVENTS, {**event, "involvedObject": {key: job["metadata"][key] for key in ("name", "uid")}})
     world.tick(30)
     operator.work()
     assert WEBHOOK in condition(world, "Preflighted")[2]
 
 
-def test_a_usual_start_lists_no_events(operator: Operator, world: World) -> None:
-    listed: list[str] = []
+@pytest.fixture
+def listed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds that were listed."""
+    kinds: list[str] = []
     made = world.api.list
 
-    def noting(r: object, *rest: object, **more: object) -> object:
-        listed.append(str(getattr(r, "kind", "")))
-        return made(r, *rest, **more)  # type: ignore[arg-type]
+    def noting(r: Resource, *rest: Any, **more: Any) -> Any:
+        kinds.append(r.kind)
+        return made(r, *rest, **more)
 
-    world.api.list = noting  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(world.api, "list", noting)
+    return kinds
+
+
+def test_pods_that_come_late_without_being_refused_cost_no_call(
+    started: Operator, world: World, listed: list[str]
+) -> None:
+    """As with a thousand jobs at once: the controllers have not come to this one yet."""
+    for _ in range(6):
+        world.tick(10)
+        started.work()
+    assert listed == []
+
+
+def test_a_refusal_that_no_watch_tells_of_is_known_after_the_next_resync(started: Operator, world: World) -> None:
+    world.tick(started.settings.resync_seconds)
+    refuse(world)
+    started.hear(resources=WATCHED)
+    started.look((NAMESPACE, JOBSET))
+    assert condition(world, "CapacityReady")[:2] == ("False", "CreateFailed")
+
+
+def test_without_a_watch_of_events_the_cause_is_asked_for(started: Operator, world: World) -> None:
+    """An older chart's role lets them be listed alone."""
+    started.refusals.synced.clear()
+    refuse(world)
+    started.hear(resources=WATCHED)
+    world.tick(10)
+    started.look((NAMESPACE, JOBSET))
+    assert condition(world, "CapacityReady")[:2] == ("False", "CreateFailed")
+
+
+def test_a_refusal_of_another_job_is_not_asked_about(started: Operator, world: World, listed: list[str]) -> None:
+    refuse(world)
+    event = world.api.kinds("Event")[-1]
+    event["involvedObject"]["name"] = f"{JOBSET}-2-slice-0"
+    world.api.changes[-1][1]["involvedObject"]["name"] = f"{JOBSET}-2-slice-0"
+    world.tick(10)
+    started.work()
+    assert listed == []
+
+
+def test_a_usual_start_lists_no_events(operator: Operator, world: World, listed: list[str]) -> None:
     create(world)
     settle(operator)
     for pod in world.pods:

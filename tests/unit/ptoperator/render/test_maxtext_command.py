@@ -189,7 +189,7 @@ def test_the_jobs_own_words_win() -> None:
         (TUTORIAL, {"training__steps": None}, "spec.training.steps", "counts steps and no epochs"),
         (TUTORIAL, {"rewards": [{"builtin": "format"}]}, "spec.rewards", "MaxText's own rewards"),
         (TUTORIAL, {"pathways": {}}, "spec.pathways.enabled", "with Pathways alone"),
-        (TUTORIAL, {"data__train__uri": "gs://b/d.jsonl"}, "spec.data.train.uri", "hf://datasets/"),
+        (TUTORIAL, {"data__train__uri": "gs://lab/d.jsonl"}, "spec.data.train.uri", "hf://datasets/"),
         (TUTORIAL, {"model__uri": "hf://meta-llama/Llama-3.1-70B"}, "spec.model.uri", "a MaxText checkpoint"),
         (SFT, {"algorithm": {"dpo": {}}}, "spec.algorithm", "sft or grpo"),
         (SFT, {"algorithm__sft__zLoss": 1e-4}, "spec.algorithm.sft.zLoss", "has no word for it"),

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pttrainer.algorithms import advantages
-from pttrainer.algorithms.advantages import ESTIMATORS, zero_spread
+from pttrainer.algorithms.credit_assignment import advantages
+from pttrainer.algorithms.credit_assignment.advantages import ESTIMATORS, zero_spread
 
 NAN = float("nan")
 

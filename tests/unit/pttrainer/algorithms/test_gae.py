@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pttrainer.algorithms import gae
+from pttrainer.algorithms.credit_assignment import gae
 
 MASK = np.array([[0, 1, 1, 0, 1, 0]], np.float32)  # prompt, two tokens, a tool's token, the last token, padding
 VALUES = np.array([[9.0, 0.5, 0.25, 9.0, 0.75, 9.0]])

@@ -21,6 +21,7 @@ from pttrainer.algorithms.grpo import Grpo
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import batch_json
 from pttrainer.data.prompts import Order, Question
+from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.rollout import groups
@@ -77,6 +78,7 @@ class FakeContext:
     def __init__(self, grpo: GrpoSpec, rewards: Any = ({"builtin": "gsm8k"},), **training: Any) -> None:
         self.spec = specs.tiny({"grpo": grpo}, rewards=rewards, training=training)
         self.tokenizer = byte_tokenizer()
+        self.chat = Chat(self.tokenizer, self.tokenizer.template)
         self.scored: list[Any] = []
         self.notes: list[str] = []
         self.saved: dict[int, list[dict[str, Any]]] = {}
@@ -179,6 +181,23 @@ def test_a_sampler_that_differs_is_corrected_and_shown() -> None:
     np.testing.assert_allclose(metrics["sampler/weight"].values_BT[is_trained], 1.5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("loss", "weight"), [("vespo", np.exp(3 + 4 * np.log(1.2) - 3 * 1.2**2)), ("dppo", 1.2)])
+def test_losses_whose_ratio_is_to_the_sampler_are_corrected_once(loss: Any, weight: float) -> None:
+    """Both tokens of a good sample are 1.2 times as likely as when they were sampled, by one update or by the sampler's
+    arithmetic: vespo's weight is that of 1.44, dppo's 1.2, and neither is multiplied by a correction again."""
+    grpo, _ = make(GrpoSpec(group_size=2, loss=loss, updates_per_batch=2), FakeSampler(half_right))
+    batch, _ = grpo.next_batch(0, {})
+    is_good = (batch.mask_BT > 0) & (batch.advantages_BT > 0)
+    sampler_BT = jnp.asarray(np.log(0.5) * batch.mask_BT)
+    logps_BT = sampler_BT + np.log(1.2) * batch.mask_BT
+    for old_BT in (sampler_BT, logps_BT):
+        known = batch._replace(sampler_logps_BT=sampler_BT, old_logps_BT=old_BT)
+        loss_BT, metrics = grpo.loss(TokenStats(logps_BT, logps_BT * 0), known)
+        wanted = -weight * batch.advantages_BT * logps_BT
+        np.testing.assert_allclose(loss_BT[is_good], wanted[is_good], rtol=1e-5)
+        np.testing.assert_allclose(metrics["ratio"].values_BT[is_good], 1.2, rtol=1e-5)
+
+
 CORRECTION = SamplerCorrection(mode="sequence-mask", highest=1.2)
 
 
@@ -213,11 +232,13 @@ def test_samples_that_are_left_out_have_no_loss_and_are_counted(
 
 @pytest.mark.parametrize("kl", ["k2", "k3"])
 @pytest.mark.parametrize("updates", [1, 2])
-def test_the_kl_of_stale_samples_has_the_gradient_of_the_policy_s_own_kl(kl: str, updates: int) -> None:
+@pytest.mark.parametrize("loss", ["grpo", "vespo", "dppo"])
+def test_the_kl_of_stale_samples_has_the_gradient_of_the_policy_s_own_kl(kl: Any, updates: int, loss: Any) -> None:
     """Every outcome of a policy of three is one row, weighted by how likely the sampler drew it: no noise is left."""
     theta, sampler = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([0.5, -0.2, 0.1]))
     old, reference = jax.nn.log_softmax(jnp.array([0.3, -0.4, 0.5])), jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
-    grpo, _ = make(GrpoSpec(group_size=2, beta=1.0, kl=kl, updates_per_batch=updates), FakeSampler(half_right))  # type: ignore[arg-type]
+    spec = GrpoSpec(group_size=2, loss=loss, beta=1.0, kl=kl, updates_per_batch=updates)
+    grpo, _ = make(spec, FakeSampler(half_right))
     batch, _ = grpo.next_batch(0, {})
     column = lambda logps: logps[:, None]  # noqa: E731
     batch = batch._replace(
@@ -388,7 +409,9 @@ def test_a_sample_without_reward_is_left_out_and_shown_as_null() -> None:
     assert json.loads(json.dumps(facts)) == facts
 
 
-@pytest.mark.parametrize("loss", ["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo"])
+@pytest.mark.parametrize(
+    "loss", ["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "luspo", "cispo", "vespo", "dppo", "rloo"]
+)
 def test_every_loss_reduces_with_its_own_weights(loss: Any) -> None:
     sampler = FakeSampler(half_right, length=lambda call, p, g: 2 + 2 * g)
     grpo, _ = make(GrpoSpec(group_size=2, loss=loss), sampler)
@@ -397,8 +420,8 @@ def test_every_loss_reduces_with_its_own_weights(loss: Any) -> None:
     wanted = {
         "dr-grpo": np.array([2, 4, 2, 4]) / (4 * 8),
         "dapo": np.array([2, 4, 2, 4]) / 12,
-        "cispo": np.array([2, 4, 2, 4]) / 12,
-        "rloo": np.array([2, 4, 2, 4]) / 12,
+        "luspo": np.array([2, 4, 2, 4]) / 4,
+        **dict.fromkeys(("cispo", "vespo", "dppo", "rloo"), np.array([2, 4, 2, 4]) / 12),
     }.get(loss, np.full(4, 0.25))
     np.testing.assert_allclose(row, wanted, rtol=1e-6)
 

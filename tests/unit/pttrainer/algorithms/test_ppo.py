@@ -23,15 +23,18 @@ from pttrainer.algorithms.ppo import Ppo, RolloutValues, with_returns
 from pttrainer.batch import Batch
 from pttrainer.checkpoint.model_export import ExportWriter, export_critic
 from pttrainer.data.prompts import Question
+from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.losses import value_loss
 from pttrainer.losses.chunked_logprobs import TokenStats
-from pttrainer.models import Model, preset
+from pttrainer.models import Model, preset, to_hf
 from pttrainer.models.loading import value_head
 from pttrainer.models.loading.model_loader import load_params
 from pttrainer.models.loading.model_spec import open_source
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
+from pttrainer.models.weights.hf_names import table
+from pttrainer.models.weights.save_weights import save
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
@@ -194,6 +197,7 @@ class FakeContext:
     def __init__(self, algorithm: PpoSpec, **training: Any) -> None:
         self.spec, self.saved = spec(algorithm, **training), dict[int, Any]()
         self.model, self.mesh, self.tokenizer = MODEL, single(), byte_tokenizer()
+        self.chat = Chat(self.tokenizer, self.tokenizer.template)
         self.loaded = 0
 
     def place(self, batch: Batch) -> Any:
@@ -476,3 +480,19 @@ def test_a_value_head_that_was_written_begins_the_next_run_to_the_bit(tmp_path: 
         value_head.load_or_zeros(directory, 7, where, "field")
     with pytest.raises(ConfigError, match="accepted: the export/critic of a run"):
         value_head.directory(f"file://{tmp_path.parent}", "field", print)
+
+
+def test_a_critic_begins_from_a_model_with_an_output_head_of_its_own(tmp_path: Path) -> None:
+    untied = Model(replace(preset("tiny"), tied_head=False))
+    params = untied.init(jax.random.key(0))
+    save(table(untied.config), params, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(to_hf(untied.config)))
+    spec = PpoSpec.model_validate({"critic": {"kind": "model", "uri": f"file://{tmp_path}"}})
+    critic, source = ppo.critic_of(spec, Model(preset("tiny")), lambda line: None)
+    assert critic.model is not None
+    assert source is not None
+    mesh = single()
+    where = sharding.weight_shardings(mesh, critic.model.abstract(), critic.model.logical_axes())
+    loaded = load_params(source, critic.model, where)
+    assert "head" not in loaded
+    np.testing.assert_array_equal(loaded["embedding"], params["embedding"])

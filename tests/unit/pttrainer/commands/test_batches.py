@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pttrainer.commands.model import chat, http_server
 from pttrainer.commands.model.answers import Answer, Request, State
 from pttrainer.commands.model.batches import Batches
+from pttrainer.commands.model.dialogue import speakers
 from pttrainer.commands.model.loaded_model import LoadedModel, load, uri_of
+from pttrainer.commands.model.openai_api import http_server
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, preset
@@ -23,8 +24,8 @@ GREEDY = Request(PROMPT, 12, temperature=0.0)
 
 
 @cache
-def model() -> LoadedModel:
-    return load("random://tiny", None, 256)
+def model(length: int = 256) -> LoadedModel:
+    return load("random://tiny", None, length)
 
 
 def answered(batches: Batches, *requests: Request) -> list[Answer]:
@@ -42,10 +43,30 @@ def test_waiting_requests_are_one_batch_and_each_is_answered_as_alone() -> None:
     with Batches(model()) as batches:
         together = [answer.state for answer in answered(batches, *requests)]
         alone = answered(batches, requests[1])[0].state
-    assert batches.sizes == [3, 1]
+    assert batches.begun == [3, 1]
     assert [len(state.tokens) for state in together] == [9, 21, 9]
     assert together[0].tokens != together[2].tokens
     assert (alone.tokens, alone.text) == (together[1].tokens, together[1].text)
+
+
+def test_requests_join_one_under_way_and_end_before_it_each_answered_as_alone() -> None:
+    long = Request(PROMPT, 150, seed=1)
+    short = [Request(list(b"abc") * size, 5 + size, seed=size) for size in range(1, 6)]
+    tall = Request(list(b"abcde") * 60, 4, seed=9)  # no room beside the others: it waits for their end
+    changed = threading.Semaphore(0)
+    with Batches(model(400)) as batches:
+        first = Answer(long, model().chat.tokenizer, changed.release)
+        batches.submit(first)
+        assert changed.acquire(timeout=300)
+        joined = answered(batches, *short)
+        assert not first.is_done
+        [last] = answered(batches, tall)
+        assert first.is_done
+        alone = [answered(batches, request)[0].state for request in (long, short[3], tall)]
+    together = [answer.state for answer in (first, joined[3], last)]
+    assert [(state.tokens, state.text) for state in together] == [(state.tokens, state.text) for state in alone]
+    for state, same in zip(together, alone, strict=True):  # sums of other numbers of rows may end in other digits
+        np.testing.assert_allclose(state.logps, same.logps, atol=1e-4)
 
 
 def test_log_probs_are_those_of_the_model() -> None:
@@ -93,7 +114,8 @@ class AtOnce:
 
 
 def test_a_chat_shows_the_end_of_an_answer_that_came_while_its_beginning_was_shown() -> None:
-    assert "".join(chat._pieces(AtOnce(), model(), Request([1], 3))) == "abc"  # type: ignore[arg-type]
+    states = speakers.states(AtOnce(), model(), Request([1], 3))  # type: ignore[arg-type]
+    assert [state.text for state in states][-1] == "abc"
 
 
 async def test_the_server_sends_the_last_state_that_came_while_the_one_before_was_sent() -> None:

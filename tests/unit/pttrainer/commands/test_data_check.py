@@ -47,6 +47,17 @@ def test_tokens_are_counted_and_what_is_learned_stands_in_brackets(
     assert not (tmp_path / "runs").exists(), "nothing is trained"
 
 
+def test_labels_are_counted_and_shown_with_their_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"prompt": "1+1?", "completion": text, "label": text == "2"} for text in ("2", "3", "4")]
+    assert main(["data", job(tmp_path, *rows, algorithm={"kto": {}})]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "labels   1 desirable, 2 undesirable" in out
+    assert "line 1, desirable\n    <|bos|><|user|>1+1?<|end|><|assistant|>[[2<|end|>]]" in out
+    assert "line 2, undesirable\n" in out
+    assert main(["data", job(tmp_path, *rows[:2], algorithm={"kto": {}}), "-o", "json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["data"][0]["desirable"] == 1
+
+
 def test_bad_rows_are_all_listed_and_end_as_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = job(tmp_path, GOOD[0], {"question": "1?"}, "{", GOOD[1])
     assert main(["data", path]) == ExitCode.DATA_ERROR
@@ -89,6 +100,25 @@ def test_prompts_of_reinforcement_learning_have_no_mask(tmp_path: Path, capsys: 
     out = capsys.readouterr().out
     assert "dropped  1 rows (no room for a completion)" in out
     assert out.endswith("line 1\n    <|bos|><|user|>1+1?<|end|><|assistant|>\n")
+
+
+@pytest.mark.parametrize(
+    ("reward", "code", "words"),
+    [
+        ("length", ExitCode.OK, "format   prompt-only (prompt: question)"),
+        ("gsm8k", ExitCode.DATA_ERROR, "line 1: no gold answer for the reward to compare with"),
+    ],
+)
+def test_prompts_need_no_answer_unless_a_reward_compares_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reward: str, code: ExitCode, words: str
+) -> None:
+    path = job(
+        tmp_path, {"question": "1+1?"}, algorithm={"grpo": {"groupSize": 2}}, rewards=[{"builtin": reward}],
+        rollout={"maxNewTokens": 8},
+    )  # fmt: skip
+    assert main(["data", path]) == code
+    printed = capsys.readouterr()
+    assert words in printed.out + printed.err
 
 
 def test_a_part_that_the_job_does_not_have_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,9 +129,16 @@ def test_a_data_set_with_nothing_to_learn_names_the_template_and_the_length(tmp_
         made(tmp_path, *[{"prompt": "long enough prompt", "completion": "a"}] * 2, length=8)
 
 
-def test_preferences_are_not_for_sft(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"rows are preferences \(chosen, rejected\); accepted for sft"):
-        made(tmp_path, {"prompt": "a", "chosen": "b", "rejected": "c"})
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, r"rows are preferences \(chosen, rejected\)"),
+        ({"prompt": "a", "reply": "b"}, "rows are prompts without an answer"),
+    ],
+)
+def test_rows_without_a_text_to_learn_are_not_for_sft(tmp_path: Path, row: dict[str, str], words: str) -> None:
+    with pytest.raises(DataError, match=words + "; accepted for sft: .*; hint: set columns.completion to the column"):
+        made(tmp_path, row)
 
 
 def test_a_row_that_the_template_refuses_names_its_line(tmp_path: Path) -> None:

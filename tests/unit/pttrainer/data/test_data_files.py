@@ -276,6 +276,16 @@ def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path, suffix: str) -> No
     assert rows.skipped(loaded.bad).startswith(f"; {len(loaded.bad)} bad rows skipped, the first: file://")
 
 
+def test_a_row_with_a_key_twice_is_a_bad_row_of_which_no_value_is_taken(tmp_path: Path) -> None:
+    good, twice = '{"prompt": "a", "completion": "b"}', '{"prompt": "a", "completion": "b", "prompt": "c"}'
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{good}\n{twice}\n")
+    with pytest.raises(DataError, match=r"rows\.jsonl line 2: has the key 'prompt' twice; accepted: .* each key once"):
+        load(file)
+    loaded = load(file, skip_bad=True)
+    assert (len(loaded.rows), len(loaded.bad)) == (1, 1)
+
+
 def test_a_file_of_bad_rows_only_is_an_error_even_where_they_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{\n[]\n")
     with pytest.raises(DataError, match=r"none of the 2 rows can be read; the first: .*line 1"):

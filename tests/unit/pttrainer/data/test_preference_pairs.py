@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ptapi.spec import DataSource
-from pttrainer.data import preference_pairs, rows
-from pttrainer.data.preference_pairs import Pairs
+from pttrainer.data import rows
+from pttrainer.data.preferences import pairs as preference_pairs
+from pttrainer.data.preferences.pairs import Pairs
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import DataError

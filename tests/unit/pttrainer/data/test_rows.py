@@ -36,13 +36,15 @@ TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "
         ({"": "a cell without a name", "chosen": "2", "rejected": "3"}, "preference"),
         ({"text": "1+1=2"}, "text"),
         ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "prompt-completion"),
+        ({"prompt": "1+1?", "topic": "sums"}, "prompt-only"),
+        ({"prompt": TURNS[:1]}, "prompt-only"),
     ],
 )
 def test_formats_are_told_apart_by_their_columns(tmp_path: Path, row: dict[str, Any], form: str) -> None:
     loaded = load(source(tmp_path, row))
     assert loaded.format == form
     if form not in ("text", "preference"):
-        assert list(loaded.rows[0].messages) == TURNS
+        assert list(loaded.rows[0].messages) == TURNS[: 1 if form == "prompt-only" else 2]
 
 
 def test_named_columns_win_over_usual_ones(tmp_path: Path) -> None:

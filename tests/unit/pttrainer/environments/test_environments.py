@@ -11,10 +11,9 @@ import pytest
 from tests.builders.peers.templates import FAMILIES
 
 from ptapi.spec import Environment as EnvironmentSpec
-from ptapi.spec import PythonEnvironment
 from pttrainer.environments import calculator, lookup, python_tool
 from pttrainer.environments.environment import AssistantTurn, StepResult
-from pttrainer.environments.python_environment import UserEnvironment
+from pttrainer.environments.python_environment import UserEnvironment, source_of
 from pttrainer.environments.tool import ToolError
 from pttrainer.environments.tool_call_parsing import Call, format_of, parse_calls
 from pttrainer.environments.tool_environment import ToolEnvironment
@@ -50,6 +49,12 @@ def hermes(name: str, /, **arguments: Any) -> str:
         ("gemma", "I look it up.\n```tool_code\nprint(f(a=1))\nx = g(b=[1, 'c'])\n```",
          [ADD, Call("g", {"b": [1, "c"]})]),
         ("gemma", '{"name": "f", "parameters": {"a": 1}}', [ADD]),
+        ("gemma", "I look.<|tool_call>call:f{a:1}<tool_call|>", [ADD]),
+        ("gemma", '<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{b:[1,<|"|>c<|"|>]}<tool_call|>',
+         [ADD, Call("g", {"b": [1, "c"]})]),
+        ("gemma", '<|tool_call>call:g{s:<|"|>{"x": y,z:1}<|"|>,o:{deep:true,none:null}}<tool_call|>',
+         [Call("g", {"s": '{"x": y,z:1}', "o": {"deep": True, "none": None}})]),
+        ("gemma", "<|channel>thought\n<|tool_call>call:f{a:2}<tool_call|><channel|>No.", []),
         ("gemma", '```json\n{"name": "f", "parameters": {"a": 1}}\n```', [ADD]),
         ("gemma", '[{"name": "f", "parameters": {"a": 1}}, {"name": "g"}]', [ADD, Call("g", {})]),
         ("gemma", "The answer is [4], as f(a=1) says.", []),
@@ -86,6 +91,11 @@ def test_calls_are_read_as_the_model_s_family_writes_them(form: str, text: str, 
         ("harmony", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>[1]<|call|>"),
         ("harmony", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>"),
         ("gemma", "[f(1)]"),
+        ("gemma", "<|tool_call>call:f{a:1}"),
+        ("gemma", "<|tool_call>call:f{a:}<tool_call|>"),
+        ("gemma", '<|tool_call>call:f{a:<|"|>b}<tool_call|>'),
+        ("gemma", "<|tool_call>{a:1}<tool_call|>"),
+        ("gemma", "<|tool_call>call:f{a:" + "[" * 100_000 + "<tool_call|>"),
         ("gemma", "[f(a=1)"),
         ("gemma", "[f(a=g())]"),
         ("gemma", "[f(**{'a': 1}, b=open('x'))]"),
@@ -113,6 +123,7 @@ def test_the_form_is_found_in_the_chat_template() -> None:
     assert format_of("<|start_header_id|>ipython<|end_header_id|>") == "llama"
     assert format_of(FAMILIES["gpt-oss"].template) == "harmony"
     assert format_of(FAMILIES["gemma-3"].template) == format_of(FAMILIES["gemma-2"].template) == "gemma"
+    assert format_of("{{ '<|tool_call>call:' }}{{ '<tool_call|>' }}") == "gemma"
     assert format_of(FAMILIES["qwen-3"].template) == "hermes"
     assert format_of(None) == "hermes"
 
@@ -158,7 +169,8 @@ def made(tmp_path: Path) -> Iterator[Make]:
         path = tmp_path / "own.py"
         path.write_text(source or "")
         if tools is None:
-            opened.append(UserEnvironment(PythonEnvironment(uri=f"file://{path}"), timeout_s, lambda: None))
+            world = EnvironmentSpec.model_validate({"python": {"uri": f"file://{path}"}})
+            opened.append(UserEnvironment(source_of(world, None), timeout_s, lambda: None))
         else:
             own = [{"python": {"uri": f"file://{path}", "function": "own"}}] if source else []
             spec = EnvironmentSpec.model_validate({"tools": [*tools, *own]})

@@ -10,7 +10,7 @@ import pytest
 from jax import Array
 
 from pttrainer.batch import Batch
-from pttrainer.losses import policy_gradient
+from pttrainer.losses import policy_gradient, reference_kl
 from pttrainer.losses.chunked_logprobs import Head, TokenStats, token_loss, token_stats
 from pttrainer.losses.policy_gradient import Clip
 
@@ -28,7 +28,7 @@ def surrogate(stats: TokenStats, batch: Batch) -> Array:
     loss_BT, ratio_BT = policy_gradient.token(
         stats.logps_BT, batch.old_logps_BT, batch.advantages_BT, batch.mask_BT, Clip(0.2, 0.2)
     )
-    pull_BT = policy_gradient.kl("k3", stats.logps_BT, batch.ref_logps_BT, ratio_BT)
+    pull_BT = reference_kl.kl("k3", stats.logps_BT, batch.ref_logps_BT, ratio_BT)
     return (loss_BT + 0.1 * pull_BT) * batch.weight_BT
 
 

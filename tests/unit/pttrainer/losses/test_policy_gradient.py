@@ -7,7 +7,7 @@ import pytest
 from jax import Array
 
 from pttrainer.data.loss_weights import partial
-from pttrainer.losses import policy_gradient, policy_metrics
+from pttrainer.losses import policy_gradient, policy_metrics, reference_kl
 from pttrainer.losses.policy_gradient import VARIANTS, Clip
 
 # Two sequences of three and two tokens; ratios of exp(0.3), exp(-0.3), 1, exp(0.1), 2.
@@ -90,6 +90,46 @@ def test_cispo_by_hand() -> None:
     assert VARIANTS["cispo"].clip.high == 5.0
 
 
+def test_luspo_sums_over_tokens_what_gspo_averages() -> None:
+    clip = Clip(0.2, 0.3)
+    wanted = (-1.5 * 3 - min(np.sqrt(np.exp(0.1) * 2.0) * -0.5, 1.3 * -0.5) * 2) / 2
+    np.testing.assert_allclose(reduced("luspo", NEW, clip=clip), wanted, rtol=1e-6)
+    assert (VARIANTS["luspo"].clip.low, VARIANTS["luspo"].clip.high) == (2e-3, 2.5e-3)
+
+
+def test_vespo_weighs_a_sequence_by_its_whole_ratio() -> None:
+    """Ratios of the sequences: 1, whose weight is 1, and 2·exp(0.1)."""
+    W = 2.0 * np.exp(0.1)
+    weight = np.exp(2.0 + 3.0 * np.log(W) - 2.0 * W)
+    total = -1.5 * NEW[0, :3].sum() + 0.5 * weight * NEW[1, :2].sum()
+    np.testing.assert_allclose(reduced("vespo", NEW), total / 5, rtol=1e-5)
+
+
+def test_dppo_keeps_a_rare_token_whose_ratio_doubled_and_drops_a_usual_one_that_moved_as_far() -> None:
+    """From 0.02 to 0.05 and from 0.5 to 0.7, where A > 0; from 0.3 to 0.1 and to 0.5, where A < 0."""
+    old, new = (
+        np.log([[0.02, 0.5], [0.3, 0.3]]).astype(np.float32),
+        np.log([[0.05, 0.7], [0.1, 0.5]]).astype(np.float32),
+    )
+    advantages, mask = np.array([[2.0], [-1.0]], np.float32) * np.ones((2, 2), np.float32), np.ones((2, 2), np.float32)
+
+    def gradient(name: str) -> Array:
+        variant = VARIANTS[name]
+        return jax.grad(lambda x: jnp.sum(variant.loss(x, jnp.asarray(old), advantages, mask, variant.clip)[0]))(new)
+
+    wanted = [[-2.0 * 2.5, 0.0], [0.0, 0.5 / 0.3]]
+    np.testing.assert_allclose(gradient("dppo"), wanted, rtol=1e-5)
+    # KL of two outcomes: 0.012, 0.087; 0.154, 0.087. The last moved against its advantage, and is kept.
+    np.testing.assert_allclose(gradient("dppo-kl"), wanted, rtol=1e-5)
+
+
+def test_dppo_bounds_the_ratio_at_20() -> None:
+    old, new = jnp.log(jnp.full((1, 1), 1e-4)), jnp.log(jnp.full((1, 1), 0.01))
+    one, variant = jnp.ones((1, 1)), VARIANTS["dppo"]
+    slope = jax.grad(lambda x: jnp.sum(variant.loss(x, old, one, one, variant.clip)[0]))(new)
+    np.testing.assert_allclose(slope, [[-20.0]], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_with_equal_policies_the_gradient_is_the_plain_policy_gradient(name: str) -> None:
     gradient = jax.grad(lambda new: reduced(name, new))(jnp.asarray(OLD))
@@ -161,7 +201,7 @@ def test_kl_as_a_loss_has_the_gradient_of_the_reverse_kl(estimator: str) -> None
     def estimated(t: Array) -> Array:
         logps = jax.nn.log_softmax(t)
         old = jax.lax.stop_gradient(logps)
-        return jnp.sum(jnp.exp(old) * policy_gradient.kl(estimator, logps, reference, jnp.exp(logps - old)))
+        return jnp.sum(jnp.exp(old) * reference_kl.kl(estimator, logps, reference, jnp.exp(logps - old)))
 
     np.testing.assert_allclose(jax.grad(estimated)(theta), exact, rtol=1e-5)
 
@@ -176,7 +216,7 @@ def test_kl_off_policy_has_an_unbiased_gradient_and_with_k3_an_unbiased_value(es
 
     def estimated(t: Array) -> Array:
         logps = jax.nn.log_softmax(t)
-        return jnp.sum(jnp.exp(behind) * policy_gradient.kl(estimator, logps, reference, jnp.exp(logps - behind)))
+        return jnp.sum(jnp.exp(behind) * reference_kl.kl(estimator, logps, reference, jnp.exp(logps - behind)))
 
     np.testing.assert_allclose(jax.grad(estimated)(theta), jax.grad(exact)(theta), rtol=1e-4, atol=1e-7)
     if estimator == "k3":
@@ -188,18 +228,18 @@ def test_kl_off_policy_has_an_unbiased_gradient_and_with_k3_an_unbiased_value(es
 def test_kl_pulls_towards_the_reference_from_however_far(estimator: str, distance: float) -> None:
     """On-policy, the gradient of either estimator is log π − log π_ref."""
     logp = jnp.array([-1.5])
-    pull = jax.grad(lambda x: policy_gradient.kl(estimator, x, logp - distance, jnp.exp(x - logp))[0])
+    pull = jax.grad(lambda x: reference_kl.kl(estimator, x, logp - distance, jnp.exp(x - logp))[0])
     np.testing.assert_allclose(pull(logp), distance, rtol=1e-6)
 
 
 def test_k3_of_log_probs_that_rounding_alone_keeps_apart_is_exact_and_never_negative() -> None:
     apart = np.array([0.0, 1e-8, -1e-8, 1e-6, -3e-6, 1e-4, -1e-4, 0.02, -0.0999, 0.0999, 0.1001, -0.1001, -2.0, 3.0])
     apart = apart.astype(np.float32)
-    got = np.asarray(jax.jit(policy_gradient.k3)(jnp.zeros_like(apart), apart), np.float64)
+    got = np.asarray(jax.jit(reference_kl.k3)(jnp.zeros_like(apart), apart), np.float64)
     wide = apart.astype(np.longdouble)
     assert np.all(got >= 0.0)
     np.testing.assert_allclose(got[1:], (np.expm1(wide) - wide)[1:].astype(np.float64), rtol=4e-6)
-    slope = jax.vmap(jax.grad(lambda d: policy_gradient.k3(jnp.float32(0.0), d)))(jnp.asarray(apart))
+    slope = jax.vmap(jax.grad(lambda d: reference_kl.k3(jnp.float32(0.0), d)))(jnp.asarray(apart))
     np.testing.assert_allclose(slope, np.expm1(wide).astype(np.float64), rtol=4e-6)
 
 
@@ -249,16 +289,21 @@ def test_losses_are_the_same_whatever_order_padding_micro_batches_and_devices(na
 def test_a_clip_is_counted_where_it_takes_effect() -> None:
     ratio, advantages = jnp.array([[0.5, 0.5, 1.5, 1.5, 6.0, 6.0]]), jnp.array([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]])
 
+    old = jnp.log(jnp.array([[0.25, 0.35, 0.1, 0.9, 0.02, 0.1]]))
+
     def counted(name: str, dual: float | None = None) -> list[list[float]]:
         variant = policy_gradient.VARIANTS[name]
         clip = variant.clip._replace(dual=dual)
-        metrics = policy_metrics.of_ratio(ratio, advantages, clip, cuts_weight=variant.cuts_weight)
+        metrics = policy_metrics.of_ratio(ratio, old, advantages, clip, variant.clipped)
         means = (metrics[f"clip_fraction/{side}"] for side in ("low", "high"))
         return [np.asarray(mean[0], float)[0].tolist() for mean in means]
 
     assert counted("grpo") == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0]]
     assert counted("grpo", dual=3.0) == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 1]]
     assert counted("cispo") == [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
+    # Probabilities that moved by 0.125, 0.175, 0.05, 0.45, 0.1 and 0.5.
+    assert counted("dppo") == [[0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
+    assert counted("vespo") == counted("sapo") == [[0] * 6] * 2
 
 
 def test_the_share_of_ratios_far_from_one_by_hand() -> None:
@@ -270,3 +315,7 @@ def test_the_share_of_ratios_far_from_one_by_hand() -> None:
     share = partial(metrics["sampler/outside"], jnp.asarray(mask))
     assert (float(share.value), float(share.count)) == (3.0, 6.0)
     assert float(jnp.max(metrics["sampler/difference/max"].values_BT)) == 30.0
+    ratio = jnp.exp(jnp.asarray(old - sampler))
+    of_ratio = policy_metrics.of_ratio(ratio, jnp.asarray(sampler), jnp.zeros((2, 1)), Clip(0.2, 0.2))
+    share = partial(of_ratio["ratio/outside"], jnp.asarray(mask))
+    assert (float(share.value), float(share.count)) == (3.0, 6.0)

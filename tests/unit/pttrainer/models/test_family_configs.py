@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 from tests.builders.peers.inference import load_model
 from tests.builders.peers.models import CASES, write_checkpoint
@@ -13,6 +15,8 @@ from tests.builders.peers.models import CASES, write_checkpoint
 from pttrainer.errors import ConfigError
 from pttrainer.models import from_hf, to_hf
 from pttrainer.models.families import FAMILIES
+from pttrainer.models.layers import linear
+from pttrainer.models.shapes.parameters import ParamSpec
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -57,7 +61,7 @@ def test_what_a_family_cannot_compute_is_refused(name: str, changed: dict[str, A
     [
         ({"model_type": "qwen9", "layer_types": ["linear_attention", "full_attention"], "mamba_d_state": 64},
          "'qwen9': not supported: has layers of kind linear_attention, state-space layers, which no family here has; "
-         "accepted: deepseek_v3, gemma2, .*; hint: qwen"),
+         "accepted: deepseek_v3, deepseek_v32, gemma2, .*; hint: qwen"),
         ({"model_type": "bert", "text_config": {"layer_norm_eps": 1e-12}}, "has layer norms in place of RMS norms"),
         ({"model_type": "yi"}, "'yi': not supported; accepted: deepseek_v3, .*; hint: docs/guides/add-a-model.md"),
     ],
@@ -79,3 +83,10 @@ def test_layers_that_predict_further_tokens_are_left_in_the_file(tmp_path: Path)
     save_file(tensors | {"model.layers.4.eh_proj.weight": further}, directory / "model.safetensors")
     with pytest.raises(ConfigError, match=r"extra model\.layers\.4\.eh_proj\.weight"):
         load_model(directory)
+
+
+def test_random_weights_are_those_of_the_keys_that_flax_draws() -> None:
+    spec, ours, flax = ParamSpec((3, 2), ("a", "b")), nnx.Rngs(5), nnx.Rngs(5)
+    for _ in range(3):
+        wanted = jax.random.truncated_normal(flax.params(), -3.0, 3.0, (3, 2))
+        np.testing.assert_array_equal(linear.weight(ours, spec, 1.0)[...], wanted)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
+from tests.builders.peers.image_models import RAW
 
 from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles, export_adapters
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.models import Model, preset
+from pttrainer.models import Model, from_hf, preset
 from pttrainer.models.loading.peft_adapters import differences, open_initial_adapters
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
@@ -127,3 +129,15 @@ def test_a_config_that_is_not_json_is_refused(tmp_path: Path) -> None:
     (exported(tmp_path) / adapters.CONFIG_FILE).write_text(json.dumps(THEIRS)[:-4])
     with pytest.raises(ConfigError, match="is not valid JSON"):
         opened(tmp_path)
+
+
+def test_adapters_of_a_model_with_images_are_on_its_decoder_alone() -> None:
+    config = from_hf(RAW, images=True)
+    chosen = Adapters(4, 8.0, adapters.matrices(config, "all-linear"))
+    assert all(".model.language_model.layers." in stored.name for stored in adapters.names(config, chosen).values())
+    pattern = adapters.target_modules(config, chosen)
+    assert isinstance(pattern, str)
+    assert re.fullmatch(pattern, "model.language_model.layers.3.self_attn.q_proj")
+    assert not re.fullmatch(pattern, "model.vision_tower.vision_model.encoder.layers.0.self_attn.q_proj")
+    with pytest.raises(ConfigError, match=r"here: PEFT ties no adapters of embedding and head in a model with images"):
+        adapters.check_peft(config, dataclasses.replace(chosen, embeddings=True), "here")

@@ -163,8 +163,9 @@ def whole(model: Model, params: Params) -> Params:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("llama-biases-mqa", "nf4"), ("gpt-oss", "nf4"), ("deepseek-v3", "int8"), ("gemma-2", "int8")],
-)
+    [("llama-biases-mqa", "nf4"), ("gpt-oss", "nf4"), ("deepseek-v3", "int8"), ("gemma-2", "int8"),
+     ("gemma-4-moe", "int8")],
+)  # fmt: skip
 def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, kind: Format, tmp_path: Path) -> None:
     raw = CASES[name]
     base, params = load_model(write_checkpoint(tmp_path, raw))

@@ -150,7 +150,8 @@ def slots(config: Any = None, longest: int = 17, mesh: tuple[int, ...] = (1,), *
         model=Model(config or model("gemma-2").config),
         mesh=sharding.make_mesh(mesh, jax.devices()[: int(np.prod(mesh))]),
     )
-    return prompt_sharing.prompt_slots(cast(Context, context), longest, SAMPLES)
+    questions = [Question(range(count), "", {}) for count in (1, longest)]
+    return prompt_sharing.prompt_slots(cast(Context, context), questions, SAMPLES)
 
 
 def test_prompts_are_shared_where_rows_can_be_taken_apart() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.builders.trainer.preflight import spec
 
+from ptapi.spec import PostTrainJobSpec
 from pttrainer.algorithms import teachers
 from pttrainer.algorithms.ppo import RolloutValues, with_returns
 from pttrainer.data.prompts import Question
@@ -87,3 +88,27 @@ def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> Non
     with jax.set_mesh(mesh):
         [scored] = programs.LOWERED[passes.SCORING](of, mesh)
         assert "func.func public @main" in scored.program.as_text()
+
+
+def test_a_reward_model_that_is_trained_has_one_output_in_place_of_a_head() -> None:
+    causal, reward = (
+        shapes_of(spec("qwen3-8b", "v6e-4", algorithm=kind, batchSize=8, sequenceLength=32))
+        for kind in ("dpo", "reward")
+    )
+    head = 4 * causal.config.vocab_size * causal.config.d_model // causal.devices
+    assert total(causal.arguments.params) - total(reward.arguments.params) == head
+    assert total(reward.arguments.critic) == 4 * causal.config.d_model
+    assert formula.memory(reward).peak < formula.memory(causal).peak - head
+
+
+def test_a_reward_model_beside_the_policy_is_counted_with_a_pass_over_its_batch() -> None:
+    plain = spec("qwen3-8b", "v6e-4", algorithm="grpo", batchSize=8, sequenceLength=1024)
+    taste = {"name": "taste", "model": {"uri": "random://qwen3-1.7b", "batchSize": 32}}
+    rewarded = PostTrainJobSpec.model_validate(plain.model_dump(by_alias=True) | {"rewards": [taste]})
+    counted, without = (
+        {one.name: one.bytes for one in resident.resident_buffers(shapes_of(s))} for s in (rewarded, plain)
+    )
+    assert counted.keys() - without.keys() == {"reward model", "a reward model's pass"}
+    whole_on_each = 28 * 2 * 128  # norms of queries and keys; everything else is split over four chips
+    assert counted["reward model"] == 2 * (1_720_574_976 + 3 * whole_on_each) // 4
+    assert counted["a reward model's pass"] > 4 * 32 // 4 * 1024 * 4 * 2048

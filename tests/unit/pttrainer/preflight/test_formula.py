@@ -1,12 +1,14 @@
 """The formula against what the TPU compiler said of the same steps, and by hand."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.builders.scripts import load_script
 from tests.builders.trainer.preflight import spec
 
+from ptapi.spec import ModelSpec
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 
@@ -120,3 +122,25 @@ def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_bot
     teacher = 2 * 4096 * (4096 + 151_936)  # hidden states of 4,096 tokens, and its head
     assert beside() == teacher + 18 * 151_936 * 2560
     assert beside(precision={"params": "bfloat16"}) == teacher + 10 * 151_936 * 2560
+
+
+@pytest.mark.parametrize(("vision", "compiled_gib"), [("frozen", 2.59), ("all", 7.86)])
+def test_a_vision_towers_activations_are_counted_as_the_compiler_has_them(
+    tmp_path: Path, vision: str, compiled_gib: float
+) -> None:
+    """SigLIP's tower of Gemma 3 and a decoder too small to matter: 8 pictures a device, on v6e-4."""
+    decoder = {
+        "model_type": "gemma3_text", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 2000, "sliding_window": 1024,
+        "query_pre_attn_scalar": 64,
+    }  # fmt: skip
+    tower = {
+        "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "image_size": 896, "patch_size": 14,
+    }  # fmt: skip
+    ids = {"boi_token_index": 1001, "eoi_token_index": 1002, "image_token_index": 1003}
+    raw = {"model_type": "gemma3", "mm_tokens_per_image": 256, **ids, "text_config": decoder, "vision_config": tower}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    wanted = spec("tiny", "v6e-4", batchSize=32, sequenceLength=1024, vision=vision, remat="full")
+    of = shapes_of(wanted.model_copy(update={"model": ModelSpec(uri=f"file://{tmp_path}", images=True)}))
+    assert formula.memory(of).program.peak / 2**30 == pytest.approx(compiled_gib, rel=0.05)

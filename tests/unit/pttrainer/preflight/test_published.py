@@ -11,10 +11,12 @@ BILLIONS = {
     "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-8b": 8.19, "qwen3-14b": 14.77,
     "qwen3-32b": 32.76, "qwen3-30b-a3b": 30.53, "gemma2-2b": 2.61, "gemma2-9b": 9.24, "gemma2-27b": 27.23,
     "gemma3-4b": 3.88, "gemma3-12b": 11.77, "gemma3-27b": 27.01, "gpt-oss-20b": 20.91,
-    "qwen3-next-80b": 79.67, "deepseek-v3": 671.0, "kimi-k2": 1026.4,
+    "qwen3-next-80b": 79.67, "deepseek-v3": 671.0, "deepseek-v3.2": 671.9, "glm-5": 744.0, "kimi-k2": 1026.4,
     "mistral-small-24b": 23.57, "ministral3-3b": 3.43, "ministral3-8b": 8.49, "ministral3-14b": 13.51, "olmo3-7b": 7.30,
     "olmo3-32b": 32.23, "smollm3-3b": 3.075, "phi4-14b": 14.66, "glm4.5-air": 106.85, "glm4.5": 352.8,
-    "llama4-scout": 107.8,
+    "llama4-scout": 107.8, "gemma4-31b": 30.7, "gemma4-26b-a4b": 25.2,
+    # Their authors' 5.1 and 8 count the encoders of images (0.15) and of sound (0.3), too.
+    "gemma4-e2b": 4.63, "gemma4-e4b": 7.46,
 }  # fmt: skip
 
 

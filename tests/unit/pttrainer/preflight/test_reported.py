@@ -242,7 +242,7 @@ def test_the_key_forgets_names_and_data_and_nothing_that_a_verdict_follows_from(
         return verdict_cache.key(of.spec, of.config, depth, versions or {"jax": "0.10.2"})
 
     same = job(**SMALL).spec.model_copy(
-        update={"output": job(**SMALL).spec.output.model_copy(update={"uri": "gs://b"})}
+        update={"output": job(**SMALL).spec.output.model_copy(update={"uri": "gs://lab"})}
     )
     assert verdict_cache.key(same, shapes_of(same).config, "auto", {"jax": "0.10.2"}) == key()
     others = [

@@ -1,23 +1,27 @@
 """A rollout as programs and as time: the engine's functions from shapes, and tokens per second by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import pytest
 from tests.builders.trainer.preflight import spec
 
+from ptapi.spec import Environment
 from pttrainer.models import PRESETS
 from pttrainer.models.attention.flash_kernels import Problem
 from pttrainer.models.attention.paged_kernel import is_supported
 from pttrainer.models.families.published_shapes import RAW
 from pttrainer.preflight.compiler import rollout_programs
 from pttrainer.preflight.compiler.programs import shallow
-from pttrainer.preflight.shapes import rollout_shapes
+from pttrainer.preflight.memory import resident
+from pttrainer.preflight.shapes import rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.rollout_time import generation
 from pttrainer.preflight.timing.step_time import estimate
+from pttrainer.rollout.native import buckets
 from pttrainer.runtime.distributed import sharding
 
 EIGHT: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 3072}
@@ -121,3 +125,21 @@ def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
         assert rollout_shapes.plan_of(rollout_shapes.sampler(each)) == rollout_shapes.plan_of(
             rollout_shapes.sampler(of)
         )
+
+
+def test_kept_prompts_of_episodes_are_counted_while_completions_are_sampled() -> None:
+    """64 episodes of 3,072 tokens: 48 pages each if they fit, of 32 layers with 8 key heads of 128 in bfloat16."""
+
+    def kept(of: JobShapes) -> list[resident.Buffer]:
+        return [buffer for buffer in resident.resident_buffers(of) if buffer.name == resident.KEPT]
+
+    def of_episodes(of: JobShapes) -> JobShapes:
+        environment = Environment.model_validate({"tools": [{"builtin": "calculator"}]})
+        return replace(of, spec=of.spec.model_copy(update={"environment": environment}))
+
+    page = 128 * 2 * 32 * 8 * 128 * 2 + 2 * 4096
+    short, long = sampled_job(), sampled_job(sequenceLength=65536)
+    assert kept(short) == []
+    assert kept(of_episodes(short)) == [resident.Buffer(resident.KEPT, 64 * 48 // 8 * page, "rollout")]
+    (bounded,) = kept(of_episodes(long))
+    assert abs(tpu_topology.usable_bytes(long.slice) * buckets.KEPT_SHARE - bounded.bytes) < page

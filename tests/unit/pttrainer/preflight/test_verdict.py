@@ -256,6 +256,13 @@ def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
     assert "tensor<2x32x64xi32>" in text  # the step reads them, and no teacher
 
 
+def test_labelled_answers_are_scored_every_step_and_self_training_samples() -> None:
+    fields: dict[str, Any] = {"batchSize": 16, "sequenceLength": 1024}
+    for algorithm, wanted in (("kto", [passes.SCORING]), ("raft", [passes.ROLLOUT])):
+        assert judge(job("llama3.2-1b", "v6e-8", algorithm=algorithm, **fields), "formula").fits
+        assert passes.others(shapes_of(spec("llama3.2-1b", "v6e-8", algorithm=algorithm, **fields))) == wanted
+
+
 def test_a_teacher_lies_beside_its_student_in_the_format_it_computes_in() -> None:
     fields: dict[str, Any] = {"batchSize": 8, "sequenceLength": 2048}
     alone = shapes_of(spec("qwen3-0.6b", "v6e-8", **fields))

@@ -11,8 +11,8 @@ from jax.experimental import multihost_utils
 
 from pttrainer.rewards import Sample
 from pttrainer.rewards.runner import Runner, Scores
-from pttrainer.rollout import reward_scoring
 from pttrainer.rollout.context import Context
+from pttrainer.rollout.scoring import leader_scores
 
 SAMPLES = [Sample("", "", {})] * 3
 SCORES = Scores({"own": np.array([0.1, np.nan, 1e-9])}, np.array([0.2, np.nan, 2e-9]), {"seconds": 3.0})
@@ -23,7 +23,7 @@ class SlowRunner:
 
     names = ("own",)
 
-    def score(self, samples: Any, alive: Any) -> Scores:
+    def score(self, samples: Any, alive: Any, of_models: Any) -> Scores:
         for _ in range(5):
             alive()
         return SCORES
@@ -40,13 +40,13 @@ def test_all_processes_get_the_leader_s_scores_and_stay_alive_while_it_waits(mon
         return sent.get(timeout=30)
 
     monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
-    monkeypatch.setattr(reward_scoring, "PULSE_S", 0.0)
+    monkeypatch.setattr(leader_scores, "PULSE_S", 0.0)
     signs: dict[bool, list[int]] = {True: [], False: []}
     scores: dict[bool, Scores] = {}
 
     def judge(leader: bool) -> None:
         context = SimpleNamespace(leader=leader, alive=lambda: signs[leader].append(1))
-        scores[leader] = reward_scoring.score(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES)
+        scores[leader] = leader_scores.score(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES, {})
 
     other = threading.Thread(target=judge, args=(False,), daemon=True)
     other.start()

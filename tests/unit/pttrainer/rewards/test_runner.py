@@ -198,11 +198,11 @@ def test_a_file_that_breaks_while_the_run_goes_on_ends_nothing(load: Load, tmp_p
 
 def test_a_reward_from_a_bucket_is_read_by_the_storage_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(uri: str, field: str) -> bytes:
-        assert (uri, field) == ("gs://b/dir/own.py", "spec.rewards[0].python.uri")
+        assert (uri, field) == ("gs://lab/dir/own.py", "spec.rewards[0].python.uri")
         return b"def reward(p, c, row):\n    return 0.25\n"
 
     monkeypatch.setattr("pttrainer.runtime.io.storage.read_file", read)
-    runner = Runner([Reward(name="own", python=PythonReward(uri="gs://b/dir/own.py"))])
+    runner = Runner([Reward(name="own", python=PythonReward(uri="gs://lab/dir/own.py"))])
     try:
         np.testing.assert_array_equal(runner.score(SAMPLES).total, [0.25] * 3)
     finally:

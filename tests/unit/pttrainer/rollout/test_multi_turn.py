@@ -52,6 +52,9 @@ class Script:
         logps = -np.arange(1, tokens.size + 1, dtype=np.float32).reshape(tokens.shape)
         return Completions(tokens, logps, lengths, np.array([line is not None for line in lines]))
 
+    def forget(self) -> None:
+        """Keep nothing between calls."""
+
 
 def question(text: str, **fields: Any) -> Question:
     messages = [{"role": "user", "content": text}]

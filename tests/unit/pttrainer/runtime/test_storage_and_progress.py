@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import struct
 from pathlib import Path
@@ -162,6 +163,14 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(
 def test_schemes_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(ConfigError, match="s3:// not supported yet; accepted: file://, gs://"):
         storage.place("s3://bucket/x")
+
+
+@pytest.mark.parametrize("name", ["ab", "Lab", "lab_", "lab..example", "lab-.example", "a" * 64, "lab." * 55 + "abc"])
+def test_a_name_that_no_bucket_can_have_is_refused_before_the_service_hears_of_it(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"gs://{re.escape(name)}/runs: bucket '{re.escape(name)}'; accepted: 3 to 63 "
+    ):
+        storage.place(f"gs://{name}/runs")
 
 
 def lines(place: Directory) -> list[dict[str, Any]]:

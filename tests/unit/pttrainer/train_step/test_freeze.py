@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.builders.peers.image_models import RAW
 from tests.builders.peers.models import CASES
 from tests.builders.trainer import steps as build
 
 from ptapi.spec import Optimizer, Training
 from pttrainer.errors import ConfigError
 from pttrainer.models import from_hf, preset
-from pttrainer.train_step.optimizer import freeze, transformation
+from pttrainer.train_step.optimizer import freeze, freeze_patterns, transformation
 
 TINY = preset("tiny")
 UNTIED = from_hf(CASES["qwen-3"])
@@ -107,3 +108,15 @@ def test_steps_move_the_rest_and_the_gradient_norm_is_that_of_the_rest() -> None
         assert np.abs(after["layers"]["mlp"][name][1] - before["layers"]["mlp"][name][1]).min() >= 0
         assert np.abs(after["layers"]["mlp"][name][1] - before["layers"]["mlp"][name][1]).max() > 1e-3
     assert 0 < norm < whole
+
+
+@pytest.mark.parametrize(
+    ("trained", "held"), [("frozen", {"tower", "projector"}), ("projector", {"tower"}), ("all", set())]
+)
+def test_of_a_vision_part_only_what_the_job_says_is_trained(trained: Any, held: set[str]) -> None:
+    config = from_hf(RAW, images=True)
+    patterns = freeze_patterns.patterns_of(Training(vision=trained), config)
+    mask = frozen(freeze.frozen_mask(patterns, config)) if patterns else {}
+    of_projector = {"vision.token_norm.scale", "vision.projection"}
+    assert all(path.startswith("vision.") for path in mask)
+    assert {"projector" if path in of_projector else "tower" for path in mask} == held

@@ -32,7 +32,8 @@ ROWS, TOKENS = 8, 32
 def model(family: str) -> Model:
     """Two layers of a family: 6 heads of which 2 are keys, 107 words, 53 in the middle; mixtures of 8 experts."""
     config = from_hf(CASES[family])
-    config = dataclasses.replace(config, layers=2, local_layers=config.local_layers[:2])
+    of_layers = {"local_layers": config.local_layers[:2], "dense_layers": config.dense_layers[-2:]}
+    config = dataclasses.replace(config, layers=2, **of_layers)
     if config.experts is not None:
         experts = dataclasses.replace(config.experts, count=8, balance_coefficient=0.01)
         config = dataclasses.replace(config, experts=experts)

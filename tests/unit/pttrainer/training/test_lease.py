@@ -7,7 +7,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.builders.cluster.manifests import eventually
@@ -22,10 +24,11 @@ from ptapi.run_directory import LEASE, Lease
 from pttrainer.errors import ConfigError, OutputConflict, StorageError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.place import Place, no_fence
-from pttrainer.training.run_directory import lease, lease_holder
+from pttrainer.training.run_directory import lease, lease_holder, lease_writer
 from pttrainer.training.run_directory.lease_writer import LeaseWriter, Moment, follower
 
 Begin = Callable[..., Process]
+Hold = Callable[[Place], LeaseWriter]
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +187,7 @@ def test_an_earlier_attempt_of_the_same_job_is_waited_for_while_it_lives(place: 
     taken(first)
     second = begin("--host", "pod-b", "--uid", "u-1")
     assert second.stderr is not None
-    assert "waiting for" in second.stderr.readline()
+    assert "waiting for" in writer.first_line(second.stderr)
     time.sleep(1.3 * LIMIT_S)
     assert second.poll() is None
     assert held(place).pid == first.pid
@@ -206,25 +209,35 @@ def test_a_lease_that_cannot_be_read_is_somebodys_until_it_was_silent(place: Pla
     assert taken(begin()) >= LIMIT_S
 
 
-def of_here(place: Place, **changes: object) -> LeaseWriter:
-    """Held by this process; at its end it raises instead of ending the tests."""
-    mine = lease_holder.lease_of_this_process(job()).model_copy(update={"limit_seconds": 600.0, **changes})
-    generation = place.write_if(LEASE, mine.model_dump_json().encode(), place.read_versioned(LEASE).generation)
-    assert generation is not None
-    holder = LeaseWriter(place, mine, generation, Moment.now(), end=lambda code: None)
-    place.fence = holder.check
-    return holder
+@pytest.fixture
+def of_here() -> Iterator[Hold]:
+    """Holds the lease by this process, until the test's end; who loses it raises instead of ending the tests."""
+    holders: list[LeaseWriter] = []
+
+    def hold(place: Place) -> LeaseWriter:
+        mine = lease_holder.lease_of_this_process(job()).model_copy(update={"limit_seconds": 600.0})
+        generation = place.write_if(LEASE, mine.model_dump_json().encode(), place.read_versioned(LEASE).generation)
+        assert generation is not None
+        holders.append(LeaseWriter(place, mine, generation, Moment.now(), end=lambda code: None))
+        place.fence = holders[-1].check
+        return holders[-1]
+
+    yield hold
+    for holder in holders:
+        with suppress(OutputConflict):
+            holder.release()
 
 
 def late(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
     """One of the two clocks says that much time has passed."""
-    real = getattr(time, clock)
-    monkeypatch.setattr(time, clock, lambda *which: real(*which) + 500.0)
+    shown = vars(lease_writer.time)
+    later = {clock: lambda *which: shown[clock](*which) + 500.0}
+    monkeypatch.setattr(lease_writer, "time", SimpleNamespace(**{**shown, **later}))
 
 
 @pytest.mark.parametrize("clock", ["clock_gettime", "time"])
 def test_who_was_away_writes_nothing_before_the_lease_is_renewed(
-    place: Place, monkeypatch: pytest.MonkeyPatch, clock: str
+    of_here: Hold, place: Place, monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
     mine = of_here(place)
     place.write("a", b"1")
@@ -246,7 +259,7 @@ def test_who_was_away_writes_nothing_before_the_lease_is_renewed(
     assert place.read("a") == b"2"
 
 
-def test_a_lease_that_somebody_removed_is_written_again(place: Place) -> None:
+def test_a_lease_that_somebody_removed_is_written_again(of_here: Hold, place: Place) -> None:
     mine = of_here(place)
     storage.place(place.uri).remove(LEASE)
     mine.renew()
@@ -254,7 +267,7 @@ def test_a_lease_that_somebody_removed_is_written_again(place: Place) -> None:
 
 
 def test_a_renewal_whose_answer_was_lost_counts(
-    buckets: Buckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of_here: Hold, buckets: Buckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = in_bucket(buckets, tmp_path, monkeypatch)
     mine = of_here(place)
@@ -271,7 +284,7 @@ def test_a_renewal_whose_answer_was_lost_counts(
 
 
 def test_a_bucket_that_cannot_be_written_lets_nobody_write_who_was_away(
-    buckets: Buckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of_here: Hold, buckets: Buckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = in_bucket(buckets, tmp_path, monkeypatch)
     of_here(place)
@@ -296,7 +309,7 @@ def test_for_a_moment_the_lease_is_taken_or_refused_at_once(place: Place, begin:
     assert time.monotonic() - began < LIMIT_S / 2
 
 
-def test_processes_that_do_not_lead_write_while_their_leader_holds_the_lease(place: Place) -> None:
+def test_processes_that_do_not_lead_write_while_their_leader_holds_the_lease(of_here: Hold, place: Place) -> None:
     mine = of_here(place)
     check = follower(place, end=lambda code: None)
     check()

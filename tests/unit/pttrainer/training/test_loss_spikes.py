@@ -53,6 +53,7 @@ def test_a_run_that_is_far_too_fast_is_told_so() -> None:
         ({"sft": {}}, True),
         ({"dpo": {"loss": "sigmoid"}}, True),
         ({"dpo": {"loss": "simpo"}}, True),
+        ({"kto": {}}, True),
         ({"distill": {"teacher": {"uri": "random://tiny"}, "mode": "online"}}, True),
         ({"distill": {"teacher": {"uri": "random://tiny"}}}, False),
         ({"grpo": {}}, False),

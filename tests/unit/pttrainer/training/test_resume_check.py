@@ -375,14 +375,14 @@ def test_on_a_bucket_objects_are_compared_by_the_service_s_checksum_and_nothing_
         monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
         files = {"chat.jinja": "{{ messages }}", "model/config.json": "{}", "model/model.safetensors": "1234"}
         for name, text in (files | {"rows/train.jsonl": '{"prompt": "1", "answer": "1"}\n'}).items():
-            buckets.put("b", name, text.encode())
+            buckets.put("lab", name, text.encode())
         mine = job(
             home,
-            ("model", {"uri": "gs://b/model", "chatTemplate": "gs://b/chat.jinja"}),
-            ("data.train.uri", "gs://b/rows/*.jsonl"),
-            ("output.uri", "gs://b/runs"),
+            ("model", {"uri": "gs://lab/model", "chatTemplate": "gs://lab/chat.jinja"}),
+            ("data.train.uri", "gs://lab/rows/*.jsonl"),
+            ("output.uri", "gs://lab/runs"),
         )
-        place = storage.place("gs://b/runs/sums")
+        place = storage.place("gs://lab/runs/sums")
         run_files.claim(place, mine)
         run_files.write_lineage(place, mine, mine.spec.data, {})
         place.write(f"{run_directory.CHECKPOINTS}/8/run/metadata", b"{}")
@@ -390,10 +390,12 @@ def test_on_a_bucket_objects_are_compared_by_the_service_s_checksum_and_nothing_
         place.write(f"{run_directory.CHECKPOINTS}/8/commit_success.txt", b"")
         assert resume_check.compare(mine, place) == ((8, 8), [])
         for name in (*files, "rows/train.jsonl"):
-            kept = buckets.content("b", name)
-            buckets.put("b", name, kept + b" ")
-            with pytest.raises((ConfigError, DataError), match=rf"gs://b/{name}: was {len(kept)} bytes \("):
+            kept = buckets.content("lab", name)
+            buckets.put("lab", name, kept + b" ")
+            with pytest.raises((ConfigError, DataError), match=rf"gs://lab/{name}: was {len(kept)} bytes \("):
                 resume_check.compare(mine, place)
-            buckets.put("b", name, kept)
-        with pytest.raises(ConfigError, match=r"--fresh: gs://b/runs/sums holds .* gcloud storage mv gs://b/runs/sums"):
+            buckets.put("lab", name, kept)
+        with pytest.raises(
+            ConfigError, match=r"--fresh: gs://lab/runs/sums holds .* gcloud storage mv gs://lab/runs/sums"
+        ):
             run_files.set_aside(place, 8)

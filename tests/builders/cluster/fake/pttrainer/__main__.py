@@ -3,6 +3,7 @@
 It keeps the contract that the operator relies on: the run directory with its owner and progress, the termination
 message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_AT=n: kill itself at step n, once.
 `preflight FILE` sleeps FAKE_PREFLIGHT_S seconds and says that the job fits.
+`stage …` is the real trainer's.
 FAKE_WAIT: go on until the run directory has a file `finish`.
 """
 
@@ -21,6 +22,9 @@ import yaml
 def main() -> None:
     if sys.argv[1] == "preflight":
         _preflight()
+    if sys.argv[1] == "stage":
+        del os.environ["PYTHONPATH"]
+        os.execv(sys.executable, [sys.executable, "-m", "pttrainer", *sys.argv[1:]])
     job = yaml.safe_load(Path(sys.argv[2]).read_text())
     run = Path(job["spec"]["output"]["uri"].removeprefix("file://")) / job["metadata"]["name"]
     run.mkdir(parents=True, exist_ok=True)

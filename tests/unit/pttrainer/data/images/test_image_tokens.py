@@ -54,7 +54,7 @@ def test_an_example_is_cut_before_an_image_and_not_inside_it() -> None:
     """Inputs are all tokens but the last one: with an image's last part there, the image is not whole."""
     part = CHAT.tokenizer.engine.token_to_id("<image_soft_token>")
     ids = [1, 2, part, part, part, 3, 4, part, part, part, 5]
-    kept = {length: whole_images(ids[:length], part, 3) for length in range(1, len(ids) + 1)}
+    kept = {length: whole_images(ids[:length], part, [3, 3]) for length in range(1, len(ids) + 1)}
     assert kept[2] == (2, 0)
     assert kept[3] == (3, 0), "the image's first part is predicted and no input"
     assert [kept[length] for length in (4, 5)] == [(2, 0)] * 2
@@ -65,5 +65,4 @@ def test_an_example_is_cut_before_an_image_and_not_inside_it() -> None:
 def test_pixels_are_resized_as_pillow_does_and_normalised() -> None:
     picture = drawn(31, 17)
     resized = np.asarray(picture.resize((21, 14), Image.Resampling.BILINEAR), np.float32)
-    ours = PixelFormat(14, 21)
-    np.testing.assert_allclose(ours.normalised(ours.resized(picture)), resized / 127.5 - 1, atol=1e-6)
+    np.testing.assert_allclose(PixelFormat(14, 21).array(picture), resized / 127.5 - 1, atol=1e-6)

@@ -85,6 +85,22 @@ def test_bytes_in_parquet_are_an_image_and_no_part_of_the_fields(tmp_path: Path)
     assert json.dumps(read.rows[0].fields["images"]) == '[{"path": "a.png"}]'
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "What is it?", "chosen": "A cat.", "rejected": "A dog.", "image": "a.png"},
+        {"chosen": talk({**IMAGE, "url": "a.png"}, TEXT),
+         "rejected": [*talk({**IMAGE, "url": "a.png"}, TEXT)[:1], {**ANSWER, "content": "A dog."}]},
+    ],
+)  # fmt: skip
+def test_both_answers_of_a_preference_have_the_images_of_their_prompt(tmp_path: Path, row: dict[str, Any]) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    read = load(tmp_path, row)
+    assert list(read.rows[0].messages) == talk(IMAGE, TEXT)
+    assert list(read.rows[0].rejected) == [*talk(IMAGE, TEXT)[:1], {**ANSWER, "content": "A dog."}]
+    assert only_picture(read).tobytes() == PICTURE.tobytes()
+
+
 def test_an_image_column_that_only_a_later_row_has_is_read(tmp_path: Path) -> None:
     plain = {"prompt": "1+1?", "completion": "2"}
     read = load(tmp_path, plain, {**plain, "image": INLINE}, {**plain, "image": None})
@@ -127,7 +143,8 @@ WEB = {"messages": talk({"type": "image_url", "image_url": {"url": "https://loca
         ({"prompt": "?", "completion": "!", "image": 5}, "column 'image'[0]: is a number; accepted: a path beside"),
         ({"prompt": "?", "completion": "!", "image": "data:image/png;base64,?"}, "accepted: data:image/png;base64,…"),
         ({"prompt": "?", "completion": "!", "image": "http://a/b.png"}, "http://; accepted: a path beside the file"),
-        ({"prompt": "?", "chosen": "a", "rejected": "b", "image": INLINE}, "rows of format preference cannot have"),
+        ({"chosen": talk({**IMAGE, "url": INLINE}, TEXT), "rejected": [*talk(TEXT)[:1], {**ANSWER, "content": "No."}]},
+         "'chosen' and 'rejected' have other images; accepted: images of the prompt, the same in both"),
         ({"text": "?", "images": [INLINE]}, "has images, which rows of format text cannot have; accepted: images in"),
         (WEB, "hint: set spec.data.allowHttpsImages: true, or copy them"),
     ],
@@ -145,7 +162,7 @@ def test_rows_of_strangers_name_no_file_of_this_machine() -> None:
         with pytest.raises(DataError, match="beside the files of a hub data set: not supported yet"):
             reference(path, "row 1", hub)
     with pytest.raises(DataError, match="a path on a machine; accepted: a path beside gs:"):
-        reference("/etc/passwd", "row 1", Origin("gs://b/rows.jsonl"))
+        reference("/etc/passwd", "row 1", Origin("gs://lab/rows.jsonl"))
 
 
 @pytest.fixture

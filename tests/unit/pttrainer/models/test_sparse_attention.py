@@ -1,0 +1,96 @@
+"""Sparse attention: what an indexer chooses, the same in packed rows and over a cache; and what it costs."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.builders.peers.models import CASES, KEEP
+
+from ptapi.spec import Training
+from pttrainer.errors import ConfigError
+from pttrainer.models import from_hf
+from pttrainer.models.attention import sparse_selection
+from pttrainer.models.attention.sparse_selection import Queries
+from pttrainer.models.shapes import flops, parameters
+from pttrainer.train_step.optimizer import freeze_patterns
+
+B, T, HEADS, E, FEW = 2, 12, 3, 5, 4
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+QUERIES = Queries(jnp.asarray(numbers(0, B, T, HEADS, E)), jnp.asarray(numbers(1, B, T, HEADS)))
+KEYS = numbers(2, B, T, E)
+CAUSAL = np.broadcast_to(np.tril(np.ones((T, T), bool)), (B, T, T))
+
+
+def by_hand() -> np.ndarray:
+    """[B, T, T], one score after the other."""
+    chosen = np.zeros((B, T, T), bool)
+    for b, t in np.ndindex(B, T):
+        scores = [
+            sum(QUERIES.weights_BTI[b, t, i] * max(0.0, QUERIES.q_BTIE[b, t, i] @ KEYS[b, s]) for i in range(HEADS))
+            for s in range(t + 1)
+        ]
+        lowest = sorted(scores, reverse=True)[:FEW][-1]
+        chosen[b, t, : t + 1] = np.array(scores) >= lowest - 1e-6
+    return chosen
+
+
+def test_the_highest_scores_of_visible_tokens_are_seen() -> None:
+    chosen = np.asarray(sparse_selection.packed(QUERIES, jnp.asarray(KEYS), jnp.asarray(CAUSAL), FEW))
+    np.testing.assert_array_equal(chosen, by_hand())
+    assert (chosen.sum(-1) >= np.minimum(np.arange(T) + 1, FEW)).all()
+    assert not (chosen & ~CAUSAL).any()
+
+
+def test_a_prompt_that_rows_share_is_chosen_from_together_with_their_own_tokens() -> None:
+    """One prompt of 7 tokens, two rows behind it: as each row alone chooses from all of its tokens."""
+    shared, own = KEYS[:1, :7], KEYS[:, 7:]
+    whole = np.concatenate([np.repeat(shared, B, axis=0), own], axis=1)
+    late = Queries(QUERIES.q_BTIE[:, 7:], QUERIES.weights_BTI[:, 7:])
+    wanted = sparse_selection.highest(
+        sparse_selection.scores(late, jnp.asarray(whole.swapaxes(1, 2))), jnp.asarray(CAUSAL[:, 7:]), FEW
+    )
+    parts = [(jnp.asarray(keys.swapaxes(1, 2)), jnp.asarray(mask)) for keys, mask in
+             ((own, CAUSAL[:, 7:, 7:]), (shared, CAUSAL[:, 7:, :7]))]  # fmt: skip
+    of_own, of_prompt = sparse_selection.cached(late, parts[0], parts[1], FEW)
+    assert of_prompt is not None
+    np.testing.assert_array_equal(np.concatenate([of_prompt, of_own], axis=-1), wanted)
+
+
+def test_an_indexer_is_never_trained() -> None:
+    config = from_hf(CASES["glm-5"])
+    frozen = freeze_patterns.fully_frozen(freeze_patterns.patterns_of(Training(), config), config)
+    indexers = {path for path in parameters.decoder(config) if "indexer" in path}
+    assert len(indexers) == 5 * len(config.groups)
+    assert frozen == indexers
+
+
+def test_flops_count_what_is_seen_and_the_choice_once() -> None:
+    config = from_hf(CASES["deepseek-v3.2"])
+    assert config.latent is not None
+    assert config.latent.indexer is not None
+    tokens = 40
+
+    def pairs(window: object) -> int:
+        assert window is None or isinstance(window, int)
+        return flops.visible(tokens, window)
+
+    pairs_left = flops.visible(tokens, KEEP)
+    assert flops.attention(config, pairs) == 2 * 3 * 6 * (17 + 9) * pairs_left
+    matrices = 22 * 9 * 14 + 42 * 14 + 42 * 9
+    assert flops.indexers(config, tokens, pairs) == 3 * (
+        2 * tokens * matrices + 2 * 9 * 15 * flops.visible(tokens, None)
+    )
+
+
+def test_layers_that_share_a_choice_are_refused() -> None:
+    kinds = ["full", "shared", "full"]
+    with pytest.raises(
+        ConfigError, match=r"indexer_types: \['full', 'shared', 'full'\]: not supported; accepted: full"
+    ):
+        from_hf(CASES["glm-5"] | {"indexer_types": kinds})
+    with pytest.raises(ConfigError, match="index_topk_freq: 4: not supported; accepted: 1"):
+        from_hf(CASES["glm-5"] | {"index_topk_freq": 4})
