@@ -111,7 +111,7 @@ GROUPS = (
         Change.FREE,
         "chips and layout: results equal up to rounding",
         "accelerator training.microBatchSize training.remat training.parallelism rollout.placement "
-        "rollout.samplerShare evaluation.batchSize",
+        "rollout.samplerShare rollout.separate evaluation.batchSize",
     ),
     Group(Change.FREE, "the speed of sampling the same samples", "rollout.slots rollout.speculative rollout.vllm"),
     Group(
@@ -266,8 +266,10 @@ def _format(value: Any, name: str) -> str:
 
 
 def _comparable(job: PostTrainJob) -> dict[str, Any]:
-    """Return the spec for comparison, with `auto` precision resolved for its chips."""
+    """Return the spec for comparison: `auto` precision resolved for its chips, and the engine where it samples."""
     spec: dict[str, Any] = manifest(job)["spec"]
+    spec["rollout"]["engine"] = job.spec.rollout.sampling_engine
+    spec["rollout"].get("separate", {}).pop("engine", None)
     precision = spec["training"]["precision"]
     if precision["compute"] == "auto":
         precision["compute"] = "float32" if job.spec.accelerator.type.startswith("cpu-") else "bfloat16"

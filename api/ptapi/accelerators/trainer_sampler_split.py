@@ -28,8 +28,11 @@ class Split(NamedTuple):
 
 
 def split_of(spec: PostTrainJobSpec) -> Split | None:
-    """Return the split of the job's chips, or None if the same chips train and sample. Raises SpecError."""
-    if spec.rollout.placement == "colocated":
+    """Return the split of the job's chips, or None if the same chips train and sample, or pods of their own sample.
+
+    Raises SpecError.
+    """
+    if spec.rollout.placement != "disaggregated":
         return None
     slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     if slice_.total_vms > 1 and spec.pathways.enabled is not True:

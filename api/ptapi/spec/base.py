@@ -82,6 +82,7 @@ DnsName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=DNS_NAME)]
 """Kueue's names are labels' values, too."""
 HttpUrl = Annotated[str, StringConstraints(max_length=1024, pattern=HTTP_URL)]
+AcceleratorType = Annotated[str, Field(min_length=3, max_length=32, pattern=r"^[a-z0-9][a-z0-9-]*$")]
 Revision = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=REVISION)]
 Image = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=IMAGE)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]

@@ -99,3 +99,15 @@ def test_a_spec_of_another_version_is_read_and_what_is_no_field_any_more_is_a_di
 def test_a_spec_that_is_none_is_an_error_and_no_traceback(content: bytes) -> None:
     with pytest.raises(SpecError):
         spec_changes.read_job(content)
+
+
+def test_samplers_may_come_go_and_move_but_what_samples_stays() -> None:
+    def grpo(**rollout: Any) -> PostTrainJob:
+        return job(algorithm={"grpo": {}}, rewards=[{"builtin": "gsm8k"}], rollout={"maxNewTokens": 8, **rollout})
+
+    two = grpo(placement="separate", separate={"replicas": 2, "engine": "native"})
+    four = grpo(placement="separate", separate={"replicas": 4, "accelerator": {"type": "cpu-2"}})
+    assert {change for _, change in differences(grpo(), two)} == {"FREE"}
+    assert {change for _, change in differences(two, four)} == {"FREE"}
+    vllm = grpo(placement="separate", separate={"replicas": 2, "engine": "vllm"}, vllm={})
+    assert ("spec.rollout.engine: was native, is vllm", "MEANING") in differences(two, vllm)

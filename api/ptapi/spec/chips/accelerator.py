@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ptapi.spec.base import SpecModel
+from ptapi.spec.base import AcceleratorType, SpecModel
 
 XlaFlag = Annotated[str, Field(max_length=256, pattern=r"^--xla_[a-z0-9_]+=[^\s]+$")]
 
@@ -12,7 +12,7 @@ XlaFlag = Annotated[str, Field(max_length=256, pattern=r"^--xla_[a-z0-9_]+=[^\s]
 class Accelerator(SpecModel):
     """The chips of the job."""
 
-    type: Annotated[str, Field(min_length=3, max_length=32, pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    type: AcceleratorType
     """`v5p-128` (TensorCores: 64 chips), `v6e-16` (chips), `tpu7x-128`, … or `cpu-8` (8 virtual devices)."""
     slices: Annotated[int, Field(ge=1, le=512)] = 1
     """Slices of that type, joined over the data-centre network."""

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from ptapi.spec.base import (
     AbsolutePath,
+    AcceleratorType,
     EnvName,
     Fraction,
     HttpUrl,
@@ -78,6 +79,25 @@ class Vllm(SpecModel):
     """Inside the trainer's process: vLLM's share of a device's memory. Unset: 0.4, because training needs the rest."""
 
 
+class SamplerAccelerator(SpecModel):
+    """The chips of each sampler."""
+
+    type: AcceleratorType
+    """One host's chips: `v6e-8`, `v5p-8`, … or `cpu-1`. A sampler is one process, and several hosts' chips need several
+    samplers."""
+
+
+class Separate(SpecModel):
+    """Samplers in pods of their own."""
+
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many samplers there are. Each has all weights, and chips of its own."""
+    accelerator: SamplerAccelerator | None = None
+    """The chips of each sampler. Unset: as the job's, which must then be one host."""
+    engine: Literal["native", "vllm"] | None = None
+    """What samples there. Unset: `rollout.engine`."""
+
+
 class Rollout(SpecModel):
     """Sampling of completions."""
 
@@ -106,19 +126,27 @@ class Rollout(SpecModel):
     log-probs."""
     vllm: Vllm | None = None
     """vLLM's settings; required for `engine: vllm`."""
-    placement: Literal["colocated", "disaggregated"] = "colocated"
+    placement: Literal["colocated", "disaggregated", "separate"] = "colocated"
     """`colocated` samples on the training chips: no weights move. `disaggregated` splits chips (or whole slices) into
     training and sampling chips, so that both can work at once (`maxStaleness`); weights move after every update that
-    samples depend on. It needs one process: one host, or `pathways: {enabled: true}`."""
+    samples depend on. It needs one process: one host, or `pathways: {enabled: true}`. `separate` samples in pods of
+    their own (`separate`), which have other chips, get new weights over the network and may fail without the trainer."""
+    separate: Separate | None = None
+    """The samplers' pods; required with `placement: separate`."""
     sampler_share: Fraction | None = None
     """Share of the chips (or of the slices, if there are several) that sample, when disaggregated: a multiple of 1/n,
     where n is the number of hosts (on one host: chips) along the longest side of the slice's shape. Unset: half."""
     max_staleness: NonNegativeInt = 0
     """How many optimizer steps the sampling weights are behind a batch's first update, once the run has taken that many
-    steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated`: the next batches are
-    sampled while this one trains, always with the same lag, and importance weights correct for it. Each
+    steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated` or `separate`: the next
+    batches are sampled while this one trains, always with the same lag, and importance weights correct for it. Each
     `updatesPerBatch` beyond the first keeps one more copy of the weights on the sampling chips."""
     routing_replay: bool = False
     """For mixtures of experts, with grpo and ppo: record which experts the sampler's routers choose, and use the same
     in scoring and training, where routers still learn by the weights of the chosen ones (arXiv 2510.11370). So no
     token's log-prob jumps because rounding, or an update, tips a choice over. False: each pass chooses anew."""
+
+    @property
+    def sampling_engine(self) -> Literal["native", "vllm"]:
+        """Return what samples, in the trainer or in the samplers' pods."""
+        return self.engine if self.separate is None else self.separate.engine or self.engine

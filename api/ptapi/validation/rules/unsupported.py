@@ -5,6 +5,7 @@ One entry per field or value. When a feature lands, its entry goes, and its wron
 
 from ptapi.validation.predicate import Predicate, differs, equals, has, is_true, unset
 from ptapi.validation.rule import Rule
+from ptapi.validation.rules.rollouts.rollout import samples_natively
 
 
 def _unsupported(field: str, accepted: str, predicate: Predicate) -> Rule:
@@ -25,7 +26,7 @@ RULES: tuple[Rule, ...] = (
         "head with model.images: a critic of its own sees no pictures",
         _TEXT | unset("algorithm.ppo") | equals("algorithm.ppo.critic.kind", "head"),
     ),
-    _unsupported("rollout.engine", "native with model.images", _TEXT | equals("rollout.engine", "native")),
+    _unsupported("rollout.engine", "native with model.images", _TEXT | samples_natively("rollout.")),
     _unsupported(
         "algorithm.ppo.critic.uri",
         "unset where kind is model and training.lora is set: the critic's adapters are on the policy's own weights",

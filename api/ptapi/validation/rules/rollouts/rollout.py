@@ -1,8 +1,22 @@
 """Rules for rollout: lengths, speculation, what vLLM needs, where and how far ahead of training samples are drawn."""
 
-from ptapi.validation.predicate import Predicate, compare, each_once, equals, has, is_multiple, is_true, matches, unset
+from ptapi.validation.predicate import (
+    Predicate,
+    compare,
+    differs,
+    each_once,
+    equals,
+    has,
+    is_multiple,
+    is_true,
+    matches,
+    one_of,
+    unset,
+)
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
+from ptapi.validation.rules.chips.pathways import enabled
+from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
 """vLLM raises what is below the first to it, and refuses what is above the second."""
@@ -14,7 +28,16 @@ def _is_whole_batches(algorithm: str) -> Predicate:
     return unset(f"algorithm.{algorithm}") | is_multiple("rollout.maxStaleness", updates)
 
 
+def samples_natively(rollout: str = "") -> Predicate:
+    """Require that the native engine samples, in the trainer or in the samplers' pods; rollout: the path of the map."""
+    engine = f"{rollout}separate.engine"
+    own = unset(f"{rollout}separate") | unset(engine) | equals(engine, "native")
+    return equals(f"{rollout}engine", "native") & own
+
+
 _ROLLOUT = Scope("spec.rollout")
+_IS_NATIVE = samples_natively()
+_ELSEWHERE = one_of("placement", "disaggregated", "separate")
 _VLLM = Scope("spec.rollout.vllm")
 
 RULES: tuple[Rule, ...] = (
@@ -24,21 +47,45 @@ RULES: tuple[Rule, ...] = (
     ),
     _ROLLOUT.rule("stop", "each text once", each_once("stop")),
     Scope("spec.rollout.speculative").exactly_one("ngram", "draft", hint="speculative: {ngram: {}}"),
-    _ROLLOUT.unset_unless(
-        "speculative", equals("engine", "native"), "because only the native engine is told how to speculate"
-    ),
+    _ROLLOUT.unset_unless("speculative", _IS_NATIVE, "because only the native engine is told how to speculate"),
     _ROLLOUT.unset_unless(
         "samplerShare", equals("placement", "disaggregated"), "or together with placement: disaggregated"
     ),
     _ROLLOUT.rule(
+        "separate",
+        "set where placement is separate, and nowhere else",
+        has("separate").iff(equals("placement", "separate")),
+        "placement: separate, separate: {replicas: 2}",
+    ),
+    _ROLLOUT.rule(
+        "separate.engine",
+        "vllm, or unset, because engine is vllm",
+        unset("separate") | unset("separate.engine") | equals("separate.engine", "vllm") | equals("engine", "native"),
+        "engine: native",
+    ),
+    _ROLLOUT.rule(
         "placement",
         "colocated, because vllm samples where it runs; only the native engine's chips are split",
-        equals("placement", "colocated") | equals("engine", "native"),
+        differs("placement", "disaggregated") | equals("engine", "native"),
+        "placement: separate",
     ),
     _ROLLOUT.rule(
         "maxStaleness",
-        "0, or together with placement: disaggregated, because the same chips do not sample while they train",
-        equals("maxStaleness", 0) | equals("placement", "disaggregated"),
+        "0, or together with placement: disaggregated or separate, because the same chips do not sample while they "
+        "train",
+        equals("maxStaleness", 0) | _ELSEWHERE,
+    ),
+    SPEC.rule(
+        "rollout.placement",
+        "colocated with another program, because only posttrain's own trainer has samplers of its own",
+        differs("rollout.placement", "separate") | IS_NATIVE,
+        "runtime: {native: {}}",
+    ),
+    SPEC.rule(
+        "rollout.placement",
+        "colocated or disaggregated with Pathways, whose workers could sample, too",
+        differs("rollout.placement", "separate") | unset("pathways") | ~enabled("pathways.enabled"),
+        "pathways: {enabled: false}",
     ),
     SPEC.rule(
         "rollout.maxStaleness",
@@ -60,37 +107,41 @@ RULES: tuple[Rule, ...] = (
     _ROLLOUT.rule(
         "routingReplay",
         "false with engine: vllm, whose answers do not hold the experts of a token",
-        ~is_true("routingReplay") | equals("engine", "native"),
+        ~is_true("routingReplay") | _IS_NATIVE,
         "engine: native",
     ),
     _ROLLOUT.rule(
         "vllm",
         "set where engine is vllm, and nowhere else",
-        has("vllm").iff(equals("engine", "vllm")),
+        has("vllm").iff(~_IS_NATIVE),
         "engine: vllm, vllm: {endpoint: http://…, weightsDirectory: /…}",
     ),
     SPEC.rule(
         "rollout.engine",
         "native, or vllm with grpo or ppo, whose loss corrects for the log-probs of another program, or raft",
-        unset("rollout") | equals("rollout.engine", "native") | USES_REWARDS,
+        unset("rollout") | samples_natively("rollout.") | USES_REWARDS,
     ),
     _ROLLOUT.rule(
         "slots",
         "unset with engine: vllm, which decides itself how many rows it runs",
-        unset("slots") | equals("engine", "native"),
+        unset("slots") | _IS_NATIVE,
         "vllm serve --max-num-seqs",
     ),
     _ROLLOUT.rule(
         "temperature",
         f"{LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g} with engine: vllm, which knows no other",
-        equals("engine", "native")
-        | (compare("temperature", ">=", LEAST_TEMPERATURE) & compare("temperature", "<=", MOST_TEMPERATURE)),
+        _IS_NATIVE | (compare("temperature", ">=", LEAST_TEMPERATURE) & compare("temperature", "<=", MOST_TEMPERATURE)),
     ),
     _VLLM.rule(
         "weightsDirectory",
         "a directory that the server sees under the same path, because it reads new weights there",
         unset("endpoint") | has("weightsDirectory"),
         "weightsDirectory: /shared/weights, on a volume of both pods",
+    ),
+    _ROLLOUT.rule(
+        "vllm.endpoint",
+        "unset with placement: separate, whose samplers hold vLLM themselves",
+        differs("placement", "separate") | unset("vllm") | unset("vllm.endpoint"),
     ),
     _VLLM.rule("endpoint", "the server's root, without /v1", unset("endpoint") | ~matches("endpoint", "/v1/?$")),
     *(_VLLM.unset_unless(field, has("endpoint"), "or together with endpoint") for field in ("model", "apiKeyEnv")),
