@@ -10,6 +10,7 @@ from ptapi.accelerators.type_names import TYPE_FIELD, resolve
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import PostTrainJobSpec
 
+PLACEMENT_FIELD = "spec.rollout.placement"
 SAMPLER_TYPE_FIELD = "spec.rollout.separate.accelerator.type"
 
 
@@ -18,27 +19,38 @@ def sampler_chips(spec: PostTrainJobSpec) -> Slice | None:
     separate = spec.rollout.separate
     if separate is None:
         return None
-    own = separate.accelerator
+    trainer = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
+    if trainer.total_vms * trainer.parallel_containers > 1:
+        raise SpecError([_many_processes(trainer)])
+    if separate.accelerator is None:
+        return replace(trainer, slices=separate.replicas)
     try:
-        if own is None:
-            one = resolve(spec.accelerator.type, spec.accelerator.topology)
-        else:
-            one = resolve(own.type)
+        one = resolve(separate.accelerator.type)
     except SpecError as error:
-        raise SpecError([_about_sampler(finding) for finding in error.findings] if own else error.findings) from None
+        raise SpecError([_about_sampler(finding) for finding in error.findings]) from None
     if one.multi_host:
-        raise SpecError([_several_hosts(one, is_own=own is not None)])
+        raise SpecError([_several_hosts(one)])
     return replace(one, slices=separate.replicas)
+
+
+def _many_processes(trainer: Slice) -> Finding:
+    return Finding(
+        PLACEMENT_FIELD,
+        "separate",
+        "colocated, because one process must hold all weights to send them to samplers, and "
+        f"{trainer.describe()} has {trainer.total_vms * trainer.parallel_containers} processes that train",
+        "an accelerator of one host with one process",
+    )
 
 
 def _about_sampler(finding: Finding) -> Finding:
     return replace(finding, field=SAMPLER_TYPE_FIELD) if finding.field == TYPE_FIELD else finding
 
 
-def _several_hosts(one: Slice, *, is_own: bool) -> Finding:
+def _several_hosts(one: Slice) -> Finding:
     return Finding(
         SAMPLER_TYPE_FIELD,
-        one.name if is_own else "(missing)",
+        one.name,
         f"a type of one host, because a sampler is one process, and {one.describe()} is {one.vms} hosts",
         f"accelerator: {{type: {_one_host(one)}}} and more replicas",
     )

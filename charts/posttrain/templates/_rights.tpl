@@ -20,6 +20,9 @@
   resources: [configmaps]   # the job as its pods read it
   verbs: [get, create]
 - apiGroups: [""]
+  resources: [secrets]   # the token that a job's trainer and its samplers share; none is ever read
+  verbs: [create]
+- apiGroups: [""]
   resources: [pods]   # delete: the pods of a hung run
   verbs: [list, watch, delete]
 {{- if .Values.tensorboard.servers }}

@@ -4,11 +4,15 @@ Every action may be repeated: Create of an existing object and Delete of a missi
 any two of them is harmless. Child objects are created and never applied again: see docs/decisions.
 """
 
+import contextlib
+import secrets
 from dataclasses import dataclass
 
 from ptkube.errors import AlreadyExists, Conflict, NotFound
-from ptkube.resources import JOBSETS, Manifest, Resource
+from ptkube.resources import JOBSETS, SECRETS, Manifest, Resource
 from ptoperator.kube.audited_client import KubeClient
+
+_TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,14 @@ class Create:
 
     resource: Resource
     manifest: Manifest
+
+
+@dataclass(frozen=True)
+class CreateToken:
+    """Create a Secret with a random value for `key`, drawn when it is written; one that exists keeps its own."""
+
+    manifest: Manifest
+    key: str
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class PutStatus:
     manifest: Manifest
 
 
-Action = Create | Patch | Delete | PutStatus
+Action = Create | CreateToken | Patch | Delete | PutStatus
 
 
 def deletion(resource: Resource, item: Manifest, namespace: str) -> Delete:
@@ -65,6 +77,9 @@ def apply(client: KubeClient, action: Action) -> None:
                 if resource is JOBSETS:  # unknown so far, and perhaps another owner's
                     raise Conflict(error.status, "Conflict", error.message) from error
                 return  # an earlier try got through
+        case CreateToken(manifest, key):
+            with contextlib.suppress(AlreadyExists):  # the pods read the first one
+                client.create(SECRETS, {**manifest, "stringData": {key: secrets.token_urlsafe(_TOKEN_BYTES)}})
         case Patch(resource, name, namespace, body):
             try:
                 client.patch(resource, name, namespace, body)
@@ -84,6 +99,8 @@ def apply(client: KubeClient, action: Action) -> None:
 
 def describe(action: Action) -> str:
     """Describe an action for the log: `create JobSet llama`."""
+    if isinstance(action, CreateToken):
+        return f"create Secret {action.manifest['metadata']['name']}"
     verb = "answer" if isinstance(action, PutStatus) else type(action).__name__.lower()
     name = action.manifest["metadata"]["name"] if isinstance(action, Create | PutStatus) else action.name
     return f"{verb} {action.resource.kind} {name}"

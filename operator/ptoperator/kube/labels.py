@@ -96,6 +96,8 @@ PREFLIGHT = "preflight"
 """Value of COMPONENT: a pod that compiles and does not train."""
 STAGE = "stage"
 """Value of COMPONENT: a pod that stages a model and does not train."""
+SAMPLER = "sampler"
+"""Value of COMPONENT: a pod that samples for the trainer."""
 MANAGER = "posttrain"
 """Value of MANAGED_BY."""
 
@@ -108,6 +110,11 @@ def for_job(name: str, uid: str) -> dict[str, str]:
 def for_pod(name: str, uid: str) -> dict[str, str]:
     """Return the labels of a trainer pod."""
     return {**for_job(name, uid), COMPONENT: "trainer"}
+
+
+def for_sampler(name: str, uid: str) -> dict[str, str]:
+    """Return the labels of a sampler's pod."""
+    return {**for_job(name, uid), COMPONENT: SAMPLER}
 
 
 def for_preflight(name: str, uid: str) -> dict[str, str]:
@@ -133,6 +140,11 @@ def is_of_stage(pod: Manifest) -> bool:
 def is_of_preflight(pod: Manifest) -> bool:
     """Return True for preflight's pod."""
     return label(pod, COMPONENT) == PREFLIGHT
+
+
+def is_of_sampler(pod: Manifest) -> bool:
+    """Return True for a pod that samples for the trainer."""
+    return label(pod, COMPONENT) == SAMPLER
 
 
 def is_of_job(pod: Manifest, uid: str) -> bool:

@@ -18,6 +18,10 @@ PATHWAYS_HEAD = "pathways-head"
 """Name of the replicated job with Pathways' servers and the trainer."""
 PATHWAYS_WORKER = "pathways-worker"
 """Name of the replicated job with Pathways' workers: one child Job per slice."""
+SAMPLER = "sampler"
+"""Name of the replicated job of samplers with pods of their own, one child Job each; also their container's name."""
+SAMPLER_PORT = 8477
+"""Where a sampler listens. Not 8471, which libtpu takes on TPU machines."""
 PATHWAYS_PROXY_PORT = 29000
 """Where the trainer reaches the chips."""
 PATHWAYS_RM_PORT = 29001
@@ -37,15 +41,22 @@ COORDINATOR_PORT = 8476
 _HASH = 5
 
 
-def jobset(job: str, slices: int, hosts: int) -> str:
+def jobset(job: str, slices: int, hosts: int, samplers: int = 0) -> str:
     """Return the name of a multi-controller JobSet: the job's own name if its longest pod name fits."""
-    longest_tail = f"-{REPLICATED_JOB}-{slices - 1}-{hosts - 1}-xxxxx"
-    return cut(job, DNS_LABEL - len(longest_tail))
+    tails = [f"-{REPLICATED_JOB}-{slices - 1}-{hosts - 1}-xxxxx"]
+    if samplers:
+        tails.append(f"-{SAMPLER}-{samplers - 1}-0-xxxxx")
+    return cut(job, DNS_LABEL - max(map(len, tails)))
 
 
 def config_map(job: str, uid: str) -> str:
     """Return the name of the job's ConfigMap. It holds the uid, because an earlier job's may still be being deleted."""
     return f"{job}-{_digest(uid)}"
+
+
+def sampler_secret(job: str, uid: str) -> str:
+    """Return the name of the Secret with the samplers' token. It holds the uid, as the ConfigMap's does."""
+    return f"{job}-{_digest(uid)}-{SAMPLER}"
 
 
 def preflight(job: str, uid: str) -> str:
@@ -87,6 +98,11 @@ def workload_policy(generation: str, topology: str) -> str:
 def first_host(jobset: str) -> str:
     """Return the DNS name of the first slice's first pod within its namespace."""
     return f"{jobset}-{REPLICATED_JOB}-0-0.{jobset}"
+
+
+def sampler_host(jobset: str, index: int) -> str:
+    """Return the DNS name of a sampler's pod within its namespace."""
+    return f"{jobset}-{SAMPLER}-{index}-0.{jobset}"
 
 
 def containers(per_vm: int) -> list[str]:

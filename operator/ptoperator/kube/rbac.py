@@ -30,6 +30,7 @@ from ptkube.resources import (
     POSTTRAINJOBS,
     PRIORITY_CLASSES,
     PROVISIONING_REQUESTS,
+    SECRETS,
     SERVICES,
     VISIBLE_QUEUES,
     WORKLOADS,
@@ -82,6 +83,7 @@ IN_NAMESPACES = (
         "staging and preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods",
     ),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
+    Right(SECRETS, ("create",), "the token that a job's trainer and its samplers share; none is ever read"),
     Right(PODS, ("list", "delete"), "delete: the pods of a hung run", watched=True),
     Right(
         DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it", only_with="tensorboard.servers"

@@ -98,7 +98,7 @@ def find_workload(reader: KubeReader, namespace: str, jobset_uid: str) -> Manife
     return workloads[0] if workloads else None
 
 
-def waiting_message(kueue: KueueState, accelerator: Slice) -> str:
+def waiting_message(kueue: KueueState, accelerator: Slice, samplers: Slice | None = None) -> str:
     """Return `waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
     if not kueue.has_kueue:
         return f"waiting in queue {kueue.queue}, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
@@ -110,19 +110,22 @@ def waiting_message(kueue: KueueState, accelerator: Slice) -> str:
         return f"{where} has deactivated the job: {_why(kueue) or 'its Workload is not active'}; {hint}"
     ahead = "" if kueue.ahead is None else f", {kueue.ahead} ahead"
     why = _why(kueue)
-    return f"waiting for {chips_message(accelerator)} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
+    chips = chips_message(accelerator, samplers)
+    return f"waiting for {chips} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
 
 
-def eviction_message(kueue: KueueState, accelerator: Slice) -> str:
+def eviction_message(kueue: KueueState, accelerator: Slice, samplers: Slice | None = None) -> str:
     """Say why the quota was revoked, and what the job waits for."""
     evicted = kueue.condition("Evicted") or {}
     reason = f" ({evicted['reason']}: {evicted.get('message') or ''})" if evicted.get("reason") else ""
     where = kueue.cluster_queue or f"queue {kueue.queue}"
-    return f"{where} revoked the quota{reason}; {waiting_message(kueue, accelerator)}"
+    return f"{where} revoked the quota{reason}; {waiting_message(kueue, accelerator, samplers)}"
 
 
-def chips_message(accelerator: Slice) -> str:
-    """Return `64 v5p chips`, or the description of CPUs."""
+def chips_message(accelerator: Slice, samplers: Slice | None = None) -> str:
+    """Return `64 v5p chips`, or the description of CPUs; with those of samplers with pods of their own."""
+    if samplers is not None:
+        return f"{chips_message(accelerator)} and {chips_message(samplers)} to sample"
     if accelerator.is_cpu:
         return accelerator.describe()
     chips = accelerator.total_chips

@@ -1,16 +1,17 @@
-"""The pods that a run needs: all of them, or with elastic slices those of enough slices. Pure.
+"""The pods that a run needs: all, or with elastic slices those of enough slices, or once it trains not its samplers.
 
 Pathways' head is always needed. A slice is missing unless all its pods have nodes, and up to `pathways.elasticSlices`
-may be missing.
+may be missing. A sampler with a pod of its own is made anew by its Job while the trainer goes on. Pure.
 """
 
 from collections import Counter
 from dataclasses import replace
 
+from ptapi.conditions import Phase
 from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
-from ptoperator.observe.state import Observed, is_scheduled
+from ptoperator.observe.state import Observed, is_scheduled, is_started, why_unscheduled
 from ptoperator.render import Layout
 
 
@@ -24,8 +25,28 @@ def missing_slices(layout: Layout, state: Observed) -> int:
     return missing if has_head and missing <= allowed else 0
 
 
+def missing_samplers(layout: Layout, state: Observed) -> tuple[int, ...]:
+    """Return the indices of the samplers whose pods do not run."""
+    there = {_slice(pod) for pod in state.current_pods if labels.is_of_sampler(pod) and is_started(pod)}
+    return tuple(index for index in range(layout.sampler_count) if str(index) not in there)
+
+
+def samplers_away(layout: Layout, state: Observed) -> str:
+    """Return `sampler 1 of 3 is away`, with what its pod waits for; empty if all are there."""
+    missing = missing_samplers(layout, state)
+    if not missing:
+        return ""
+    numbers = ", ".join(map(str, missing))
+    waiting = {_slice(pod): why_unscheduled(pod) for pod in state.current_pods if labels.is_of_sampler(pod)}
+    why = next((waiting[str(index)] for index in missing if waiting.get(str(index))), "")
+    verb = "sampler {} is" if len(missing) == 1 else "samplers {} are"
+    return f"{verb.format(numbers)} away, of {layout.sampler_count}{f': {why}' if why else ''}"
+
+
 def without_missing(layout: Layout, state: Observed) -> Observed:
-    """Return the state without the pods of slices that the run goes on without."""
+    """Return the state without the pods of slices, or of samplers, that the run goes on without."""
+    if _goes_on(layout, state):
+        return replace(state, pods=state.trainer_pods)
     if not missing_slices(layout, state):
         return state
     there = _complete(layout, state)
@@ -36,7 +57,19 @@ def without_missing(layout: Layout, state: Observed) -> Observed:
 def has_nodes(layout: Layout, state: Observed) -> bool:
     """Return True if every pod that the run needs has a node."""
     needed = without_missing(layout, state).current_pods
-    return len(needed) == layout.pods - layout.hosts * missing_slices(layout, state) and all(map(is_scheduled, needed))
+    return len(needed) == needed_pods(layout, state) and all(map(is_scheduled, needed))
+
+
+def needed_pods(layout: Layout, state: Observed) -> int:
+    """Return how many pods the run needs."""
+    if _goes_on(layout, state):
+        return layout.pods - layout.sampler_count
+    return layout.pods - layout.hosts * missing_slices(layout, state)
+
+
+def _goes_on(layout: Layout, state: Observed) -> bool:
+    """Return True if the run trains, so that it needs no pod of its samplers."""
+    return layout.samplers is not None and state.status.phase is Phase.RUNNING and bool(state.trainer_pods)
 
 
 def _complete(layout: Layout, state: Observed) -> set[str]:

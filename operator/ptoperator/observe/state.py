@@ -211,8 +211,15 @@ class Observed:
         """Return the pods of this job and of the JobSet's current attempt."""
         return tuple(pod for pod in self.pods if self._is_current(pod))
 
+    @property
+    def trainer_pods(self) -> tuple[Manifest, ...]:
+        """Return the current pods without samplers with pods of their own."""
+        return tuple(pod for pod in self.current_pods if not labels.is_of_sampler(pod))
+
     def _is_current(self, pod: Manifest) -> bool:
         attempt = label(pod, labels.RESTART_ATTEMPT) or str(self.jobset_restarts)
+        if labels.is_of_sampler(pod) and pod_phase(pod) in _ENDED:  # its Job makes it anew
+            return False
         return labels.is_of_job(pod, self.job.uid) and attempt == str(self.jobset_restarts) and not is_deleting(pod)
 
 

@@ -16,6 +16,7 @@ from ptapi.run_directory import Heartbeat, Progress
 from ptkube import timestamps
 from ptkube.resources import PODS
 from ptoperator.kube.actions import deletion
+from ptoperator.observe.elastic_slices import samplers_away
 from ptoperator.observe.state import Observed, is_started
 from ptoperator.plan.step_result import PlanContext, StepResult
 from ptoperator.status import running_phases
@@ -33,7 +34,7 @@ def hang_detected(context: PlanContext) -> StepResult | None:
     state = context.state
     if is_reported(state):
         deletions = tuple(
-            deletion(PODS, pod, state.job.namespace) for pod in state.current_pods if pod in state.unfinished_pods
+            deletion(PODS, pod, state.job.namespace) for pod in state.trainer_pods if pod in state.unfinished_pods
         )
         return StepResult(StatusUpdate(Phase.RESTARTING), deletions, context.settings.progress_seconds)
     silence = silence_s(context)
@@ -41,9 +42,11 @@ def hang_detected(context: PlanContext) -> StepResult | None:
         return None
     progress = state.run.progress
     assert progress is not None
+    away = samplers_away(context.layout, state)
+    behind = stragglers(state.run.heartbeats) + (f"; {away}" if away else "")
     message = (
         f"no heartbeat for {timestamps.duration(silence)} after step {progress.step} while {progress.stage}"
-        f" (limit {timestamps.duration(_limit_s(context, progress))}){stragglers(state.run.heartbeats)}"
+        f" (limit {timestamps.duration(_limit_s(context, progress))}){behind}"
         "; the pods are deleted and the run restarts"
     )
     conditions = {ConditionType.RUNNING: ConditionUpdate(False, Reason.HANG, message)}
@@ -60,12 +63,12 @@ def is_reported(state: Observed) -> bool:
 def silence_s(context: PlanContext) -> float | None:
     """Return the seconds since the last heartbeat, if they exceed the limit."""
     state, progress = context.state, running_phases.own_progress(context.state)
-    if progress is None or progress.stage == "done" or not state.current_pods:
+    if progress is None or progress.stage == "done" or not state.trainer_pods:
         return None
     policy, runtime = context.layout.job.spec.run_policy, context.layout.job.spec.runtime
     if runtime.maxtext is not None and policy.hang_timeout_seconds is None:  # its log may be silent for good reasons
         return None
-    if not all(map(is_started, state.current_pods)):
+    if not all(map(is_started, state.trainer_pods)):
         return None
     age = timestamps.seconds_since(progress.updated, state.now)
     watched_s = (state.now - (state.run.progress_since or state.now)).total_seconds()

@@ -6,11 +6,12 @@ from ptapi.conditions import Phase
 from ptkube.resources import CONFIGMAPS, JOBSETS
 from ptoperator.capacity import Decision, open_attempt, provide
 from ptoperator.capacity.attempts import mark_ready, mark_scaling_up, record_pools
-from ptoperator.kube.actions import Action, Create
+from ptoperator.kube.actions import Action, Create, CreateToken
 from ptoperator.observe.state import USUAL_CREATION_S, is_started
 from ptoperator.plan.lifecycle_steps import deadline_left_s
 from ptoperator.plan.step_result import CLEANUP_POLL_S, PlanContext, StepResult, suspend_jobset
-from ptoperator.render import config_map, jobset
+from ptoperator.render import config_map, jobset, sampler_secret
+from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status import running_phases, waiting_phases
 from ptoperator.status.builder import StatusUpdate
 from ptoperator.status.restart_counts import charged_restarts
@@ -43,6 +44,7 @@ def create_jobset(context: PlanContext) -> StepResult | None:
     actions = (
         *decision.actions,
         Create(CONFIGMAPS, config_map(layout)),
+        *([CreateToken(sampler_secret(layout), TOKEN_KEY)] if layout.samplers else []),
         Create(JOBSETS, jobset(layout, sum(counts.values()), charged_restarts(counts))),
     )
     if context.state.rejection:

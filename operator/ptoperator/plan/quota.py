@@ -113,9 +113,8 @@ def quota_missing(context: PlanContext) -> StepResult | None:
 
 def _provisioning(context: PlanContext, kueue: KueueState, message: str, capacity: CapacityStatus) -> StatusUpdate:
     update = waiting_phases.waiting_for_capacity(context.state, message, capacity)
-    condition = ConditionUpdate(
-        True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {workload.chips_message(context.layout.accelerator)}"
-    )
+    chips = workload.chips_message(context.layout.accelerator, context.layout.samplers)
+    condition = ConditionUpdate(True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {chips}")
     return replace(update, conditions={**update.conditions, QUOTA: condition})
 
 

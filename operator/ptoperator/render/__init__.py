@@ -5,11 +5,12 @@ from ptkube.resources import Manifest
 from ptoperator.render.config_map import config_map
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
+from ptoperator.render.pods.sampler_secret import sampler_secret
 from ptoperator.render.preflight_job import preflight_job
 from ptoperator.render.stage_job import stage_job
 from ptoperator.settings import Settings
 
-__all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render", "stage_job"]
+__all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render", "sampler_secret", "stage_job"]
 
 
 def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
@@ -17,4 +18,5 @@ def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
     layout = layout_of(job, settings)
     copies = [stage_job(layout)] if layout.is_staged else []
     checks = [] if layout.preflight == "Skip" else [preflight_job(layout)]
-    return [*copies, config_map(layout), *checks, jobset(layout)]
+    tokens = [sampler_secret(layout)] if layout.samplers else []
+    return [*copies, config_map(layout), *checks, *tokens, jobset(layout)]

@@ -48,6 +48,15 @@ def ignored_disruption_policy() -> Manifest:
     return {"rules": [{**rule, "action": "Ignore"} for rule in disruption_policy()["rules"]]}
 
 
+def sampler_failure_policy() -> Manifest:
+    """Return the rules for samplers, which their Jobs make anew: disrupted or drained, they are not counted.
+
+    A configuration that no sampler can start with fails the JobSet at once, as the trainer's would.
+    """
+    disrupted, saved, fatal = pod_failure_policy()["rules"]
+    return {"rules": [{**disrupted, "action": "Ignore"}, {**saved, "action": "Ignore"}, fatal]}
+
+
 def failure_policy(max_restarts: int) -> Manifest:
     """Return what the JobSet does about a failed Job. BlockingRecreate: two attempts never write one run directory."""
     fatal = "|".join(str(code) for code in FATAL_EXIT_CODES)

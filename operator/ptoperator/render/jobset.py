@@ -1,6 +1,7 @@
 """The JobSet of a run.
 
-Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM; with Pathways the head and the
+Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM, and for samplers with pods of
+their own a second one (`render.pods.sampler`); with Pathways the head and the
 workers of `render.pathways`.
 
 The JobSet has no TTL: it could vanish before the operator saw how it ended, and then look as if it had never been
@@ -12,6 +13,7 @@ from ptoperator.kube import labels, names
 from ptoperator.render import pathways
 from ptoperator.render.failure_policy import failure_policy, pod_failure_policy
 from ptoperator.render.layout import Layout
+from ptoperator.render.pods import sampler
 from ptoperator.render.pods.pod import pod_template
 
 
@@ -45,6 +47,8 @@ def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) ->
 
 def _roles(layout: Layout) -> Manifest:
     """Return which replicated job decides success, and which starts first."""
+    if layout.samplers:  # a sampler serves until it is ended, with the trainer's success
+        return {"successPolicy": {"operator": "All", "targetReplicatedJobs": [names.REPLICATED_JOB]}}
     if not layout.is_pathways:
         return {"successPolicy": {"operator": "All"}}
     decides = {} if layout.is_headless else {"targetReplicatedJobs": [names.PATHWAYS_HEAD]}
@@ -58,7 +62,8 @@ def _roles(layout: Layout) -> Manifest:
 def _replicated_jobs(layout: Layout) -> list[Manifest]:
     if layout.is_pathways:
         return pathways.replicated_jobs(layout)
-    return [{"name": names.REPLICATED_JOB, "replicas": layout.slices, "template": _job_template(layout)}]
+    trainer = {"name": names.REPLICATED_JOB, "replicas": layout.slices, "template": _job_template(layout)}
+    return [trainer, *([sampler.replicated_job(layout)] if layout.samplers else [])]
 
 
 def _labels(layout: Layout) -> Manifest:
@@ -69,15 +74,24 @@ def _labels(layout: Layout) -> Manifest:
 
 def _annotations(layout: Layout, restarts_before: int) -> Manifest:
     annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
+    return annotations if layout.samplers else annotations | _exclusive(layout)
+
+
+def _exclusive(layout: Layout) -> Manifest:
     # Pools of single hosts hold many slices, and those may be shared.
-    if layout.accelerator.multi_host and not layout.is_pathways:
-        annotations[labels.EXCLUSIVE_TOPOLOGY] = labels.NODE_POOL
-    return annotations
+    if not layout.accelerator.multi_host or layout.is_pathways:
+        return {}
+    return {labels.EXCLUSIVE_TOPOLOGY: labels.NODE_POOL}
 
 
 def _job_template(layout: Layout) -> Manifest:
+    # Beside samplers, which may share a pool, the annotation is the trainer's Jobs' alone.
+    own = _exclusive(layout) if layout.samplers else {}
     return {
-        "metadata": {"labels": labels.for_job(layout.name, layout.uid)},
+        "metadata": {
+            "labels": labels.for_job(layout.name, layout.uid),
+            **({"annotations": own} if own else {}),
+        },
         "spec": {
             "parallelism": layout.hosts,
             "completions": layout.hosts,

@@ -3,9 +3,11 @@
 Derived from the job and the settings only; no I/O.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from ptapi.accelerators import Slice, resolve
+from ptapi.accelerators.samplers import sampler_chips
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
 from ptkube.resources import Manifest
 from ptoperator.kube import names
@@ -17,7 +19,8 @@ class Layout:
     """A job, its chips and the names of its objects.
 
     pools: the node pools created for it, if any. is_queued_provisioning: their nodes came by a ProvisioningRequest,
-    which its pods name. staged_model: URI of the model's copy, once it is staged.
+    which its pods name. staged_model: URI of the model's copy, once it is staged. samplers: the chips of samplers with
+    pods of their own, a slice for each; None if there are none.
     """
 
     job: PostTrainJob
@@ -28,6 +31,7 @@ class Layout:
     pools: tuple[str, ...] = ()
     is_queued_provisioning: bool = False
     staged_model: str = ""
+    samplers: Slice | None = None
 
     @property
     def name(self) -> str:
@@ -98,9 +102,42 @@ class Layout:
         return names.provisioning_request(self.name, self.uid)
 
     @property
+    def sampler_count(self) -> int:
+        """Return the number of samplers with pods of their own."""
+        return self.samplers.slices if self.samplers else 0
+
+    @property
+    def held_chips(self) -> dict[str, int]:
+        """Return how many chips of each generation the job holds: the trainer's, and all samplers'."""
+        held: Counter[str] = Counter()
+        for each in (self.accelerator, self.samplers):
+            if each is not None and not each.is_cpu:
+                held[each.generation] += each.total_chips
+        return dict(held)
+
+    @property
+    def described(self) -> str:
+        """Return the job's chips in words: `v6e-4 (4 chips) and 3 samplers on v5p-8 (4 chips) each`."""
+        if self.samplers is None:
+            return self.accelerator.describe()
+        count = f"{self.sampler_count} sampler{'' if self.sampler_count == 1 else 's'}"
+        each = "" if self.sampler_count == 1 else " each"
+        return f"{self.accelerator.describe()} and {count} on {replace(self.samplers, slices=1).describe()}{each}"
+
+    @property
+    def sampler_secret(self) -> str:
+        """Return the name of the Secret with the token that trainer and samplers share."""
+        return names.sampler_secret(self.name, self.uid)
+
+    @property
+    def sampler_addresses(self) -> list[str]:
+        """Return where the samplers listen, in their order: `host:port`."""
+        return [f"{names.sampler_host(self.jobset, index)}:{names.SAMPLER_PORT}" for index in range(self.sampler_count)]
+
+    @property
     def pods(self) -> int:
-        """Return the number of pods: one per VM, and Pathways' head."""
-        return self.slices * self.hosts + int(self.is_pathways)
+        """Return the number of pods: one per VM, Pathways' head, and the samplers."""
+        return self.slices * self.hosts + int(self.is_pathways) + self.sampler_count
 
     @property
     def processes_per_host(self) -> int:
@@ -145,9 +182,10 @@ class Layout:
 
 def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
     """Return the name of the job's JobSet."""
+    separate = job.spec.rollout.separate
     if job.spec.pathways.enabled is True:
         return names.cut(job.metadata.name, names.PATHWAYS_JOBSET)
-    return names.jobset(job.metadata.name, accelerator.slices, accelerator.vms)
+    return names.jobset(job.metadata.name, accelerator.slices, accelerator.vms, separate.replicas if separate else 0)
 
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
@@ -160,4 +198,5 @@ def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
         settings=settings,
         jobset=jobset_name(job, accelerator),
         config_map=names.config_map(job.metadata.name, job.metadata.uid or ""),
+        samplers=sampler_chips(job.spec),
     )

@@ -6,6 +6,7 @@ overrides one for `v6e`.
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -25,12 +26,17 @@ class Prices:
         """Return the price per chip and hour, or None."""
         return self.per_chip_hour.get(f"{generation}/{option}", self.per_chip_hour.get(generation))
 
-    def amount(self, generation: str, chips: int, seconds_by_option: dict[str, int]) -> str:
-        """Return `41.28 USD` for the seconds by option; empty if a price is missing."""
-        priced = [(self.of(generation, option), seconds) for option, seconds in seconds_by_option.items() if seconds]
+    def amount(self, chips: Mapping[str, int], seconds_by_option: Mapping[str, int]) -> str:
+        """Return `41.28 USD` for chips by generation and seconds by option; empty if a price is missing."""
+        priced = [
+            (self.of(generation, option), count * seconds)
+            for generation, count in chips.items()
+            for option, seconds in seconds_by_option.items()
+            if seconds
+        ]
         if not priced or any(price is None for price, _ in priced):
             return ""
-        total = sum((price or 0.0) * chips * seconds / 3600 for price, seconds in priced)
+        total = sum((price or 0.0) * seconds / 3600 for price, seconds in priced)
         return f"{total:.2f} {self.currency}"
 
 

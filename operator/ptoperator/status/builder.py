@@ -75,7 +75,7 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
     if layout is not None:
         fields |= {
             "algorithm": layout.job.spec.label,
-            "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
+            "chips": sum(layout.held_chips.values()),
             "job_set": layout.jobset if update.has_jobset or state.is_jobset_ours else old.job_set,
             "links": links(layout),
         }

@@ -13,7 +13,7 @@ from ptoperator.status.builder import ConditionUpdate, ConditionUpdates, StatusU
 
 def with_common_conditions(layout: Layout, settings: Settings, update: StatusUpdate, state: Observed) -> StatusUpdate:
     """Add the conditions of every job whose spec is valid."""
-    what = f"{layout.job.spec.label} on {layout.accelerator.describe()}{_file_hint(layout, settings)}"
+    what = f"{layout.job.spec.label} on {layout.described}{_file_hint(layout, settings)}"
     conditions: ConditionUpdates = {ConditionType.VALIDATED: ConditionUpdate(True, Reason.ACCEPTED, what)}
     if layout.preflight == "Skip":
         conditions[ConditionType.PREFLIGHTED] = _preflight_skipped(layout, state)

@@ -6,7 +6,7 @@ from ptapi.conditions import Phase, Reason
 from ptapi.run_directory import Progress, run_uri
 from ptkube import timestamps
 from ptkube.resources import Manifest
-from ptoperator.observe.elastic_slices import missing_slices, without_missing
+from ptoperator.observe.elastic_slices import missing_slices, needed_pods, samplers_away, without_missing
 from ptoperator.observe.state import Observed, is_scheduled, is_started, started_at, why_unscheduled
 from ptoperator.render import Layout
 from ptoperator.status import terminal_phases
@@ -32,9 +32,9 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
     if state.is_jobset_suspended and state.jobset_queue:
         return queued(layout, state)
     conditions = {**resumed(state), **_admitted(state)}
-    missing = missing_slices(layout, state)
+    missing, wanted, away = missing_slices(layout, state), needed_pods(layout, state), samplers_away(layout, state)
     state = without_missing(layout, state)
-    pods, wanted = state.current_pods, layout.pods - missing * layout.hosts
+    pods = state.current_pods
     waiting = [pod for pod in pods if not is_scheduled(pod)]
     if len(pods) < wanted or waiting:
         refused, message = state.creation_failure, _unscheduled_message(pods, waiting, wanted)
@@ -50,7 +50,9 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
         True, Reason.NODES_READY, f"{wanted} of {layout.pods} pods have nodes{without}"
     )
     if _is_training(layout, state, silent_start_s):
-        conditions[RUNNING] = ConditionUpdate(True, Reason.TRAINING, _training_message(layout, state))
+        conditions[RUNNING] = ConditionUpdate(
+            True, Reason.TRAINING, _training_message(layout, state) + (f"; {away}" if away else "")
+        )
         return StatusUpdate(Phase.RUNNING, conditions)
     conditions[RUNNING] = _not_running(state, _starting_message(layout, state))
     return StatusUpdate(Phase.RESTARTING if state.jobset_restarts else Phase.STARTING, conditions)

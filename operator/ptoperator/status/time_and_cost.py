@@ -69,8 +69,8 @@ def _allocated_seconds(state: Observed, seconds: int) -> dict[str, int]:
 
 
 def _cost(held: dict[str, int], time: TimeStatus, layout: Layout | None) -> CostStatus | None:
-    if layout is None or layout.accelerator.is_cpu:
+    if layout is None or not layout.held_chips:
         return None
-    chips = layout.accelerator.total_chips
-    amount = prices.parse(layout.settings.prices).amount(layout.accelerator.generation, chips, held)
+    chips = sum(layout.held_chips.values())
+    amount = prices.parse(layout.settings.prices).amount(layout.held_chips, held)
     return CostStatus(chip_hours=f"{time.held * chips / 3600:.2f}", held=held, amount=amount)

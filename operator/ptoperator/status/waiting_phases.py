@@ -100,10 +100,12 @@ def queued(layout: Layout, state: Observed) -> StatusUpdate:
     was_admitted = before is not None and before.reason in (Reason.ADMITTED, Reason.EVICTED)
     kueue = state.kueue or KueueState(str(state.jobset_queue or layout.job.spec.queue))
     if was_admitted:
-        condition = ConditionUpdate(False, Reason.EVICTED, workload.eviction_message(kueue, layout.accelerator))
+        condition = ConditionUpdate(
+            False, Reason.EVICTED, workload.eviction_message(kueue, layout.accelerator, layout.samplers)
+        )
     else:
         condition = ConditionUpdate(
-            False, Reason.WAITING_FOR_QUOTA, workload.waiting_message(kueue, layout.accelerator)
+            False, Reason.WAITING_FOR_QUOTA, workload.waiting_message(kueue, layout.accelerator, layout.samplers)
         )
     conditions = {
         QUOTA: condition,

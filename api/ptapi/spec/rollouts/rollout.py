@@ -93,7 +93,7 @@ class Separate(SpecModel):
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     """How many samplers there are. Each has all weights, and chips of its own."""
     accelerator: SamplerAccelerator | None = None
-    """The chips of each sampler. Unset: as the job's, which must then be one host."""
+    """The chips of each sampler. Unset: as the job's."""
     engine: Literal["native", "vllm"] | None = None
     """What samples there. Unset: `rollout.engine`."""
 
@@ -130,7 +130,8 @@ class Rollout(SpecModel):
     """`colocated` samples on the training chips: no weights move. `disaggregated` splits chips (or whole slices) into
     training and sampling chips, so that both can work at once (`maxStaleness`); weights move after every update that
     samples depend on. It needs one process: one host, or `pathways: {enabled: true}`. `separate` samples in pods of
-    their own (`separate`), which have other chips, get new weights over the network and may fail without the trainer."""
+    their own (`separate`), which have other chips, get new weights over the network and may fail without the trainer;
+    one process trains: one host."""
     separate: Separate | None = None
     """The samplers' pods; required with `placement: separate`."""
     sampler_share: Fraction | None = None

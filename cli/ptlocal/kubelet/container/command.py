@@ -43,11 +43,24 @@ def command_of(
         raise NotReady(message, "RunContainerError")
     arguments = [*container["command"], *(container.get("args") or [])]
     argv = [rewrite(expand(str(argument), container_env)) for argument in arguments]
+    argv = _own_ports(pod, container, argv, rewrite)
     if argv[0] in _PYTHONS:
         argv[0] = sys.executable
     hostname = str(pod["spec"].get("hostname") or pod["metadata"]["name"])
     env = {**base, "HOSTNAME": hostname, **{name: rewrite(value) for name, value in container_env.items()}}
     return Command(argv, env, Path(rewrite(container["workingDir"])) if container.get("workingDir") else home)
+
+
+def _own_ports(pod: Manifest, container: Manifest, argv: list[str], rewrite: Rewriter) -> list[str]:
+    """Return the arguments with the local port behind `--port`, where it is a declared one that peers reach by name."""
+    host = pod["spec"].get("hostname")
+    declared = {str(port["containerPort"]) for port in container.get("ports") or []}
+    if not host or not rewrite.subdomain:
+        return argv
+    return [
+        str(rewrite.port_for(str(host), int(value))) if flag == "--port" and value in declared else value
+        for flag, value in zip(["", *argv], argv, strict=False)
+    ]
 
 
 def termination_mount(container: Manifest, file: Path) -> Mount:

@@ -5,7 +5,7 @@ it must be computed (several slices of several hosts, several containers per hos
 POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_host.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ptapi.accelerators import compiler_flags
 from ptapi.run_directory import PROGRESS_LOG_ENV, TERMINATION_LOG_ENV
@@ -24,6 +24,14 @@ HOSTS_PER_SLICE = "POSTTRAIN_HOSTS_PER_SLICE"
 PROCESSES_PER_HOST = "POSTTRAIN_PROCESSES_PER_HOST"
 PROCESS_IN_HOST = "POSTTRAIN_PROCESS_IN_HOST"
 
+SAMPLERS = "POSTTRAIN_SAMPLERS"
+"""Where the trainer reaches samplers with pods of their own: `host:port`, comma-separated, in their order."""
+SAMPLER_TOKEN = "POSTTRAIN_SAMPLER_TOKEN"
+"""What trainer and samplers of one job show each other."""
+SAMPLER_INDEX = "POSTTRAIN_SAMPLER_INDEX"
+TOKEN_KEY = "token"
+"""Key of that token in the job's Secret."""
+
 _COMPILE_CACHE = ".compile-cache"
 
 
@@ -40,7 +48,22 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_multislice(layout),
         *_token(layout),
         *_tracker_keys(layout),
+        *_samplers(layout),
         *_foreign(layout),
+    ]
+    return _with_users(layout, ours)
+
+
+def sampler_env(layout: Layout) -> list[Manifest]:
+    """Return a sampler's environment; layout: with its own chips."""
+    ours = [
+        *_everywhere(),
+        value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
+        *_devices(layout),
+        *_init_args(compiler_flags.flags(layout.accelerator.generation)),
+        from_label(SAMPLER_INDEX, JOB_INDEX),
+        *_token(layout),
+        _sampler_token(layout),
     ]
     return _with_users(layout, ours)
 
@@ -91,7 +114,11 @@ def _devices(layout: Layout) -> list[Manifest]:
 
 
 def _compiler_flags(layout: Layout) -> list[Manifest]:
-    flags = compiler_flags.init_args(compiler_flags.of_job(layout.job.spec))
+    return _init_args(compiler_flags.of_job(layout.job.spec))
+
+
+def _init_args(chosen: Mapping[str, str]) -> list[Manifest]:
+    flags = compiler_flags.init_args(chosen)
     return [value(compiler_flags.LIBTPU_INIT_ARGS, flags)] if flags else []
 
 
@@ -133,6 +160,16 @@ def _multislice(layout: Layout) -> list[Manifest]:
 def _token(layout: Layout) -> list[Manifest]:
     secret = layout.job.spec.model.token_secret_ref
     return [_secret("HF_TOKEN", secret.name, secret.key)] if secret else []
+
+
+def _samplers(layout: Layout) -> list[Manifest]:
+    if not layout.samplers:
+        return []
+    return [value(SAMPLERS, ",".join(layout.sampler_addresses)), _sampler_token(layout)]
+
+
+def _sampler_token(layout: Layout) -> Manifest:
+    return _secret(SAMPLER_TOKEN, layout.sampler_secret, TOKEN_KEY)
 
 
 def _tracker_keys(layout: Layout) -> list[Manifest]:

@@ -44,6 +44,7 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
     _share_a_board(operator)
     _serve_models(operator)
     _wait_in_a_queue_and_speak_in_a_log(operator)
+    _sample_apart(operator)
     _stand_in_line(operator)
     _be_queued_by_google(world)
     _sweep_and_lead(world)
@@ -54,6 +55,16 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
         for verb in right.verbs
     }
     assert listed == operator_world.CALLS
+
+
+def _sample_apart(operator: Operator) -> None:
+    """Samplers with pods of their own, which share a token with the trainer."""
+    apart = {"maxNewTokens": 8, "placement": "separate", "separate": {"replicas": 2}}
+    operator.world.api.create(
+        POSTTRAINJOBS,
+        job_manifest("apart", algorithm={"grpo": {}}, rewards=[{"builtin": "gsm8k"}], rollout=apart),
+    )
+    operator.work()
 
 
 def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:

@@ -17,11 +17,12 @@ TABLE = '{"currency": "EUR", "perChipHour": {"v6e": 2.0, "v6e/spot": 0.5}}'
 
 def test_money_is_chips_times_hours_times_the_price_of_the_option() -> None:
     prices = parse(TABLE)
-    assert prices.amount("v6e", 4, {"spot": 1800, "onDemand": 3600}) == "9.00 EUR"
-    assert prices.amount("v6e", 4, {"existing": 900}) == "2.00 EUR"
-    assert prices.amount("v6e", 4, {}) == ""
-    assert prices.amount("v5p", 4, {"spot": 3600}) == ""
-    assert Prices().amount("v6e", 4, {"spot": 3600}) == ""
+    assert prices.amount({"v6e": 4}, {"spot": 1800, "onDemand": 3600}) == "9.00 EUR"
+    assert prices.amount({"v6e": 4}, {"existing": 900}) == "2.00 EUR"
+    assert prices.amount({"v6e": 4}, {}) == ""
+    assert prices.amount({"v5p": 4}, {"spot": 3600}) == ""
+    assert prices.amount({"v6e": 4, "v5p": 4}, {"spot": 3600}) == "", "one price is missing"
+    assert Prices().amount({"v6e": 4}, {"spot": 3600}) == ""
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "7", "x", '{"currency": "EUR"}', TABLE.replace("0.5", '"much"'),

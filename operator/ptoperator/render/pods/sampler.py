@@ -1,0 +1,72 @@
+"""The samplers of a job (`rollout.placement: separate`): a Job of one pod for each, beside the trainer's.
+
+A sampler that fails is made anew by its own Job, at most `runPolicy.maxRestarts` times for failures of its own, and the
+trainer goes on. JobSet 0.12 restarts one Job of several only behind an alpha gate (RestartJob), so a failure of the
+trainer restarts the samplers with it; they hold nothing that the trainer could not send again.
+"""
+
+from dataclasses import replace
+
+from ptapi.run_directory import JOB_FILE
+from ptkube.resources import Manifest
+from ptoperator.kube import labels, names
+from ptoperator.render.failure_policy import sampler_failure_policy
+from ptoperator.render.layout import Layout
+from ptoperator.render.pods import overrides, resources
+from ptoperator.render.pods.environment_variables import SAMPLER_INDEX, sampler_env
+from ptoperator.render.pods.pod import placement, pod_base, trainer_container, volumes, with_init_containers
+
+HEALTH = "/health"
+"""Answered without the token, once the sampler takes requests."""
+
+
+def replicated_job(layout: Layout) -> Manifest:
+    """Return the replicated job of all samplers."""
+    return {"name": names.SAMPLER, "replicas": layout.sampler_count, "template": _job(_of_sampler(layout))}
+
+
+def _of_sampler(layout: Layout) -> Layout:
+    """Return the layout with the chips of one sampler in place of the trainer's."""
+    assert layout.samplers is not None
+    return replace(layout, accelerator=replace(layout.samplers, slices=1))
+
+
+def _job(layout: Layout) -> Manifest:
+    return {
+        "metadata": {"labels": labels.for_job(layout.name, layout.uid)},
+        "spec": {
+            "parallelism": 1,
+            "completions": 1,
+            "completionMode": "Indexed",
+            "backoffLimit": layout.job.spec.run_policy.max_restarts,
+            "podFailurePolicy": sampler_failure_policy(),
+            "template": {
+                "metadata": overrides.metadata(layout, labels.for_sampler(layout.name, layout.uid)),
+                "spec": _pod_spec(layout),
+            },
+        },
+    }
+
+
+def _pod_spec(layout: Layout) -> Manifest:
+    return {
+        **pod_base(layout),
+        **overrides.network(layout),
+        **placement(layout),
+        "securityContext": overrides.pod_security(layout),
+        **with_init_containers(overrides.init_containers(layout)),
+        "containers": [_container(layout)],
+        "volumes": volumes(layout),
+    }
+
+
+def _container(layout: Layout) -> Manifest:
+    chips = 0 if layout.accelerator.is_cpu else layout.accelerator.chips_per_vm
+    amounts = resources.of(layout, "trainer", resources.trainer_default(layout), chips)
+    port = names.SAMPLER_PORT
+    ports = [{"name": "sampler", "containerPort": port}]
+    arguments = ["--spec", JOB_FILE, "--index", f"$({SAMPLER_INDEX})", "--port", str(port)]
+    container = trainer_container(layout, names.SAMPLER, sampler_env(layout), amounts, ports=ports)
+    container["args"] = ["sampler", *arguments]
+    probe = {"httpGet": {"path": HEALTH, "port": port}, "periodSeconds": 5}
+    return {**container, "readinessProbe": probe}

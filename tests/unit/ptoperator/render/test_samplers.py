@@ -1,0 +1,179 @@
+"""Samplers with pods of their own: what is rendered, and what the status says when one is lost."""
+
+from typing import Any
+
+import pytest
+from tests.builders.operator.world import START, Api
+from tests.unit.ptoperator.render.test_render import SETTINGS, UID, env_of, job, job_manifest
+
+from ptapi.conditions import Phase
+from ptapi.failures import FailureClass
+from ptapi.load import manifest
+from ptkube.resources import SECRETS, Manifest
+from ptoperator.failures.pod_failures import cause, pod_failure
+from ptoperator.job import read_job
+from ptoperator.kube import labels
+from ptoperator.kube.actions import CreateToken, apply, describe
+from ptoperator.observe import elastic_slices
+from ptoperator.observe.state import Observed
+from ptoperator.render import Layout, jobset, layout_of, render, sampler_secret
+from ptoperator.render.pods.environment_variables import TOKEN_KEY
+from ptoperator.status.running_phases import jobset_active
+
+
+def layout(name: str = "llama", **separate: Any) -> Layout:
+    """Return that of a job with two samplers on one device each."""
+    made = job_manifest(
+        name,
+        algorithm={"grpo": {"groupSize": 4}},
+        rewards=[{"builtin": "gsm8k"}],
+        rollout={"maxNewTokens": 8, "placement": "separate", "separate": {"replicas": 2, **separate}},
+        accelerator={"type": "v6e-4"},
+        training={"steps": 2, "batchSize": 16},
+    )
+    return layout_of(job(made), SETTINGS)
+
+
+def sampler_pod(made: Manifest) -> Manifest:
+    pod: Manifest = made["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
+    return pod
+
+
+def test_each_sampler_is_a_job_of_one_pod_on_its_own_chips() -> None:
+    made = jobset(layout(accelerator={"type": "v5p-8"}))
+    trainer, samplers = made["spec"]["replicatedJobs"]
+    assert (trainer["name"], samplers["name"], samplers["replicas"]) == ("slice", "sampler", 2)
+    pod = sampler_pod(made)["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == "tpu-v5p-slice"
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"]["google.com/tpu"] == 4
+    assert container["args"][1:5] == ["--spec", "/etc/posttrain/job.yaml", "--index", "$(POSTTRAIN_SAMPLER_INDEX)"]
+    assert "all_gather" not in str(sampler_pod(jobset(layout(accelerator={"type": "cpu-1"})))), "a TPU's flags"
+
+
+def test_the_trainer_knows_where_each_sampler_listens_and_both_read_one_token() -> None:
+    made = jobset(layout())
+    port = sampler_pod(made)["spec"]["containers"][0]["ports"][0]["containerPort"]
+    hosts = [f"llama-sampler-{index}-0.llama:{port}" for index in range(2)]
+    trainer = env_of(made)
+    assert trainer["POSTTRAIN_SAMPLERS"] == ",".join(hosts)
+    sampler = {each["name"]: each for each in sampler_pod(made)["spec"]["containers"][0]["env"]}
+    token = trainer["POSTTRAIN_SAMPLER_TOKEN"]["secretKeyRef"]
+    assert sampler["POSTTRAIN_SAMPLER_TOKEN"]["valueFrom"]["secretKeyRef"] == token
+    assert token == {"name": sampler_secret(layout())["metadata"]["name"], "key": TOKEN_KEY}
+
+
+def test_the_trainers_success_ends_the_samplers_and_a_lost_sampler_ends_nothing() -> None:
+    spec = jobset(layout())["spec"]
+    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["slice"]}
+    samplers = spec["replicatedJobs"][1]["template"]["spec"]
+    assert samplers["backoffLimit"] == 3
+    assert [rule["action"] for rule in samplers["podFailurePolicy"]["rules"]] == ["Ignore", "Ignore", "FailJob"]
+
+
+def test_pod_names_of_many_samplers_fit() -> None:
+    many = layout("a" * 63, replicas=64)
+    assert len(f"{many.jobset}-sampler-63-0-xxxxx") <= 63
+
+
+def test_a_rendered_token_is_empty_and_a_written_one_random_and_kept() -> None:
+    first, second = Api(), Api()
+    secret = next(made for made in render(layout().job, SETTINGS) if made["kind"] == "Secret")
+    assert secret["stringData"] == {TOKEN_KEY: ""}
+    action = CreateToken(secret, TOKEN_KEY)
+    tokens = []
+    for api in (first, second):
+        apply(api, action)  # type: ignore[arg-type]
+        tokens.append(api.get(SECRETS, secret["metadata"]["name"], "team-a")["stringData"][TOKEN_KEY])
+        apply(api, action)  # type: ignore[arg-type]
+        assert api.get(SECRETS, secret["metadata"]["name"], "team-a")["stringData"][TOKEN_KEY] == tokens[-1]
+    assert tokens[0] != tokens[1]
+    assert all(len(token) >= 32 and token not in f"{action}{describe(action)}" for token in tokens)
+
+
+def observed(made: Layout, phases: dict[str, str], phase: Phase = Phase.RUNNING) -> Observed:
+    """Return the run whose pods are in these phases, by `role-index`."""
+    meta = {"name": "llama", "namespace": "team-a", "uid": UID}
+    owned = read_job({**manifest(made.job), "metadata": meta, "status": {"phase": str(phase)}})
+    pods = tuple(_pod(name, state) for name, state in phases.items())
+    return Observed(now=START, observed_at=START, job=owned, layout=made, jobset=jobset(made), pods=pods)
+
+
+def _pod(name: str, phase: str) -> Manifest:
+    role, _, index = name.partition("-")
+    of_role = labels.for_sampler if role == "sampler" else labels.for_pod
+    marks = {labels.REPLICATED_JOB_NAME: role, labels.JOB_INDEX: index.partition("-")[0], **of_role("llama", UID)}
+    conditions = [{"type": "PodScheduled", "status": "False", "message": "no v6e-4 is free"}]
+    is_up = phase != "Pending"
+    return {
+        "metadata": {"name": f"llama-{name}", "labels": marks},
+        "spec": {"nodeName": "n"} if is_up else {},
+        "status": {"phase": phase, "startTime": "2026-01-01T00:00:00Z", "conditions": [] if is_up else conditions},
+    }
+
+
+ALL = {"slice-0": "Running", "sampler-0": "Running", "sampler-1": "Running"}
+
+
+def messages(state: Observed) -> dict[str, str]:
+    assert state.layout is not None
+    update = jobset_active(state.layout, state, 0.0)
+    return {"phase": str(update.phase)} | {str(kind): each.message for kind, each in update.conditions.items()}
+
+
+def test_a_job_starts_when_all_its_pods_have_nodes() -> None:
+    made = layout()
+    waiting = observed(made, {**ALL, "sampler-1": "Pending"}, Phase.PROVISIONING)
+    assert not elastic_slices.has_nodes(made, waiting)
+    assert "2 of 3 pods have nodes; pod llama-sampler-1" in messages(waiting)["CapacityReady"]
+    assert elastic_slices.has_nodes(made, observed(made, ALL, Phase.PROVISIONING))
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ({"sampler-1": "Pending"}, "sampler 1 is away, of 2: no v6e-4 is free"),
+        ({"sampler-1": "Failed"}, "sampler 1 is away, of 2"),
+        ({"sampler-0": "Failed", "sampler-1": "Failed"}, "samplers 0, 1 are away, of 2"),
+    ],
+)
+def test_a_run_goes_on_without_a_sampler_and_names_it(lost: dict[str, str], words: str) -> None:
+    made = layout()
+    state = observed(made, {**ALL, **lost})
+    assert elastic_slices.has_nodes(made, state)
+    message = messages(state)
+    assert message["phase"] == "Running"
+    assert message["Running"].endswith(words)
+
+
+def test_a_sampler_that_came_back_is_not_counted_twice() -> None:
+    made = layout()
+    state = observed(made, {**ALL, "sampler-1": "Failed", "sampler-1-again": "Running"}, Phase.PROVISIONING)
+    assert elastic_slices.missing_samplers(made, state) == ()
+    assert elastic_slices.has_nodes(made, state)
+    assert not state.has_missing_pods
+
+
+def test_a_lost_trainer_is_missed() -> None:
+    made = layout()
+    state = observed(made, {"sampler-0": "Running", "sampler-1": "Running"})
+    assert not elastic_slices.has_nodes(made, state)
+
+
+def test_what_ended_the_trainer_is_its_own_failure_and_not_a_samplers_before_it() -> None:
+    def failed(name: str, code: int, time: str) -> Manifest:
+        ended = {"exitCode": code, "finishedAt": time}
+        pod = _pod(name, "Failed")
+        pod["status"]["containerStatuses"] = [{"name": name.partition("-")[0], "state": {"terminated": ended}}]
+        return pod
+
+    sampler = pod_failure(failed("sampler-0", 137, "2026-01-01T00:00:00Z"))
+    trainer = pod_failure(failed("slice-0", 1, "2026-01-01T00:01:00Z"))
+    fatal = pod_failure(failed("sampler-1", 2, "2026-01-01T00:02:00Z"))
+    assert sampler is not None
+    assert trainer is not None
+    assert fatal is not None
+    assert cause([sampler, trainer], 0) == trainer
+    ended = cause([fatal], 0, charged=True)
+    assert ended is not None
+    assert (ended.kind, ended.pod) == (FailureClass.CONFIG_ERROR, "llama-sampler-1")
