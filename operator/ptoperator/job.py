@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ptapi.accelerators import Slice, resolve
+from ptapi.accelerators.samplers import sampler_chips, samplers_beside
 from ptapi.conditions import ConditionType
 from ptapi.errors import SpecError
 from ptapi.load import parse_accepted, parse_job
@@ -97,6 +98,14 @@ class JobObject:
             return None
         requested = self.spec.accelerator
         return resolve(requested.type, requested.topology, requested.slices)
+
+    @property
+    def hosts(self) -> int:
+        """Return how many VMs of its chips the job wants; 0 while they are unknown."""
+        accelerator = self.accelerator
+        if self.spec is None or accelerator is None:
+            return 0
+        return accelerator.total_vms + samplers_beside(accelerator, sampler_chips(self.spec))
 
 
 def read_job(manifest: Manifest, known: JobObject | None = None) -> JobObject:

@@ -33,6 +33,12 @@ def sampler_chips(spec: PostTrainJobSpec) -> Slice | None:
     return replace(one, slices=separate.replicas)
 
 
+def samplers_beside(accelerator: Slice, samplers: Slice | None) -> int:
+    """Return how many VMs of the trainer's kind samplers take."""
+    is_same = samplers is not None and samplers.machine_type == accelerator.machine_type
+    return samplers.total_vms if samplers is not None and is_same else 0
+
+
 def _many_processes(trainer: Slice) -> Finding:
     return Finding(
         PLACEMENT_FIELD,

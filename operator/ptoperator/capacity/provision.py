@@ -112,7 +112,7 @@ def _without_pools(capacity: CapacityStatus) -> CapacityStatus:
 
 
 def _pools(request: CapacityRequest, cloud: Cloud, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
-    """Obtain one pool per slice."""
+    """Obtain one pool per slice, and per sampler on TPUs."""
     slices = _slice_states(request, cloud, candidate)
     if attempt.ready is not None and (lost := _lost_pool(request, cloud)):
         return restart_attempts(request, f"{attempt.outcome}; then node pool {lost} was gone")
@@ -147,7 +147,7 @@ def _pools(request: CapacityRequest, cloud: Cloud, attempt: CapacityAttempt, can
 def _slice_states(request: CapacityRequest, cloud: Cloud, candidate: Candidate) -> list[SliceState]:
     taken: frozenset[str] = frozenset()
     slices: list[SliceState] = []
-    for index in range(request.layout.slices):
+    for index in range(request.layout.pool_count):
         slice_ = slice_state(request, cloud, candidate, index, taken)
         taken |= {action.pool for action in slice_.actions if isinstance(action, ClaimPool)}
         taken |= {slice_.pool.name} if slice_.pool else set()

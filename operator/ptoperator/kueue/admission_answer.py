@@ -9,6 +9,7 @@ from datetime import datetime
 
 from ptkube import timestamps
 from ptkube.resources import WORKLOADS, Manifest
+from ptoperator.kube import names
 from ptoperator.kube.actions import PutStatus
 from ptoperator.kueue.workload import KueueState
 from ptoperator.render import Layout
@@ -23,11 +24,17 @@ def ready(layout: Layout, kueue: KueueState, pools: Sequence[str], now: datetime
     return PutStatus(WORKLOADS, {**workload, "status": {**workload["status"], "admissionChecks": checks}})
 
 
+def _pod_sets(layout: Layout) -> list[str]:
+    """Return the pod sets with chips, which are the JobSet's replicated jobs."""
+    on_tpus = layout.samplers is not None and not layout.samplers.is_cpu
+    return [layout.chip_pods, *([names.SAMPLER] if on_tpus else [])]
+
+
 def _ready(check: Manifest, layout: Layout, pools: Sequence[str], now: datetime) -> Manifest:
     return {
         **check,
         "state": "Ready",
         "message": f"node pools {', '.join(sorted(pools))} are ready" if pools else "nodes are ready",
         "lastTransitionTime": timestamps.to_text(now),
-        "podSetUpdates": [{"name": layout.chip_pods, **on_pools(pools)}] if pools else [],
+        "podSetUpdates": [{"name": name, **on_pools(pools)} for name in _pod_sets(layout)] if pools else [],
     }

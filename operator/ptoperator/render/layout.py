@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ptapi.accelerators import Slice, resolve
-from ptapi.accelerators.samplers import sampler_chips
+from ptapi.accelerators.samplers import sampler_chips, samplers_beside
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
 from ptkube.resources import Manifest
 from ptoperator.kube import names
@@ -114,6 +114,20 @@ class Layout:
             if each is not None and not each.is_cpu:
                 held[each.generation] += each.total_chips
         return dict(held)
+
+    @property
+    def pool_count(self) -> int:
+        """Return how many node pools the job needs: one per slice, and one per sampler on TPUs."""
+        return self.slices + (self.sampler_count if self.samplers and not self.samplers.is_cpu else 0)
+
+    def pool_chips(self, index: int) -> Slice:
+        """Return the chips of one of its node pools: first those of the slices, then those of the samplers."""
+        return self.accelerator if index < self.slices or self.samplers is None else self.samplers
+
+    @property
+    def line_hosts(self) -> int:
+        """Return how many VMs it wants in the waiting line for the trainer's kind of chips."""
+        return self.accelerator.total_vms + samplers_beside(self.accelerator, self.samplers)
 
     @property
     def described(self) -> str:

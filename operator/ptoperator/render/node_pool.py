@@ -36,9 +36,9 @@ def is_flex(option: CapacityOption) -> bool:
 
 
 def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int, name: str = "") -> Manifest:
-    """Return the pool of one slice of a job. name: used if another job holds the pool of this slice's usual name."""
+    """Return the pool of one slice, or sampler, of a job. name: used if another job holds that of its usual name."""
     name = name or names.node_pool(layout.name, layout.uid, slice_index)
-    pool = slice_pool(layout.accelerator, option, zone, name)
+    pool = slice_pool(layout.pool_chips(slice_index), option, zone, name)
     pool["config"] |= {
         "labels": {labels.POOL_TAINT: "true"},
         "resource_labels": owner_labels(layout, option, zone, slice_index),
@@ -85,13 +85,13 @@ def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index:
         labels.POOL_JOB: layout.name,
         labels.POOL_JOB_UID: layout.uid,
         labels.POOL_SLICE: str(slice_index),
-        labels.POOL_SHAPE: shape(layout, option, zone),
+        labels.POOL_SHAPE: shape(layout, option, zone, slice_index),
     }
 
 
-def shape(layout: Layout, option: CapacityOption, zone: str) -> str:
-    """Return `pool_shape` of a pool for a job."""
-    return pool_shape(layout.accelerator, option, zone)
+def shape(layout: Layout, option: CapacityOption, zone: str, slice_index: int = 0) -> str:
+    """Return `pool_shape` of one of a job's pools."""
+    return pool_shape(layout.pool_chips(slice_index), option, zone)
 
 
 def pool_shape(accelerator: Slice, option: CapacityOption, zone: str) -> str:

@@ -75,6 +75,38 @@ def test_two_processes_on_two_slices_succeed_together(operator: OperatorProcess,
     jobs.wait_phase("pair", "Succeeded")
 
 
+def test_a_killed_sampler_comes_back_to_the_trainer_and_both_end_with_success(
+    operator: OperatorProcess, jobs: Any
+) -> None:
+    jobs.create(
+        "apart",
+        {"FAKE_WAIT": "1", "FAKE_STEP_S": "0.1"},
+        algorithm={"grpo": {"groupSize": 4}},
+        rewards=[{"builtin": "gsm8k"}],
+        rollout={"maxNewTokens": 8, "placement": "separate", "separate": {"replicas": 2}},
+    )
+    samples = jobs.runs / "apart" / "samples"
+
+    def processes(index: str) -> list[str]:
+        lines = samples.read_text().splitlines() if samples.exists() else []
+        return list(dict.fromkeys(line.partition(" ")[2] for line in lines if line.partition(" ")[0] == index))
+
+    jobs.wait(lambda: processes("0") and processes("1"))
+    psutil.Process(int(processes("1")[0])).kill()
+    jobs.wait(lambda: len(processes("1")) == 2, shown=lambda: (jobs.status("apart"), jobs.pods("apart")))
+    assert len(processes("0")) == 1
+    assert "refused" not in samples.read_text()
+    (jobs.runs / "apart" / "finish").touch()
+    status = jobs.wait_phase("apart", "Succeeded")
+    assert status.restarts == {}
+    assert not (jobs.runs / "apart" / "doubled").exists()
+    jobs.wait(lambda: [pod for pod in jobs.pods("apart") if pod["status"]["phase"] == "Running"] == [])
+    secrets = [each for each in jobs.kube.list(SECRETS, jobs.namespace).items if "apart" in each["metadata"]["name"]]
+    assert len(secrets) == 1
+    jobs.delete("apart")
+    jobs.wait(lambda: jobs.find(SECRETS, secrets[0]["metadata"]["name"]) is None)
+
+
 def test_suspend_saves_frees_and_resumes_where_it_was(operator: OperatorProcess, jobs: Any) -> None:
     jobs.create("pause", {"FAKE_STEPS": "12", "FAKE_SAVE_S": "1"})
     jobs.wait(lambda: jobs.status("pause").progress.step >= 2)

@@ -56,6 +56,15 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     _unsupported(
+        "rollout.placement",
+        "colocated or disaggregated with capacity of type queuedProvisioning, whose request is for the trainer's pods",
+        unset("rollout.separate")
+        | Predicate(
+            "!self.capacity.exists(option, option.type == 'queuedProvisioning')",
+            lambda spec: all(option.type != "queuedProvisioning" for option in spec.capacity),
+        ),
+    ),
+    _unsupported(
         "pathways.elasticSlices",
         "0 with posttrain's own trainer, which does not go on with fewer slices",
         equals("pathways.elasticSlices", 0) | (has("runtime") & (has("runtime.maxtext") | has("runtime.container"))),

@@ -40,7 +40,7 @@ def slice_state(
     """Return the state of one slice. taken: pools that other slices of this job take over in this reconcile."""
     uid = request.layout.uid
     pools = sorted((p for p in cloud.of_job(uid) if p.slice == index), key=lambda p: p.name)
-    wanted = shape(request.layout, candidate.option, candidate.zone)
+    wanted = shape(request.layout, candidate.option, candidate.zone, index)
     if not pools:
         return _without_pool(request, cloud, candidate, index, wanted, taken)
     pool = next((p for p in pools if p.shape == wanted and p.state is not PoolState.STOPPING), pools[0])
@@ -95,7 +95,7 @@ def _free_name(request: CapacityRequest, cloud: Cloud, index: int) -> str:
     """Return the slice's name for a pool, or the next one while another job holds the pool of that name."""
     layout = request.layout
     taken = {pool.name for pool in cloud.pools if pool.job_uid != layout.uid}
-    fitting = (names.node_pool(layout.name, layout.uid, number) for number in itertools.count(index, layout.slices))
+    fitting = (names.node_pool(layout.name, layout.uid, number) for number in itertools.count(index, layout.pool_count))
     return next(name for name in fitting if name not in taken)
 
 

@@ -137,7 +137,7 @@ def claim_of(job: JobObject) -> Claim | None:
         uid=job.uid,
         namespace=job.namespace,
         created=job.created,
-        hosts=accelerator.total_vms,
+        hosts=job.hosts,
         priority=attempt.priority,
         granted=attempt.granted or "",
         first=attempt.first or "",

@@ -22,7 +22,7 @@ def wait_for_turn(request: CapacityRequest, attempt: CapacityAttempt, candidate:
     if not queue or attempt.granted is not None:
         return None
     total = _total(request, candidate)
-    needed = request.layout.accelerator.total_vms
+    needed = request.layout.line_hosts
     if candidate.option.type == "reservation" and total is not None and needed > total:
         return fail_attempt(request, _too_small(request, candidate, total))
     assert request.competing.standing is not None
@@ -52,7 +52,7 @@ def no_free_capacity(request: CapacityRequest, candidate: Candidate, free: int, 
 def wanted_chips(request: CapacityRequest, candidate: Candidate) -> str:
     """`64 v5p chips of reservation r1`."""
     accelerator = request.layout.accelerator
-    chips = accelerator.total_chips
+    chips = request.layout.line_hosts * accelerator.chips_per_vm
     where = f"of reservation {candidate.option.reservation}" if candidate.option.reservation else "of existing nodes"
     return f"{chips} {accelerator.generation} chip{'s' if chips > 1 else ''} {where}"
 
@@ -108,7 +108,7 @@ def _too_small(request: CapacityRequest, candidate: Candidate, total: int) -> Cl
     accelerator = request.layout.accelerator
     description = (
         f"reservation {candidate.option.reservation} has {total * accelerator.chips_per_vm} chips, "
-        f"{accelerator.total_chips} needed"
+        f"{request.layout.line_hosts * accelerator.chips_per_vm} needed"
     )
     return CloudFailure(FailureClass.RESERVATION, "RESERVATION_TOO_SMALL", description)
 

@@ -26,9 +26,10 @@ def replicated_job(layout: Layout) -> Manifest:
 
 
 def _of_sampler(layout: Layout) -> Layout:
-    """Return the layout with the chips of one sampler in place of the trainer's."""
+    """Return the layout with the chips of one sampler in place of the trainer's. Pools are for chips."""
     assert layout.samplers is not None
-    return replace(layout, accelerator=replace(layout.samplers, slices=1))
+    one = replace(layout.samplers, slices=1)
+    return replace(layout, accelerator=one, pools=() if one.is_cpu else layout.pools)
 
 
 def _job(layout: Layout) -> Manifest:

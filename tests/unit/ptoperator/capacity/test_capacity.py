@@ -8,8 +8,12 @@ from tests.builders.gke.model import QUOTA, Fault, PoolRecord
 from tests.builders.operator.cloud_site import SETTINGS, STOCKOUT, Site, jobset
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
+from ptapi.accelerators import resolve
+from ptapi.spec import CapacityOption
 from ptkube.resources import EVENTS, POSTTRAINJOBS, Manifest
 from ptoperator.controller.orphan_collector import OrphanCollector
+from ptoperator.render.node_pool import pool_shape
+from ptoperator.render.pods.pod import pools_of
 
 
 def test_a_pool_is_made_before_the_pods_and_deleted_after_them(site: Site) -> None:
@@ -37,6 +41,39 @@ def test_pods_run_on_their_own_pools_only(site: Site) -> None:
     keys = [each["key"] for each in spec["tolerations"]]
     assert keys == ["google.com/tpu", "posttrain.dev/node-pool", "cloud.google.com/gke-spot"]
     assert made["metadata"]["annotations"]["alpha.jobset.sigs.k8s.io/exclusive-topology"]
+
+
+SAMPLERS: dict[str, Any] = {
+    "algorithm": {"grpo": {"groupSize": 4}},
+    "rewards": [{"builtin": "gsm8k"}],
+    "accelerator": {"type": "v6e-4"},
+    "training": {"steps": 10, "batchSize": 16},
+    "rollout": {
+        "maxNewTokens": 8, "placement": "separate", "separate": {"replicas": 2, "accelerator": {"type": "v5p-8"}},
+    },
+}  # fmt: skip
+
+
+def test_samplers_get_pools_of_their_own_chips(site: Site) -> None:
+    site.provision(**SAMPLERS)
+    option = CapacityOption(type="onDemand")
+    trainer, sampler = (pool_shape(resolve(name), option, "us-east5-a") for name in ("v6e-4", "v5p-8"))
+    shapes = [pool.labels["posttrain-shape"] for _, pool in sorted(site.model.pools.items())]
+    assert shapes == [trainer, sampler, sampler]
+    for replicated in jobset(site)["spec"]["replicatedJobs"]:
+        assert pools_of(replicated["template"]["spec"]["template"]["spec"]) == tuple(sorted(site.model.pools))
+    site.succeed()
+    site.run_until(lambda: not site.model.pools)
+
+
+def test_a_pool_that_a_sampler_cannot_get_ends_the_attempt_for_all(site: Site) -> None:
+    def second_fails(pool: PoolRecord) -> Fault | None:
+        return STOCKOUT if pool.labels["posttrain-slice"] == "2" and pool.zone == "us-east5-a" else None
+
+    site.model.fault_for = second_fails
+    site.provision(capacity=[{"type": "spot"}], **SAMPLERS)
+    assert [each.zone for each in site.status().capacity.attempts] == ["us-east5-a", "us-east5-b"]
+    assert {pool.zone for pool in site.model.pools.values()} == {"us-east5-b"}
 
 
 def test_a_stockout_moves_on_says_so_and_leaves_nothing(site: Site) -> None:

@@ -15,8 +15,9 @@ from ptapi.validation.predicate import (
 )
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS, USES_REWARDS
+from ptapi.validation.rules.chips.capacity import IS_EXISTING
 from ptapi.validation.rules.chips.pathways import enabled
-from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
+from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE, POOLS_PER_CHECK
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
 """vLLM raises what is below the first to it, and refuses what is above the second."""
@@ -86,6 +87,15 @@ RULES: tuple[Rule, ...] = (
         "colocated or disaggregated with Pathways, whose workers could sample, too",
         differs("rollout.placement", "separate") | unset("pathways") | ~enabled("pathways.enabled"),
         "pathways: {enabled: false}",
+    ),
+    SPEC.rule(
+        "rollout.separate.replicas",
+        f"at most {POOLS_PER_CHECK - 1} with queue and capacity that makes node pools, of which one is the trainer's: "
+        "an admission check of Kueue can name no more",
+        unset("rollout.separate")
+        | unset("queue")
+        | IS_EXISTING
+        | compare("rollout.separate.replicas", "<=", POOLS_PER_CHECK - 1),
     ),
     SPEC.rule(
         "rollout.maxStaleness",

@@ -4,6 +4,7 @@ It keeps the contract that the operator relies on: the run directory with its ow
 message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_AT=n: kill itself at step n, once.
 `preflight FILE` sleeps FAKE_PREFLIGHT_S seconds and says that the job fits.
 `stage …` is the real trainer's.
+With samplers of its own (`sampling`) it adds their answers to the run directory's file `samples` at each step.
 FAKE_WAIT: go on until the run directory has a file `finish`.
 """
 
@@ -18,10 +19,14 @@ from typing import Any
 
 import yaml
 
+from pttrainer import sampling
+
 
 def main() -> None:
     if sys.argv[1] == "preflight":
         _preflight()
+    if sys.argv[1] == "sampler":
+        sampling.serve()
     if sys.argv[1] == "stage":
         del os.environ["PYTHONPATH"]
         os.execv(sys.executable, [sys.executable, "-m", "pttrainer", *sys.argv[1:]])
@@ -39,6 +44,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: _save_and_leave(run, uid, step, total))
     while step < total or ("FAKE_WAIT" in os.environ and not (run / "finish").exists()):
         _progress(run, uid, step, total, "training")
+        with (run / "samples").open("a") as samples:
+            samples.write(sampling.sample())
         time.sleep(float(os.environ.get("FAKE_STEP_S", "0.3")))
         step += 1
         if os.environ.get("FAKE_CRASH_AT") == str(step) and not (run / "crashed").exists():
