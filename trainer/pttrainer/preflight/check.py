@@ -7,8 +7,10 @@ import importlib.metadata
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ptapi.spec import PostTrainJob
+from ptapi.spec.rollouts.rollout import MAX_REPLICAS
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import changes
@@ -20,10 +22,14 @@ from pttrainer.preflight.shapes.device_bytes import Shares
 from pttrainer.preflight.shapes.job_shapes import TEACHER_TOKENS, JobShapes, has_teacher_logprobs, shapes_of
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, TRAIN_STEP, others
-from pttrainer.preflight.shapes.rollout_shapes import plan_of, sampler
-from pttrainer.preflight.timing.step_time import estimate
+from pttrainer.preflight.shapes.rollout_shapes import is_elsewhere, plan_of, sampler
+from pttrainer.preflight.timing.step_time import Estimate, estimate
 from pttrainer.preflight.verdict import Program, Verdict
+from pttrainer.rollout.disaggregated import placement
 from pttrainer.runtime.distributed import logical_axes
+
+WORTH_SAYING = 0.05
+"""Share of a step's chip-seconds that another number of samplers must save to be named."""
 
 
 def judge(
@@ -45,6 +51,7 @@ def judge(
     of, memory = _checked(shapes_of(job.spec, config, here), depth, limit_s)
     factor = 1.0 if memory.fits else _factor(of, memory)
     compiled = {one.name: one.collectives for one in memory.programs if one.stage != "formula"}
+    estimated = None if here is not None else estimate(of, memory.traffic, price, compiled)
     return Verdict(
         job=job.metadata.name,
         model=job.spec.model.uri,
@@ -66,9 +73,9 @@ def judge(
         largest=_largest(memory.parts, memory.buffers),
         arrays=_arrays(of),
         collectives=memory.traffic,
-        estimate=None if here is not None else estimate(of, memory.traffic, price, compiled),
+        estimate=estimated,
         assumptions=assumptions(of, memory.programs, price),
-        notes=memory.notes,
+        notes=[*memory.notes, *_best_split(of, estimated)],
         factor=factor,
         options=[] if memory.fits else changes.options(of, factor),
         smallest=[] if memory.fits else changes.smallest(of, factor, prices),
@@ -88,6 +95,33 @@ def _checked(job: JobShapes, depth: Depth, limit_s: float | None) -> tuple[JobSh
     left = None if limit_s is None else max(0.0, limit_s - (time.monotonic() - started))
     memory = check_memory(of, depth, left)
     return of, memory._replace(notes=[note, *memory.notes])
+
+
+def _best_split(of: JobShapes, estimated: Estimate | None) -> list[str]:
+    """Return the number of samplers that takes the fewest chip-seconds for a step, where it saves something."""
+    if of.samplers is None or of.sampler is None or estimated is None:
+        return []
+    best = min(_splits(of), key=_chip_seconds)
+    if _chip_seconds(best) > (1 - WORTH_SAYING) * estimated.seconds * of.held_chips:
+        return []
+    assert best.samplers is not None
+    return [
+        f"rollout.separate.replicas: {best.samplers.slices} wastes least: {estimate(best, None).seconds:.3g} s/step on "
+        f"{best.held_chips} chips instead of {estimated.seconds:.3g} on {of.held_chips}, by the estimate"
+    ]
+
+
+def _splits(of: JobShapes) -> list[JobShapes]:
+    """Return the job with other numbers of samplers: powers of two."""
+    assert of.samplers is not None
+    counts = (2**power for power in range(MAX_REPLICAS.bit_length()))
+    chips = [replace(of.samplers, slices=count) for count in counts]
+    copies = placement.copies(of.spec)
+    return [replace(of, samplers=each, sampler=placement.for_decoding(of.structure, each, copies)) for each in chips]
+
+
+def _chip_seconds(of: JobShapes) -> float:
+    return estimate(of, None).seconds * of.held_chips
 
 
 def _factor(of: JobShapes, memory: MemoryCheck) -> float:
@@ -133,6 +167,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
     if of.sampler is not None:
         count, tensor = math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
         lines.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
+    if of.samplers is not None and is_elsewhere(of):
+        lines.append(f"the memory and time of the samplers, {of.samplers.describe()}, are not checked")
     if SCORING in others(of) and SCORING not in names:
         lines.append(f"the {SCORING} was not compiled and is not counted")
     if not names:

@@ -18,6 +18,7 @@ from ptapi.spec.base import (
     Text,
 )
 
+MAX_REPLICAS = 64
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 Proposals = Annotated[int, Field(ge=1, le=16)]
 
@@ -90,7 +91,7 @@ class SamplerAccelerator(SpecModel):
 class Separate(SpecModel):
     """Samplers in pods of their own."""
 
-    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     """How many samplers there are. Each has all weights, and chips of its own."""
     accelerator: SamplerAccelerator | None = None
     """The chips of each sampler. Unset: as the job's."""

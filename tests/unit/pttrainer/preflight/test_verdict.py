@@ -129,6 +129,51 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
         assert resident.total(resident.rollout_buffers(of, resident.resident_buffers(of))) == sum(buffers.values())
 
 
+def with_samplers(**separate: Any) -> JobShapes:
+    rollout = {"maxNewTokens": 2048, "placement": "separate", "separate": separate, "maxStaleness": 1}
+    return shapes_of(
+        spec("llama3.2-1b", "v6e-4", algorithm="grpo", batchSize=64, sequenceLength=4096, steps=10, rollout=rollout)
+    )
+
+
+def test_samplers_with_pods_of_their_own_are_counted_on_their_chips_and_the_trainer_on_its_own() -> None:
+    of, colocated = with_samplers(replicas=2), spec("llama3.2-1b", "v6e-4", algorithm="grpo", batchSize=64)
+    assert (of.shape, of.sampler) == ((1, 4, 1, 1, 1), (8, 1, 1, 1, 1))
+    assert passes.others(of) == ["rollout"]
+    beside = resident.resident_buffers(of)
+    assert "training state" not in {each.name for each in resident.rollout_buffers(of, beside)}
+    assert "training state" in {
+        each.name
+        for each in resident.rollout_buffers(shapes_of(colocated), resident.resident_buffers(shapes_of(colocated)))
+    }
+    one, two = (estimate(with_samplers(replicas=count), None) for count in (1, 2))
+    assert one.update_seconds == two.update_seconds
+    assert two.chip_hours == pytest.approx(two.seconds * 10 * 12 / 3600)
+
+
+def test_the_number_of_samplers_that_wastes_least_is_named_until_the_job_has_it() -> None:
+    def notes(count: int) -> list[str]:
+        rollout = {"maxNewTokens": 2048, "placement": "separate", "separate": {"replicas": count}, "maxStaleness": 1}
+        fields = {"batchSize": 512, "sequenceLength": 4096, "steps": 10, "rollout": rollout}
+        made = judge(job("llama3.2-1b", "v6e-4", algorithm="grpo", **fields), "formula")
+        return [note for note in made.notes if "wastes least" in note]
+
+    (of_many,) = notes(64)
+    best = int(of_many.partition("replicas: ")[2].partition(" ")[0])
+    assert best < 64
+    assert notes(best) == []
+
+
+def test_samplers_of_other_chips_are_not_checked_and_it_is_written() -> None:
+    of = with_samplers(replicas=2, accelerator={"type": "v5p-8"})
+    assert of.sampler is None
+    assert passes.others(of) == []
+    assert resident.resident_buffers(of) == []
+    rollout = {"maxNewTokens": 64, "placement": "separate", "separate": {"accelerator": {"type": "v5p-8"}}}
+    made = judge(job("llama3.2-1b", "v6e-4", algorithm="grpo", batchSize=64, rollout=rollout), "formula")
+    assert any("of the samplers, v5p-8 (4 chips), are not checked" in line for line in made.assumptions)
+
+
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
     def reference(**fields: Any) -> int:
         of = shapes_of(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))

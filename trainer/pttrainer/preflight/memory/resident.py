@@ -46,6 +46,8 @@ class Buffer:
 
 def resident_buffers(of: JobShapes) -> list[Buffer]:
     """Return buffers outside the train step, largest first."""
+    if rollout_shapes.has_rollouts(of) and rollout_shapes.is_elsewhere(of):
+        return [*_reference(of), *_reward_models(of)]
     if of.spec.rollout.vllm is not None and rollout_shapes.has_rollouts(of):
         return [*_reference(of), *_reward_models(of), *_vllm(of, of.spec.rollout.vllm)]
     if not rollout_shapes.samples_rollouts(of):

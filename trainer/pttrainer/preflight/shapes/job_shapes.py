@@ -64,6 +64,8 @@ class JobShapes:
     """Of rewards, each with the completions that it scores at once."""
     sampler: logical_axes.Shape | None = None
     """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
+    samplers: Slice | None = None
+    """The chips of samplers with pods of their own; their mesh is known where they are of the trainer's generation."""
     frozen: frozenset[Path] | None = None
     """Weights that `training.freeze` holds whole; None where it holds none."""
     whole: JobShapes | None = None
@@ -125,7 +127,12 @@ class JobShapes:
     def sampling_slice(self) -> Slice:
         """Return the chips that sample."""
         split = split_of(self.spec)
-        return self.slice if split is None else split.sampler
+        return self.samplers or (self.slice if split is None else split.sampler)
+
+    @property
+    def held_chips(self) -> int:
+        """Return how many chips the job holds."""
+        return self.slice.total_chips + (self.samplers.total_chips if self.samplers else 0)
 
     @cached_property
     def arguments(self) -> StepArguments:
@@ -167,6 +174,9 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
     config = config or read_config(spec)
     structure = model_spec.structure_of(config, training, "cpu" if slice_.is_cpu else "tpu")
     shape, sampler = placement.shapes(spec, structure, slice_.total_devices)
+    samplers = placement.sampler_slices(spec)
+    if samplers is not None and spec.rollout.sampling_engine == "native" and samplers.generation == slice_.generation:
+        sampler = placement.for_decoding(structure, samplers, placement.copies(spec))
     patterns = freeze_patterns.patterns_of(training, config)
     frozen = freeze_patterns.fully_frozen(patterns, config) if patterns else None
     shapes = JobShapes(
@@ -178,6 +188,7 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
         _critic(spec, structure),
         _reward_models(spec, structure),
         sampler,
+        samplers,
         frozen,
     )
     logical_axes.check_batch(training.batch_size, training.micro_batch_size, shapes.row_shards)

@@ -24,7 +24,11 @@ WEIGHTS, PREFILL, DECODE = f"{ROLLOUT}/weights", f"{ROLLOUT}/prefill", f"{ROLLOU
 def others(of: JobShapes) -> list[str]:
     """Return the programs that this job runs on its chips besides its step."""
     sampled = rollout_shapes.samples_rollouts(of)
-    wanted = {SCORING: scored_rows(of) > 0, TRANSFER: sampled and of.sampler is not None, ROLLOUT: sampled}
+    wanted = {
+        SCORING: scored_rows(of) > 0,
+        TRANSFER: sampled and of.sampler is not None and of.samplers is None,
+        ROLLOUT: sampled,
+    }
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
 

@@ -65,8 +65,13 @@ class Plan:
 
 
 def samples_rollouts(of: JobShapes) -> bool:
-    """Return True if this job's own model samples completions on the chips that it trains on."""
-    return has_rollouts(of) and of.spec.rollout.vllm is None
+    """Return True if the native engine samples completions on chips whose mesh is known."""
+    return has_rollouts(of) and of.spec.rollout.vllm is None and not is_elsewhere(of)
+
+
+def is_elsewhere(of: JobShapes) -> bool:
+    """Return True if samplers sample that are not checked: of other chips than the trainer's, or with vLLM."""
+    return of.samplers is not None and of.sampler is None
 
 
 def has_rollouts(of: JobShapes) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import flops, parameters
-from pttrainer.preflight.shapes import device_bytes
+from pttrainer.preflight.shapes import device_bytes, rollout_shapes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.rollout_time import Generation, Sent, generation
@@ -50,7 +50,7 @@ def estimate(
 
     traffic: of the compiled step, per device; sent: of the rollout's programs. price: of a chip-hour.
     """
-    slice_, training = of.slice, of.spec.training
+    training = of.spec.training
     total = step_flops(of)
     limits = roofline(of.training_slice, _executed_flops(of, total), _hbm_bytes(of), traffic)
     sampled = generation(of, sent or {})
@@ -58,7 +58,7 @@ def estimate(
     is_overlapped = of.sampler is not None and of.spec.rollout.max_staleness > 0
     seconds = max(limits.seconds, sampling) if is_overlapped else limits.seconds + sampling
     tokens = training.batch_size * training.sequence_length
-    hours = None if training.steps is None else seconds * training.steps * slice_.total_chips / 3600
+    hours = None if training.steps is None else seconds * training.steps * of.held_chips / 3600
     return Estimate(
         flops=total,
         bound="sampling" if sampling > limits.seconds else limits.bound,
@@ -69,10 +69,10 @@ def estimate(
         ici_seconds=limits.ici_seconds,
         dcn_seconds=limits.dcn_seconds,
         generation=sampled,
-        tokens_per_second_per_chip=tokens / seconds / slice_.total_chips,
+        tokens_per_second_per_chip=tokens / seconds / of.held_chips,
         steps=training.steps,
         chip_hours=hours,
-        cost=None if hours is None or price is None else hours * price,
+        cost=None if hours is None or price is None or rollout_shapes.is_elsewhere(of) else hours * price,
     )
 
 

@@ -9,6 +9,7 @@ other (`weight_sync`), and the meshes themselves (`device_meshes`).
 from typing import NamedTuple
 
 from ptapi.accelerators import Slice
+from ptapi.accelerators.samplers import sampler_chips
 from ptapi.accelerators.trainer_sampler_split import Split, split_of
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJobSpec
@@ -40,7 +41,7 @@ def shapes(spec: PostTrainJobSpec, model: ModelStructure, devices: int) -> Shape
             "accepted with rollout.placement: disaggregated: the type and number of the devices in use"
         )
     trainer = logical_axes.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
-    return Shapes(trainer, _for_decoding(model, split.sampler, copies(spec)))
+    return Shapes(trainer, for_decoding(model, split.sampler, copies(spec)))
 
 
 def copies(spec: PostTrainJobSpec) -> int:
@@ -50,6 +51,14 @@ def copies(spec: PostTrainJobSpec) -> int:
     return max(1, spec.rollout.max_staleness // spec.algorithm.updates_per_batch)
 
 
+def sampler_slices(spec: PostTrainJobSpec) -> Slice | None:
+    """Return the chips of samplers with pods of their own, a slice for each; None if there are none."""
+    try:
+        return sampler_chips(spec)
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _split(spec: PostTrainJobSpec) -> Split | None:
     try:
         return split_of(spec)
@@ -57,8 +66,8 @@ def _split(spec: PostTrainJobSpec) -> Split | None:
         raise ConfigError(str(error)) from error
 
 
-def _for_decoding(model: ModelStructure, slice_: Slice, versions: int) -> logical_axes.Shape:
-    """Return a mesh with copies of the model on as few devices as hold it; no copy spans slices."""
+def for_decoding(model: ModelStructure, slice_: Slice, versions: int) -> logical_axes.Shape:
+    """Return the sizes of a mesh with copies of the model on as few devices as hold it; no copy spans slices."""
     weights = model.decoding_bytes
     each, tensor = slice_.devices, 1
     if slice_.chip is not None:
