@@ -10,6 +10,7 @@ from ptapi.status.run import (
     Links,
     MetricsStatus,
     ProgressStatus,
+    SamplersStatus,
     ServeStatus,
     TimeStatus,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "PreflightProgram",
     "PreflightStatus",
     "ProgressStatus",
+    "SamplersStatus",
     "ServeStatus",
     "TimeStatus",
 ]

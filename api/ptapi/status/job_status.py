@@ -16,6 +16,7 @@ from ptapi.status.run import (
     Links,
     MetricsStatus,
     ProgressStatus,
+    SamplersStatus,
     ServeStatus,
     TimeStatus,
 )
@@ -57,6 +58,8 @@ class PostTrainJobStatus(SpecModel):
     """When the pods first got their nodes."""
     completion_time: Time | None = None
     """When the job ended."""
+    samplers: SamplersStatus | None = None
+    """The samplers with pods of their own, of a job with `rollout.placement: separate`."""
     progress: ProgressStatus = ProgressStatus()
     """The run's progress."""
     metrics: MetricsStatus = MetricsStatus()

@@ -8,6 +8,17 @@ from ptapi.spec.base import SpecModel
 from ptapi.status.field_types import Long, Quantity, Short, Time
 
 
+class SamplersStatus(SpecModel):
+    """The samplers with pods of their own."""
+
+    total: int = 0
+    """How many the job has."""
+    ready: int = 0
+    """How many take requests."""
+    away: Annotated[list[int], Field(max_length=64)] = []
+    """The numbers of those that do not."""
+
+
 class ProgressStatus(SpecModel):
     """The run's progress."""
 

@@ -7,12 +7,13 @@ from ptapi.text.terminal import printable
 from ptctl.jobs.columns import slice_label
 from ptctl.jobs.view import JobView, part
 from ptctl.runs.history.event_table import job_event_rows
-from ptctl.runs.logs.ranks import ranks
+from ptctl.runs.logs.ranks import Rank, ranks
 from ptctl.runs.metric_table import number
 from ptctl.ui.duration import age, short
 from ptctl.ui.table import table_or_records
 from ptkube import timestamps
 from ptkube.resources import Manifest
+from ptoperator.kube.names import SAMPLER
 
 _NEWEST_EVENTS = 20
 _CLAIM_S = 10.0
@@ -167,16 +168,22 @@ def _time(job: JobView) -> Iterator[str]:
 
 
 def _pods(pods: Sequence[Manifest], room: int | None) -> Iterator[str]:
-    pod_ranks = ranks(pods)
+    yield from _ranks_table("Pods:", "RANK", ranks(pods), pods, room)
+    yield from _ranks_table("Samplers:", "NUMBER", ranks(pods, SAMPLER), pods, room)
+
+
+def _ranks_table(
+    title: str, number: str, pod_ranks: Sequence[Rank], pods: Sequence[Manifest], room: int | None
+) -> Iterator[str]:
     if pod_ranks:
         phases = {pod["metadata"]["name"]: part(pod, "status", "phase", missing="") for pod in pods}
         nodes = {pod["metadata"]["name"]: part(pod, "spec", "nodeName", missing="") for pod in pods}
-        yield "Pods:"
+        yield title
         rows = [
             (str(r.number), str(r.attempt), r.pod, phases[r.pod], nodes[r.pod], "" if r.has_started else r.waiting_for)
             for r in pod_ranks
         ]
-        yield from _indented(table_or_records(("RANK", "ATTEMPT", "POD", "PHASE", "NODE", "WAITING FOR"), rows, room))
+        yield from _indented(table_or_records((number, "ATTEMPT", "POD", "PHASE", "NODE", "WAITING FOR"), rows, room))
 
 
 def _events(job: JobView, events: Sequence[Manifest], now: datetime, room: int | None) -> Iterator[str]:

@@ -8,9 +8,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ptapi.conditions import ConditionType, Phase, Reason
-from ptapi.status import CapacityStatus, Condition, FailureStatus, PostTrainJobStatus, PreflightStatus
+from ptapi.status import (
+    CapacityStatus,
+    Condition,
+    FailureStatus,
+    PostTrainJobStatus,
+    PreflightStatus,
+    SamplersStatus,
+)
 from ptkube import timestamps
+from ptkube.objects import holds, label
+from ptkube.resources import Manifest
 from ptoperator.failures.redaction import redact
+from ptoperator.kube import labels
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.status.links import links
@@ -76,10 +86,24 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
         fields |= {
             "algorithm": layout.job.spec.label,
             "chips": sum(layout.held_chips.values()),
+            "samplers": _samplers(layout, state),
             "job_set": layout.jobset if update.has_jobset or state.is_jobset_ours else old.job_set,
             "links": links(layout),
         }
     return old.model_copy(update=fields)
+
+
+def _samplers(layout: Layout, state: Observed) -> SamplersStatus | None:
+    """Return which samplers are ready; None for a job without samplers of its own."""
+    if not layout.samplers:
+        return None
+    ready = {label(pod, labels.JOB_INDEX) for pod in state.current_pods if labels.is_of_sampler(pod) and _ready(pod)}
+    away = [index for index in range(layout.sampler_count) if str(index) not in ready]
+    return SamplersStatus(total=layout.sampler_count, ready=layout.sampler_count - len(away), away=away)
+
+
+def _ready(pod: Manifest) -> bool:
+    return holds(pod, "Ready")
 
 
 def differs(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:

@@ -12,6 +12,7 @@ from tests.builders.cluster.operator_process import OperatorProcess
 from tests.builders.servers import bucket
 from tests.builders.servers.hub import COMMIT, TOKEN, hub
 
+from ptctl.runs.logs.ranks import ranks
 from ptkube.resources import CONFIGMAPS, EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, SERVICE_ACCOUNTS, Manifest
 
 
@@ -95,6 +96,13 @@ def test_a_killed_sampler_comes_back_to_the_trainer_and_both_end_with_success(
     psutil.Process(int(processes("1")[0])).kill()
     jobs.wait(lambda: len(processes("1")) == 2, shown=lambda: (jobs.status("apart"), jobs.pods("apart")))
     assert len(processes("0")) == 1
+    jobs.wait(lambda: jobs.status("apart").samplers.ready == 2, shown=lambda: jobs.status("apart"))
+    assert (jobs.status("apart").samplers.total, jobs.status("apart").samplers.away) == (2, [])
+    assert {rank.number: rank.container for rank in ranks(jobs.pods("apart"), "sampler")} == {
+        0: "sampler",
+        1: "sampler",
+    }
+    assert [rank.number for rank in ranks(jobs.pods("apart"))] == [0]
     assert "refused" not in samples.read_text()
     (jobs.runs / "apart" / "finish").touch()
     status = jobs.wait_phase("apart", "Succeeded")

@@ -25,7 +25,6 @@ from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, TRAIN_ST
 from pttrainer.preflight.shapes.rollout_shapes import is_elsewhere, plan_of, sampler
 from pttrainer.preflight.timing.step_time import Estimate, estimate
 from pttrainer.preflight.verdict import Program, Verdict
-from pttrainer.rollout.disaggregated import placement
 from pttrainer.runtime.distributed import logical_axes
 
 WORTH_SAYING = 0.05
@@ -115,9 +114,7 @@ def _splits(of: JobShapes) -> list[JobShapes]:
     """Return the job with other numbers of samplers: powers of two."""
     assert of.samplers is not None
     counts = (2**power for power in range(MAX_REPLICAS.bit_length()))
-    chips = [replace(of.samplers, slices=count) for count in counts]
-    copies = placement.copies(of.spec)
-    return [replace(of, samplers=each, sampler=placement.for_decoding(of.structure, each, copies)) for each in chips]
+    return [replace(of, samplers=replace(of.samplers, slices=count)) for count in counts]
 
 
 def _chip_seconds(of: JobShapes) -> float:
@@ -165,7 +162,7 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
     else:
         lines.append("time is a roofline: the slowest of arithmetic, memory and network at their published rates")
     if of.sampler is not None:
-        count, tensor = math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
+        count, tensor = of.sampler_count * math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
         lines.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
     if of.samplers is not None and is_elsewhere(of):
         lines.append(f"the memory and time of the samplers, {of.samplers.describe()}, are not checked")

@@ -25,6 +25,7 @@ from ptctl.ui.app import App, Target
 from ptkube.errors import ApiError, NotFound
 from ptkube.resources import PODS
 from ptoperator.kube import labels
+from ptoperator.kube.names import CONTAINER, SAMPLER
 
 if TYPE_CHECKING:
     from ptkube.client import Kube
@@ -36,13 +37,18 @@ Line = tuple[Rank, str] | None
 
 @dataclass(frozen=True)
 class Limits:
-    """Which lines are wanted; None: all. tail: the newest lines of each rank; since_s: those of the newest seconds."""
+    """Which lines are wanted; None: all.
+
+    tail: the newest lines of each rank; since_s: those of the newest seconds. role: whose; a sampler's rank is its
+    number.
+    """
 
     rank: int | None = None
     attempt: int | None = None
     tail: int | None = None
     since_s: int | None = None
     pattern: re.Pattern[str] | None = None
+    role: str = CONTAINER
 
     def include(self, rank: Rank) -> bool:
         """Return True if lines of the rank are wanted."""
@@ -76,7 +82,7 @@ def written(kube: Kube, job: JobView, limits: Limits = ALL_LINES) -> Iterator[En
     """Yield what the ranks have written so far, newest attempt last; a line that several ranks wrote, once."""
     current = _ranks(kube, job, limits)
     if not current:
-        raise _no_logs_error(job, limits, _ranks(kube, job))
+        raise _no_logs_error(job, limits, _ranks(kube, job, Limits(role=limits.role)))
     layout = Layout()
     layout.note_ranks(current)
     for _, attempt in groupby(current, key=lambda rank: rank.attempt):
@@ -117,14 +123,14 @@ def followed(kube: Kube, job: JobView, limits: Limits = ALL_LINES, poll_s: float
         while True:
             current = _ranks(kube, job, limits)
             if job.is_terminal and not current and not streamed:
-                raise _no_logs_error(job, limits, _ranks(kube, job))
+                raise _no_logs_error(job, limits, _ranks(kube, job, Limits(role=limits.role)))
             layout.note_ranks(current)
             for rank in current:
                 if rank.has_started and rank.key not in streamed:
                     streamed.add(rank.key)
                     running += 1
                     _start_reader(kube, job.namespace, rank, lines, limits, closed)
-            if not running and (message := _waiting_message(job, current)) not in ("", last_message):
+            if not running and (message := _waiting_message(job, current, limits.role)) not in ("", last_message):
                 last_message = message
                 yield Entry(message, is_note=True)
             for arrived in _arrivals(lines, poll_s):
@@ -153,7 +159,7 @@ def _print(app: App, entries: Iterator[Entry]) -> None:
 def _ranks(kube: Kube, job: JobView, limits: Limits = ALL_LINES) -> list[Rank]:
     pods = kube.list(PODS, job.namespace, labels=labels.selector(job.name)).items
     ours = [pod for pod in pods if pod["metadata"]["labels"].get(labels.JOB_UID, job.uid) == job.uid]
-    return [rank for rank in ranks(ours) if limits.include(rank)]
+    return [rank for rank in ranks(ours, limits.role) if limits.include(rank)]
 
 
 def _has_unread_ranks(kube: Kube, job: JobView, limits: Limits, streamed: set[tuple[str, str]]) -> bool:
@@ -189,12 +195,12 @@ def _arrivals(lines: queue.Queue[Line], seconds: float) -> Iterator[Line]:
             return
 
 
-def _waiting_message(job: JobView, current: list[Rank]) -> str:
+def _waiting_message(job: JobView, current: list[Rank], role: str) -> str:
     """Return why there is no output; empty once the job has ended."""
     if job.is_terminal:
         return ""
     reasons = sorted({rank.waiting_for for rank in current if not rank.has_started})
-    return f"waiting for the trainer: job is {job.phase}" + (f" ({'; '.join(reasons)})" if reasons else "")
+    return f"waiting for the {role}: job is {job.phase}" + (f" ({'; '.join(reasons)})" if reasons else "")
 
 
 def _no_logs_error(job: JobView, limits: Limits, others: list[Rank]) -> CliError:
@@ -202,6 +208,8 @@ def _no_logs_error(job: JobView, limits: Limits, others: list[Rank]) -> CliError
     rank = f", rank {limits.rank}," if limits.rank is not None else ""
     attempt = f", attempt {limits.attempt}," if limits.attempt is not None else ""
     whose = f"job {job.name!r}{rank}{attempt}"
+    if limits.role == SAMPLER and not others:
+        return MissingError(f"{whose} has no samplers with pods of their own", "rollout: {placement: separate}")
     if others:
         numbers = ", ".join(str(number) for number in sorted({each.number for each in others})[:16])
         attempts = ", ".join(map(str, sorted({each.attempt for each in others})))

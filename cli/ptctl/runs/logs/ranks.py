@@ -28,15 +28,15 @@ class Rank:
         return self.uid, self.container
 
 
-def ranks(pods: Sequence[Manifest]) -> list[Rank]:
-    """Return every rank of these pods, by attempt and number."""
-    every_rank = [rank for pod in pods for rank in _ranks_of(pod)]
+def ranks(pods: Sequence[Manifest], role: str = CONTAINER) -> list[Rank]:
+    """Return every rank of these pods, by attempt and number. role: `trainer`, or `sampler` for the samplers'."""
+    every_rank = [rank for pod in pods for rank in _ranks_of(pod, role)]
     return sorted(every_rank, key=lambda rank: (rank.attempt, rank.number))
 
 
-def _ranks_of(pod: Manifest) -> list[Rank]:
+def _ranks_of(pod: Manifest, role: str) -> list[Rank]:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    names = [c["name"] for c in spec["containers"] if c["name"] == CONTAINER or c["name"].startswith(f"{CONTAINER}-")]
+    names = [c["name"] for c in spec["containers"] if c["name"] == role or c["name"].startswith(f"{role}-")]
     host = _index(meta, labels.COMPLETION_INDEX)
     first = (_index(meta, labels.JOB_INDEX) * _hosts(spec) + host) * len(names)
     states = {state["name"]: state for state in status.get("containerStatuses") or []}

@@ -25,7 +25,7 @@ from pttrainer.preflight.compiler import programs, result
 from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, program_of
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.report import table
-from pttrainer.preflight.shapes import passes, tpu_topology
+from pttrainer.preflight.shapes import passes, rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.device_bytes import total
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.timing.collectives import Traffic
@@ -138,7 +138,7 @@ def with_samplers(**separate: Any) -> JobShapes:
 
 def test_samplers_with_pods_of_their_own_are_counted_on_their_chips_and_the_trainer_on_its_own() -> None:
     of, colocated = with_samplers(replicas=2), spec("llama3.2-1b", "v6e-4", algorithm="grpo", batchSize=64)
-    assert (of.shape, of.sampler) == ((1, 4, 1, 1, 1), (8, 1, 1, 1, 1))
+    assert (of.shape, of.sampler) == ((1, 4, 1, 1, 1), (4, 1, 1, 1, 1))  # of one of them
     assert passes.others(of) == ["rollout"]
     beside = resident.resident_buffers(of)
     assert "training state" not in {each.name for each in resident.rollout_buffers(of, beside)}
@@ -146,6 +146,7 @@ def test_samplers_with_pods_of_their_own_are_counted_on_their_chips_and_the_trai
         each.name
         for each in resident.rollout_buffers(shapes_of(colocated), resident.resident_buffers(shapes_of(colocated)))
     }
+    assert rollout_shapes.plan_of(rollout_shapes.sampler(of)).completions == 64 // 2
     one, two = (estimate(with_samplers(replicas=count), None) for count in (1, 2))
     assert one.update_seconds == two.update_seconds
     assert two.chip_hours == pytest.approx(two.seconds * 10 * 12 / 3600)
@@ -158,7 +159,8 @@ def test_the_number_of_samplers_that_wastes_least_is_named_until_the_job_has_it(
         made = judge(job("llama3.2-1b", "v6e-4", algorithm="grpo", **fields), "formula")
         return [note for note in made.notes if "wastes least" in note]
 
-    (of_many,) = notes(64)
+    (of_one,), (of_many,) = notes(1), notes(64)
+    assert "replicas: 1 " not in of_one, "more samplers pay for themselves: the rows do not fit one at once"
     best = int(of_many.partition("replicas: ")[2].partition(" ")[0])
     assert best < 64
     assert notes(best) == []

@@ -8,7 +8,7 @@ compiler's input, with the functions that training calls.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -65,7 +65,8 @@ class JobShapes:
     sampler: logical_axes.Shape | None = None
     """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
     samplers: Slice | None = None
-    """The chips of samplers with pods of their own; their mesh is known where they are of the trainer's generation."""
+    """The chips of samplers with pods of their own; `sampler` is then the mesh of one of them, and None where they are
+    not of the trainer's generation."""
     frozen: frozenset[Path] | None = None
     """Weights that `training.freeze` holds whole; None where it holds none."""
     whole: JobShapes | None = None
@@ -125,9 +126,16 @@ class JobShapes:
 
     @cached_property
     def sampling_slice(self) -> Slice:
-        """Return the chips that sample."""
+        """Return the chips that sample; with pods of their own those of one sampler."""
         split = split_of(self.spec)
-        return self.samplers or (self.slice if split is None else split.sampler)
+        if self.samplers is not None:
+            return replace(self.samplers, slices=1)
+        return self.slice if split is None else split.sampler
+
+    @property
+    def sampler_count(self) -> int:
+        """Return how many samplers share a rollout's prompts: 1 unless they have pods of their own."""
+        return self.samplers.slices if self.samplers else 1
 
     @property
     def held_chips(self) -> int:
@@ -176,7 +184,7 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
     shape, sampler = placement.shapes(spec, structure, slice_.total_devices)
     samplers = placement.sampler_slices(spec)
     if samplers is not None and spec.rollout.sampling_engine == "native" and samplers.generation == slice_.generation:
-        sampler = placement.for_decoding(structure, samplers, placement.copies(spec))
+        sampler = placement.for_decoding(structure, replace(samplers, slices=1), placement.copies(spec))
     patterns = freeze_patterns.patterns_of(training, config)
     frozen = freeze_patterns.fully_frozen(patterns, config) if patterns else None
     shapes = JobShapes(

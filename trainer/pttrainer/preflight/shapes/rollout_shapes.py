@@ -98,8 +98,8 @@ def _deep(of: JobShapes) -> JobShapes:
 def plan_of(of: JobShapes) -> Plan:
     """Return the engine's plan: prompts fill what completions leave of a row. Here and below, of the `sampler`."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
-    completions = of.spec.training.batch_size
     samples = of.spec.algorithm.samples_per_prompt
+    completions = samples * -(-of.spec.training.batch_size // samples // of.sampler_count)
     cache = int(tpu_topology.usable_bytes(of.slice) * buckets.CACHE_SHARE)
     guessed, draft = ahead(of.spec), draft_of(of)
     each = sum(

@@ -55,8 +55,8 @@ def generation(of: JobShapes, sent: Sent) -> Generation | None:
     turns = plan.tokens // plan.new_tokens
     seconds = transfer.seconds + parts * prefill.seconds + turns * len(slots) * decode.seconds
     return Generation(
-        rows=plan.rows,
-        tokens_per_second=plan.rows / decode.seconds,
+        rows=plan.rows * of.sampler_count,
+        tokens_per_second=plan.rows * of.sampler_count / decode.seconds,
         transfer_seconds=transfer.seconds,
         prefill_seconds=parts * prefill.seconds,
         decode_seconds=turns * len(slots) * decode.seconds,

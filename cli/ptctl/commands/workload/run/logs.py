@@ -14,6 +14,7 @@ ptctl workload logs llama-gsm8k
 ptctl workload logs llama-gsm8k -f               # follow, through restarts, to the job's end
 ptctl workload logs llama-gsm8k --rank 0 --tail 50
 ptctl workload logs llama-gsm8k --since 10m --grep 'reward [01]'
+ptctl workload logs llama-gsm8k --role sampler   # of samplers with pods of their own
 ptctl workload logs llama-gsm8k --attempt 1      # before the first restart, while its pods exist
 ptctl workload logs llama-gsm8k --link --rank 3  # the address in Cloud Logging, also for deleted pods
 """
@@ -32,6 +33,12 @@ def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> re
 @click.argument("name", shell_complete=complete_names)
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs through restarts until the job ends.")
 @click.option("--rank", type=click.IntRange(0), metavar="N", help="Only this process; rank 0 reports the run.")
+@click.option(
+    "--role",
+    type=click.Choice(["trainer", "sampler"]),
+    default="trainer",
+    help="Whose; a sampler's rank is its number.",
+)
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Start with the newest N lines of each rank.")
 @click.option("--since", type=Duration(), metavar="TIME", help="Only lines of the last 90s, 15m, 2h30m.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Only this attempt; 1 is before any restart.")
@@ -45,6 +52,7 @@ def logs(
     name: str,
     follow: bool,
     rank: int | None,
+    role: str,
     tail: int | None,
     since: float | None,
     attempt: int | None,
@@ -65,4 +73,4 @@ def logs(
 
     since_s = None if since is None else max(1, round(since))
     show = follow_logs if follow else print_logs
-    show(app, target, name, Limits(rank, attempt, tail, since_s, grep))
+    show(app, target, name, Limits(rank, attempt, tail, since_s, grep, role))
