@@ -101,12 +101,12 @@ def _best_split(of: JobShapes, estimated: Estimate | None) -> list[str]:
     if of.samplers is None or of.sampler is None or estimated is None:
         return []
     best = min(_splits(of), key=_chip_seconds)
-    if _chip_seconds(best) > (1 - WORTH_SAYING) * estimated.seconds * of.held_chips:
+    if _chip_seconds(best) > (1 - WORTH_SAYING) * _chip_seconds(of):
         return []
     assert best.samplers is not None
     return [
         f"rollout.separate.replicas: {best.samplers.slices} wastes least: {estimate(best, None).seconds:.3g} s/step on "
-        f"{best.held_chips} chips instead of {estimated.seconds:.3g} on {of.held_chips}, by the estimate"
+        f"{best.held_chips} chips instead of {estimate(of, None).seconds:.3g} on {of.held_chips}, by the formula"
     ]
 
 
@@ -164,6 +164,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
     if of.sampler is not None:
         count, tensor = of.sampler_count * math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
         lines.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
+    if of.samplers is not None:
+        lines.append("weights go to the samplers over the network, whose time is not counted")
     if of.samplers is not None and is_elsewhere(of):
         lines.append(f"the memory and time of the samplers, {of.samplers.describe()}, are not checked")
     if SCORING in others(of) and SCORING not in names:
