@@ -5,6 +5,7 @@ Label values are at most 63 characters, which a job's name always is; child name
 
 from ptkube.objects import label
 from ptkube.resources import Manifest
+from ptoperator.kube import names
 
 JOB = "posttrain.dev/job"
 """The full name of the PostTrainJob, on everything made for it: the selector of logs, pods and watches."""
@@ -96,8 +97,6 @@ PREFLIGHT = "preflight"
 """Value of COMPONENT: a pod that compiles and does not train."""
 STAGE = "stage"
 """Value of COMPONENT: a pod that stages a model and does not train."""
-SAMPLER = "sampler"
-"""Value of COMPONENT: a pod that samples for the trainer."""
 MANAGER = "posttrain"
 """Value of MANAGED_BY."""
 
@@ -108,13 +107,8 @@ def for_job(name: str, uid: str) -> dict[str, str]:
 
 
 def for_pod(name: str, uid: str) -> dict[str, str]:
-    """Return the labels of a trainer pod."""
+    """Return the labels of a pod that trains or samples: a NetworkPolicy lets those reach each other."""
     return {**for_job(name, uid), COMPONENT: "trainer"}
-
-
-def for_sampler(name: str, uid: str) -> dict[str, str]:
-    """Return the labels of a sampler's pod."""
-    return {**for_job(name, uid), COMPONENT: SAMPLER}
 
 
 def for_preflight(name: str, uid: str) -> dict[str, str]:
@@ -144,7 +138,7 @@ def is_of_preflight(pod: Manifest) -> bool:
 
 def is_of_sampler(pod: Manifest) -> bool:
     """Return True for a pod that samples for the trainer."""
-    return label(pod, COMPONENT) == SAMPLER
+    return label(pod, REPLICATED_JOB_NAME) == names.SAMPLER
 
 
 def is_of_job(pod: Manifest, uid: str) -> bool:

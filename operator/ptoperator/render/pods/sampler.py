@@ -42,7 +42,7 @@ def _job(layout: Layout) -> Manifest:
             "backoffLimit": layout.job.spec.run_policy.max_restarts,
             "podFailurePolicy": sampler_failure_policy(),
             "template": {
-                "metadata": overrides.metadata(layout, labels.for_sampler(layout.name, layout.uid)),
+                "metadata": overrides.metadata(layout, labels.for_pod(layout.name, layout.uid)),
                 "spec": _pod_spec(layout),
             },
         },

@@ -101,8 +101,11 @@ def observed(made: Layout, phases: dict[str, str], phase: Phase = Phase.RUNNING)
 
 def _pod(name: str, phase: str) -> Manifest:
     role, _, index = name.partition("-")
-    of_role = labels.for_sampler if role == "sampler" else labels.for_pod
-    marks = {labels.REPLICATED_JOB_NAME: role, labels.JOB_INDEX: index.partition("-")[0], **of_role("llama", UID)}
+    marks = {
+        labels.REPLICATED_JOB_NAME: role,
+        labels.JOB_INDEX: index.partition("-")[0],
+        **labels.for_pod("llama", UID),
+    }
     conditions = [{"type": "PodScheduled", "status": "False", "message": "no v6e-4 is free"}]
     is_up = phase != "Pending"
     return {
