@@ -109,5 +109,8 @@ def test_samplers_may_come_go_and_move_but_what_samples_stays() -> None:
     four = grpo(placement="separate", separate={"replicas": 4, "accelerator": {"type": "cpu-2"}})
     assert {change for _, change in differences(grpo(), two)} == {"FREE"}
     assert {change for _, change in differences(two, four)} == {"FREE"}
-    vllm = grpo(placement="separate", separate={"replicas": 2, "engine": "vllm"}, vllm={})
+    separate = two.spec.rollout.separate
+    assert separate is not None
+    rollout = two.spec.rollout.model_copy(update={"separate": separate.model_copy(update={"engine": "vllm"})})
+    vllm = two.model_copy(update={"spec": two.spec.model_copy(update={"rollout": rollout})})
     assert ("spec.rollout.engine: was native, is vllm", "MEANING") in differences(two, vllm)

@@ -64,6 +64,13 @@ RULES: tuple[Rule, ...] = (
             lambda spec: all(option.type != "queuedProvisioning" for option in spec.capacity),
         ),
     ),
+    Rule(
+        "spec",
+        "rollout.placement",
+        "not supported yet; accepted: colocated with engine: vllm, which samplers with pods of their own do not run",
+        differs("rollout.placement", "separate") | samples_natively("rollout."),
+        "separate: {engine: native}",
+    ),
     _unsupported(
         "pathways.elasticSlices",
         "0 with posttrain's own trainer, which does not go on with fewer slices",

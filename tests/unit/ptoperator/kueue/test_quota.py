@@ -106,6 +106,20 @@ def test_pathways_heads_are_not_bound_to_the_pools(site: QueuedSite) -> None:
     assert pools_of(workers) == tuple(name for name in site.model.pools if name != "cpu-np")
 
 
+def test_samplers_are_bound_to_the_pools_beside_the_trainer(site: QueuedSite) -> None:
+    site.create(
+        algorithm={"grpo": {"groupSize": 8}},
+        rewards=[{"builtin": "gsm8k"}],
+        accelerator={"type": "v6e-4"},
+        rollout={"maxNewTokens": 8, "placement": "separate", "separate": {"replicas": 2}},
+    )
+    site.run_until(site.is_running())
+    assert len(site.model.pools) == 3
+    for replicated in site.jobset()["spec"]["replicatedJobs"]:
+        assert pools_of(replicated["template"]["spec"]["template"]["spec"]) == tuple(sorted(site.model.pools))
+    assert site.says("QuotaReserved")[2] == "cluster-queue has reserved 4 v6e chips and 8 v6e chips to sample"
+
+
 def test_an_eviction_gives_the_pools_back_and_is_charged_to_nobody(site: QueuedSite) -> None:
     site.create(runPolicy={"maxRestarts": 0})
     site.run_until(site.is_running())

@@ -1,21 +1,28 @@
 """Samplers with pods of their own: what is rendered, and what the status says when one is lost."""
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.builders.operator.world import START, Api
 from tests.unit.ptoperator.render.test_render import SETTINGS, UID, env_of, job, job_manifest
 
-from ptapi.conditions import Phase
+from ptapi.conditions import ConditionType, Phase
 from ptapi.failures import FailureClass
 from ptapi.load import manifest
+from ptapi.run_directory import Progress
+from ptapi.status import Condition
 from ptkube.resources import SECRETS, Manifest
 from ptoperator.failures.pod_failures import cause, pod_failure
 from ptoperator.job import read_job
 from ptoperator.kube import labels
-from ptoperator.kube.actions import CreateToken, apply, describe
+from ptoperator.kube.actions import CreateToken, Delete, apply, describe
 from ptoperator.observe import elastic_slices
+from ptoperator.observe.observed_parts import RunDocuments
 from ptoperator.observe.state import Observed
+from ptoperator.plan.hang import hang_detected
+from ptoperator.plan.step_result import PlanContext
 from ptoperator.render import Layout, jobset, layout_of, render, sampler_secret
 from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status.running_phases import jobset_active
@@ -109,7 +116,7 @@ def _pod(name: str, phase: str) -> Manifest:
     conditions = [{"type": "PodScheduled", "status": "False", "message": "no v6e-4 is free"}]
     is_up = phase != "Pending"
     return {
-        "metadata": {"name": f"llama-{name}", "labels": marks},
+        "metadata": {"name": f"llama-{name}", "uid": f"of-{name}", "labels": marks},
         "spec": {"nodeName": "n"} if is_up else {},
         "status": {"phase": phase, "startTime": "2026-01-01T00:00:00Z", "conditions": [] if is_up else conditions},
     }
@@ -180,3 +187,34 @@ def test_what_ended_the_trainer_is_its_own_failure_and_not_a_samplers_before_it(
     ended = cause([fatal], 0, charged=True)
     assert ended is not None
     assert (ended.kind, ended.pod) == (FailureClass.CONFIG_ERROR, "llama-sampler-1")
+
+
+def test_a_trainer_that_hangs_is_ended_alone_and_the_samplers_that_are_away_are_named() -> None:
+    made = layout()
+    silent = Progress(stage="training", step=4, updated="2026-01-01T00:00:00Z")
+    run = RunDocuments(progress=silent, progress_since=START)
+    state = replace(observed(made, {**ALL, "sampler-1": "Pending"}), run=run, now=START + timedelta(days=1))
+    context = PlanContext(state, made, SETTINGS)
+    step = hang_detected(context)
+    assert step is not None
+    running = step.update.conditions[ConditionType.RUNNING]
+    assert "after step 4 while training" in running.message
+    assert "; sampler 1 is away, of 2: no v6e-4 is free; the pods are deleted" in running.message
+    known = Condition(type=ConditionType.RUNNING, status="False", reason=running.reason, last_transition_time="")
+    status = state.status.model_copy(update={"conditions": [known]})
+    again = hang_detected(replace(context, state=replace(state, job=replace(state.job, status=status))))
+    assert again is not None
+    assert [action.name for action in again.actions if isinstance(action, Delete)] == ["llama-slice-0"]
+
+
+def test_all_chips_of_a_job_are_counted_and_described() -> None:
+    made = layout()
+    assert made.held_chips == {"v6e": 12}
+    assert made.described == "v6e-4 (4 chips) and 2 samplers on v6e-4 (4 chips) each"
+    assert (made.line_hosts, observed(made, ALL).job.hosts, made.pool_count) == (3, 3, 3)
+    mixed = layout(accelerator={"type": "v5p-8"}, replicas=1)
+    assert mixed.held_chips == {"v6e": 4, "v5p": 4}
+    assert mixed.described == "v6e-4 (4 chips) and 1 sampler on v5p-8 (4 chips)"
+    assert (mixed.line_hosts, mixed.pool_count) == (1, 2)
+    on_cpus = layout(accelerator={"type": "cpu-1"})
+    assert (on_cpus.held_chips, on_cpus.pool_count) == ({"v6e": 4}, 1)

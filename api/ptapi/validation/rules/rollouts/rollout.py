@@ -148,11 +148,6 @@ RULES: tuple[Rule, ...] = (
         unset("endpoint") | has("weightsDirectory"),
         "weightsDirectory: /shared/weights, on a volume of both pods",
     ),
-    _ROLLOUT.rule(
-        "vllm.endpoint",
-        "unset with placement: separate, whose samplers hold vLLM themselves",
-        differs("placement", "separate") | unset("vllm") | unset("vllm.endpoint"),
-    ),
     _VLLM.rule("endpoint", "the server's root, without /v1", unset("endpoint") | ~matches("endpoint", "/v1/?$")),
     *(_VLLM.unset_unless(field, has("endpoint"), "or together with endpoint") for field in ("model", "apiKeyEnv")),
     _VLLM.rule(
