@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ptlocal.kubelet.container.command import command_of
 from ptlocal.kubelet.container.path_rewriting import Mount, Rewriter, expand
 from ptlocal.kubelet.ports import PortMap
 
@@ -98,3 +99,21 @@ def test_taken_ports_are_passed_over_and_ports_of_gone_jobs_given_back(tmp_path:
     assert ports.port_for("a", "h", 1) == 20001
     ports.keep_only(["b"])
     assert PortMap(tmp_path / "ports.json", is_free=lambda _: True).port_for("b", "h", 1) == 20000
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--port", "8477"], "18477"),
+        (["--port", "1"], "1"),
+        (["8477"], "8477"),
+    ],
+)
+def test_a_declared_port_is_served_where_peers_reach_it_by_name(args: list[str], expected: str) -> None:
+    container = {"name": "sampler", "command": ["serve"], "args": args, "ports": [{"containerPort": 8477}]}
+    pod = {"metadata": {"name": "js-s-0-0-x"}, "spec": {"hostname": "js-s-0-0", "subdomain": "js"}}
+    rewrite = Rewriter(subdomain="js", namespace="ns", port_for=lambda host, port: port + 10000)
+    command = command_of(pod, container, {"PEER": "js-s-0-0.js:8477"}, rewrite, base={}, home=Path("/"))
+    assert (command.argv[-1], command.env["PEER"]) == (expected, "127.0.0.1:18477")
+    alone = command_of({**pod, "spec": {}}, container, {}, Rewriter(), base={}, home=Path("/"))
+    assert alone.argv[1:] == args
