@@ -10,7 +10,6 @@ tests compare our decoder with them where torch is not installed. Runs in the en
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import peft
@@ -20,15 +19,19 @@ sys.path[:0] = [str(ROOT)]
 
 from tests.builders.peers import (  # noqa: E402
     adapters,
+    gemma4_image_reference,
+    gemma4_images,
     image_models,
     image_reference,
     mistral_image_reference,
     mistral_images,
     qwen_image_reference,
     qwen_images,
+    sized_image_reference,
 )
 from tests.builders.peers.inference import load_model  # noqa: E402
 from tests.builders.peers.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
+from tests.builders.peers.sized_images import SizedImages  # noqa: E402
 from tests.builders.peers.transformers_reference import greedy, load_reference, logits  # noqa: E402
 
 REFERENCES = ROOT / "tests" / "unit" / "pttrainer" / "models" / "references"
@@ -62,17 +65,17 @@ def main(names: list[str]) -> None:
             of_each = [image_reference.logits(model, *each) for each in image_models.EXAMPLES]
         np.savez_compressed(REFERENCE_OF_IMAGES, *(logits_TV[::3] for logits_TV in of_each))
         print("with images")
-    for models, theirs in ((qwen_images, qwen_image_reference), (mistral_images, mistral_image_reference)):
-        of_any_size(models, theirs, names)
+    of_sized_images(gemma4_images.MODELS, gemma4_image_reference.inputs, names)
+    of_sized_images(mistral_images.MODELS, mistral_image_reference.inputs, names)
+    of_sized_images(qwen_images.MODELS, qwen_image_reference.inputs, names)
 
 
-def of_any_size(models: ModuleType, theirs: ModuleType, names: list[str]) -> None:
-    """Logits of models with images of any size."""
-    for name in [name for name in models.REFERENCES if not names or name in names]:
+def of_sized_images(models: SizedImages, inputs: sized_image_reference.InputsOf, names: list[str]) -> None:
+    """Logits of models with images of any size; a name of theirs may be that of a text model, too."""
+    for name in [name for name in models.references if not names or name in names]:
         with tempfile.TemporaryDirectory() as directory:
-            raw = models.CASES[name]
-            model = theirs.load_reference(models.write_checkpoint(Path(directory), raw))
-            of_each = [theirs.logits(model, *each) for each in models.EXAMPLES]
+            model = sized_image_reference.load_reference(models.write_checkpoint(Path(directory), models.cases[name]))
+            of_each = [sized_image_reference.logits(model, inputs, each) for each in models.examples]
         file = REFERENCE_OF_IMAGES.with_name(f"{name}.npz")
         np.savez_compressed(file, *(logits_TV[::3] for logits_TV in of_each))
         print(f"{name} with images of any size")

@@ -1,9 +1,11 @@
 """Pixels and tokens of images against the processors of `transformers`: pixels to 1e-3, the same ids."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.builders.peers import gemma4_images, mistral_image_reference, mistral_images
 from tests.builders.peers.templates import (
     FAMILIES,
     GEMMA_IMAGE_TOKENS,
@@ -14,6 +16,7 @@ from tests.builders.peers.templates import (
 from tests.builders.pictures import drawn
 from transformers import Gemma3Processor, PreTrainedTokenizerFast, Qwen3VLProcessor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from pttrainer.data.tokenization.pixels import Colours, PatchFormat, PixelFormat
@@ -75,6 +78,39 @@ def test_ids_are_equal(messages: list[dict[str, Any]]) -> None:
     text_ = processor.apply_chat_template(messages, add_generation_prompt=True)
     expected = processor(text=text_, images=images or None, add_special_tokens=False)["input_ids"]
     assert ours.prompt_ids(messages) == expected[0]
+
+
+@pytest.mark.parametrize("size", [(31, 17), (9, 40), (44, 44), (1, 1), (640, 33), (45, 44), (133, 150)], ids=str)
+def test_pixels_of_mistral_are_equal(size: tuple[int, int]) -> None:
+    picture, P = drawn(*size, seed=sum(size)), mistral_images.PATCH
+    theirs, format_ = mistral_image_reference.processor()([picture], return_tensors="np"), mistral_images.FORMAT
+    pixels_CHW, (height, width) = theirs["pixel_values"][0], theirs["image_sizes"][0]
+    token = P * mistral_images.MERGE
+    assert format_.runs(size) == [width // token] * (height // token)
+    for row, column, *numbers in format_.array(picture):
+        top, left = (int(place - 1) * P for place in (row, column))
+        wanted = pixels_CHW[:, top : top + P, left : left + P]
+        assert np.abs(wanted.ravel() - numbers).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("size", [*SIZES, (3, 590), (2, 590), (640, 2), (91, 90), (60, 42)], ids=str)
+@pytest.mark.parametrize("of", [(3, 2, 70), (16, 3, 280), (5, 1, 140)], ids=["small", "released", "patches"])
+def test_pixels_of_gemma_4_are_equal(size: tuple[int, int], of: tuple[int, int, int]) -> None:
+    P, merge, most = of
+    picture, format_ = (
+        drawn(*size, seed=sum(size)),
+        replace(gemma4_images.FORMAT, patch=P, merge=merge, tokens_most=most),
+    )
+    theirs = Gemma4ImageProcessorPil(patch_size=P, max_soft_tokens=most, pooling_kernel_size=merge)
+    made = theirs([picture], return_tensors="np")
+    assert format_.tokens(size) == made["num_soft_tokens_per_image"][0]
+    places_N2, pixels_NX = made["image_position_ids"][0], made["pixel_values"][0]
+    wanted = {(row, column): x for (column, row), x in zip(places_N2.tolist(), pixels_NX, strict=True) if row >= 0}
+    ours_NX = format_.array(picture)
+    assert len(ours_NX) == len(wanted)
+    for row, column, *numbers in ours_NX:
+        theirs_PPC = wanted[int(row) - 1, int(column) - 1].reshape(P, P, 3)
+        assert np.abs(theirs_PPC.transpose(2, 0, 1).ravel() - numbers).max() <= TOLERANCE
 
 
 PATCHES = [

@@ -191,6 +191,8 @@ def tensor(name: str, shape: tuple[int, ...], centred_at_zero: bool = False) -> 
     noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
     if name.endswith(("norm.weight", "layernorm_1.weight", "layernorm_2.weight", "scale", "layer_scalar")):
         return np.asarray((0 if centred_at_zero else 1) + 0.3 * noise, np.float32)
+    if name.endswith(("put_min", "put_max")):  # bounds that some activations reach
+        return np.asarray((-1 if name.endswith("min") else 1) * (1 + np.abs(noise)), np.float32)
     return np.asarray(noise * (1.0 if "sinks" in name else 0.2), np.float32)
 
 

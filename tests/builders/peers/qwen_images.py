@@ -4,17 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
-from tests.builders.peers import inference
-from tests.builders.peers.models import write_with_images
+from tests.builders.peers.sized_images import SizedImages
 from tests.builders.peers.templates import QWEN_IMAGE_TOKENS, chat_with_sized_images
-from tests.builders.pictures import drawn
 
-from pttrainer.batch import Images
 from pttrainer.data.tokenization.pixels import PatchFormat
-from pttrainer.models import Model, Params
-from pttrainer.models.config.vision import MOST_TOKENS
 
 PART, BEGIN, END, VIDEO = 100, 101, 102, 103
 PATCH, MERGE, FRAMES = 3, 2, 2
@@ -64,8 +58,6 @@ CASES: dict[str, dict[str, Any]] = {
         "vision_config": {**TOWER, "model_type": "qwen3_5_moe"},
     },
 }  # fmt: skip
-REFERENCES = ("qwen-3-vl", "qwen-3.5")
-"""Those whose numbers are committed."""
 LEAST, MOST = 36, 36 * 12
 PREPROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessorFast", "size": {"shortest_edge": LEAST, "longest_edge": MOST},
@@ -75,9 +67,15 @@ PREPROCESSOR = {
 FORMAT = PatchFormat(PATCH, MERGE, LEAST, MOST)
 
 
-def write_checkpoint(directory: Path, raw: dict[str, Any] = RAW) -> Path:
-    """`config.json`, `preprocessor_config.json` and `model.safetensors`, with the names of the released files."""
-    return write_with_images(directory, raw, {"preprocessor_config.json": PREPROCESSOR}, centred_at_zero=True)
+def tokens_of(picture: Image.Image) -> list[int]:
+    """A picture's tokens between their marks."""
+    return [BEGIN, *[PART] * FORMAT.tokens(picture.size), END]
+
+
+MODELS = SizedImages(
+    CASES, ("qwen-3-vl", "qwen-3.5"), FORMAT, {"preprocessor_config.json": PREPROCESSOR}, PART, (3, 99), tokens_of,
+    single=(6, 6), centred_at_zero=True,
+)  # fmt: skip
 
 
 def write_trainable(directory: Path) -> Path:
@@ -86,55 +84,8 @@ def write_trainable(directory: Path) -> Path:
     begin, part, end, video = (int(chat.tokenizer.engine.token_to_id(text)) for text in QWEN_IMAGE_TOKENS)
     ids = {"image_token_id": part, "video_token_id": video, "vision_start_token_id": begin, "vision_end_token_id": end}
     text = RAW["text_config"] | {"vocab_size": chat.tokenizer.size, "eos_token_id": list(chat.tokenizer.eos_ids)}
-    write_checkpoint(directory, RAW | ids | {"text_config": text})
+    MODELS.write_checkpoint(directory, RAW | ids | {"text_config": text})
     settings = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": chat.source}
     (directory / "tokenizer.json").write_text(chat.tokenizer.engine.to_str())
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     return directory
-
-
-def picture(seed: int, width: int, height: int) -> Image.Image:
-    """Colours at random."""
-    return drawn(width, height, seed)
-
-
-def example(seed: int, before: int, pictures: list[Image.Image], behind: int) -> np.ndarray:
-    """Tokens: text, then images, each between its marks and behind one more token, then text."""
-    rng = np.random.default_rng(seed)
-    ids = [*rng.integers(3, 99, before)]
-    for each in pictures:
-        ids += [BEGIN, *[PART] * FORMAT.tokens(each.size), END, int(rng.integers(3, 99))]
-    return np.array([*ids, *rng.integers(3, 99, behind)], np.int32)
-
-
-def _examples() -> list[tuple[np.ndarray, list[Image.Image]]]:
-    of_each = [(7, [(23, 9), (12, 31)], 21), (0, [(6, 6)], 5), (19, [], 0), (1, [(90, 13), (17, 17), (5, 8)], 3)]
-    made = []
-    for seed, (before, sizes, behind) in enumerate(of_each):
-        pictures = [picture(10 * seed + n, *size) for n, size in enumerate(sizes)]
-        made.append((example(seed, before, pictures, behind), pictures))
-    return made
-
-
-EXAMPLES = _examples()
-"""Tokens and pictures: wide and tall ones, one of a single token at the start of a row, none, three."""
-
-
-def images_of(tokens_BT: np.ndarray, of_rows: list[list[Image.Image]]) -> Images:
-    """What a batch of rows carries; each row's image tokens in order are its images'."""
-    arrays = [[FORMAT.array(each) for each in of_row] for of_row in of_rows]
-    patches = max(len(array) for of_row in arrays for array in of_row)
-    padded = np.zeros((len(of_rows), max(map(len, of_rows)), patches, 2 + 3 * PATCH**2), np.float32)
-    slots_BT = np.zeros_like(tokens_BT)
-    for row, of_row in enumerate(arrays):
-        places = np.flatnonzero(tokens_BT[row] == PART)
-        for image, array in enumerate(of_row):
-            padded[row, image, : len(array)] = array
-            own, places = np.split(places, [len(array) // MERGE**2])
-            slots_BT[row, own] = 1 + image * MOST_TOKENS + np.arange(len(own))
-    return Images(padded, slots_BT)
-
-
-def packed_and_alone(model: Model, params: Params) -> tuple[list[np.ndarray], np.ndarray]:
-    """Our logits of each example in a row of its own, and of all of them in one row."""
-    return inference.packed_and_alone(model, params, EXAMPLES, images_of)

@@ -1,4 +1,4 @@
-"""Qwen3-VL and Qwen 3.5 with images of any size: against numbers of transformers, in rollouts, and what is refused."""
+"""Qwen3-VL and Qwen 3.5 with images of any size, beyond their numbers: gradients, tokens, and what is refused."""
 
 import json
 from functools import lru_cache
@@ -13,16 +13,12 @@ import pytest
 from tests.builders.peers.image_models import load_model
 from tests.builders.peers.qwen_images import (
     CASES,
-    EXAMPLES,
     FORMAT,
+    MODELS,
     PREPROCESSOR,
     RAW,
-    REFERENCES,
     TOWER,
     VIDEO,
-    images_of,
-    packed_and_alone,
-    write_checkpoint,
 )
 from tests.builders.peers.templates import chat_with_sized_images
 from tests.builders.pictures import drawn, encoded
@@ -30,77 +26,23 @@ from tests.builders.pictures import drawn, encoded
 from ptapi.failures import ExitCode
 from ptapi.spec import Training
 from pttrainer.__main__ import main
-from pttrainer.data.prompts import Question
-from pttrainer.data.tokenization.image_patches import PLACE
 from pttrainer.data.tokenization.image_slots import whole_images
-from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError, DataError
 from pttrainer.models import Model, ModelStructure, Params, from_hf, to_hf
-from pttrainer.rollout import groups
-from pttrainer.rollout.engine import Draw, Prompt, Sampling
-from pttrainer.rollout.groups import Group, ImageRows, Sample
-from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.train_step.optimizer import freeze_patterns
-from pttrainer.train_step.scoring import score_step
-
-TOLERANCE = 1e-4
-"""Largest difference of a logit, float32; their deviation is about 0.4. Not to be loosened."""
 
 
 @lru_cache
 def model(case: str) -> tuple[Model, Params]:
     with TemporaryDirectory() as directory:
-        return load_model(write_checkpoint(Path(directory), CASES[case]))
-
-
-@pytest.mark.parametrize("case", REFERENCES)
-def test_logits_with_images_are_those_of_transformers_alone_and_packed(case: str) -> None:
-    expected = np.load(Path(__file__).with_name(f"{case}.npz"))
-    alone, packed_TV = packed_and_alone(*model(case))
-    start = 0
-    for (tokens, _), ours_TV, name in zip(EXAMPLES, alone, expected.files, strict=True):
-        assert np.abs(ours_TV[::3] - expected[name]).max() <= TOLERANCE
-        assert np.abs(packed_TV[start : start + len(tokens)][::3] - expected[name]).max() <= TOLERANCE
-        start += len(tokens)
-
-
-SAMPLES = 2
-SAMPLING = Sampling(max_new_tokens=7, max_length=96)
-
-
-@pytest.mark.parametrize(("case", "shared"), [("qwen-3-vl", None), ("qwen-3-vl", 64), ("qwen-3.5", None)])
-def test_the_trainer_scores_what_the_sampler_drew_from_pictures(case: str, shared: int | None) -> None:
-    """With prompts of several sizes of images, through the cache that knows nothing of rows and columns."""
-    of, params = model(case)
-    prompts = [
-        Prompt(tokens.tolist(), n, images_of(tokens[None], [pictures]) if pictures else None)
-        for n, (tokens, pictures) in enumerate(EXAMPLES)
-    ]
-    done = NativeEngine(of, byte_tokenizer()).generate(params, prompts, SAMPLES, SAMPLING, Draw(0, 0))
-    made = []
-    for n, prompt in enumerate(prompts):
-        rows = range(n * SAMPLES, (n + 1) * SAMPLES)
-        own = [Sample(done.tokens(row), done.logps_NT[row, : done.lengths_N[row]], True, "", {}, 1.0) for row in rows]
-        made.append(Group(Question(prompt.tokens, "", {}), own, prompt.images))
-    pictures = [each for _, of_example in EXAMPLES for each in of_example]
-    shape = (3, *FORMAT.shape(each.size for each in pictures))
-    batch = groups.lay_out(made, np.ones((len(made), SAMPLES)), 0, SAMPLING.max_length, shared, ImageRows(shape, True))
-    here = jax.sharding.NamedSharding(jax.make_mesh((1,), ("x",)), jax.sharding.PartitionSpec())
-    mask = batch.mask_BT > 0
-    scored = np.asarray(score_step(of, here)(params, batch, 1.0).logps_BT)
-    np.testing.assert_allclose(scored[mask], batch.sampler_logps_BT[mask], atol=2e-5)
-    assert batch.images is not None
-    pixels = batch.images.pixels_BMSSC
-    grey = batch.images._replace(pixels_BMSSC=np.where(np.arange(pixels.shape[-1]) < PLACE, pixels, 0))
-    blind = np.asarray(score_step(of, here)(params, batch._replace(images=grey), 1.0).logps_BT)
-    assert np.abs(blind - scored)[mask].max() > 0.01, "pictures matter"
+        return load_model(MODELS.write_checkpoint(Path(directory), CASES[case]))
 
 
 def test_gradients_reach_the_tower_and_none_comes_from_padding() -> None:
     of, params = model("qwen-3-vl")
-    tokens, pictures = EXAMPLES[0]
+    tokens, pictures = MODELS.examples[0]
     rows = (tokens[None], np.arange(len(tokens))[None], np.ones((1, len(tokens)), np.int32))
-    images = images_of(tokens[None], [pictures])
+    images = MODELS.images_of(tokens[None], [pictures])
     padded = np.pad(images.pixels_BMSSC, ((0, 0), (0, 1), (0, 12), (0, 0)))
 
     def loss(params: Params, pixels: Any) -> jax.Array:
@@ -165,7 +107,7 @@ def generated(directory: Path, rows: list[list[int]], files: Any) -> int:
 def test_tokens_that_do_not_fit_an_images_size_and_videos_are_refused(
     tmp_path: Path, row: list[int], size: tuple[int, int], answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = write_checkpoint(tmp_path / "model")
+    directory = MODELS.write_checkpoint(tmp_path / "model", RAW)
     (tmp_path / "a.png").write_bytes(encoded(drawn(*size)))
     assert generated(directory, [row], [["a.png"]]) == ExitCode.DATA_ERROR
     assert answer in capsys.readouterr().err
@@ -195,7 +137,7 @@ def test_towers_that_are_not_computed_are_refused(change: dict[str, Any], answer
 
 
 def test_preprocessing_for_another_tower_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = write_checkpoint(tmp_path / "model")
+    directory = MODELS.write_checkpoint(tmp_path / "model", RAW)
     (directory / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR | {"merge_size": 1}))
     assert generated(directory, [[5, 6]], [[]]) == ExitCode.CONFIG_ERROR
     assert "preprocessor_config.json merge_size: 1: not supported; accepted: 2" in capsys.readouterr().err

@@ -53,6 +53,12 @@ def qwen(part: str, ids: tuple[int, int, int], most: int, of_size: PatchFormat) 
     return ImageTokens(part, "", "", part, ids[1], most, frozenset(ids), of_size)
 
 
+def gemma4(texts: tuple[str, str, str], ids: tuple[int, int, int], most: int, of_size: PatchFormat) -> ImageTokens:
+    """Return Gemma 4's tokens: its template writes one part, which stands for all of them between begin and end."""
+    begin, part, end = texts
+    return ImageTokens(part, begin, end, part, ids[1], most, frozenset(ids), of_size)
+
+
 def gemma3(begin: str, part: str, end: str, ids: tuple[int, int, int], count: int) -> ImageTokens:
     """Return Gemma 3's tokens: begin, `count` parts and end, with an empty line on both sides."""
     return ImageTokens(begin, f"\n\n{begin}", f"{end}\n\n", part, ids[1], count, frozenset(ids))

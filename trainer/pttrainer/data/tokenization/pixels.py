@@ -139,4 +139,24 @@ class SidesFormat(PatchFormat):
         return [width] * height
 
 
+@dataclass(frozen=True)
+class BudgetFormat(PatchFormat):
+    """Pictures that keep their proportions and become as large as `tokens_most` tokens allow, in whole tokens."""
+
+    least: int = 0
+    most: int = 0
+    tokens_most: int = 280
+
+    def resized(self, size: Size) -> Size:
+        """Return the size of the resized picture: the largest sides within the tokens, at least one token each."""
+        side = self.patch * self.merge
+        factor = math.sqrt(self.tokens_most * side**2 / math.prod(size))
+        width, height = (math.floor(factor * each / side) for each in size)
+        if height == 0:
+            width, height = min(size[0] // size[1], self.tokens_most), 1
+        elif width == 0:
+            width, height = 1, min(size[1] // size[0], self.tokens_most)
+        return width * side, height * side
+
+
 AnyFormat = PixelFormat | PatchFormat

@@ -7,6 +7,7 @@ Left out: weights, number formats, layout over devices, and Hugging Face's spell
 from pttrainer.models.config.any_vision import AnyVision
 from pttrainer.models.config.attention import Chunk, Delta, GlobalHeads, Indexer, Latent, Window
 from pttrainer.models.config.experts import Experts
+from pttrainer.models.config.gemma4_vision import Gemma4Vision
 from pttrainer.models.config.layer_embeddings import LayerEmbeddings
 from pttrainer.models.config.layer_groups import LayerGroup, Scan
 from pttrainer.models.config.model_config import ModelConfig
@@ -23,7 +24,7 @@ from pttrainer.models.config.rope import (
 from pttrainer.models.config.vision import QwenVision, Vision
 
 __all__ = [
-    "AnyVision", "Chunk", "Delta", "Experts", "GlobalHeads", "Indexer", "Latent", "LayerEmbeddings", "LayerGroup",
-    "LinearScaling", "Llama3Scaling", "ModelConfig", "Pixtral", "ProportionalScaling", "QueryScaling", "QwenVision",
-    "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
+    "AnyVision", "Chunk", "Delta", "Experts", "Gemma4Vision", "GlobalHeads", "Indexer", "Latent", "LayerEmbeddings",
+    "LayerGroup", "LinearScaling", "Llama3Scaling", "ModelConfig", "Pixtral", "ProportionalScaling", "QueryScaling",
+    "QwenVision", "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
 ]  # fmt: skip

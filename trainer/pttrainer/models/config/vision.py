@@ -45,9 +45,9 @@ class Vision:
                 f"{self.patches_per_side}, the patches of a side"
             )
 
-    @property
-    def sees_both_ways(self) -> bool:
-        """Return True if the decoder's tokens of an image see those behind them in it."""
+    def sees_both_ways(self, *, is_local: bool) -> bool:
+        """Return True if the decoder's tokens of an image see those behind them in it, in layers of this kind."""
+        del is_local
         return True
 
     def patches(self, row_tokens: int) -> int:
@@ -89,9 +89,9 @@ class ImagesOfAnySize:
         """Return the most tokens of an image."""
         return MOST_TOKENS
 
-    @property
-    def sees_both_ways(self) -> bool:
-        """Return True if the decoder's tokens of an image see those behind them in it."""
+    def sees_both_ways(self, *, is_local: bool) -> bool:
+        """Return True if the decoder's tokens of an image see those behind them in it, in layers of this kind."""
+        del is_local
         return False
 
     def patches(self, row_tokens: int) -> int:

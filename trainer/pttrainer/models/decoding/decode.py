@@ -22,7 +22,7 @@ from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.dot_product import Slots, cached_mask, packed_window
 from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.models.attention.sparse_selection import Queries
-from pttrainer.models.config import Chunk, Delta, ModelConfig, Window
+from pttrainer.models.config import Chunk, Delta, ModelConfig
 from pttrainer.models.decoding import decode_backend
 from pttrainer.models.forward import embedding, images, layer_kinds
 from pttrainer.models.layers import decoder as modules
@@ -75,9 +75,9 @@ def decode(
     computed = jax.lax.optimization_barrier([layer_kinds.rotation(kind, turning, sections) for kind in kinds])
     rotations = dict(zip(kinds, computed, strict=True))
     x_BTD = embedding.embed(model, decoder, tokens_BT)
-    own_BTLP = embedding.for_layers(model, decoder, tokens_BT, x_BTD)
     embedded = None if of_images is None else images.inserted(model, decoder, x_BTD, of_images)
     x_BTD = x_BTD if embedded is None else embedded.x_BTD
+    own_BTLP = embedding.for_layers(model, decoder, images.text_tokens(config, tokens_BT, of_images), x_BTD)
     layers: list[Any] = []
     routes: list[Array] = []
     for i, (group, place) in enumerate(config.layer_places):
@@ -111,7 +111,7 @@ def _over_slots(
     """Return the cache with slots for new tokens, and how each layer attends to it."""
     cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
     masks = {
-        kind: _cached_masks(config, config.window if kind[0] else None, positions_BT, cache, of_images)
+        kind: _cached_masks(config, positions_BT, cache, of_images, is_local=kind[0])
         for kind in layer_kinds.views(config)
     }
 
@@ -186,13 +186,14 @@ def _over_pages(config: ModelConfig, positions_BT: Array, cache: PagedCache) -> 
 
 
 def _cached_masks(
-    config: ModelConfig, window: Window, positions_BT: Array, cache: kv.KVCache, of_images: Images | None
+    config: ModelConfig, positions_BT: Array, cache: kv.KVCache, of_images: Images | None, *, is_local: bool
 ) -> tuple[Array, Array | None]:
-    """Return the masks of a row's own slots, and of its prompt's."""
+    """Return the masks of a row's own slots, and of its prompt's, in one kind of layer."""
+    window = config.window if is_local else None
     if of_images is not None:
         assert cache.positions_BS.shape == positions_BT.shape, "a prompt with images is computed at once"
         mask = cached_mask(positions_BT, cache.positions_BS)
-        mask = images.visible(config, mask, of_images)
+        mask = images.visible(config, mask, of_images, is_local=is_local)
         return mask if window is None else packed_window(mask, positions_BT, window), None
     own_mask = cached_mask(positions_BT, cache.positions_BS, window)
     if cache.prompt is None:

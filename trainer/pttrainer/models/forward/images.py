@@ -46,7 +46,7 @@ def inserted(model: ModelStructure, decoder: Decoder, x_BTD: Array, images: Imag
     (B, T), (U, M) = x_BTD.shape[:2], images.pixels_BMSSC.shape[:2]
     of_images = decoder.vision(images.pixels_BMSSC.reshape(U * M, *images.pixels_BMSSC.shape[2:]), model.compute_dtype)
     J = of_images[0].shape[1]
-    slots_BT = jnp.pad(images.slots_BT, ((0, 0), (0, T - images.slots_BT.shape[1])))
+    slots_BT = _padded_slots(images, T)
     image_BT, part_BT = _image_and_part(slots_BT, model.config.vision.tokens)
     places_BT = jnp.maximum(image_BT, 0) * J + part_BT
 
@@ -60,9 +60,17 @@ def inserted(model: ModelStructure, decoder: Decoder, x_BTD: Array, images: Imag
     return Embedded(jnp.where(is_image_BT1, own_BTD, x_BTD), jnp.stack(added) if added else None)
 
 
-def visible(config: ModelConfig, mask_BTT: Array, images: Images | None) -> Array:
-    """Return the mask in which tokens of an image also see those behind them in it, where the model has it so."""
-    if images is None or config.vision is None or not config.vision.sees_both_ways:
+def text_tokens(config: ModelConfig, tokens_BT: Array, images: Images | None) -> Array:
+    """Return the tokens by which layers look up embeddings of their own: padding in the places of images."""
+    if images is None:
+        return tokens_BT
+    padding = 0 if config.pad_id is None else config.pad_id
+    return jnp.where(_padded_slots(images, tokens_BT.shape[1]) > 0, padding, tokens_BT)
+
+
+def visible(config: ModelConfig, mask_BTT: Array, images: Images | None, *, is_local: bool) -> Array:
+    """Return the mask in which tokens of an image also see those behind them in it, where such layers have it so."""
+    if images is None or config.vision is None or not config.vision.sees_both_ways(is_local=is_local):
         return mask_BTT
     image_BT, _ = _image_and_part(images.slots_BT, config.vision.tokens)
     same_BTT = (image_BT[:, :, None] == image_BT[:, None, :]) & (image_BT >= 0)[:, :, None]
@@ -102,6 +110,11 @@ def _saved_behind(saved_BM: Array, image_BT: Array, part_BT: Array, segment_ids_
     is_behind_BMT = first_BM[..., None] > jnp.arange(segment_ids_BT.shape[1])
     is_same_BMT = (there_BM[..., None] == segment_ids_BT[:, None]) & (there_BM > 0)[..., None]
     return jnp.sum(jnp.where(is_behind_BMT & is_same_BMT, saved_BM[..., None], 0), axis=1)
+
+
+def _padded_slots(images: Images, length: int) -> Array:
+    """Return the slots of rows that may go on behind the images'."""
+    return jnp.pad(images.slots_BT, ((0, 0), (0, length - images.slots_BT.shape[1])))
 
 
 def _of_rows(of_sets: Array, images: Images, rows: int) -> Array:

@@ -18,7 +18,7 @@ from jax import Array
 from pttrainer.batch import Images, Prompts
 from pttrainer.models.attention import rope, shared_prefix
 from pttrainer.models.attention.dot_product import packed_mask, packed_window
-from pttrainer.models.config import LayerGroup, ModelConfig, Scan, Window
+from pttrainer.models.config import LayerGroup, ModelConfig, Scan
 from pttrainer.models.forward import embedding, images, layer_kinds, packed_attention
 from pttrainer.models.forward.layer_kinds import ViewKind
 from pttrainer.models.forward.packed_attention import KeysAndValues
@@ -69,7 +69,6 @@ class _Pass(NamedTuple):
     own_BTLP: Array | None
     has_lenders: bool
     embedded: images.Embedded | None = None
-    is_causal: bool = True
     routes_BTLk: Array | None = None
 
 
@@ -92,13 +91,13 @@ def hidden_states(
     tokens_BT = rows.tokens_BT if prompts is None else shared_prefix.joined(prompts.tokens_PT, rows.tokens_BT)
     is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
     x_BTD, uses = embedding.embed(model, decoder, tokens_BT, perturbations.noisy, is_explicit=is_explicit), []
-    own_BTLP = embedding.for_layers(model, decoder, tokens_BT, x_BTD, perturbations.dropped, is_explicit=is_explicit)
     embedded = None if rows.images is None else images.inserted(model, decoder, x_BTD, rows.images)
     x_BTD = x_BTD if embedded is None else embedded.x_BTD
-    of_vision = None if rows.images is None else model.config.vision
+    looked_up_BT = images.text_tokens(model.config, tokens_BT, rows.images)
+    own_BTLP = embedding.for_layers(model, decoder, looked_up_BT, x_BTD, perturbations.dropped, is_explicit=is_explicit)
     of_pass = _Pass(
         views, rows.segment_ids_BT, counts_BT, perturbations.dropped, is_explicit, model.remat, own_BTLP,
-        any(model.config.borrowing_layers), embedded, of_vision is None or not of_vision.sees_both_ways, routes_BTLk,
+        any(model.config.borrowing_layers), embedded, routes_BTLk,
     )  # fmt: skip
     lent: Lent = {}
     for scan in model.config.scans:
@@ -108,14 +107,15 @@ def hidden_states(
 
 
 def _view(config: ModelConfig, kind: ViewKind, rows: Rows, prompts: Prompts | None) -> View:
-    window = config.window if kind[0] else None
+    is_local = kind[0]
     sections = images.sections(config, rows.images)
     if prompts is not None:
         positions = _joined_positions(config, rows, prompts)
-        prompt_PSS = _mask(config, prompts.segment_ids_PT, prompts.positions_PT, rows.images, window)
+        window = config.window if is_local else None
+        prompt_PSS = _mask(config, prompts.segment_ids_PT, prompts.positions_PT, rows.images, is_local=is_local)
         masks = shared_prefix.masks(prompt_PSS, prompts, rows.positions_BT, rows.segment_ids_BT, window)
         return layer_kinds.rotation(kind, positions, sections), masks
-    mask_BTT = _mask(config, rows.segment_ids_BT, rows.positions_BT, rows.images, window)
+    mask_BTT = _mask(config, rows.segment_ids_BT, rows.positions_BT, rows.images, is_local=is_local)
     positions = images.positions(config, rows.positions_BT, rows.segment_ids_BT, rows.images)
     return layer_kinds.rotation(kind, positions, sections), mask_BTT
 
@@ -129,10 +129,11 @@ def _joined_positions(config: ModelConfig, rows: Rows, prompts: Prompts) -> Arra
 
 
 def _mask(
-    config: ModelConfig, segment_ids_BT: Array, positions_BT: Array, of_rows: Images | None, window: Window
+    config: ModelConfig, segment_ids_BT: Array, positions_BT: Array, of_rows: Images | None, *, is_local: bool
 ) -> Array:
     """Return where tokens of packed rows see each other in one kind of layer."""
-    mask_BTT = images.visible(config, packed_mask(segment_ids_BT), of_rows)
+    window = config.window if is_local else None
+    mask_BTT = images.visible(config, packed_mask(segment_ids_BT), of_rows, is_local=is_local)
     return mask_BTT if window is None else packed_window(mask_BTT, positions_BT, window)
 
 
@@ -205,7 +206,9 @@ def _flags_and_numbers(group: LayerGroup, *, is_numbered: bool) -> tuple[Array |
 
 def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
     """Return the body of a scan over the layers of a group."""
-    whole, *local = (of_pass.views[layer_kinds.view_kind(config, kind)] for kind in layer_kinds.kinds(config))
+    kinds, vision = layer_kinds.kinds(config), None if of_pass.embedded is None else config.vision
+    whole, *local = (of_pass.views[layer_kinds.view_kind(config, kind)] for kind in kinds)
+    is_causal = vision is None or not any(vision.sees_both_ways(is_local=kind) for kind in kinds)
 
     def layer(x_BTD: Array, of_layer: tuple[Any, ...]) -> tuple[Array, tuple[RouterUse | None, KeysAndValues | None]]:
         weights, is_local, number, own_BTP, given_BTk, borrowed = of_layer
@@ -215,7 +218,7 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
         drop = None if of_pass.dropped is None or number is None else of_pass.dropped(number)
         rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
         attend = packed_attention.attend(
-            config, mask, is_local, of_pass.segment_ids_BT, is_causal=of_pass.is_causal, borrowed=borrowed,
+            config, mask, is_local, of_pass.segment_ids_BT, is_causal=is_causal, borrowed=borrowed,
             lends=_lends(config, of_pass),
         )  # fmt: skip
         choosing = packed_attention.choosing(config, mask, of_pass.segment_ids_BT)

@@ -13,6 +13,7 @@ from pttrainer.data.tokenization.pixels import (
     BICUBIC,
     BILINEAR,
     AnyFormat,
+    BudgetFormat,
     Colours,
     PatchFormat,
     PixelFormat,
@@ -20,7 +21,7 @@ from pttrainer.data.tokenization.pixels import (
 )
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import AnyVision, ModelConfig, Pixtral, QwenVision, Vision
+from pttrainer.models.config import AnyVision, Gemma4Vision, ModelConfig, Pixtral, QwenVision, Vision
 from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.loading import pixtral_inputs
 from pttrainer.runtime.io import json_text
@@ -36,6 +37,9 @@ _WITHOUT_EFFECT = (
 )  # fmt: skip
 
 
+_GEMMA4_NAMES = ("Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil")
+_GEMMA4_TOKENS = (70, 140, 280, 560, 1120)
+"""Of an image at most, as transformers accepts them."""
 _QWEN_NAMES = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil")
 
 
@@ -52,6 +56,9 @@ def tokens(config: ModelConfig, tokenizer: Tokenizer, pixels: AnyFormat, display
             f"{display_name}: the tokenizer lacks some of the ids {', '.join(map(str, ids))}, which config.json gives "
             "to images; accepted: the tokenizer of the model"
         )
+    if isinstance(config.vision, Gemma4Vision):
+        assert isinstance(pixels, PatchFormat)
+        return image_tokens.gemma4((begin, part, end), ids, config.vision.tokens, pixels)
     if isinstance(pixels, PatchFormat):
         return image_tokens.qwen(part, ids, config.vision.tokens, pixels)
     return image_tokens.gemma3(begin, part, end, ids, config.vision.tokens)
@@ -61,13 +68,17 @@ def pixel_format(vision: AnyVision, directory: Path, display_name: str) -> AnyFo
     """Return what becomes of a picture; raise ConfigError."""
     fields = _fields(directory, display_name)
     try:
-        for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        for name in ("do_resize", "do_rescale", "do_convert_rgb"):
             fields.choice(name, (True,), True)
+        is_normalised = not isinstance(vision, Gemma4Vision)
+        fields.choice("do_normalize", (is_normalised,), is_normalised)
         for name in _WITHOUT_EFFECT:
             fields.value(name, None)
         if isinstance(vision, Pixtral):
             pixtral_inputs.check(vision, Fields(_content(directory, NEW_FILE, display_name), NEW_FILE))
             read: AnyFormat = _sides(fields, vision)
+        elif isinstance(vision, Gemma4Vision):
+            read = _budget(fields, vision)
         else:
             read = _patches(fields, vision) if isinstance(vision, QwenVision) else _squares(fields, vision)
         fields.refuse_rest()
@@ -112,6 +123,21 @@ def _sides(fields: Fields, vision: Pixtral) -> SidesFormat:
     size.refuse_rest()
     colours = _read_colours(fields, BICUBIC, CLIP_MEAN, CLIP_STD)
     return SidesFormat(vision.patch_size, vision.merge, colours=colours, longest=longest)
+
+
+def _budget(fields: Fields, vision: Gemma4Vision) -> BudgetFormat:
+    """Return what becomes of a picture for Gemma 4, whose tower reads colours from 0 to 1."""
+    fields.choice("image_processor_type", _GEMMA4_NAMES, _GEMMA4_NAMES[0])
+    fields.choice("patch_size", (vision.patch_size,), vision.patch_size)
+    fields.choice("pooling_kernel_size", (vision.merge,), vision.merge)
+    for name in ("image_mean", "image_std", "image_seq_length", "size"):
+        fields.value(name, None)
+    tokens = fields.choice("max_soft_tokens", _GEMMA4_TOKENS, 280)
+    if tokens * vision.merge > vision.positions:
+        fields.refuse("max_soft_tokens", f"tokens whose patches have positions, of which there are {vision.positions}")
+    scale, resample = fields.number("rescale_factor", 1 / 255), fields.choice("resample", (BICUBIC,), BICUBIC)
+    colours = Colours((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), scale, resample)
+    return BudgetFormat(vision.patch_size, vision.merge, colours=colours, tokens_most=tokens)
 
 
 def _read_colours(fields: Fields, resample: int, mean: list[float], std: list[float]) -> Colours:

@@ -1,10 +1,16 @@
 """Names of a vision tower's weights, and of its projector's, in Hugging Face's files: SigLIP's in Gemma 3."""
 
+from collections.abc import Callable
+from typing import Any
+
 from pttrainer.models.config.any_vision import AnyVision
+from pttrainer.models.config.gemma4_vision import Gemma4Vision
 from pttrainer.models.config.pixtral import Pixtral
 from pttrainer.models.config.vision import QwenVision, Vision
+from pttrainer.models.vision.gemma4 import weights as gemma4
 from pttrainer.models.vision.pixtral import weights as pixtral
 from pttrainer.models.vision.qwen import weights as qwen
+from pttrainer.models.vision.qwen.weights import Located
 from pttrainer.models.weights.weight_locations import Path, Stored
 
 VISION = "vision"
@@ -19,38 +25,39 @@ MATRICES = {
 NORMS = {"attention_norm": "layer_norm1", "mlp_norm": "layer_norm2"}
 
 
+LOCATED: dict[type, Callable[[Any, int], dict[Path, Located]]] = {
+    QwenVision: qwen.weights,
+    Pixtral: pixtral.weights,
+    Gemma4Vision: gemma4.weights,
+}
+"""Towers whose weights stand in one table with their shapes, from their config and the decoder's width."""
+
+
 def names(of: AnyVision, d_model: int) -> dict[Path, Stored]:
     """Return where each weight is in a checkpoint. d_model: of the decoder."""
-    if isinstance(of, QwenVision):
-        own = {path: one.stored for path, one in qwen.weights(of, d_model).items()}
-    elif isinstance(of, Pixtral):
-        own = {path: one.stored for path, one in pixtral.weights(of, d_model).items()}
-    else:
-        own = _of_siglip(of)
+    located = LOCATED.get(type(of))
+    own = _of_siglip(of) if located is None else {path: one.stored for path, one in located(of, d_model).items()}
     return {(VISION, *path): one for path, one in own.items()}
 
 
 def prefix(of: AnyVision) -> str:
     """Return the prefix of the tower's names."""
-    if isinstance(of, QwenVision):
-        return qwen.TOWER
-    return pixtral.TOWER if isinstance(of, Pixtral) else TOWER
+    return {QwenVision: qwen.TOWER, Pixtral: pixtral.TOWER, Gemma4Vision: gemma4.TOWER}.get(type(of), TOWER)
 
 
 def frozen(of: AnyVision, trained: str) -> tuple[str, ...]:
     """Return patterns of the names that are frozen where `training.vision` says what is trained."""
     if trained == "all":
-        return ()
-    if isinstance(of, Pixtral):
-        return (f"{pixtral.TOWER}*",) if trained == "projector" else (f"{pixtral.TOWER}*", f"{PROJECTOR}*")
-    if not isinstance(of, QwenVision):
-        return (f"{TOWER}*",) if trained == "projector" else (f"{TOWER}*", f"{PROJECTOR}*")
-    if trained == "projector":
-        return tuple(f"{qwen.TOWER}{part}" for part in ("patch_embed.*", "pos_embed.*", "blocks.*"))
-    return (f"{qwen.TOWER}*",)
+        return gemma4.untrained(of) if isinstance(of, Gemma4Vision) else ()
+    if isinstance(of, QwenVision):
+        parts = ("patch_embed.*", "pos_embed.*", "blocks.*") if trained == "projector" else ("*",)
+        return tuple(f"{qwen.TOWER}{part}" for part in parts)
+    projector = gemma4.PROJECTOR if isinstance(of, Gemma4Vision) else PROJECTOR
+    return (f"{prefix(of)}*",) if trained == "projector" else (f"{prefix(of)}*", f"{projector}*")
 
 
-def _of_siglip(of: Vision) -> dict[Path, Stored]:
+def _of_siglip(of: AnyVision) -> dict[Path, Stored]:
+    assert isinstance(of, Vision)
     stored: dict[Path, Stored] = {
         ("patches",): Stored(f"{TOWER}embeddings.patch_embedding.weight"),
         ("patches_bias",): Stored(f"{TOWER}embeddings.patch_embedding.bias"),

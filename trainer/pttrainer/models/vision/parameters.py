@@ -4,11 +4,9 @@ They stand under `vision` in the tree of weights. Letters: L layers, D width of 
 P pixels of a patch's side, N patches, M width of the decoder.
 """
 
-from pttrainer.models.config import ModelConfig, Pixtral, QwenVision, Vision
+from pttrainer.models.config import AnyVision, ModelConfig, Vision
 from pttrainer.models.shapes.parameters import Axes, ParamSpec, Weights
-from pttrainer.models.vision.names import NORMS, VISION
-from pttrainer.models.vision.pixtral import weights as pixtral
-from pttrainer.models.vision.qwen import weights as qwen
+from pttrainer.models.vision import names
 
 
 def tower(config: ModelConfig) -> Weights:
@@ -16,16 +14,16 @@ def tower(config: ModelConfig) -> Weights:
     of = config.vision
     if of is None:
         return {}
-    if isinstance(of, QwenVision):
-        own = {path: ParamSpec(one.shape, one.axes) for path, one in qwen.weights(of, config.d_model).items()}
-    elif isinstance(of, Pixtral):
-        own = {path: ParamSpec(one.shape, one.axes) for path, one in pixtral.weights(of, config.d_model).items()}
-    else:
+    located = names.LOCATED.get(type(of))
+    if located is None:
         own = _of_siglip(of, config.d_model)
-    return {(VISION, *path): one for path, one in own.items()}
+    else:
+        own = {path: ParamSpec(one.shape, one.axes) for path, one in located(of, config.d_model).items()}
+    return {(names.VISION, *path): one for path, one in own.items()}
 
 
-def _of_siglip(of: Vision, d_model: int) -> Weights:
+def _of_siglip(of: AnyVision, d_model: int) -> Weights:
+    assert isinstance(of, Vision)
     whole: Axes = (None,)
     D, C, P, N = of.d_model, of.channels, of.patch_size, of.patches_per_side**2
     outside: Weights = {
@@ -52,6 +50,6 @@ def _of_layers(of: Vision) -> Weights:
     for name, (shape, axes) in shapes.items():
         params[name,] = ParamSpec((L, *shape), ("layer", *axes))
         params[f"{name}_bias",] = ParamSpec((L, shape[1]), ("layer", axes[1] if axes[1] != "embed" else None))
-    for norm in NORMS:
+    for norm in names.NORMS:
         params[norm, "scale"] = params[norm, "bias"] = ParamSpec((L, D), ("layer", None))
     return params

@@ -6,6 +6,7 @@ import numpy as np
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.families import FLOAT8_BLOCK
+from pttrainer.models.vision.gemma4 import weights as gemma4
 from pttrainer.models.vision.names import PROJECTOR, TOWER
 from pttrainer.models.vision.pixtral.weights import TOWER as PIXTRAL_TOWER
 from pttrainer.models.vision.qwen.weights import TOWER as QWEN_TOWER
@@ -113,9 +114,9 @@ def _indexed(index: Path, display_name: str) -> list[str]:
     return names
 
 
-_OF_IMAGES = (PIXTRAL_TOWER, PROJECTOR, QWEN_TOWER)
+_OF_IMAGES = (PIXTRAL_TOWER, PROJECTOR, QWEN_TOWER, gemma4.TOWER, gemma4.PROJECTOR)
 _LEFT_OUT = (
-    "vision_model.", "vision_tower.", "multi_modal_projector.", QWEN_TOWER, "mtp.", "model.embed_vision.",
+    "vision_model.", "vision_tower.", "multi_modal_projector.", QWEN_TOWER, "mtp.", gemma4.PROJECTOR,
     "model.audio_tower.", "model.embed_audio.",
 )  # fmt: skip
 _POOLING_HEAD = f"{TOWER}head."

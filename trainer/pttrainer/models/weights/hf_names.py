@@ -7,7 +7,7 @@ experts. A transposed weight is stored as [out, in] there and [in, out] here.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pttrainer.models.config import ModelConfig, QwenVision
+from pttrainer.models.config import Gemma4Vision, ModelConfig, QwenVision
 from pttrainer.models.config.layer_groups import LAYERS
 from pttrainer.models.vision import names as vision_names
 from pttrainer.models.weights.weight_locations import Part as Part
@@ -249,7 +249,7 @@ def in_files(config: ModelConfig) -> dict[Path, Stored]:
     names = table(config)
     if config.vision is None:
         return names
-    is_inside = isinstance(config.vision, QwenVision)
+    is_inside = isinstance(config.vision, QwenVision | Gemma4Vision)
     return {
         path: stored if path[0] == vision_names.VISION else replace(stored, name=_of_text_part(stored.name, is_inside))
         for path, stored in names.items()

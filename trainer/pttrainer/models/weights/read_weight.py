@@ -42,7 +42,7 @@ def read_weight(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
                 if index[0][0] <= first < index[0][1]:
                     part, start = _cut(piece, first, index)
                     where = [at - low for at, (low, _) in zip(place, holders[device], strict=False)]
-                    where += weight.stored.order(start)
+                    where += weight.stored.order(start) if weight.stored_shape else ()
                     with jax.set_mesh(alone[device]):
                         buffers[device] = _put(
                             buffers[device],
@@ -79,6 +79,8 @@ def _holds(index: Bounds, place: tuple[int, ...]) -> bool:
 
 def stored_order(weight: Weight, index: Bounds) -> Bounds:
     """Return where a part of a weight stands in its stored tensor."""
+    if not weight.stored_shape:  # a number by itself is read like a row of one
+        return ((0, 1),)
     inner = index[weight.stored.stacked :]
     stored = weight.stored.order(inner)
     if weight.stored.part is None:

@@ -1,7 +1,8 @@
-"""Gemma 4, its text part: dense, with experts beside the MLP, and small ones with embeddings per layer.
+"""Gemma 4: dense, with experts beside the MLP, and small ones with embeddings per layer; its tower: `gemma4_vision`.
 
 Global layers have heads of another size, of which a part turns, and in large models values are their keys. In small
-models the last layers read keys and values of earlier ones. Sound is left out, and an export is a text model.
+models the last layers read keys and values of earlier ones. Sound is left out; an
+export without images is a text model.
 """
 
 from dataclasses import replace

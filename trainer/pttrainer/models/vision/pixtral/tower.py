@@ -21,25 +21,13 @@ from pttrainer.models.attention.rope import rotate
 from pttrainer.models.config import ModelConfig, Pixtral
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import weight, zeros
-from pttrainer.models.layers.norm import unit_rms
-from pttrainer.models.shapes.parameters import ParamSpec, Weights
+from pttrainer.models.shapes.parameters import Weights
 from pttrainer.models.vision import parameters
+from pttrainer.models.vision.norm import ScaledNorm
 from pttrainer.models.vision.pixtral import weights as names
 
 NORM_EPS = 1e-5
 """Of the tower's norms; no config says it."""
-
-
-class Norm(nnx.Module):
-    """x / rms(x) · scale, in float32."""
-
-    def __init__(self, of: ParamSpec, eps: float) -> None:
-        self.eps = eps
-        self.scale = nnx.Param(jnp.ones(of.shape, jnp.float32), axes=of.axes)
-
-    def __call__(self, x: Array) -> Array:
-        """Return the normed activations."""
-        return (unit_rms(x.astype(jnp.float32), self.eps) * self.scale[...]).astype(x.dtype)
 
 
 class PixtralLayer(nnx.Module):
@@ -49,7 +37,7 @@ class PixtralLayer(nnx.Module):
         self.of = of
         for name in names.MATRICES:
             setattr(self, name, weight(rngs, specs[name,], specs[name,].shape[1] ** -0.5))
-        self.attention_norm, self.mlp_norm = (Norm(specs[name, "scale"], NORM_EPS) for name in names.NORMS)
+        self.attention_norm, self.mlp_norm = (ScaledNorm(specs[name, "scale"], NORM_EPS) for name in names.NORMS)
 
     def __call__(self, x_IND: Array, rotation: tuple[Array, Array], mask_INN: Array) -> Array:
         """Return the new stream."""
@@ -79,9 +67,9 @@ class PixtralTower(nnx.Module):
         self.of = of = config.vision
         specs: Weights = {path[1:]: one for path, one in parameters.tower(config).items()}
         self.patches = weight(rngs, specs["patches",], (of.channels * of.patch_size**2) ** -0.5)
-        self.norm = Norm(specs["norm", "scale"], NORM_EPS)
+        self.norm = ScaledNorm(specs["norm", "scale"], NORM_EPS)
         self.layers = PixtralLayer(of, {path[1:]: one for path, one in specs.items() if path[0] == "layers"}, rngs)
-        self.token_norm = Norm(specs["token_norm", "scale"], of.projector_eps)
+        self.token_norm = ScaledNorm(specs["token_norm", "scale"], of.projector_eps)
         for name in names.PROJECTIONS:
             setattr(self, name, weight(rngs, specs[name,], specs[name,].shape[0] ** -0.5))
             bias = specs.get((f"{name}_bias",))

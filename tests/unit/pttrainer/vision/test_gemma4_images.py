@@ -1,0 +1,125 @@
+"""Gemma 4 with images, beyond its numbers: tokens, sizes, frozen parts, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.builders.peers.gemma4_images import (
+    AUDIO,
+    BEGIN,
+    CASES,
+    END,
+    FORMAT,
+    MODELS,
+    PART,
+    PREPROCESSOR,
+    TOWER,
+    VIDEO,
+)
+from tests.builders.pictures import drawn, encoded
+
+from ptapi.failures import ExitCode
+from ptapi.spec import Training
+from pttrainer.__main__ import main
+from pttrainer.data.tokenization.image_tokens import expanded, gemma4
+from pttrainer.errors import ConfigError
+from pttrainer.models import ModelStructure, from_hf, to_hf
+from pttrainer.train_step.optimizer import freeze_patterns
+
+BUFFERS = {"gemma-4": {"std_bias", "std_scale"}, "gemma-4-small": {"input", "output"}, "gemma-4-moe": set()}
+"""Parts of the names of numbers that transformers stores and does not train."""
+
+
+def test_a_mark_becomes_as_many_tokens_as_a_pictures_proportions_make() -> None:
+    tokens = gemma4(("<|image>", "<|image|>", "<image|>"), (BEGIN, PART, END), 1000, FORMAT)
+    sizes = [(13, 7), (640, 2), (2, 640), (50, 50)]
+    parts = [{"type": "image", "size": size} for size in sizes]
+    runs = "?".join(f"<|image>{'<|image|>' * FORMAT.tokens(size)}<image|>" for size in sizes)
+    assert expanded("?".join(["<|image|>"] * 4), [{"role": "user", "content": parts}], tokens) == runs
+    assert [FORMAT.tokens(size) for size in sizes] == [66, 70, 70, 64]
+    assert [FORMAT.resized(size) for size in sizes] == [(66, 36), (420, 6), (6, 420), (48, 48)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_config_is_written_as_it_is_read_and_text_alone_is_a_model_of_its_own(case: str) -> None:
+    whole = from_hf(CASES[case], images=True)
+    assert from_hf(json.loads(json.dumps(to_hf(whole))), images=True) == whole
+    text = from_hf(CASES[case])
+    assert text.vision is None
+    assert "vision_config" not in to_hf(text)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_job_trains_the_parts_of_the_tower_that_it_says(case: str) -> None:
+    config = from_hf(CASES[case], images=True)
+    of_vision = {path for path in ModelStructure(config).weights if path[0] == "vision"}
+    stored = {path for path in of_vision if BUFFERS[case] & {path[-1], path[-1].split("_")[-2:][0]}}
+    frozen = {}
+    for vision in ("frozen", "projector", "all"):
+        patterns = freeze_patterns.patterns_of(Training(vision=vision), config)
+        frozen[vision] = freeze_patterns.fully_frozen(patterns, config) & of_vision
+    assert bool(stored) == bool(BUFFERS[case])
+    assert frozen == {"frozen": of_vision, "projector": of_vision - {("vision", "projection")}, "all": stored}
+
+
+def generated(directory: Path, rows: list[list[int]], files: Any) -> int:
+    tokens, images = directory.parent / "ids.json", directory.parent / "images.json"
+    tokens.write_text(json.dumps(rows))
+    images.write_text(json.dumps(files))
+    options = ["--tokens", str(tokens), "--images", str(images), "--max-new", "1"]
+    return main(["generate", "--model", f"file://{directory}", *options])
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ([5, PART, PART], "row 0: runs of 2 tokens of id 100; accepted: a run of 66 for each of its 1 images"),
+        ([5, AUDIO], f"--tokens: id {AUDIO}: stands for audio (audio_token_id of config.json), which is not supported"),
+        ([5, VIDEO], f"--tokens: id {VIDEO}: stands for video (video_token_id of config.json), which is not supported"),
+    ],
+)
+def test_tokens_that_do_not_fit_an_image_and_those_of_sound_and_videos_are_refused(
+    tmp_path: Path, row: list[int], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = MODELS.write_checkpoint(tmp_path / "model", CASES["gemma-4"])
+    (tmp_path / "a.png").write_bytes(encoded(drawn(13, 7)))
+    assert generated(directory, [row], [["a.png"]]) == ExitCode.DATA_ERROR
+    assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"max_soft_tokens": 256}, "max_soft_tokens: 256: not supported; accepted: 70, 140, 280, 560, 1120"),
+        ({"max_soft_tokens": 140}, "accepted: tokens whose patches have positions, of which there are 150"),
+        ({"do_normalize": True}, "do_normalize: True: not supported; accepted: False"),
+        ({"pooling_kernel_size": 3}, "pooling_kernel_size: 3: not supported; accepted: 2"),
+        ({"resample": 2}, "resample: 2: not supported; accepted: 3"),
+    ],
+)
+def test_preprocessing_that_is_not_computed_is_refused(
+    tmp_path: Path, change: dict[str, Any], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = MODELS.write_checkpoint(tmp_path / "model", CASES["gemma-4"])
+    (directory / "processor_config.json").write_text(json.dumps({"image_processor": PREPROCESSOR | change}))
+    assert generated(directory, [[5, 6]], [[]]) == ExitCode.CONFIG_ERROR
+    assert f"processor_config.json {answer}" in capsys.readouterr().err.replace(
+        "processor_config.json max_soft_tokens: 140: not supported; ", "processor_config.json "
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"model_type": "siglip"}, "model_type: 'siglip': not supported; accepted: gemma4_vision"),
+        ({"head_dim": 6}, "vision_config head_dim: 6: accepted: a multiple of 4, because"),
+        ({"num_key_value_heads": 4}, r"num_attention_heads: 6: accepted: a multiple of num_key_value_heads \(4\)"),
+        ({"attention_bias": True}, "attention_bias: True: not supported; accepted: False"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "rope_type: 'linear': not supported; accepted: axial"),
+        ({"window_size": 3}, "vision_config window_size: 3: not supported; accepted: unset"),
+    ],
+)
+def test_a_tower_that_is_not_computed_is_refused(change: dict[str, Any], answer: str) -> None:
+    with pytest.raises(ConfigError, match=answer):
+        from_hf(CASES["gemma-4"] | {"vision_config": TOWER | change}, images=True)
