@@ -32,6 +32,13 @@ if find_spec("hypothesis"):  # not where only what an accelerator needs is insta
     settings.load_profile("whatever the machine")
 
 
+def pytest_configure() -> None:
+    """Whatever ends these tests, nothing that they started goes on."""
+    from tests.builders.cluster import leftovers  # found only once pytest has read its settings
+
+    leftovers.end_with_this_process()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of tests and their modules stay until the end: without them a tenth of jax's tracing is saved."""
     gc.collect()
