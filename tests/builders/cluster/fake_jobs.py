@@ -46,6 +46,11 @@ class Jobs:
     def edit(self, name: str, **policy: Any) -> None:
         self.kube.patch(POSTTRAINJOBS, name, self.namespace, {"spec": {"runPolicy": policy}})
 
+    def mark(self, name: str, file: str = "finish") -> None:
+        """Let the fake trainer go on that waits for this file in the job's run directory."""
+        (self.runs / name).mkdir(parents=True, exist_ok=True)
+        (self.runs / name / file).touch()
+
     def delete(self, name: str) -> None:
         self.kube.delete(POSTTRAINJOBS, name, self.namespace)
 

@@ -1,8 +1,8 @@
 """No process outlives the tests that started it, however these end.
 
-Clusters are processes in sessions of their own: a pytest that is killed, or that its own timeout ends, would leave them
-to run for ever. So one small process watches each process of tests; run as a program (`leftovers.py PID MARK`) this file
-is that one. It kills what carries the mark in its environment, and the descendants of that.
+Clusters are processes in sessions of their own: a pytest that is killed, or that its own timeout ends, would leave
+them to run for ever. So one small process watches each process of tests; run as a program (`leftovers.py PID MARK`)
+this file is that one. It kills what carries the mark in its environment, and the descendants of that.
 """
 
 import os

@@ -91,7 +91,7 @@ class OperatorProcess:
         """kill -9, from any thread."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(300)
 
     def is_dead(self) -> bool:
         return self._process is None or self._process.poll() is not None
@@ -100,7 +100,7 @@ class OperatorProcess:
         """SIGTERM; the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(30)
+        return self._process.wait(300)
 
 
 class WriteProxy:

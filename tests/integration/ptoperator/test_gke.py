@@ -83,7 +83,7 @@ def test_a_job_gets_its_pools_runs_on_them_and_leaves_nothing(
 
 
 def test_a_second_job_runs_on_the_pools_of_the_first(control_plane: Any, jobs: Any, site: Site, tmp_path: Path) -> None:
-    env = site.env(POSTTRAIN_POOL_IDLE_SECONDS="100")
+    env = site.env(POSTTRAIN_POOL_IDLE_SECONDS="1000")
     operator = OperatorProcess(control_plane.kubeconfig, tmp_path, jobs.namespace, free_port(), env)
     operator.start()
     try:

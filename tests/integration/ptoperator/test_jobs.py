@@ -22,9 +22,11 @@ def condition(status: Any, kind: str) -> tuple[str, str]:
 
 
 def test_a_job_runs_to_success_and_tells_its_life(operator: OperatorProcess, jobs: Any) -> None:
-    jobs.create("fine")
+    jobs.create("fine", {"FAKE_HOLD_AT": "2"})
+    jobs.wait(lambda: jobs.status("fine").progress.step == 2)
     running = jobs.wait_phase("fine", "Running")
     assert running.progress.total == 3
+    jobs.mark("fine")
     status = jobs.wait_phase("fine", "Succeeded")
     assert condition(status, "Complete") == ("True", "Succeeded")
     assert (status.progress.steps, status.metrics.loss) == ("3/3", "1.7")
@@ -116,16 +118,19 @@ def test_a_killed_sampler_comes_back_to_the_trainer_and_both_end_with_success(
 
 
 def test_suspend_saves_frees_and_resumes_where_it_was(operator: OperatorProcess, jobs: Any) -> None:
-    jobs.create("pause", {"FAKE_STEPS": "12", "FAKE_SAVE_S": "1"})
-    jobs.wait(lambda: jobs.status("pause").progress.step >= 2)
+    policy = {"terminationGracePeriodSeconds": 600}
+    jobs.create("pause", {"FAKE_HOLD_AT": "2", "FAKE_SAVE_UNTIL": "may-save"}, runPolicy=policy)
+    jobs.wait(lambda: jobs.status("pause").progress.step == 2)
     jobs.edit("pause", suspend=True)
     jobs.wait(lambda: condition_or_none(jobs, "pause", "Suspended") == ("False", "Suspending"))
+    jobs.mark("pause", "may-save")
     status = jobs.wait_phase("pause", "Suspended")
     assert jobs.pods("pause") == []
     saved = status.checkpoint.step
     jobs.edit("pause", suspend=False)
     jobs.wait_phase("pause", "Running")
     assert jobs.status("pause").progress.step >= saved
+    jobs.mark("pause")
     status = jobs.wait_phase("pause", "Succeeded")
     assert status.restarts == {}
     assert condition(status, "Suspended") == ("False", "Resumed")
@@ -147,7 +152,7 @@ def test_pods_that_are_refused_are_told_at_once_and_mended(operator: OperatorPro
             for each in conditions
         )
 
-    jobs.wait(is_reported, shown=lambda: jobs.status("unserved"), timeout_s=60)
+    jobs.wait(is_reported, shown=lambda: jobs.status("unserved"))
     events = jobs.kube.list(EVENTS, jobs.namespace, fields="involvedObject.kind=PostTrainJob,reason=CreateFailed").items
     assert ["nobody" in event["message"] for event in events] == [True]
     jobs.kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": "nobody", "namespace": jobs.namespace}})
@@ -176,11 +181,11 @@ def test_a_missing_secret_is_told_and_mended(operator: OperatorProcess, jobs: An
 )
 def test_a_job_deleted_in_any_phase_leaves_nothing(operator: OperatorProcess, jobs: Any, phase: str) -> None:
     spec: dict[str, Any] = {}
-    fake = {"FAKE_STEPS": "100"}
+    fake = {"FAKE_WAIT": "yes"}
     match phase:
         case "Preflight":
             spec["preflight"] = "Enforce"
-            fake["FAKE_PREFLIGHT_S"] = "100"
+            fake["FAKE_PREFLIGHT_UNTIL"] = "/never"
         case "Queued":
             spec["queue"] = "nobody-admits"
         case "Provisioning":
@@ -202,7 +207,7 @@ def test_a_job_deleted_in_any_phase_leaves_nothing(operator: OperatorProcess, jo
 
 
 def test_a_job_created_again_at_once_does_not_meet_its_predecessor(operator: OperatorProcess, jobs: Any) -> None:
-    jobs.create("again", {"FAKE_STEPS": "100", "FAKE_SAVE_S": "2"})
+    jobs.create("again", {"FAKE_WAIT": "yes", "FAKE_SAVE_S": "2"})
     jobs.wait_phase("again", "Running")
     jobs.delete("again")
     jobs.create("again", {"FAKE_STEPS": "3"})
@@ -229,11 +234,12 @@ def _share_used(process: psutil.Process) -> float:
 
 
 def test_sigterm_ends_the_operator_cleanly_and_a_new_one_goes_on(operator: OperatorProcess, jobs: Any) -> None:
-    jobs.create("handed-over", {"FAKE_STEPS": "10"})
+    jobs.create("handed-over", {"FAKE_HOLD_AT": "2"})
     jobs.wait_phase("handed-over", "Running")
     assert operator.stop() == 0
     assert "Traceback" not in operator.log.read_text()
     operator.start()
+    jobs.mark("handed-over")
     jobs.wait_phase("handed-over", "Succeeded")
 
 
@@ -311,8 +317,7 @@ def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: 
         "2.8",
         "64",
     )
-    (jobs.runs / "maxtext").mkdir(parents=True)
-    (jobs.runs / "maxtext" / "finish").touch()
+    jobs.mark("maxtext")
     assert jobs.wait_phase("maxtext", "Succeeded").failure is None
 
 
@@ -343,11 +348,14 @@ def test_a_model_of_the_hub_is_staged_before_preflight_and_the_pods_read_the_cop
         assert names == {"config.json", "tokenizer.json", "model.safetensors", "posttrain-staged"}
 
 
-def test_preflight_goes_before_the_pods_and_its_verdict_into_status(operator: OperatorProcess, jobs: Any) -> None:
-    jobs.create("checked", {"FAKE_PREFLIGHT_S": "1"}, preflight="Enforce")
+def test_preflight_goes_before_the_pods_and_its_verdict_into_status(
+    operator: OperatorProcess, jobs: Any, tmp_path: Path
+) -> None:
+    jobs.create("checked", {"FAKE_PREFLIGHT_UNTIL": str(tmp_path / "may-fit")}, preflight="Enforce")
     status = jobs.wait_phase("checked", "Preflight")
     assert condition(status, "Preflighted") == ("False", "PreflightRunning")
     assert jobs.find(JOBSETS, "checked") is None
+    (tmp_path / "may-fit").touch()
     status = jobs.wait_phase("checked", "Succeeded")
     assert condition(status, "Preflighted") == ("True", "Fits")
     assert status.preflight.peak_gib == 1.5

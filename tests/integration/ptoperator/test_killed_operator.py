@@ -31,7 +31,7 @@ def test_an_operator_killed_at_every_write_brings_a_job_to_its_end(
         operator.live_until(lambda: is_in(jobs, "Suspended"))
         jobs.edit("hunted", suspend=False)
         operator.live_until(lambda: is_in(jobs, "Running"))
-        (jobs.runs / "hunted" / "finish").touch()
+        jobs.mark("hunted")
         operator.live_until(lambda: is_in(jobs, "Succeeded"))
         operator.kill()
     status = jobs.status("hunted")
@@ -66,13 +66,14 @@ def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, j
         operator.start()
         try:
             operator.wait_ready()
-            jobs.create("before", {"FAKE_STEPS": "3", "FAKE_STEP_S": "2"})
+            jobs.create("before", {"FAKE_WAIT": "yes"})
             jobs.wait_phase("before", "Starting", "Running")
             proxy.go_down()
             jobs.wait(lambda: LOST in operator.log.read_text())
             jobs.create("meanwhile")
             proxy.come_back()
             jobs.wait_phase("meanwhile", "Succeeded")
+            jobs.mark("before")
             jobs.wait_phase("before", "Succeeded")
         finally:
             operator.kill()
@@ -131,7 +132,7 @@ def test_an_operator_outlives_the_deletion_of_jobsets_definition(
             jobs.create("kept", {"FAKE_WAIT": "yes"})
             jobs.wait_phase("kept", "Running")
             kube.delete(CRDS, definition["metadata"]["name"])
-            jobs.wait(lambda: "JobSet must be installed" in str(jobs.status("kept").conditions), 60)
+            jobs.wait(lambda: "JobSet must be installed" in str(jobs.status("kept").conditions))
             kube.create(CRDS, {"metadata": {"name": definition["metadata"]["name"]}, "spec": definition["spec"]})
             definition = {}
             jobs.wait_phase("kept", "Running")

@@ -67,13 +67,13 @@ def why(jobs: Any, name: str) -> str:
 def test_a_queued_job_says_why_it_waits_is_admitted_evicted_and_comes_back(
     operator: OperatorProcess, kueue_crds: None, jobs: Any
 ) -> None:
-    jobs.wait(lambda: _make_queue(jobs), 30)
+    jobs.wait(lambda: _make_queue(jobs))
     jobs.create("waits", {"FAKE_WAIT": "1"}, queue=QUEUE)
     jobs.wait_phase("waits", "Queued")
     jobset = jobs.kube.get(JOBSETS, "waits", jobs.namespace)
     assert jobset["spec"]["suspend"] is True
     say(jobs, jobset, conditions=[made_by_kueue.pending("insufficient unused quota for cpu")])
-    jobs.wait(lambda: "in cluster-queue: insufficient unused quota for cpu" in why(jobs, "waits"), 30)
+    jobs.wait(lambda: "in cluster-queue: insufficient unused quota for cpu" in why(jobs, "waits"))
     admit(jobs, "waits", suspend=False)
     jobs.wait_phase("waits", "Running")
     assert condition(jobs.status("waits"), "QuotaReserved") == ("True", "Admitted")
@@ -83,7 +83,7 @@ def test_a_queued_job_says_why_it_waits_is_admitted_evicted_and_comes_back(
     status = jobs.wait_phase("waits", "Queued")
     assert condition(status, "QuotaReserved") == ("False", "Evicted")
     assert "revoked the quota (Preempted: made room for another)" in why(jobs, "waits")
-    (jobs.runs / "waits" / "finish").touch()
+    jobs.mark("waits")
     admit(jobs, "waits", suspend=False)
     assert jobs.wait_phase("waits", "Succeeded").failure is None
 
@@ -96,20 +96,20 @@ def test_node_pools_are_made_when_kueue_has_reserved_quota_and_asks_for_them(
     site: Site,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    jobs.wait(lambda: _make_queue(jobs) and _make_check(kube), 30)
+    jobs.wait(lambda: _make_queue(jobs) and _make_check(kube))
     operator = OperatorProcess(control_plane.kubeconfig, tmp_path, jobs.namespace, free_port(), site.env())
     operator.start()
     try:
-        jobs.wait(lambda: _is_active(kube), 30)
+        jobs.wait(lambda: _is_active(kube))
         tpu_job(jobs, "pooled", [{"type": "spot", "zones": ["us-east5-b"]}], queue=QUEUE)
         jobs.wait_phase("pooled", "Queued")
         jobset = kube.get(JOBSETS, "pooled", jobs.namespace)
         say(jobs, jobset, conditions=[made_by_kueue.pending("no quota")], admissionChecks=[_check("Pending")])
-        jobs.wait(lambda: "in cluster-queue: no quota" in why(jobs, "pooled"), 30)
+        jobs.wait(lambda: "in cluster-queue: no quota" in why(jobs, "pooled"))
         assert site.model.made == []
         reserved = made_by_kueue.condition("QuotaReserved", True, "QuotaReserved", "Quota reserved")
         say(jobs, jobset, conditions=[reserved], admissionChecks=[_check("Pending")])
-        jobs.wait(lambda: _answer(jobs)["state"] == "Ready", 60, shown=lambda: jobs.status("pooled"))
+        jobs.wait(lambda: _answer(jobs)["state"] == "Ready", shown=lambda: jobs.status("pooled"))
         assert jobs.status("pooled").phase == "Provisioning"
         (update,) = _answer(jobs)["podSetUpdates"]
         assert [each["value"] for each in update["tolerations"]] == sorted(site.model.made)

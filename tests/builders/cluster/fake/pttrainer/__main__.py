@@ -2,10 +2,11 @@
 
 It keeps the contract that the operator relies on: the run directory with its owner and progress, the termination
 message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_AT=n: kill itself at step n, once.
-`preflight FILE` sleeps FAKE_PREFLIGHT_S seconds and says that the job fits.
+`preflight FILE` waits until there is a file FAKE_PREFLIGHT_UNTIL, and says that the job fits.
 `stage …` is the real trainer's.
 With samplers of its own (`sampling`) it adds their answers to the run directory's file `samples` at each step.
-FAKE_WAIT: go on until the run directory has a file `finish`.
+FAKE_WAIT: go on until the run directory has a file `finish`. FAKE_HOLD_AT=n: stay at step n until then.
+FAKE_SAVE_UNTIL: save no sooner than there is a file of this name in the run directory. FAKE_SAVE_S: that long.
 """
 
 import json
@@ -47,6 +48,8 @@ def main() -> None:
         with (run / "samples").open("a") as samples:
             samples.write(sampling.sample())
         time.sleep(float(os.environ.get("FAKE_STEP_S", "0.3")))
+        if os.environ.get("FAKE_HOLD_AT") == str(step) and not (run / "finish").exists():
+            continue
         step += 1
         if os.environ.get("FAKE_CRASH_AT") == str(step) and not (run / "crashed").exists():
             (run / "crashed").touch()
@@ -58,14 +61,20 @@ def main() -> None:
 
 
 def _preflight() -> None:
-    time.sleep(float(os.environ.get("FAKE_PREFLIGHT_S", "0")))
+    _until(os.environ.get("FAKE_PREFLIGHT_UNTIL", "/"))
     brief = {"outcome": "Fits", "line": "peak 1.5 of 2.0 GiB per chip", "peakGib": 1.5, "later": "than this operator"}
     Path(os.environ["POSTTRAIN_TERMINATION_LOG"]).write_text(json.dumps({"exitCode": 0, "preflight": brief}))
     os._exit(0)
 
 
+def _until(file: str | Path) -> None:
+    while not Path(file).exists():
+        time.sleep(0.05)
+
+
 def _save_and_leave(run: Path, uid: str, step: int, total: int) -> None:
     time.sleep(float(os.environ.get("FAKE_SAVE_S", "0")))
+    _until(run / os.environ.get("FAKE_SAVE_UNTIL", "."))
     (run / "saved").write_text(str(step))
     _progress(run, uid, step, total, "saving", checkpoint=step)
     _end(75, "Preempted", f"SIGTERM: saved step {step}", step)
