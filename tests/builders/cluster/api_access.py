@@ -118,7 +118,7 @@ class Cluster:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def kubectl(
-        self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0
+        self, *arguments: str, stdin: str | None = None, timeout_s: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         """kubectl on this server; skips the test where there is none. A failing command does not raise."""
         if shutil.which("kubectl") is None:
@@ -161,7 +161,7 @@ class Watch:
             self._changed.notify_all()
 
     def wait_for(
-        self, is_so: Callable[[list[tuple[str, Manifest]]], Any], timeout_s: float = 10.0
+        self, is_so: Callable[[list[tuple[str, Manifest]]], Any], timeout_s: float = 120.0
     ) -> list[tuple[str, Manifest]]:
         with self._changed:
             assert self._changed.wait_for(lambda: is_so(self.events), timeout_s), f"only {self.events}"
@@ -172,7 +172,7 @@ class Watch:
         received = self.wait_for(lambda events: len(events) >= count)
         return [(kind, item["metadata"]["name"]) for kind, item in received[:count]]
 
-    def until_over(self, timeout_s: float = 10.0) -> list[tuple[str, Manifest]]:
+    def until_over(self, timeout_s: float = 120.0) -> list[tuple[str, Manifest]]:
         with self._changed:
             assert self._changed.wait_for(lambda: self.is_over, timeout_s), "the watch did not end"
             return list(self.events)

@@ -67,7 +67,7 @@ class Processes:
             process.send_signal(signal.SIGTERM)
         for _, process in reversed(self._running):
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

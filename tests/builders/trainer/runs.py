@@ -1,6 +1,7 @@
 """Real runs of the trainer in processes of their own: the job's file, one process or several, what they left behind."""
 
 import atexit
+import fcntl
 import json
 import os
 import random
@@ -129,6 +130,12 @@ def reached(process: Attempt, step: int) -> None:
         if line.startswith("step ") and int(line.split()[1].partition("/")[0]) >= step:
             return
     raise AssertionError(end(process))
+
+
+def paced(process: Attempt) -> None:
+    """Let it go on for some fifty steps, and then only as its lines are read."""
+    assert process.stdout is not None
+    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
 
 
 def killed(path: Path, steps: int) -> None:

@@ -111,5 +111,5 @@ def test_ctrl_c_takes_the_pod_away(
         assert pod["spec"]["activeDeadlineSeconds"] == 300
         assert pod["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] is True
         child.send_signal(signal.SIGINT)
-        assert child.wait(60) == 130
+        assert child.wait(300) == 130
     until(lambda: readers(kube, namespace) == [])

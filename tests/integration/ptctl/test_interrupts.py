@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.builders.cluster.manifests import eventually
 
 AT_IMPORT = """
 import os, signal, sys
@@ -65,9 +66,12 @@ def train(job_file: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     ) as process:
-        yield process
-        for left in in_session(process.pid):
-            left.kill()
+        try:
+            yield process
+        finally:
+            process.kill()  # or the end of a test that failed would wait for it
+            for left in in_session(process.pid):
+                left.kill()
 
 
 def in_session(leader: int) -> list[psutil.Process]:
@@ -103,7 +107,7 @@ def test_ctrl_c_while_the_trainer_starts_prints_no_traceback(train: subprocess.P
     assert train.returncode == 130
     assert err.count("Interrupted.") == 1
     assert "Traceback" not in err
-    assert in_session(train.pid) == []
+    eventually(lambda: in_session(train.pid) == [])
 
 
 def test_ctrl_c_is_acknowledged_at_once_and_the_second_ends_a_trainer_that_does_not_react(
@@ -116,7 +120,7 @@ def test_ctrl_c_is_acknowledged_at_once_and_the_second_ends_a_trainer_that_does_
         assert line, "not acknowledged"
     train.send_signal(signal.SIGINT)
     assert train.wait(timeout=300) == 130
-    assert in_session(train.pid) == []
+    eventually(lambda: in_session(train.pid) == [])
 
 
 @pytest.mark.parametrize("is_training", [False, True])
@@ -126,10 +130,7 @@ def test_no_trainer_outlives_a_ptctl_that_is_killed(train: subprocess.Popen[str]
         until_step_1(train)
     train.kill()
     train.communicate(timeout=300)  # until the end of all that writes to its pipes
-    deadline = time.monotonic() + 60
-    while in_session(train.pid) and time.monotonic() < deadline:  # a process closes its pipes before it is gone
-        time.sleep(0.05)
-    assert in_session(train.pid) == []
+    eventually(lambda: in_session(train.pid) == [])  # a process closes its pipes before it is gone
 
 
 def test_ctrl_c_while_python_ends_keeps_the_exit_code() -> None:

@@ -95,7 +95,7 @@ def link(runs: Path) -> Iterator[str]:
     process, link = start("--runs", str(runs))
     yield link
     process.terminate()
-    process.wait(timeout=30)
+    process.wait(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def cluster_link(api: Any) -> Iterator[str]:
     yield link
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    assert (process.wait(timeout=30), process.stderr.read()) == (130, "Interrupted.\n")
+    assert (process.wait(timeout=120), process.stderr.read()) == (130, "Interrupted.\n")
     kube.delete(POSTTRAINJOBS, "waits", "page")
     kube.delete(NODES, "tpu-0")
 

@@ -145,8 +145,8 @@ def test_train_that_is_ended_leaves_no_trainer_behind(job: Make, tmp_path: Path,
     else:
         os.kill(child.pid, number)
     child.stdout.close()
-    child.wait(180)
-    eventually(lambda: not _is_group_alive(child.pid), 60)
+    child.wait(300)
+    eventually(lambda: not _is_group_alive(child.pid))
 
 
 def _is_group_alive(group: int) -> bool:

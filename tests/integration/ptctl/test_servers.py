@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.builders.cluster.manifests import eventually, is_established
 
 from ptctl.cli import root
 from ptctl.ui.app import App
@@ -104,7 +105,4 @@ def define(api: Any, kind: Resource) -> None:
     name = f"{kind.plural}.{kind.group}"
     if name not in [item["metadata"]["name"] for item in api.kube.list(CRDS).items]:
         api.kube.create(CRDS, {"metadata": {"name": name, "annotations": note}, "spec": spec})
-    for _ in range(100):
-        conditions = (api.kube.get(CRDS, name).get("status") or {}).get("conditions") or []
-        if any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
-            return
+    eventually(lambda: is_established(api.kube.get(CRDS, name)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.builders.cluster.long_sleeps import a_long_sleep, running
 from tests.builders.cluster.manifests import eventually
 
 from ptkube.client import ApiError, Kube
@@ -110,33 +111,30 @@ def test_after_kill_9_of_the_supervisor_the_next_up_leaves_no_orphan(data: Path)
     info = local.up(data, **BARE)
     kube = Kube.load(str(info.kubeconfig))
     # a child in a session of its own, and one that has dropped the marker from its environment
-    start_pod(kube, "p", "setsid sleep 5151 & env -i sleep 5252 & while :; do sleep 0.05; done", grace_s=600)
-    until(lambda: len(_sleepers()) == 2)
+    sleeps = a_long_sleep(), a_long_sleep()
+    start_pod(kube, "p", f"setsid {sleeps[0]} & env -i {sleeps[1]} & while :; do sleep 0.05; done", grace_s=600)
+    until(lambda: len(running(*sleeps)) == 2)
     os.kill(info.pid, signal.SIGKILL)
     until(lambda: lock_holder(Layout(data).pid_file) is None)
     assert local.status(data).phase == "stopped"
     kube = Kube.load(str(local.up(data, **BARE).kubeconfig))
-    assert _sleepers() == []
+    assert running(*sleeps) == []
     pod = until(lambda: _pod_in(kube, "p", "Failed"))
     end = pod["status"]["containerStatuses"][0]["state"]["terminated"]
     assert (end["exitCode"], end["reason"]) == (137, "ContainerStatusUnknown")
     assert "DisruptionTarget" in [c["type"] for c in pod["status"]["conditions"]]
 
 
-def _sleepers() -> list[str]:
-    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if line in ("sleep 5151", "sleep 5252")]
-
-
 def test_after_kill_9_of_the_supervisor_down_and_reset_clean_up_too(data: Path) -> None:
     info = local.up(data, **BARE)
     kube = Kube.load(str(info.kubeconfig))
-    start_pod(kube, "p", "setsid sleep 5151 & while :; do sleep 0.05; done", grace_s=600)
-    until(_sleepers)
+    sleep = a_long_sleep()
+    start_pod(kube, "p", f"setsid {sleep} & while :; do sleep 0.05; done", grace_s=600)
+    until(lambda: running(sleep))
     os.kill(info.pid, signal.SIGKILL)
     until(lambda: lock_holder(Layout(data).pid_file) is None)
     assert not local.down(data, **QUIET)
-    assert _sleepers() == []
+    assert running(sleep) == []
     assert local.reset(data, **QUIET)
     assert not data.exists()
 

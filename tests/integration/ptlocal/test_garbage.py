@@ -34,7 +34,7 @@ def test_what_nobody_owns_goes_though_the_kind_of_its_owner_is_new(
     kube: Kube, namespace: str, eventually: Eventually, definition: Manifest
 ) -> None:
     kube.create(CONFIGMAPS, owned("nobodys", namespace, {"name": "gone", "uid": "of-nobody"}))
-    eventually(CONFIGMAPS, "nobodys", namespace, lambda item: item is None, timeout_s=60)
+    eventually(CONFIGMAPS, "nobodys", namespace, lambda item: item is None)
 
 
 def test_the_children_of_an_owner_go_though_its_kind_was_removed_and_installed_again(
@@ -49,6 +49,6 @@ def test_the_children_of_an_owner_go_though_its_kind_was_removed_and_installed_a
     widget = kube.create(WIDGETS, {"metadata": {"name": "owner", "namespace": namespace}, "spec": {}})
     kube.create(CONFIGMAPS, owned("child", namespace, {"name": "owner", "uid": widget["metadata"]["uid"]}))
     kube.create(CONFIGMAPS, owned("nobodys", namespace, {"name": "gone", "uid": "of-nobody"}))
-    eventually(CONFIGMAPS, "nobodys", namespace, lambda item: item is None, timeout_s=60)  # it has seen the child, too
+    eventually(CONFIGMAPS, "nobodys", namespace, lambda item: item is None)  # it has seen the child, too
     kube.delete(WIDGETS, "owner", namespace)
-    eventually(CONFIGMAPS, "child", namespace, lambda item: item is None, timeout_s=60)
+    eventually(CONFIGMAPS, "child", namespace, lambda item: item is None)

@@ -1,12 +1,12 @@
 """Pods as local processes: environment, volumes, logs, exit codes, grace, restarts, preemption."""
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.builders.cluster import manifests as waiting
+from tests.builders.cluster.long_sleeps import a_long_sleep, running
 
 from ptkube.client import Kube, NotFound
 from ptkube.resources import CONFIGMAPS, PODS, SECRETS, Manifest
@@ -128,27 +128,17 @@ def test_deleting_gives_grace_and_leaves_no_process(
     kube: Kube, namespace: str, eventually: Eventually, tmp_path: Any
 ) -> None:
     note = tmp_path / "note"
-    script = (
-        f"trap 'echo saved > {note}; exit 0' TERM; setsid sleep 4242 & sleep 0.2; echo up; while :; do sleep 0.05; done"
-    )
+    sleep = a_long_sleep()
+    script = f"trap 'echo saved > {note}; exit 0' TERM; setsid {sleep} & echo up; while :; do sleep 0.05; done"
     create(kube, namespace, pod("p", script))
     eventually(PODS, "p", namespace, phase("Running"))
     follow = kube.pod_logs("p", namespace, follow=True)
     assert next(iter(follow)) == "up"
-    stray = [pid for pid in os.listdir("/proc") if pid.isdigit() and _command(pid) == "sleep 4242"]
-    assert len(stray) == 1
+    assert len(waiting.eventually(lambda: running(sleep))) == 1
     kube.delete(PODS, "p", namespace)
     eventually(PODS, "p", namespace, lambda p: p is None)
     assert note.read_text() == "saved\n"
-    assert _command(stray[0]) == ""
-
-
-def _command(pid: str) -> str:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().replace(b"\0", b" ").decode().strip()
-    except OSError:
-        return ""
+    assert running(sleep) == []
 
 
 def test_who_ignores_sigterm_is_killed_after_the_grace(kube: Kube, namespace: str, eventually: Eventually) -> None:
@@ -222,10 +212,11 @@ def test_init_containers_run_first_and_sidecars_end_last(
         "command": [
             "sh",
             "-c",
-            f"echo side >> {order}; trap 'echo side-end >> {order}; exit 0' TERM; while :; do sleep 0.05; done",
+            f"trap 'echo side-end >> {order}; exit 0' TERM; echo side >> {order}; while :; do sleep 0.05; done",
         ],
     }
-    setup = {"name": "setup", "image": "none", "command": ["sh", "-c", f"sleep 0.2; echo setup >> {order}"]}
+    script = f"until [ -s {order} ]; do sleep 0.05; done; echo setup >> {order}"  # it is there, and heeds SIGTERM
+    setup = {"name": "setup", "image": "none", "command": ["sh", "-c", script]}
     create(kube, namespace, pod("p", f"echo main >> {order}", initContainers=[sidecar, setup]))
     done = eventually(PODS, "p", namespace, phase("Succeeded"))
     assert order.read_text().split() == ["side", "setup", "main", "side-end"]
@@ -262,9 +253,10 @@ def test_an_image_that_cannot_be_pulled_is_reported(kube: Kube, namespace: str, 
 
 
 def test_a_pod_removed_by_force_leaves_no_process(kube: Kube, namespace: str, eventually: Eventually) -> None:
-    create(kube, namespace, pod("p", "exec sleep 4343"))
-    eventually(PODS, "p", namespace, phase("Running"))
+    sleep = a_long_sleep()
+    create(kube, namespace, pod("p", f"exec {sleep}"))
+    waiting.eventually(lambda: running(sleep))
     kube.delete(PODS, "p", namespace, grace_s=0)
-    waiting.eventually(lambda: not any(_command(pid) == "sleep 4343" for pid in os.listdir("/proc") if pid.isdigit()))
+    waiting.eventually(lambda: running(sleep) == [])
     with pytest.raises(NotFound):
         kube.get(PODS, "p", namespace)

@@ -46,7 +46,7 @@ def address() -> Iterator[str]:
     server, address = served()
     yield address
     server.send_signal(signal.SIGINT)
-    server.wait(timeout=10)
+    server.wait(timeout=120)
 
 
 @pytest.fixture(scope="module")

@@ -110,10 +110,10 @@ def operator(api: Cluster, namespace: str) -> Iterator[list[str]]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
     yield handled
     stop.set()
-    thread.join(30)
+    thread.join(120)
 
 
 def test_a_kopf_operator_sees_the_whole_life_of_an_object(api: Cluster, widgets: str, operator: list[str],

@@ -34,7 +34,7 @@ def left(kube: Kube) -> list[str]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.1)
