@@ -27,8 +27,15 @@ atexit.register(shutil.rmtree, os.environ["PTCTL_HOME"], ignore_errors=True)
 if find_spec("hypothesis"):  # not where only what an accelerator needs is installed
     from hypothesis import HealthCheck, settings
 
-    # A property holds or it does not: how long an example takes on a busy machine is no part of it.
-    settings.register_profile("whatever the machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    # A property holds or it does not: how long an example takes on a busy machine is no part of it. Examples are the
+    # same each time, so that no change fails by another's mistake; HYPOTHESIS_PROFILE=long draws others.
+    settings.register_profile(
+        "whatever the machine",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=os.environ.get("HYPOTHESIS_PROFILE") != "long",
+        database=None,
+    )
     settings.load_profile("whatever the machine")
 
 

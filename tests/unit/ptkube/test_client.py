@@ -358,7 +358,7 @@ def test_watch_drops_an_event_that_was_cut_in_the_middle(script: Script) -> None
 
 def test_closing_the_client_ends_a_blocked_watch(script: Script) -> None:
     release = threading.Event()
-    script.answers = [events({"type": "ADDED", "object": {}}, then=lambda: release.wait(5))]
+    script.answers = [events({"type": "ADDED", "object": {}}, then=lambda: release.wait(120))]
     kube = script.kube()
     started, ended = threading.Event(), threading.Event()
 
@@ -371,9 +371,9 @@ def test_closing_the_client_ends_a_blocked_watch(script: Script) -> None:
         ended.set()
 
     threading.Thread(target=follow, daemon=True).start()
-    assert started.wait(2)
+    assert started.wait(60)
     kube.close()
-    assert ended.wait(2)
+    assert ended.wait(60)
     release.set()
     with pytest.raises(Unreachable, match="closed"):
         kube.get(PODS, "a", "ns")

@@ -38,9 +38,9 @@ def serving(handler: Handler, **access: Any) -> Iterator[Kube]:
     try:
         yield Kube(Access(configuration, "tests", **access))
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
 
 
 def answering(*messages: bytes, protocol: str = V5) -> Handler:

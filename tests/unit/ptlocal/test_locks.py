@@ -61,7 +61,7 @@ def test_a_dead_child_is_reported_once_with_its_exit_code_and_last_words(tmp_pat
     died = threading.Event()
     one = child(tmp_path, "sh", "-c", "echo first; echo last; exit 7")
     one.start(lambda _: died.set())
-    assert died.wait(10)
+    assert died.wait(60)
     assert (one.is_alive, one.exit_code, one.last_log_lines(1)) == (False, 7, "last")
 
 

@@ -48,7 +48,7 @@ EXAMPLES = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "manifes
 def some(few: int) -> settings:
     if IS_LONG:
         return settings(max_examples=few * 1000)
-    return settings(max_examples=few, derandomize=True, database=None)
+    return settings(max_examples=few)
 
 
 TEXTS = st.text(max_size=12) | st.sampled_from([

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,7 +154,7 @@ def test_samples_are_followed_from_the_newest_step_to_the_job_s_end(
         spec = {"output": {"uri": run.parent.as_uri()}}
         kube.put(POSTTRAINJOBS, make_job("a", phase="Succeeded", spec=spec))
 
-    monkeypatch.setattr("ptctl.runs.sample_view.time.sleep", passes)
+    monkeypatch.setattr("ptctl.runs.sample_view.time", SimpleNamespace(sleep=passes))
     result = invoke("workload", "samples", "a", "-f")
     assert "P1\n" not in result.out
     assert "P12\nC\n" in result.out

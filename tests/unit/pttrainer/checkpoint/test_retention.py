@@ -1,6 +1,7 @@
 """When checkpoints are written, which stay, and runs that begin from another run's."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -32,7 +33,7 @@ def test_saves_fall_on_every_nth_step_and_on_the_last() -> None:
 
 def test_a_save_is_due_when_the_time_since_the_last_one_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("pttrainer.checkpoint.retention.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("pttrainer.checkpoint.retention.time", SimpleNamespace(monotonic=lambda: clock[0]))
     plan = saving(Path("/nowhere"), everySteps=1000, everySeconds=60)
     due = []
     for step in range(1, 11):

@@ -41,7 +41,7 @@ def test_each_episode_has_a_session_with_the_seed_of_its_row(
     assert read(replies[0]) == ["hello"]
     assert [(reply.reward, reply.done, reply.error) for reply in replies] == [(2.5, False, ""), (1.5, True, "")]
     spoken.reset({0: {"seed": 9}})
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while echo[1].open != 1 and time.monotonic() < until:  # the server learns of a session's end a moment later
         time.sleep(0.01)
     assert echo[1].open == 1

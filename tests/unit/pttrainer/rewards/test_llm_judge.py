@@ -123,7 +123,7 @@ def test_a_reply_without_a_score_is_no_reward_of_that_sample_alone(service: Serv
 
 def test_a_slow_service_is_given_up_after_the_reward_s_limit(service: Service) -> None:
     held = threading.Event()
-    service.reply = lambda prompt, call: held.wait(20) and ""
+    service.reply = lambda prompt, call: held.wait(60) and ""
     assert np.isnan(runner(service, timeout_s=0.3).score(SAMPLES[:1]).total).all()
     held.set()
 
@@ -131,7 +131,7 @@ def test_a_slow_service_is_given_up_after_the_reward_s_limit(service: Service) -
 def test_waiting_for_a_judge_is_a_sign_of_life(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "WAKE_S", 0.02)
     alive = threading.Event()
-    service.reply = lambda prompt, call: "10" if alive.wait(20) else (503, {})
+    service.reply = lambda prompt, call: "10" if alive.wait(60) else (503, {})
     np.testing.assert_allclose(runner(service).score(SAMPLES[:1], alive.set).total, [1.0])
 
 
@@ -180,7 +180,7 @@ def test_judges_are_asked_at_once_and_named_in_the_job_s_order(service: Service)
     met = threading.Barrier(2 * len({sample.completion for sample in SAMPLES}))
 
     def reply(prompt: str, call: int) -> Any:
-        met.wait(timeout=10)  # broken, unless the questions of both judges are here
+        met.wait(timeout=60)  # broken, unless the questions of both judges are here
         return "Score: 8" if prompt.startswith("first") else "Score: 2"
 
     service.reply = reply

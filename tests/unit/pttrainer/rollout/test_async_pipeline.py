@@ -93,12 +93,12 @@ def test_sampling_goes_on_while_the_trainer_trains() -> None:
     def draw(step: int, weights: Any) -> Rollout:
         if step == 1:
             begun.set()
-            assert may_end.wait(10)
+            assert may_end.wait(60)
         return laid_out(step)
 
     pipeline = Pipeline(1, 3, lambda step: True, lambda params: params, draw)
     pipeline.next(0, 0)
-    assert begun.wait(10)  # of step 1, although step 0 has not been trained
+    assert begun.wait(60)  # of step 1, although step 0 has not been trained
     may_end.set()
     assert pipeline.next(1, 1).facts["staleness"] == 1
 

@@ -1,13 +1,16 @@
 """The hang watchdog: how long is too long, and what is left behind."""
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -85,19 +88,19 @@ def test_a_process_whose_python_is_stuck_ends_with_its_stacks(tmp_path: Path) ->
 
 
 HELD = """
-import ctypes, sys, time
+import ctypes, sys, threading, time
 from pathlib import Path
 from pttrainer.runtime.reporting import stack_dumper, watchdog
 from pttrainer.runtime.reporting.progress import Beat
 from pttrainer.runtime.io.directory import Directory
 
+knows, keep_alive = threading.Event(), stack_dumper.StackDumper.keep_alive
+stack_dumper.StackDumper.keep_alive = lambda dumper, name: (keep_alive(dumper, name), knows.set())
 stack_dumper.StackDumper.__init__.__defaults__ = (1.0,)
 watchdog.REARM_S, watchdog.STACK_DUMPER_AFTER_S = 0.1, 0.0
 dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
                         poll_s=0.05)
-while dog._stack_dumper is None:
-    time.sleep(0.05)
-time.sleep(0.5)  # it is told where to write
+knows.wait()  # where to write
 lock, c = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
 c.pthread_mutex_lock(lock)
 c.pthread_mutex_lock(lock)  # holds Python's lock for ever, whatever signal comes
@@ -106,12 +109,11 @@ c.pthread_mutex_lock(lock)  # holds Python's lock for ever, whatever signal come
 
 def test_stacks_of_a_process_whose_python_is_stuck_come_into_the_run_directory_before_it_ends(tmp_path: Path) -> None:
     held = subprocess.Popen([sys.executable, "-c", HELD, str(tmp_path)], stderr=subprocess.PIPE, text=True)
-    target = tmp_path / run_directory.stack_file(1, 0)
-    eventually(lambda: target.exists() or held.poll() is not None)
+    target, where = tmp_path / run_directory.stack_file(1, 0), 'File "<string>", line 17'
+    eventually(lambda: held.poll() is not None or (target.exists() and where in target.read_text()))
     assert held.poll() is None
     held.kill()
     _, errors = held.communicate(timeout=900)
-    assert 'File "<string>", line 17' in target.read_text()
     assert "error: Python has not run for 1 s; stacks of all threads: file://" in errors
 
 
@@ -120,6 +122,8 @@ def test_a_stack_dumper_whose_process_works_writes_nothing_and_ends_with_it(tmp_
     beside = StackDumper(f"file://{tmp_path}", stacks.fileno(), still_s=30.0)
     for _ in range(3):
         beside.keep_alive(run_directory.stack_file(1, 0))
+    unread = array("i", [1])
+    eventually(lambda: fcntl.ioctl(beside._process.stdin, termios.FIONREAD, unread) == 0 == unread[0])  # it has started
     beside.stop()
     assert beside._process.returncode == 0
     assert list(tmp_path.iterdir()) == []

@@ -78,10 +78,10 @@ def test_of_writes_at_the_same_time_one_succeeds(place: Place) -> None:
         own = storage.place(place.uri)
         for _ in tries:
             generation = place.read_versioned("a").generation
-            together.wait(20)
+            together.wait(120)
             if own.write_if("a", f"{i} at {generation}".encode(), generation) is not None:
                 wrote.append(generation)
-            together.wait(20)
+            together.wait(120)
 
     threads = [threading.Thread(target=write, args=(i,)) for i in range(8)]
     for thread in threads:
