@@ -99,7 +99,7 @@ $(VLLM)/.ready: pyproject.toml
 	@touch $@
 
 vllm: $(VLLM)/.ready  ## sample with a real vLLM on the CPU: server and in-process (its own environment, 3.5 GB)
-	$(VLLM)/bin/python -m pytest tests/vllm -q $(ARGS)
+	$(VLLM)/bin/python -m pytest tests/vllm -q -o faulthandler_timeout=3000 $(ARGS)
 
 TUNIX := .venv-tunix
 

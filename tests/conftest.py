@@ -50,3 +50,4 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of tests and their modules stay until the end: without them a tenth of jax's tracing is saved."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # tracing makes many objects, and few that only the collector could free

@@ -46,7 +46,6 @@ def assert_sampled_from_the_trainer_s_weights(home: Path) -> None:
     assert all(line["grad_norm"] > 0 for line in lines)
 
 
-@pytest.mark.timeout(3000)
 def test_a_run_goes_on_after_its_server_was_killed_and_after_it_was_itself(server: RealServer, tmp_path: Path) -> None:
     vllm = {"endpoint": server.url, "weightsDirectory": f"{tmp_path}/weights", "timeoutSeconds": 1200}
     path = job(tmp_path, server.model, vllm)
@@ -64,7 +63,6 @@ def test_a_run_goes_on_after_its_server_was_killed_and_after_it_was_itself(serve
     assert_sampled_from_the_trainer_s_weights(tmp_path)
 
 
-@pytest.mark.timeout(3000)
 def test_a_run_with_the_package_beside_the_trainer(
     server: RealServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

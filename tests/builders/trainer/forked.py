@@ -215,6 +215,7 @@ def _main(fd: int, modules: list[str]) -> None:
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # as in the tests themselves
     sys.argv = _serve(socket.socket(fileno=fd))
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

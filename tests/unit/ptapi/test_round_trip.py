@@ -211,7 +211,7 @@ SOURCES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(jobs())
 def test_spec_to_yaml_to_spec_is_the_identity(document: dict[str, Any]) -> None:
     job = parse_job(document)
@@ -220,7 +220,7 @@ def test_spec_to_yaml_to_spec_is_the_identity(document: dict[str, Any]) -> None:
     assert parse_job(manifest(job)) == job
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(jobs())
 def test_other_yaml_readers_see_the_same_job(document: dict[str, Any]) -> None:
     text = dump_job(parse_job(document))
