@@ -89,6 +89,12 @@ def command(
     return forked.start(TRAINER, (program, *words), clean | own | (env or {}), stderr=stderr)
 
 
+def held(path: Path, step: int, until: Path, env: dict[str, str] | None = None, **streams: int) -> forked.Process:
+    """The trainer, which does not go past a step before there is a file `until`."""
+    gate = {"HOLD_AT_STEP": str(step), "HOLD_UNTIL": str(until)}
+    return command("run", str(path), env={**(env or {}), **gate}, program="tests.builders.trainer.held", **streams)
+
+
 def start(path: Path, processes: int = 1) -> list[forked.Process]:
     """The trainer's processes."""
     if processes == 1:
@@ -133,14 +139,14 @@ def reached(process: Attempt, step: int) -> None:
 
 
 def paced(process: Attempt) -> None:
-    """Let it go on for some fifty steps, and then only as its lines are read."""
+    """Let it go on for some fifty steps, and then only as its lines are read: for programs that cannot be `held`."""
     assert process.stdout is not None
     fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
 
 
 def killed(path: Path, steps: int) -> None:
     """Kills the job after so many of its steps. With two checkpoints begun by then, the first of them is whole."""
-    (process,) = start(path)
+    process = held(path, steps + 1, path.with_name("never"))
     reached(process, steps)
     process.kill()
     code, errors = end(process)

@@ -25,7 +25,7 @@ def jobset(
     **spec: Any,
 ) -> Manifest:
     container = {"name": "main", "image": "none", "command": ["sh", "-c", script], "env": env or []}
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5, "containers": [container]}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 60, "containers": [container]}
     template = {"parallelism": pods, "completions": pods, "backoffLimit": 0, **(job or {}), "template": {"spec": pod}}
     replicated = {"name": "w", "replicas": replicas, "template": {"spec": template}}
     return {"metadata": {"name": name}, "spec": {"replicatedJobs": [replicated], **spec}}
@@ -75,7 +75,7 @@ def test_pods_reach_each_other_by_name_and_two_jobs_do_not_collide(
         "if os.environ['RANK']=='0':\n"
         "    s=socket.create_server((host,int(port))); c,_=s.accept(); c.sendall(os.environ['WORD'].encode())\n"
         "else:\n"
-        "    for _ in range(200):\n"
+        "    for _ in range(6000):\n"
         "        try: c=socket.create_connection((host,int(port))); break\n"
         "        except OSError: time.sleep(0.05)\n"
         "    got=c.recv(100).decode(); print(got); sys.exit(got!=os.environ['WORD'])\n"
@@ -100,7 +100,10 @@ def test_pods_reach_each_other_by_name_and_two_jobs_do_not_collide(
 def test_a_failure_restarts_everything_within_the_budget(
     kube: Kube, namespace: str, eventually: Eventually, tmp_path: Any
 ) -> None:
-    script = f'echo run >> {tmp_path}/w-$INDEX; [ "$ATTEMPT" = 1 ] || [ "$INDEX" = 1 ] && sleep 0.5 || exit 9'
+    script = (
+        f'echo run >> {tmp_path}/w-$INDEX; if [ "$ATTEMPT" = 1 ] || [ "$INDEX" = 1 ]; then sleep 0.5; exit; fi; '
+        f"until [ -s {tmp_path}/w-1 ]; do sleep 0.05; done; exit 9"
+    )
     env = [
         {"name": "ATTEMPT", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{ATTEMPT}']"}}},
         {"name": "INDEX", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}},
@@ -170,13 +173,18 @@ def test_suspend_ends_the_pods_and_resume_starts_new_ones(kube: Kube, namespace:
     assert "terminalState" not in resumed["status"]
 
 
-def test_foreground_deletion_waits_for_the_pods(kube: Kube, namespace: str, eventually: Eventually) -> None:
-    script = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done"
+def test_foreground_deletion_waits_for_the_pods(
+    kube: Kube, namespace: str, eventually: Eventually, tmp_path: Any
+) -> None:
+    end = tmp_path / "end"
+    script = f"trap 'until [ -e {end} ]; do sleep 0.05; done; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     create(kube, namespace, jobset("js", script))
     pod = _first_running(kube, namespace, "js")
+    waiting.eventually(lambda: list(kube.pod_logs(pod["metadata"]["name"], namespace)) == ["up"])
     kube.delete(JOBSETS, "js", namespace, propagation="Foreground")
     owner = kube.get(JOBSETS, "js", namespace)
     assert owner["metadata"]["finalizers"] == ["foregroundDeletion"]
+    end.touch()
     eventually(JOBSETS, "js", namespace, lambda j: j is None)
     assert pod["metadata"]["name"] not in [p["metadata"]["name"] for p in kube.list(PODS, namespace).items]
 

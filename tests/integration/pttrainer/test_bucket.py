@@ -60,9 +60,10 @@ def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tm
         buckets.put("data", "rows/part-1.jsonl.gz", gzip.compress(ROWS[half:].encode()))
         buckets.put("data", "rows/about.txt", b"not rows")
         path = job(tmp_path, "remote", "gs://data/rows/part-*", "gs://out/runs", steps)
-        first = start(tmp_path, path, buckets.environment())
+        environment = {"XDG_CACHE_HOME": str(tmp_path), **buckets.environment()}
+        first = runs.held(path, 5, tmp_path / "never", environment, stderr=subprocess.STDOUT)
         committed = f"runs/remote/{run_directory.CHECKPOINTS}/2/commit_success.txt"
-        eventually(lambda: committed in buckets.names("out") or first.poll() is not None, 120)
+        eventually(lambda: committed in buckets.names("out") or first.poll() is not None)
         was_running = first.poll() is None
         first.send_signal(signal.SIGKILL)
         _, out = finish(first)
@@ -95,7 +96,7 @@ def test_a_bucket_that_is_full_ends_the_run_with_its_words_and_keeps_the_last_ch
         path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", 400)
         first = start(tmp_path, path, buckets.environment())
         committed = f"runs/remote/{run_directory.CHECKPOINTS}/2/commit_success.txt"
-        eventually(lambda: committed in buckets.names("out") or first.poll() is not None, 120)
+        eventually(lambda: committed in buckets.names("out") or first.poll() is not None)
         buckets.full = True
         code, out = finish(first)
         assert code == ExitCode.STORAGE, out

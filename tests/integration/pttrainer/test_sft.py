@@ -27,9 +27,13 @@ def job(home: Path, name: str, into: Path | None = None, **changes: Any) -> Path
 
 
 def start(home: Path, path: Path, **environment: str) -> runs.Attempt:
-    """Compiled as users' runs are, which other rooms' are not; forked, as their start is the reference's to show."""
-    own = {"XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": str(home / "xla")}
-    return runs.command("run", str(path), env={**own, **environment})
+    """Forked: how it begins is the reference's to show."""
+    return runs.command("run", str(path), env={**as_users_compile(home), **environment})
+
+
+def as_users_compile(home: Path) -> dict[str, str]:
+    """Which other rooms' runs do not."""
+    return {"XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": str(home / "xla")}
 
 
 def finish(process: runs.Attempt) -> tuple[int, str, str]:
@@ -93,11 +97,11 @@ def test_killed_again_and_again_a_run_ends_as_if_nothing_had_happened(home: Path
 
 def test_sigterm_saves_says_so_and_the_next_attempt_goes_on(home: Path, reference: Path, tmp_path: Path) -> None:
     path = job(home, "asked", checkpoint={"everySteps": 1000})
-    process = start(home, path, POSTTRAIN_TERMINATION_LOG=str(tmp_path / "log"))
-    assert process.stdout is not None
-    for _ in range(3):
-        process.stdout.readline()
+    environment = {**as_users_compile(home), "POSTTRAIN_TERMINATION_LOG": str(tmp_path / "log")}
+    process = runs.held(path, 4, tmp_path / "goes-on", environment)
+    runs.reached(process, 3)
     process.send_signal(signal.SIGTERM)
+    (tmp_path / "goes-on").touch()
     code, _, err = finish(process)
     assert code == ExitCode.PREEMPTED_SAVED, err
     last_words = run_directory.Termination.model_validate_json((tmp_path / "log").read_text())

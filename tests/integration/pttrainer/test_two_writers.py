@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.builders.trainer import runs, writer
-from tests.builders.trainer.runs import end, exported, lines, metrics, paced, progress, reached, termination
+from tests.builders.trainer.runs import end, exported, held, lines, metrics, progress, reached, termination
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
 
-STEPS = 100
+STEPS = 40
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def whole(home: Path) -> Path:
 
 def job(home: Path, name: str) -> Path:
     training = {"steps": STEPS, "batchSize": 4, "sequenceLength": 64, "optimizer": {"learningRate": 1e-3}}
-    return runs.job(home, name, training=training, checkpoint={"everySteps": 20})
+    return runs.job(home, name, training=training, checkpoint={"everySteps": 10})
 
 
 def is_as_if_nothing_had_happened(run: Path, whole: Path) -> bool:
@@ -32,13 +32,13 @@ def is_as_if_nothing_had_happened(run: Path, whole: Path) -> bool:
 
 def test_a_second_trainer_is_refused_with_who_writes_there_and_the_first_ends_well(home: Path, whole: Path) -> None:
     path, run = job(home, "twice"), home / "runs" / "twice"
-    first = runs.command("run", str(path))
-    paced(first)
+    first = held(path, 2, home / "twice-goes-on")
     reached(first, 1)
     owner = (run / run_directory.OWNER).read_bytes()
     writing = f"file://{run}: ptctl train on {os.uname().nodename}, pid {first.pid} (since "
     assert "waiting for" not in runs.refused(path, ExitCode.OUTPUT_CONFLICT, writing)
     assert first.poll() is None
+    (home / "twice-goes-on").touch()
     assert not (run / run_directory.TERMINATION).exists()
     assert (run / run_directory.OWNER).read_bytes() == owner
     code, errors = end(first)
@@ -51,11 +51,12 @@ def test_a_second_trainer_is_refused_with_who_writes_there_and_the_first_ends_we
 def test_a_trainer_that_was_stopped_writes_nothing_more_once_another_has_taken_over(home: Path, whole: Path) -> None:
     path, run = job(home, "stopped"), home / "runs" / "stopped"
     quick = {"POSTTRAIN_LEASE_SECONDS": "2"}
-    first = runs.command("run", str(path), env={**quick, run_directory.TERMINATION_LOG_ENV: str(home / "log")})
-    reached(first, 50)
+    first = held(path, 26, home / "goes-on", {**quick, run_directory.TERMINATION_LOG_ENV: str(home / "log")})
+    reached(first, 25)
     first.send_signal(signal.SIGSTOP)
     second = runs.command("run", str(path), env=quick)
     reached(second, 1)
+    (home / "goes-on").touch()
     first.send_signal(signal.SIGCONT)
     code, errors = end(first)
     assert code == ExitCode.OUTPUT_CONFLICT, errors
