@@ -45,9 +45,9 @@ def job(output: str = "file:///tmp/runs", uid: str | None = None) -> PostTrainJo
     )
 
 
-def start(uri: str, *words: str) -> Process:
+def start(uri: str, *words: str, limit_s: float = LIMIT_S) -> Process:
     """The process."""
-    env = {**os.environ, "POSTTRAIN_LEASE_SECONDS": str(LIMIT_S)}
+    env = {**os.environ, "POSTTRAIN_LEASE_SECONDS": str(limit_s)}
     return forked.start(_IMPORTS, ("tests.builders.trainer.writer", uri, *words), env)
 
 
@@ -56,19 +56,19 @@ def taken(process: Process) -> float:
     assert process.stdout is not None
     word, _, seconds = first_line(process.stdout).partition(" ")
     if word != "taken":
-        raise AssertionError(process.communicate(timeout=60)[1])
+        raise AssertionError(process.communicate(timeout=120)[1])
     return float(seconds)
 
 
 def first_line(stream: TextIO) -> str:
-    """Waits a minute for it."""
-    assert select.select([stream], [], [], 60)[0], "the process is silent"
+    """Waits two minutes for it."""
+    assert select.select([stream], [], [], 120)[0], "the process is silent"
     return stream.readline()
 
 
 def end(process: Process) -> tuple[int, str]:
     """Waits; the exit code, and what was said on stderr."""
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode is not None
     return process.returncode, errors
 
