@@ -15,4 +15,5 @@ import jax
 
 jax.config.update("jax_compilation_cache_dir", runs.compiled())
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the rest is compiled as quickly as it is read
+quick.share_ir_contexts()
 jax.devices()  # now, because a test may run a job that wants another number of them in this process

@@ -163,7 +163,7 @@ def whole(model: Model, params: Params) -> Params:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("llama-biases-mqa", "nf4"), ("gpt-oss", "nf4"), ("deepseek-v3", "int8"), ("gemma-2", "int8"),
+    [("llama-biases-mqa", "nf4"), ("gpt-oss", "nf4"), ("deepseek-v3", "int8"),
      ("gemma-4-moe", "int8")],
 )  # fmt: skip
 def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, kind: Format, tmp_path: Path) -> None:
@@ -195,19 +195,22 @@ def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("llama-3.1", "nf4"), ("deepseek-v3", "nf4"), ("phi-4", "nf4"), ("gpt-oss", "int8")]
-)
-def test_eight_devices_read_the_parts_that_one_does(name: str, kind: Format, tmp_path: Path) -> None:
+    ("name", "kind", "shape"),
+    [("llama-3.1", "nf4", (1, 4, 2, 1)), ("deepseek-v3", "nf4", (1, 2, 2, 2)), ("phi-4", "nf4", (1, 2, 2, 2)),
+     ("gpt-oss", "int8", (1, 4, 2, 1))],
+)  # fmt: skip
+def test_eight_devices_read_the_parts_that_one_does(
+    name: str, kind: Format, shape: tuple[int, int, int, int], tmp_path: Path
+) -> None:
     model = dataclasses.replace(load_model(write_checkpoint(tmp_path, CASES[name]))[0], quantization=kind)
     alone, _ = load(tmp_path, model)
-    for shape in ((1, 2, 2, 2), (1, 4, 2, 1)):
-        spread, _ = load(tmp_path, model, shape)
+    spread, _ = load(tmp_path, model, shape)
 
-        def same(got: Any, wanted: Any) -> None:
-            as_numbers = (np.asarray(x).astype(np.float32) for x in (got, wanted))
-            np.testing.assert_allclose(*as_numbers, rtol=1e-6, atol=1e-9)
+    def same(got: Any, wanted: Any) -> None:
+        as_numbers = (np.asarray(x).astype(np.float32) for x in (got, wanted))
+        np.testing.assert_allclose(*as_numbers, rtol=1e-6, atol=1e-9)
 
-        jax.tree.map(same, spread, alone)
+    jax.tree.map(same, spread, alone)
 
 
 def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
