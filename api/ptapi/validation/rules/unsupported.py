@@ -20,7 +20,6 @@ RULES: tuple[Rule, ...] = (
         "false, or true with algorithm sft, dpo, grpo, ppo or raft",
         _TEXT | (unset("algorithm.distill") & unset("algorithm.kto") & unset("algorithm.reward")),
     ),
-    _unsupported("rollout.speculative", "unset with model.images", _TEXT | unset("rollout.speculative")),
     _unsupported(
         "algorithm.ppo.critic.kind",
         "head with model.images: a critic of its own sees no pictures",

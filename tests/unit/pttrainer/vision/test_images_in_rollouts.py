@@ -1,6 +1,7 @@
 """Rollouts with images: sampler and trainer agree about every token, however rows share prompts and pixels."""
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,9 +9,10 @@ from tempfile import TemporaryDirectory
 import jax
 import numpy as np
 import pytest
-from tests.builders.peers.image_models import TOKENS, example, images_of, load_model, pixels, write_checkpoint
+from tests.builders.peers.image_models import RAW, TOKENS, example, images_of, load_model, pixels, write_checkpoint
 from tests.builders.peers.templates import GEMMA_IMAGE_TOKENS, chat_with_images
 
+from ptapi.spec import DraftModel
 from pttrainer.algorithms import ppo
 from pttrainer.batch import Batch, Images
 from pttrainer.checkpoint import batch_json
@@ -19,11 +21,15 @@ from pttrainer.data.tokenization import row_images
 from pttrainer.data.tokenization.image_slots import slots
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params
+from pttrainer.models.loading.model_spec import draft_of
 from pttrainer.rollout import groups
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.groups import Group, ImageRows, Sample
 from pttrainer.rollout.native import native_engine
 from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.speculative.draft_model import Draft
+from pttrainer.rollout.speculative.prompt_lookup import Ngram
+from pttrainer.rollout.speculative.verify import ACCEPTED, PROPOSED, Speculation
 from pttrainer.train_step.critic import Critic
 from pttrainer.train_step.scoring import score_step, value_step
 
@@ -93,6 +99,47 @@ def test_rows_that_are_taken_over_have_their_prompts_images() -> None:
     whole, refilled = sampled(), sampled(rows=5)
     np.testing.assert_array_equal(refilled.tokens_NT, whole.tokens_NT)
     np.testing.assert_allclose(refilled.logps_NT, whole.logps_NT, atol=TOLERANCE)
+
+
+@lru_cache
+def speculation(of: str) -> Speculation:
+    """Guesses by lookup, of a model that sees, of its text alone, whose tower is missing."""
+    if of == "lookup":
+        return Speculation(Ngram(2, 2))
+    seeing, params = model()
+    blind = Model(replace(seeing.config, vision=None))
+    draft = seeing if of == "sees" else blind
+    weights = params if of == "sees" else {name: value for name, value in params.items() if name != "vision"}
+    return Speculation(Draft(2, draft), jax.jit(draft.for_decoding)(weights), draft)
+
+
+@pytest.mark.parametrize("of", ["lookup", "sees", "blind"])
+def test_samples_are_the_same_whoever_guesses_them(of: str) -> None:
+    engine = NativeEngine(model()[0], byte_tokenizer(), speculation=speculation(of))
+    done = engine.generate(model()[1], prompts(), SAMPLES, SAMPLING, Draw(0, 0))
+    np.testing.assert_array_equal(done.lengths_N, sampled().lengths_N)
+    for row in range(len(done.lengths_N)):
+        assert done.tokens(row) == sampled().tokens(row)
+    np.testing.assert_allclose(done.logps_NT, sampled().logps_NT, atol=TOLERANCE)
+    if of == "sees":
+        assert done.facts[ACCEPTED] == done.facts[PROPOSED], "it is the model itself, with the same pictures"
+
+
+@pytest.mark.parametrize(
+    ("of_tower", "of_text", "sees"),
+    [({}, {"num_hidden_layers": 1}, True), ({"image_size": 84}, {}, False), (None, {}, False)],
+    ids=["smaller", "larger pictures", "text alone"],
+)
+def test_a_draft_sees_where_its_tower_reads_the_same_arrays(
+    tmp_path: Path, of_tower: dict[str, int] | None, of_text: dict[str, int], sees: bool
+) -> None:
+    text = RAW["text_config"] | of_text
+    raw = text if of_tower is None else RAW | {"text_config": text, "vision_config": RAW["vision_config"] | of_tower}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    draft = DraftModel.model_validate({"uri": tmp_path.as_uri()})
+    _, structure = draft_of(draft, model()[0], lambda _: None, weights=False)
+    assert (structure.config.vision is not None) == sees
+    assert structure.config.layers == text["num_hidden_layers"]
 
 
 def test_later_turns_of_one_question_share_its_pixels() -> None:

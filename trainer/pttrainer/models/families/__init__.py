@@ -73,8 +73,13 @@ def from_hf(raw: Raw, *, images: bool = False) -> ModelConfig:
     return replace(config, vision=_vision(raw, model_type)) if images else config
 
 
+def takes_images(raw: Raw) -> bool:
+    """Return True if the model has a vision tower that is supported."""
+    return raw.get("model_type") in VISION_READERS and bool(raw.get("vision_config"))
+
+
 def _vision(raw: Raw, model_type: str) -> AnyVision:
-    if model_type not in VISION_READERS or not raw.get("vision_config"):
+    if not takes_images(raw):
         raise ConfigError(
             f"config.json model_type: {model_type!r}: has no vision tower that is supported; accepted with images: "
             f"{', '.join(VISION_READERS)} with a vision_config"

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ptapi.spec import DraftModel, Ppo, Rollout, Training
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig, ModelStructure, from_hf, preset
+from pttrainer.models.config.any_vision import have_same_inputs
+from pttrainer.models.families import takes_images
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.models.shapes.structure import Remat
 from pttrainer.runtime.io import json_text, model_files
@@ -60,10 +63,25 @@ def check_routing(rollout: Rollout, config: ModelConfig) -> None:
 def draft_of(
     spec: DraftModel, target: ModelStructure, note: Note, *, weights: bool = True
 ) -> tuple[ModelSource, ModelStructure]:
-    """Return the model that drafts tokens for another. weights: fetch its files, too. Raises ConfigError."""
-    source = open_source(spec.uri, DRAFT_URI, note, spec.revision, weights=weights)
+    """Return the model that drafts tokens for another. weights: fetch its files, too. Raises ConfigError.
+
+    It reads images if the other one does and its tower takes the same arrays of pixels.
+    """
+    source = _with_same_images(open_source(spec.uri, DRAFT_URI, note, spec.revision, weights=weights), target.config)
     check_state(DRAFT_URI, source.config)
     return source, auxiliary_structure(source.config, target)
+
+
+def _with_same_images(source: ModelSource, target: ModelConfig) -> ModelSource:
+    """Return the source with its vision tower if it reads images exactly as the target does."""
+    if source.directory is None or target.vision is None:
+        return source
+    raw = _read_json(source.directory, source.display_name)
+    if not takes_images(raw):
+        return source
+    config = _parsed(raw, source.display_name, images=True)
+    is_same = config.image_token_id == target.image_token_id and have_same_inputs(config.vision, target.vision)
+    return replace(source, config=config) if is_same else source
 
 
 def critic_of(
@@ -127,6 +145,10 @@ def open_source(
 
 
 def _read_config(directory: Path, display_name: str, *, images: bool) -> ModelConfig:
+    return _parsed(_read_json(directory, display_name), display_name, images=images)
+
+
+def _read_json(directory: Path, display_name: str) -> dict[str, Any]:
     try:
         raw = json_text.loads((directory / "config.json").read_bytes())
     except FileNotFoundError as error:
@@ -137,6 +159,10 @@ def _read_config(directory: Path, display_name: str, *, images: bool) -> ModelCo
         raise ConfigError(f"{display_name}/config.json: {error}; accepted: Hugging Face's format") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{display_name}/config.json: is not an object; accepted: Hugging Face's format")
+    return raw
+
+
+def _parsed(raw: dict[str, Any], display_name: str, *, images: bool) -> ModelConfig:
     try:
         return from_hf(raw, images=images)
     except ConfigError as error:

@@ -38,9 +38,10 @@ class Draft:
     model: Model
 
     def init_prompts(self, weights: Params | None, padded: PaddedPrompts) -> kv.KVCache:
-        """Return the prompts' keys and values."""
+        """Return the prompts' keys and values. A draft without a tower takes an image's tokens as text."""
         assert weights is not None
-        return prefill_prompts(self.model, weights, padded)[0]
+        visible = padded if self.model.config.vision is not None else padded._replace(images=None)
+        return prefill_prompts(self.model, weights, visible)[0]
 
     def init_rows(self, prompts: kv.KVCache, samples: int, slots: int) -> DraftState:
         """Return rows that share their prompts' keys and values."""
