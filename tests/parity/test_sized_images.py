@@ -32,7 +32,7 @@ PEERS: list[tuple[SizedImages, InputsOf]] = [
     (mistral_images.MODELS, mistral_image_reference.inputs),
     (qwen_images.MODELS, qwen_image_reference.inputs),
 ]
-ATTENTION_ALONE = ("qwen-3.5-moe",)
+ATTENTION_ALONE = ("qwen-3-vl-moe", "qwen-3.5-moe")
 """Cases whose experts get no adapters that PEFT reads."""
 
 

@@ -49,6 +49,13 @@ EXPERTS = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "qwen-3-vl": RAW,
+    "qwen-3-vl-moe": {
+        **RAW, "model_type": "qwen3_vl_moe", "text_config": {
+            **RAW["text_config"], "model_type": "qwen3_vl_moe_text", "num_experts": 5, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 19, "mlp_only_layers": [1],
+        },
+        "vision_config": {**RAW["vision_config"], "model_type": "qwen3_vl_moe"},
+    },
     "qwen-3.5": {
         **AROUND, "model_type": "qwen3_5", "text_config": {**DELTA, "model_type": "qwen3_5_text"},
         "vision_config": {**TOWER, "model_type": "qwen3_5"},
@@ -73,8 +80,8 @@ def tokens_of(picture: Image.Image) -> list[int]:
 
 
 MODELS = SizedImages(
-    CASES, ("qwen-3-vl", "qwen-3.5"), FORMAT, {"preprocessor_config.json": PREPROCESSOR}, PART, (3, 99), tokens_of,
-    single=(6, 6), centred_at_zero=True,
+    CASES, ("qwen-3-vl", "qwen-3-vl-moe", "qwen-3.5"), FORMAT, {"preprocessor_config.json": PREPROCESSOR}, PART, (3, 99),
+    tokens_of, single=(6, 6), centred_at_zero=True,
 )  # fmt: skip
 
 

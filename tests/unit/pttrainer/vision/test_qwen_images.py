@@ -128,6 +128,10 @@ NO_DEEP = {**TOWER, "deepstack_visual_indexes": []}
             "vision_config window_size: 3: not supported; accepted: u",
         ),
         ({"text_config": {**RAW["text_config"], "head_dim": 16}}, "mrope_section: [3, 2, 2]: accepted: three numbers"),
+        (
+            {"model_type": "qwen3_vl_moe", "text_config": {**RAW["text_config"], "norm_topk_prob": False}},
+            "text_config norm_topk_prob: False: not supported; accepted: True",
+        ),
     ],
 )
 def test_towers_that_are_not_computed_are_refused(change: dict[str, Any], answer: str) -> None:

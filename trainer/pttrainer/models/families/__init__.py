@@ -45,6 +45,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3_5": qwen3_5.read_with_images,
     "qwen3_5_moe": qwen3_5.read_with_images,
     "qwen3_vl": qwen3_vl.read_with_images,
+    "qwen3_vl_moe": qwen3_vl.read_with_images,
 }
 """By `model_type`."""
 VISION_READERS: dict[str, Callable[[Fields], AnyVision]] = {
@@ -54,6 +55,7 @@ VISION_READERS: dict[str, Callable[[Fields], AnyVision]] = {
     "qwen3_5": qwen3_5.read_vision,
     "qwen3_5_moe": qwen3_5.read_vision,
     "qwen3_vl": qwen3_vl.read_vision,
+    "qwen3_vl_moe": qwen3_vl.read_vision,
 }
 """Of models whose images can be read, by `model_type`."""
 

@@ -177,7 +177,7 @@ LAYER_EMBEDDINGS: dict[Path, Stored] = {
     ("layer_embeddings", "context"): Stored("model.per_layer_model_projection.weight", transposed=True),
     ("layer_embeddings", "norm", "scale"): Stored("model.per_layer_projection_norm.weight"),
 }
-PACKED = "mlp.experts.gate_up_proj"
+PACKED, PACKED_DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
 LAYER_SCALAR = _in_layer({"scalar": Stored("layer_scalar")})
 
 
@@ -192,9 +192,16 @@ def _halves(config: ModelConfig, stored: Stored) -> Names:
     }
 
 
-def packed(config: ModelConfig) -> dict[Path, Stored]:
-    """Return the names of experts' matrices in files that hold those of all experts in one tensor."""
-    [gate_up, down] = _in_layer({"mlp.gate": PACKED, "mlp.down": "mlp.experts.down_proj"}).values()
+def packed(config: ModelConfig, *, transposed: bool) -> dict[Path, Stored]:
+    """Return the names of experts' matrices in files that hold those of all experts in one tensor.
+
+    transposed: matrices stand there as [out, in], which is how Qwen 3.5 is released, and Qwen3-VL is not.
+    """
+    named: dict[str, str | Stored] = {
+        "mlp.gate": Stored(PACKED, transposed),
+        "mlp.down": Stored(PACKED_DOWN, transposed),
+    }
+    [gate_up, down] = _in_layer(named).values()
     names: dict[Path, Stored] = {}
     for group in config.groups:
         if group.config.experts is not None and group.config.experts.is_linear:
@@ -250,6 +257,8 @@ def in_files(config: ModelConfig) -> dict[Path, Stored]:
     if config.vision is None:
         return names
     is_inside = isinstance(config.vision, QwenVision | Gemma4Vision)
+    if isinstance(config.vision, QwenVision) and config.vision.model_type == "qwen3_vl_moe":
+        names |= packed(config, transposed=False)
     return {
         path: stored if path[0] == vision_names.VISION else replace(stored, name=_of_text_part(stored.name, is_inside))
         for path, stored in names.items()

@@ -20,7 +20,7 @@ from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.vision import names as vision_names
 from pttrainer.models.weights.hf_directory import Checkpoint
-from pttrainer.models.weights.hf_names import PACKED, Names, packed, table
+from pttrainer.models.weights.hf_names import PACKED, PACKED_DOWN, Names, packed, table
 from pttrainer.models.weights.read_weight import Bounds, read_weight, stored_order
 from pttrainer.models.weights.weight import Weight, tensors_of, weights_of
 
@@ -53,12 +53,22 @@ def load(
     """
     tower = None if config.vision is None else vision_names.prefix(config.vision)
     checkpoint = Checkpoint(directory, display_name or str(directory), tower=tower)
-    is_packed = any(name.endswith(PACKED) for name in checkpoint.names())
-    names = table(config) | (packed(config) if is_packed else {})
+    names: Names = {**table(config), **_packed(config, checkpoint)}
     weights = weights_of(names, abstract, shardings)
     _check(config, checkpoint, weights, unread)
     loaded = {weight.path: _read_as(checkpoint, weight, quantizing) for weight in weights}
     return _tree(abstract, loaded)
+
+
+def _packed(config: ModelConfig, checkpoint: Checkpoint) -> Names:
+    """Return the names of experts' matrices that are packed, which way round the shapes in the files say."""
+    shapes = {name: checkpoint.shape(name) for name in checkpoint.names() if name.endswith((PACKED, PACKED_DOWN))}
+    if config.experts is None or not any(name.endswith(PACKED) for name in shapes):
+        return {}
+    D, F = config.d_model, config.experts.d_ff
+    products = [(D, 2 * F) if name.endswith(PACKED) else (F, D) for name in shapes]
+    is_transposed = any(tuple(shape[1:]) != own for shape, own in zip(shapes.values(), products, strict=True))
+    return packed(config, transposed=is_transposed)
 
 
 def load_adapters(

@@ -10,9 +10,24 @@ FAMILY = "qwen3_moe"
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 
 
-def read(fields: Fields) -> ModelConfig:
-    """Return the config in a `config.json`."""
-    common = common_fields.read_plain(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
+def read(
+    fields: Fields,
+    *,
+    theta: float = 10_000.0,
+    max_positions: int = 32_768,
+    kv_heads: int = 4,
+    experts: tuple[int, int, int] = (128, 8, 768),
+    normalised: bool = False,
+    unread: tuple[str, ...] = (),
+) -> ModelConfig:
+    """Return the config in a `config.json`. Named are defaults; experts: their number, those of a token, their size.
+
+    unread: keys of the rotary embedding that change nothing here.
+    """
+    common = common_fields.read_plain(
+        fields, theta=theta, unread=unread, vocab_size=151_936, kv_heads=kv_heads, max_positions=max_positions
+    )
+    count, per_token, d_ff = experts
     window = fields.nullable("sliding_window", fields.integer, 4096)
     window = window if fields.flag("use_sliding_window", False) else None
     # Without effect where every layer is alike.
@@ -25,10 +40,10 @@ def read(fields: Fields) -> ModelConfig:
         local_layers=(True,) * common["layers"] if window else (),
         dense_layers=read_dense_layers(fields, common["layers"]),
         experts=Experts(
-            count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", 128),
-            per_token=fields.integer("num_experts_per_tok", 8),
-            d_ff=fields.integer("moe_intermediate_size", 768),
-            normalised=fields.flag("norm_topk_prob", False),
+            count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", count),
+            per_token=fields.integer("num_experts_per_tok", per_token),
+            d_ff=fields.integer("moe_intermediate_size", d_ff),
+            normalised=fields.flag("norm_topk_prob", normalised),
             balance_coefficient=read_balance(fields),
         ),
     )

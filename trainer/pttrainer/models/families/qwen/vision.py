@@ -14,6 +14,7 @@ from pttrainer.models.families.config_json.image_models import Reader
 
 ARCHITECTURES = {
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
     "qwen3_5": "Qwen3_5ForConditionalGeneration",
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
 }
@@ -94,7 +95,7 @@ def _written(vision: QwenVision, d_model: int) -> dict[str, Any]:
         "num_position_embeddings": vision.positions_per_side**2,
         "out_hidden_size": d_model,
         "hidden_act": common_fields.WRITTEN_ACTIVATIONS[vision.activation],
-        **({"deepstack_visual_indexes": list(vision.deep_layers)} if vision.model_type == "qwen3_vl" else {}),
+        **({"deepstack_visual_indexes": list(vision.deep_layers)} if vision.model_type.startswith("qwen3_vl") else {}),
     }
 
 
