@@ -1,11 +1,20 @@
 """Collectives that are written out give the products and look-ups of one device, and their gradients."""
 
+import dataclasses
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import Array
+from tests.builders.peers.models import CASES
 
+from pttrainer.models import from_hf
+from pttrainer.models.layers.gated_mlp import GatedMLP
+from pttrainer.models.lora.adapters import Adapters
 from pttrainer.runtime.distributed import explicit_collectives as explicit
 from pttrainer.runtime.distributed import sharding
 
@@ -26,12 +35,21 @@ def test_a_product_and_its_gradients_are_those_of_one_device(split: dict[str, in
     np.testing.assert_allclose(of_w, X.T @ PULL, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("axes", [("embed", "heads"), ("embed", "kv_heads"), ("heads", "embed")])
-def test_so_are_those_of_a_matrix_that_is_cut_into_heads(axes: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("axes", "heads"),
+    [
+        (("embed", "heads"), (None, 8)),
+        (("embed", "kv_heads"), (None, 8)),
+        (("heads", "embed"), (8, None)),
+        ((None, "low_rank"), (None, 8)),  # four heads in eight parts
+        (("low_rank", None), (16, None)),
+    ],
+)
+def test_so_are_those_of_a_matrix_that_is_cut_into_heads(axes: tuple[str | None, ...], heads: explicit.Heads) -> None:
     rows = X.reshape(8, 2, 64)
 
-    def pulled(x: Array, w: Array) -> Array:
-        return jnp.sum(explicit.product(x, w, axes, head_dim=8) * PULL.reshape(8, 2, 32))
+    def pulled(x_BTX: Array, w: Array) -> Array:
+        return jnp.sum(explicit.product(x_BTX, w, axes, heads) * PULL.reshape(8, 2, 32))
 
     with jax.set_mesh(mesh({"fsdp": 8})):
         of_x, of_w = jax.jit(jax.grad(pulled, (0, 1)))(rows, W)
@@ -52,6 +70,28 @@ def test_so_are_rows_of_a_table_in_the_compute_format_and_its_gradient_in_its_ow
     assert looked_up.dtype == jnp.bfloat16
     np.testing.assert_array_equal(looked_up, TABLE.astype(jnp.bfloat16)[TOKENS])
     np.testing.assert_allclose(gradient, jnp.zeros_like(TABLE).at[TOKENS].add(pull), rtol=1e-5, atol=1e-5)
+
+
+def test_so_are_those_of_an_adapter_whose_rank_fills_no_tile() -> None:
+    config = dataclasses.replace(from_hf(CASES["qwen-3"]), layers=1, d_model=64, d_ff=32)
+    adapters = Adapters(4, 8.0, ("gate", "up", "down"))
+    rows = X.reshape(8, 2, 64)
+
+    def loss(weights: Any, x_BTD: Array, *, is_explicit: bool) -> Array:
+        part = GatedMLP(config, nnx.Rngs(0), adapters)
+        nnx.update(part, weights)
+        if is_explicit:
+            explicit.put_into(part, ("gate", "up", "down"))
+        return jnp.sum(part(x_BTD) ** 2)
+
+    stacked = nnx.state(GatedMLP(config, nnx.Rngs(0), adapters))
+    keys = iter(jax.random.split(jax.random.key(6), 100))
+    weights = jax.tree.map(lambda w: jax.random.normal(next(keys), w.shape[1:]), stacked)
+    expected = jax.grad(partial(loss, is_explicit=False), (0, 1))(weights, rows)
+    with jax.set_mesh(mesh({"fsdp": 8})):
+        actual = jax.jit(jax.grad(partial(loss, is_explicit=True), (0, 1)))(weights, rows)
+    assert len(jax.tree.leaves(actual)) == 10
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3 * np.abs(b).max()), actual, expected)
 
 
 def test_the_compiler_chooses_on_cpus_and_on_meshes_that_split_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ Letters: B rows, T tokens, N = B·T, X a matrix's inputs, Y its outputs, H head 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import EllipsisType
@@ -29,6 +30,9 @@ from pttrainer.runtime.distributed.logical_axes import BATCH_AXES
 PLATFORMS = ("tpu",)
 HEADS = ("heads", "kv_heads")
 ROWS = PartitionSpec(BATCH_AXES)
+LANES = 128
+"""Columns of a TPU's tile."""
+Heads = tuple[int | None, int | None]
 
 
 def are_used(rows: int) -> bool:
@@ -44,12 +48,12 @@ def are_used(rows: int) -> bool:
 class SplitMatrix:
     """A matrix [X, Y] of a layer that is gathered for each product; reads like a Param in a module.
 
-    axes: the logical names of X and Y. head_dim: the size of a head where one of them is heads.
+    axes: the logical names of X and Y. heads: the size of a head for each of them that is heads.
     """
 
     w_XY: Array
     axes: tuple[str | None, ...]
-    head_dim: int | None = None
+    heads: Heads = (None, None)
 
     ndim = 2
 
@@ -58,42 +62,66 @@ class SplitMatrix:
 
     def astype(self, dtype: Any) -> SplitMatrix:
         """Return the matrix in another number format, in which it is gathered."""
-        return SplitMatrix(self.w_XY.astype(dtype), self.axes, self.head_dim)
+        return SplitMatrix(self.w_XY.astype(dtype), self.axes, self.heads)
 
     def __rmatmul__(self, x_BTX: Array) -> Array:
-        return product(x_BTX, self.w_XY, self.axes, self.head_dim)
+        return product(x_BTX, self.w_XY, self.axes, self.heads)
 
 
 def put_into(part: nnx.Module, names: Iterable[str], head_dim: int | None = None) -> None:
-    """Replace the matrices of a part of a layer that multiply as they are stored."""
+    """Replace the matrices of a part of a layer that multiply as they are stored, and their adapters."""
     for name in names:
-        matrix = getattr(part, name, None)
-        if isinstance(matrix, nnx.Param):
-            setattr(part, name, SplitMatrix(matrix[...], matrix.get_metadata()["axes"][-2:], head_dim))
+        matrix, adapter = getattr(part, name, None), getattr(part, f"{name}_lora", None)
+        if not isinstance(matrix, nnx.Param):
+            continue
+        x, y = (head_dim if axis in HEADS else None for axis in matrix.get_metadata()["axes"][-2:])
+        setattr(part, name, _of(matrix, (x, y)))
+        if adapter is not None:
+            adapter.a, adapter.b = _of(adapter.a, (x, None), (0, 1)), _of(adapter.b, (None, y), (1, 0))
 
 
-def product(x_BTX: Array, w_XY: Array, axes: tuple[str | None, ...], head_dim: int | None = None) -> Array:
+def _of(matrix: nnx.Param[Array], heads: Heads, filled: tuple[int, int] = (0, 0)) -> SplitMatrix:
+    """Return a matrix; filled: 1 for an axis that is an adapter's rank, which gets zeros up to a TPU's lanes.
+
+    They take what they would take without: the lanes of a tile. With fewer columns the compiler turns the tiles of the
+    whole stream instead, and every product of the layer reads them in the worse order.
+    """
+    w_XY = matrix[...]
+    missing = [(0, is_rank * (-size % LANES)) for is_rank, size in zip(filled, w_XY.shape, strict=True)]
+    return SplitMatrix(jnp.pad(w_XY, missing), matrix.get_metadata()["axes"][-2:], heads)
+
+
+def product(x_BTX: Array, w_XY: Array, axes: tuple[str | None, ...], heads: Heads = (None, None)) -> Array:
     """Return rows times a matrix, which is gathered; its gradient is summed where it stays.
 
     Rows, tokens and heads are axes of their own in the product: cut behind it, queries, keys and values would be copied
     into another order of tiles in each pass.
     """
     inputs, outputs = (
-        (size,) if head_dim is None or name not in HEADS else (size // head_dim, head_dim)
-        for name, size in zip(axes, w_XY.shape, strict=True)
+        (size,) if head_dim is None else (size // head_dim, head_dim)
+        for head_dim, size in zip(heads, w_XY.shape, strict=True)
     )
     split = _split(w_XY, axes)
-    places = [(names, at) for names, at in zip(split, (0, len(inputs)), strict=True) if names]
+    # An adapter may be split finer than into heads.
+    whole_heads = all(one[0] % _parts(names) == 0 for one, names in zip((inputs, outputs), split, strict=True))
+    stored = (*inputs, *outputs) if whole_heads else w_XY.shape
+    places = [(names, at) for names, at in zip(split, (0, len(inputs) if whole_heads else 1), strict=True) if names]
 
     def local(x: Array, w: Array) -> Array:
         for names, axis in places:
             w = lax.all_gather(w, names, axis=axis, tiled=True)
-        return jnp.tensordot(x, w, axes=len(inputs))
+        return jnp.tensordot(x, w.reshape(*inputs, *outputs), axes=len(inputs))
 
-    x, w = x_BTX.reshape(*x_BTX.shape[:-1], *inputs), w_XY.reshape(*inputs, *outputs)
+    x, w = x_BTX.reshape(*x_BTX.shape[:-1], *inputs), w_XY.reshape(stored)
     spec = PartitionSpec(*(next((names for names, at in places if at == axis), None) for axis in range(w.ndim)))
     multiplied: Array = jax.shard_map(local, in_specs=(ROWS, spec), out_specs=ROWS)(x, w)
     return multiplied.reshape(*x_BTX.shape[:-1], -1)
+
+
+def _parts(names: tuple[str, ...]) -> int:
+    """Return into how many parts these mesh axes split."""
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape[name] for name in names)
 
 
 def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
