@@ -80,8 +80,8 @@ def tokens_of(picture: Image.Image) -> list[int]:
 
 
 MODELS = SizedImages(
-    CASES, ("qwen-3-vl", "qwen-3-vl-moe", "qwen-3.5"), FORMAT, {"preprocessor_config.json": PREPROCESSOR}, PART, (3, 99),
-    tokens_of, single=(6, 6), centred_at_zero=True,
+    CASES, ("qwen-3-vl", "qwen-3-vl-moe", "qwen-3.5"), FORMAT, {"preprocessor_config.json": PREPROCESSOR}, PART,
+    (3, 99), tokens_of, single=(6, 6), centred_at_zero=True,
 )  # fmt: skip
 
 

@@ -91,7 +91,9 @@ def test_so_are_those_of_an_adapter_whose_rank_fills_no_tile() -> None:
     with jax.set_mesh(mesh({"fsdp": 8})):
         actual = jax.jit(jax.grad(partial(loss, is_explicit=True), (0, 1)))(weights, rows)
     assert len(jax.tree.leaves(actual)) == 10
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3 * np.abs(b).max()), actual, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3 * np.abs(b).max()), actual, expected
+    )
 
 
 def test_the_compiler_chooses_on_cpus_and_on_meshes_that_split_more(monkeypatch: pytest.MonkeyPatch) -> None:
