@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.builders.trainer import specs
 
 from pttrainer.batch import Batch
+from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
@@ -36,8 +37,10 @@ def mesh() -> jax.sharding.Mesh:
     return sharding.make_mesh((1,), jax.devices()[:1])
 
 
-def context(tmp_path: Path, model: Model, temperature: float = 1.0) -> tuple[Context, list[str]]:
-    """A context, and the notes that are made in it."""
+def context(
+    tmp_path: Path, model: Model, temperature: float = 1.0, chat: Chat | None = None
+) -> tuple[Context, list[str]]:
+    """A context, and the notes that are made in it. chat: of a model with images."""
     spec = specs.tiny({"grpo": {}}, rollout={"max_new_tokens": 16, "temperature": temperature})
 
     def score(params: Params, batch: Batch, heat: float) -> TokenStats:
@@ -46,7 +49,8 @@ def context(tmp_path: Path, model: Model, temperature: float = 1.0) -> tuple[Con
 
     notes: list[str] = []
     made = SimpleNamespace(
-        spec=spec, model=model, mesh=mesh(), tokenizer=byte_tokenizer(), chat=SimpleNamespace(source=None),
+        spec=spec, model=model, mesh=mesh(), tokenizer=byte_tokenizer() if chat is None else chat.tokenizer,
+        chat=SimpleNamespace(source=None) if chat is None else chat,
         score=score, note=notes.append, alive=lambda: None, run=Directory(tmp_path / "runs" / "job"),
     )  # fmt: skip
     return cast(Context, made), notes

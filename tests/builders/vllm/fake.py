@@ -7,6 +7,8 @@ Where `known` has a request's seed, it samples with the native engine's keys of 
 rollout through it equals a native one token for token.
 """
 
+import base64
+import io
 import json
 import os
 import threading
@@ -21,7 +23,10 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
+from tests.builders.peers.image_models import load_model
 
+from pttrainer.batch import Images
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, from_hf
 from pttrainer.models.lora import adapters
@@ -37,6 +42,9 @@ SAMPLING_FIELDS = {
     "skip_special_tokens",
 }
 REQUEST_FIELDS = SAMPLING_FIELDS | {"model", "prompt", "return_token_ids"}
+FIELDS_WITH_IMAGES = {"model", "token_ids", "content_parts", "sampling_params", "return_token_ids"}
+Processor = Callable[[list[int], list[Image.Image]], tuple[list[int], Images]]
+"""A prompt with a mark for each picture, and the pictures -> all tokens, and what the tower reads."""
 SLOTS = 128
 
 
@@ -59,18 +67,27 @@ class Brain:
     """A model that answers. is_raw: log-probs before the temperature, vLLM's own default. is_deaf: weights that are
     read are thrown away."""
 
-    def __init__(self, model: Model, params: Params, known: dict[int, tuple[Draw, int]] | None = None) -> None:
-        self.model, self.params, self.known = model, params, known or {}
+    def __init__(
+        self,
+        model: Model,
+        params: Params,
+        known: dict[int, tuple[Draw, int]] | None = None,
+        processor: Processor | None = None,
+    ) -> None:
+        self.model, self.params, self.known, self.processor = model, params, known or {}, processor
         self.is_raw, self.is_deaf, self.is_cache_old = False, False, False
         self.loaded: list[Path] = []
 
     def reload(self, directory: Path) -> None:
         """`reload_weights`: in place, and the cache of prompts stays as it was."""
-        config = from_hf(json.loads((directory / "config.json").read_text()))
-        params = _read(directory / "model.safetensors", table(config))
+        if self.processor is None:
+            config = from_hf(json.loads((directory / "config.json").read_text()))
+            model, params = Model(config), _read(directory / "model.safetensors", table(config))
+        else:
+            model, params = load_model(directory)
         self.loaded.append(directory)
         if not self.is_deaf:
-            self.model, self.params, self.is_cache_old = Model(config), params, True
+            self.model, self.params, self.is_cache_old = model, params, True
 
     def with_adapter(self, directory: Path) -> Self:
         """The model with a PEFT adapter beside its weights."""
@@ -83,7 +100,7 @@ class Brain:
         self.loaded.append(directory)
         return Brain(model, model.join_params(self.params, adapter_params), self.known)
 
-    def complete(self, tokens: list[int], fields: dict[str, Any]) -> list[Sample]:
+    def complete(self, tokens: list[int], fields: dict[str, Any], images: Images | None = None) -> list[Sample]:
         """Samples as `SamplingParams` of these fields asks for them."""
         if self.is_cache_old:
             raise RuntimeError("keys and values of the old weights are still in the prefix cache")
@@ -92,19 +109,21 @@ class Brain:
         assert fields["ignore_eos"]
         assert (fields["top_k"], fields["top_p"], fields["min_p"], fields["min_tokens"]) == (0, 1.0, 0.0, 0)
         draw, number = self.known.get(fields["seed"], (Draw(fields["seed"] % 2**31, 0), 0))
-        return [self._sample(tokens, draw, number, g, fields) for g in range(fields["n"])]
+        return [self._sample(tokens, draw, number, g, fields, images) for g in range(fields["n"])]
 
-    def score(self, tokens: list[int], temperature: float = 1.0) -> list[float]:
+    def score(self, tokens: list[int], temperature: float = 1.0, images: Images | None = None) -> list[float]:
         """Log-probs of all tokens but the first."""
-        logps_TV = _log_softmax(self._logits(tokens)[: len(tokens) - 1] / temperature)
+        logps_TV = _log_softmax(self._logits(tokens, images)[: len(tokens) - 1] / temperature)
         return [float(logp) for logp in logps_TV[np.arange(len(tokens) - 1), tokens[1:]]]
 
-    def _sample(self, prompt: list[int], draw: Draw, number: int, g: int, fields: dict[str, Any]) -> Sample:
+    def _sample(
+        self, prompt: list[int], draw: Draw, number: int, g: int, fields: dict[str, Any], images: Images | None
+    ) -> Sample:
         key, temperature = row_keys(draw.seed, draw.step, jnp.array([number]), jnp.array([g])), fields["temperature"]
         uniform_T = _uniforms(key, fields["max_tokens"])
         tokens, stop = list(prompt), "length"
         for uniform in uniform_T:
-            logits_V = self._logits(tokens)[len(tokens) - 1]
+            logits_V = self._logits(tokens, images)[len(tokens) - 1]
             upto_V = np.cumsum(np.exp(_log_softmax(logits_V / (temperature or 1.0))))
             tokens.append(int(np.argmax(upto_V > uniform * upto_V[-1]) if temperature else np.argmax(logits_V)))
             text = byte_tokenizer().decode(tokens[len(prompt) :])
@@ -112,13 +131,13 @@ class Brain:
                 stop = "stop"
                 break
         heat = 1.0 if self.is_raw else temperature or 1.0
-        return Sample(tokens[len(prompt) :], self.score(tokens, heat)[len(prompt) - 1 :], stop)
+        return Sample(tokens[len(prompt) :], self.score(tokens, heat, images)[len(prompt) - 1 :], stop)
 
-    def _logits(self, tokens: list[int]) -> np.ndarray:
+    def _logits(self, tokens: list[int], images: Images | None) -> np.ndarray:
         """What is predicted after each token, by the training forward over all of them: slow, and one program."""
         ids_T = np.zeros(SLOTS, np.int32)
         ids_T[: len(tokens)] = tokens
-        return np.asarray(_forward(self.model)(self.params, ids_T)).astype(np.float64)
+        return np.asarray(_forward(self.model)(self.params, ids_T, images)).astype(np.float64)
 
 
 def _read(file: Path, names: Names) -> Params:
@@ -144,8 +163,9 @@ def _read(file: Path, names: Names) -> Params:
 
 @lru_cache
 def _forward(model: Model) -> Callable[..., jax.Array]:
-    def logits(params: Params, ids_T: jax.Array) -> jax.Array:
-        hidden = model.forward(params, ids_T[None], jnp.arange(SLOTS)[None], jnp.ones((1, SLOTS), jnp.int32))
+    def logits(params: Params, ids_T: jax.Array, images: Images | None) -> jax.Array:
+        rows = ids_T[None], jnp.arange(SLOTS)[None], jnp.ones((1, SLOTS), jnp.int32)
+        hidden = model.forward(params, *rows, images=images)
         return model.logits(params, hidden)[0]
 
     return jax.jit(logits)
@@ -171,7 +191,7 @@ class FakeServer:
     breaks), `half` (the answer does) or `hang`, in place of an answer."""
 
     def __init__(self, brain: Brain, *, dev_mode: bool = True, lora: bool = True, key: str | None = None) -> None:
-        self.brain, self.dev_mode, self.lora, self.key = brain, dev_mode, lora, key
+        self.brain, self.dev_mode, self.lora, self.key, self.scale_out = brain, dev_mode, lora, key, True
         self.served: dict[str, Brain] = {"tiny": brain}
         self.trouble: Callable[[str, int], int | str | None] = lambda path, calls: None
         self.max_model_len = SLOTS
@@ -201,6 +221,8 @@ class FakeServer:
             "/v1/models": lambda _: (200, self._models()),
             "/v1/completions": self._complete,
         }
+        if self.brain.processor is not None and self.scale_out:
+            routes |= {"/inference/v1/generate": self._complete_with_images}
         if self.dev_mode:
             routes |= {"/collective_rpc": self._rpc, "/reset_prefix_cache": self._reset}
         if self.lora:
@@ -257,6 +279,29 @@ class FakeServer:
             scores = [None, *({str(token): {"logprob": logp, "rank": 1, "decoded_token": ""}} for token, logp in pairs)]
         choices = [_choice(index, sample, body, scores) for index, sample in enumerate(samples)]
         return 200, {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": choices}
+
+    def _complete_with_images(self, body: Any) -> tuple[int, Any]:
+        assert set(body) == FIELDS_WITH_IMAGES, set(body) ^ FIELDS_WITH_IMAGES
+        assert all(part["type"] == "image_url" for part in body["content_parts"])
+        assert self.brain.processor is not None
+        urls = [part["url"].removeprefix("data:image/png;base64,") for part in body["content_parts"]]
+        pictures = [Image.open(io.BytesIO(base64.b64decode(url, validate=True))) for url in urls]
+        tokens, images = self.brain.processor(body["token_ids"], pictures)
+        brain, fields = self.served[body["model"]], body["sampling_params"]
+        samples, scores = brain.complete(tokens, fields, images), None
+        if "prompt_logprobs" in fields:
+            pairs = zip(tokens[1:], brain.score(tokens, images=images), strict=True)
+            scores = [None, *({str(token): {"logprob": logp, "rank": 1, "decoded_token": ""}} for token, logp in pairs)]
+        choices = [_choice_of_tokens(index, sample) for index, sample in enumerate(samples)]
+        return 200, {"request_id": "1", "choices": choices, "prompt_logprobs": scores, "prompt_token_ids": tokens}
+
+
+def _choice_of_tokens(index: int, sample: Sample) -> Any:
+    pairs = zip(sample.tokens, sample.logps, strict=True)
+    content = [{"token": f"token_id:{token}", "token_id": token, "logprob": logp} for token, logp in pairs]
+    return {
+        "index": index, "token_ids": sample.tokens, "finish_reason": sample.reason, "logprobs": {"content": content},
+    }  # fmt: skip
 
 
 def _choice(index: int, sample: Sample, body: Any, scores: Any) -> Any:
@@ -341,7 +386,7 @@ class FakeLLM:
         if trouble is not None:
             raise trouble
         pairs = zip(prompts, sampling_params, strict=True)
-        return [self._output(prompt["prompt_token_ids"], vars(params)) for prompt, params in pairs]
+        return [self._output(prompt, vars(params)) for prompt, params in pairs]
 
     def collective_rpc(
         self, method: str, timeout: float | None = None, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -354,11 +399,15 @@ class FakeLLM:
         self.brain.is_cache_old = False
         return True
 
-    def _output(self, tokens: list[int], fields: dict[str, Any]) -> Any:
-        samples = self.brain.complete(tokens, fields)
+    def _output(self, prompt: dict[str, Any], fields: dict[str, Any]) -> Any:
+        tokens, images = prompt["prompt_token_ids"], None
+        if "multi_modal_data" in prompt:
+            assert self.brain.processor is not None
+            tokens, images = self.brain.processor(tokens, prompt["multi_modal_data"]["image"])
+        samples = self.brain.complete(tokens, fields, images)
         scores = None
         if "prompt_logprobs" in fields:
-            pairs = zip(tokens[1:], self.brain.score(tokens), strict=True)
+            pairs = zip(tokens[1:], self.brain.score(tokens, images=images), strict=True)
             scores = [None, *({token: SimpleNamespace(logprob=logp)} for token, logp in pairs)]
         outputs = [
             SimpleNamespace(
@@ -372,7 +421,7 @@ class FakeLLM:
             )
             for index, sample in enumerate(samples)
         ]
-        return SimpleNamespace(outputs=outputs, prompt_logprobs=scores)
+        return SimpleNamespace(outputs=outputs, prompt_logprobs=scores, prompt_token_ids=tokens)
 
 
 def package(brain: Brain) -> Any:

@@ -627,8 +627,6 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("a critic without eyes",
           {"spec.model.images": True, "spec.algorithm": {"ppo": {"critic": {"kind": "model"}}}},
           "spec.algorithm.ppo.critic.kind", "model", "not supported yet; accepted: head with model.images"),
-    Wrong("an engine without eyes", {"spec.model.images": True, "spec.rollout": {"engine": "vllm"}},
-          "spec.rollout.engine", "vllm", "not supported yet; accepted: native with model.images"),
     Wrong("no slice left", {"spec.accelerator": {"type": "v6e-16"}, "spec.image": "i",
           "spec.pathways": {"elasticSlices": 1}, "spec.runtime": {"container": {"command": ["true"]}}},
           "spec.pathways.elasticSlices", "1", "less than accelerator.slices"),

@@ -25,7 +25,6 @@ RULES: tuple[Rule, ...] = (
         "head with model.images: a critic of its own sees no pictures",
         _TEXT | unset("algorithm.ppo") | equals("algorithm.ppo.critic.kind", "head"),
     ),
-    _unsupported("rollout.engine", "native with model.images", _TEXT | samples_natively("rollout.")),
     _unsupported(
         "algorithm.ppo.critic.uri",
         "unset where kind is model and training.lora is set: the critic's adapters are on the policy's own weights",

@@ -266,7 +266,8 @@ def test_greedy_samples_of_a_prompt_are_one_sample(fake: FakeServer, tmp_path: P
 
 
 def test_a_prompt_is_given_no_more_room_than_its_row_has() -> None:
-    [ask] = requests_of([Prompt(range(60), 0)], 1, dataclasses.replace(SAMPLING, min_new_tokens=9), DRAW, (257,))
+    how = dataclasses.replace(SAMPLING, min_new_tokens=9)
+    [ask] = requests_of([Prompt(range(60), 0)], [None], 1, how, DRAW, (257,))
     assert (ask.fields["max_tokens"], ask.fields["min_tokens"]) == (4, 4)
 
 

@@ -2,6 +2,7 @@
 
     GET  /health, /v1/models            its health, its model, the longest row
     POST /v1/completions                one request per prompt, many at once
+    POST /inference/v1/generate         the same for prompts with images (--enable-scale-out)
     POST /v1/load_lora_adapter          a LoRA job: each version has a name of its own, and requests ask for that
          /v1/unload_lora_adapter        name, so a server without it cannot answer
          (VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora)
@@ -13,6 +14,7 @@ Read in vLLM 0.32.0. Left out: streaming, redirects (they would carry the key el
 key goes into one header and into no file or message.
 """
 
+import base64
 import http.client
 import json
 import socket
@@ -25,8 +27,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pttrainer.errors import ConfigError
+from pttrainer.rollout.vllm.image_prompts import ImagePrompt
 from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest, VllmUnavailable
-from pttrainer.rollout.vllm.responses import reply_of
+from pttrainer.rollout.vllm.responses import reply_of, reply_with_images
 from pttrainer.rollout.vllm.weight_files import WeightVersion
 
 LOOK_S = 1.0
@@ -36,8 +39,10 @@ LEAST_S, MOST_S = 1.0, 10.0
 TELL_S = 60.0
 """Seconds between notes about the wait; they are signs of life for the watchdog, too."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_OF_TEXT, _WITH_IMAGES = "/v1/completions", "/inference/v1/generate"
 _ENDPOINT = "spec.rollout.vllm.endpoint"
 _LORA_HINT = "start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora"
+_IMAGES_HINT = "start the server, 0.32 or later, with --enable-scale-out: prompts with images go to that endpoint"
 _RELOAD_HINT = "start the server with VLLM_SERVER_DEV_MODE=1"
 _SHARED_HINT = "spec.rollout.vllm.weightsDirectory must be one volume, at the same path in both pods"
 
@@ -139,18 +144,18 @@ class ServerClient:
             self.cancel()
 
     def _complete(self, request: VllmRequest) -> VllmReply:
-        body = {
-            "model": self._adapter or self._model,
-            "prompt": list(request.tokens),
-            "return_token_ids": True,
-            **request.fields,
-        }
+        body = {"model": self._adapter or self._model, "return_token_ids": True}
         try:
-            return reply_of(self._post("/v1/completions", body), request)
+            if request.image_prompt is not None:
+                document = self._post(_WITH_IMAGES, body | _with_images(request, request.image_prompt))
+                return reply_with_images(document, request, self.name)
+            return reply_of(self._post(_OF_TEXT, body | {"prompt": list(request.tokens), **request.fields}), request)
         except _HttpRefusal as refusal:
-            if refusal.status == 404 and self._adapter is not None:
+            is_off = request.image_prompt is not None and (refusal.status == 403 or "Not Found" in str(refusal))
+            if refusal.status == 404 and self._adapter is not None and not is_off:
                 raise VllmUnavailable(f"{self.name}: no longer has the adapter: {refusal}") from refusal
-            raise ConfigError(f"{_ENDPOINT}: {self.name} refuses a completion: {refusal}") from refusal
+            hint = f"; hint: {_IMAGES_HINT}" if is_off else ""
+            raise ConfigError(f"{_ENDPOINT}: {self.name} refuses a completion: {refusal}{hint}") from refusal
 
     def _served(self) -> str:
         try:
@@ -211,7 +216,7 @@ class ServerClient:
             raise VllmUnavailable(self._without_key(f"{self.name}: {path}: {status}: {text[:300]}"))
         if status >= 300:
             raise _HttpRefusal(status, self._without_key(f"{path}: {status}: {text[:300]}"))
-        is_json = path.startswith("/v1/completions") or text.startswith(("{", "["))
+        is_json = path in (_OF_TEXT, _WITH_IMAGES) or text.startswith(("{", "["))
         return json.loads(text) if is_json else text
 
     def _connection(self, deadline: float) -> http.client.HTTPConnection:
@@ -223,6 +228,13 @@ class ServerClient:
 
     def _without_key(self, text: str) -> str:
         return text if self._key is None else text.replace(self._key, "…")
+
+
+def _with_images(request: VllmRequest, image_prompt: ImagePrompt) -> dict[str, Any]:
+    """Return the fields of a request with images; the server decodes the pictures."""
+    urls = [f"data:image/png;base64,{base64.b64encode(picture).decode()}" for picture in image_prompt.pictures]
+    parts = [{"type": "image_url", "url": url} for url in urls]
+    return {"token_ids": list(image_prompt.tokens), "content_parts": parts, "sampling_params": request.fields}
 
 
 def _failed_first(tasks: Sequence[Any]) -> Sequence[Any]:

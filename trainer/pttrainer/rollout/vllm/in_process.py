@@ -8,6 +8,7 @@ Run with the CPU build of vLLM 0.32.0; see docs/reference/not-run.md.
 """
 
 import importlib
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.native.buckets import VLLM_SHARE
+from pttrainer.rollout.vllm.image_prompts import check_tokens
 from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest, VllmUnavailable
 from pttrainer.rollout.vllm.responses import checked
 from pttrainer.rollout.vllm.weight_files import WeightVersion
@@ -52,7 +54,7 @@ class InProcessClient:
 
     def generate(self, requests: Sequence[VllmRequest]) -> list[VllmReply]:
         """Return replies in order."""
-        prompts = [self._vllm.TokensPrompt(prompt_token_ids=list(request.tokens)) for request in requests]
+        prompts = [self._vllm.TokensPrompt(**_prompt(request)) for request in requests]
         params = [self._vllm.SamplingParams(**request.fields) for request in requests]
         with self._alive():
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
@@ -93,7 +95,19 @@ def _package() -> Any:
         ) from error
 
 
+def _prompt(request: VllmRequest) -> dict[str, Any]:
+    """Return the fields of vLLM's prompt."""
+    if request.image_prompt is None:
+        return {"prompt_token_ids": list(request.tokens)}
+    from PIL import Image
+
+    pictures = [Image.open(io.BytesIO(picture)).convert("RGB") for picture in request.image_prompt.pictures]
+    return {"prompt_token_ids": list(request.image_prompt.tokens), "multi_modal_data": {"image": pictures}}
+
+
 def _reply(output: Any, request: VllmRequest) -> VllmReply:
+    if request.image_prompt is not None:
+        check_tokens(InProcessClient.name, request.tokens, output.prompt_token_ids)
     samples = sorted(output.outputs, key=lambda sample: sample.index)
     try:
         samples = [

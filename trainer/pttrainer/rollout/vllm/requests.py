@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pttrainer.rollout.engine import Draw, Prompt, Sampling
+from pttrainer.rollout.vllm.image_prompts import ImagePrompt
 
 SEED_BYTES = 6
 """Below 2**48: a seed plus the sample's number is exact in any JSON reader."""
@@ -21,7 +22,7 @@ SEED_BYTES = 6
 
 @dataclass(frozen=True)
 class VllmRequest:
-    """One prompt. is_scored: also return the log-probs of its own tokens."""
+    """One prompt. is_scored: also return the log-probs of its own tokens. image_prompt: its images, if it has any."""
 
     tokens: tuple[int, ...]
     samples: int
@@ -29,6 +30,7 @@ class VllmRequest:
     sampling: Sampling
     end_ids: tuple[int, ...]
     is_scored: bool = False
+    image_prompt: ImagePrompt | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -76,13 +78,18 @@ class VllmUnavailable(Exception):
 
 
 def requests_of(
-    prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw, eos: Sequence[int]
+    prompts: Sequence[Prompt],
+    with_images: Sequence[ImagePrompt | None],
+    samples: int,
+    sampling: Sampling,
+    draw: Draw,
+    eos: Sequence[int],
 ) -> list[VllmRequest]:
     """Return one request per prompt. A greedy one has one sample: all are equal, and vLLM refuses more."""
     count = 1 if sampling.greedy else samples
     return [
-        VllmRequest(tuple(prompt.tokens), count, seed_of(draw, prompt.number), sampling, tuple(eos))
-        for prompt in prompts
+        VllmRequest(tuple(prompt.tokens), count, seed_of(draw, prompt.number), sampling, tuple(eos), image_prompt=own)
+        for prompt, own in zip(prompts, with_images, strict=True)
     ]
 
 

@@ -1,15 +1,25 @@
-"""Parse the JSON of `/v1/completions`, strictly, because half a reply would be trained on.
+"""Parse the JSON of completions, strictly, because half a reply would be trained on.
+
+Of `/v1/completions`:
 
 choices[]  token_ids                          with `return_token_ids` (vLLM 0.10.2)
            logprobs.token_logprobs            one per token; at the temperature, or before it: see `weight_check`
            finish_reason                      `stop`, or `length`; `abort` and `error` are no reply
            prompt_logprobs[] {id: {logprob}}  with `prompt_logprobs`; null for the first token
+
+Of `/inference/v1/generate`, for prompts with images:
+
+choices[]  token_ids, finish_reason
+           logprobs.content[] {token_id, logprob}
+prompt_token_ids                              with `return_token_ids`: the prompt with all tokens of its images
+prompt_logprobs[] {id: {logprob}}
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from pttrainer.rollout.vllm.image_prompts import check_tokens
 from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest, VllmSample, VllmUnavailable
 
 
@@ -24,6 +34,29 @@ def reply_of(document: Any, request: VllmRequest) -> VllmReply:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise VllmUnavailable(f"not an answer of vLLM to a completion: {type(error).__name__}: {error}") from error
     return VllmReply(samples, scores)
+
+
+def reply_with_images(document: Any, request: VllmRequest, name: str) -> VllmReply:
+    """Return the reply to a request with images; name: vLLM's, for messages.
+
+    Raises VllmUnavailable if the document is none, ConfigError if the prompt became other tokens than the trainer's.
+    """
+    try:
+        received = [int(token) for token in document["prompt_token_ids"]]
+        scored = {"prompt_logprobs": document["prompt_logprobs"]} if request.is_scored else {}
+        completions = {"choices": [_as_completion(each, scored) for each in document["choices"]]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise VllmUnavailable(
+            f"not an answer of vLLM to a prompt with images: {type(error).__name__}: {error}"
+        ) from error
+    check_tokens(name, request.tokens, received)
+    return reply_of(completions, request)
+
+
+def _as_completion(choice: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a choice as `/v1/completions` has it."""
+    logps = [each["logprob"] for each in choice["logprobs"]["content"]]
+    return {**choice, "logprobs": {"token_logprobs": logps}, **more}
 
 
 def _sample(choice: Mapping[str, Any], request: VllmRequest) -> VllmSample:

@@ -23,6 +23,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer
 from pttrainer.rollout.vllm.http_server import ServerClient
+from pttrainer.rollout.vllm.image_prompts import image_prompts
 from pttrainer.rollout.vllm.in_process import InProcessClient
 from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest, VllmSample, VllmUnavailable, requests_of
 from pttrainer.rollout.vllm.weight_check import WeightCheck
@@ -74,7 +75,8 @@ class VllmEngine:
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
         """Sample `samples` completions of each prompt. A repeated prompt is requested once."""
-        requests = requests_of(prompts, samples, sampling, draw, self._context.tokenizer.eos_ids)
+        with_images, eos = image_prompts(self._context.chat, prompts), self._context.tokenizer.eos_ids
+        requests = requests_of(prompts, with_images, samples, sampling, draw, eos)
         once = dict.fromkeys(requests)
         sync_s = 0.0
         for attempt in range(self._retries + 1):

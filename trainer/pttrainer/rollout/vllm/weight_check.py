@@ -1,7 +1,8 @@
 """Verify that vLLM has the trainer's weights: its log-probs of some of the job's text, against the trainer's.
 
 vLLM scores a few concatenated prompts (their log-probs do not depend on the temperature) and samples on from there with
-the job's parameters (those do). The trainer scores the same tokens. Then
+the job's parameters (those do). With images it is the first prompt that has some, whole, so that the vision tower is
+compared, too; the tokens of its images are not. The trainer scores the same tokens. Then
 
     mean |server − trainer| ≤ tolerance            for both parts, else weights, model, precision or temperature differ
     the server's part changes                      when the trainer's did; bit-equal values mean it kept the old weights
@@ -15,12 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pttrainer.batch import Batch
+from pttrainer.batch import Batch, Images
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Prompt, Sampling
 from pttrainer.rollout.native.buckets import slots_for
+from pttrainer.rollout.vllm.image_prompts import image_prompts
 from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest
 from pttrainer.runtime.distributed import sharding
 
@@ -48,7 +50,13 @@ class WeightCheck:
         length = context.spec.training.sequence_length
         text = [token for prompt in prompts for token in prompt.tokens][: min(TOKENS, length - new)]
         how = Sampling(new, length, temperature=context.spec.rollout.temperature)
-        self.request = VllmRequest(tuple(text), 1, SEED, how, tuple(context.tokenizer.eos_ids), is_scored=True)
+        of_text = Prompt(text, SEED)
+        self._prompt = next((prompt for prompt in prompts if prompt.images is not None), of_text)
+        [image_prompt] = image_prompts(context.chat, [self._prompt])
+        ends = tuple(context.tokenizer.eos_ids)
+        self.request = VllmRequest(
+            tuple(self._prompt.tokens), 1, SEED, how, ends, is_scored=True, image_prompt=image_prompt
+        )
         self._before: Comparison | None = None
 
     def compare(self, params: Params, reply: VllmReply) -> float:
@@ -57,7 +65,8 @@ class WeightCheck:
         ids, temperature = [*text, *sample.tokens], self.request.sampling.temperature
         trainer = self._trainer(params, ids, 1.0)
         heated = trainer if temperature == 1.0 else self._trainer(params, ids, temperature)
-        server_T, trainer_T = np.array(reply.prompt_logps), trainer[: len(text) - 1]
+        is_text_T = self._is_text(text[1:])
+        server_T, trainer_T = np.array(reply.prompt_logps)[is_text_T], trainer[: len(text) - 1][is_text_T]
         text_difference = _mean_difference(server_T, trainer_T)
         sample_difference = _mean_difference(np.array(sample.logps), heated[len(text) - 1 :])
         comparison = Comparison(server_T, trainer_T, max(text_difference, sample_difference))
@@ -87,6 +96,20 @@ class WeightCheck:
             return "vllm serve --logprobs-mode processed_logprobs, because rollout.temperature is not 1"
         return "the server must serve spec.model.uri in its own precision, without quantization"
 
+    def _is_text(self, ids: Sequence[int]) -> np.ndarray:
+        """Return which of the tokens are not of an image."""
+        parts = self._context.chat.images if self._prompt.images is not None else None
+        return np.isin(ids, [] if parts is None else list(parts.ids), invert=True)
+
+    def _images(self, rows: int, slots: int) -> Images | None:
+        """Return the prompt's images for rows of so many tokens, all alike."""
+        own = self._prompt.images
+        if own is None:
+            return None
+        slots_T = np.zeros(slots, np.int32)
+        slots_T[: len(own.slots_BT[0])] = own.slots_BT[0]
+        return Images(np.repeat(own.pixels_BMSSC, rows, axis=0), np.tile(slots_T, (rows, 1)))
+
     def _trainer(self, params: Params, ids: Sequence[int], temperature: float) -> np.ndarray:
         """Return the log-probs of all tokens but the first."""
         rows = sharding.mesh_size(self._context.mesh, "batch")
@@ -96,7 +119,8 @@ class WeightCheck:
         mask = np.zeros((rows, slots), np.float32)
         tokens[:, :count], targets[:, :count] = ids[:-1], ids[1:]
         positions[:, :count], segments[:, :count], mask[:, :count] = np.arange(count), 1, 1.0
-        batch = Batch(tokens, targets, positions, segments, mask, np.zeros_like(mask))
+        of_rows = self._images(rows, slots)
+        batch = Batch(tokens, targets, positions, segments, mask, np.zeros_like(mask), images=of_rows)
         return np.asarray(self._context.score(params, batch, temperature).logps_BT[0, :count])
 
 
