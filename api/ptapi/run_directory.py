@@ -93,7 +93,7 @@ def is_of_machine(metric: str) -> bool:
         HOST_MEMORY,
         SYNC_BYTES,
     )
-    return metric in ("time", "sampled_tokens_per_second", *named) or metric.startswith(SECONDS)
+    return metric in ("time", "sampled_tokens_per_second", *named) or metric.startswith((SECONDS, WEIGHTS, SAMPLERS))
 
 
 def sample_file(step: int) -> str:
@@ -272,6 +272,15 @@ DUTY_CYCLE = "duty_cycle"
 HOST_MEMORY = "host_memory"
 SYNC_BYTES = "sync/bytes"
 """Bytes of weights moved to the sampling devices; a resumed run moves the constant ones once more."""
+WEIGHTS = "weights/"
+"""Prefix of what was sent to samplers with pods of their own."""
+WEIGHT_BYTES = f"{WEIGHTS}bytes"
+"""Bytes of weights sent to all samplers in a step."""
+WEIGHT_CHANGES = f"{WEIGHTS}changed_share"
+"""Share of the moving weights that differ, in the sampler's number format, from the version before."""
+WEIGHT_SECONDS = f"{WEIGHTS}seconds"
+SAMPLERS = "samplers/"
+"""Prefix of what happened to samplers with pods of their own: how many were away, and what was drawn again."""
 SECONDS = "seconds/"
 """Prefix of metrics that are parts or percentiles of a step's seconds."""
 GRAD_NORM = "grad_norm"

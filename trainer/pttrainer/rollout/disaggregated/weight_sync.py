@@ -66,11 +66,10 @@ class WeightSync:
         self.mesh, self.place = sampler, place
         self._ways = math.gcd(trainer.size, sampler.size)
         self._from, self._to = _in_parts(trainer, self._ways), _in_parts(sampler, self._ways)
-        shapes = decoding_shapes(model)
-        self._tree = jax.tree.structure(shapes)
-        self._shapes = {_key(model, path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
+        self._tree = jax.tree.structure(decoding_shapes(model))
+        self._shapes = decoding_keys(model)
         where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, sampler))
-        self._where = {_key(model, path): leaf for path, leaf in where}
+        self._where = {key_of(model, path): leaf for path, leaf in where}
         static_names = {name for name, _ in named(model.frozen(model.abstract()) or {})}
         self._moving_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] not in static_names}, chunk_bytes)
         self._static_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] in static_names}, chunk_bytes)
@@ -251,7 +250,12 @@ def named(tree: Params) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]
 
 
-def _key(model: Model, path: Any) -> Key:
+def decoding_keys(model: Model) -> dict[Key, Any]:
+    """Return the shapes of the arrays that a sampler holds, in the order of their tree."""
+    return {key_of(model, path): x for path, x in jax.tree_util.tree_leaves_with_path(decoding_shapes(model))}
+
+
+def key_of(model: Model, path: Any) -> Key:
     """Return the key of an array in the decoding tree."""
     if len(path) == 1 or not isinstance(path[1], jax.tree_util.SequenceKey):
         return jax.tree_util.keystr(path, simple=True, separator="."), NO_LAYER

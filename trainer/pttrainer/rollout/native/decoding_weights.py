@@ -54,6 +54,21 @@ class DecodingWeights:
         return weights if head is None else {**weights, decode_backend.HEAD_BLOCKS: head}
 
 
+def for_kernels(model: Model, weights: Params) -> Params:
+    """Return weights in the sampler's format as the kernels of one CPU read them; elsewhere, as they are."""
+    kernels = decode_backend.kernels_for(weights)
+    if kernels is None:
+        return weights
+    head = _head_for_kernels(model, kernels)(weights)
+    laid_out = {**weights, "layers": tuple(map(_laid_out_for_kernels(kernels), weights["layers"]))}
+    return laid_out if head is None else {**laid_out, decode_backend.HEAD_BLOCKS: head}
+
+
+@lru_cache(maxsize=16)
+def _laid_out_for_kernels(kernels: decode_backend.CpuKernels) -> Any:
+    return jax.jit(kernels.layer_weights)
+
+
 @lru_cache(maxsize=16)
 def _layer_for_kernels(model: Model, kernels: decode_backend.CpuKernels) -> Any:
     return jax.jit(lambda layers, i: kernels.layer_weights(model.layer_for_decoding(layers, i)))
