@@ -69,6 +69,20 @@ RULES: tuple[Rule, ...] = (
         differs("rollout.placement", "separate") | samples_natively("rollout."),
         "separate: {engine: native}",
     ),
+    Rule(
+        "spec",
+        "model.images",
+        "not supported yet; accepted: false with rollout.placement: separate",
+        unset("rollout.separate") | _TEXT,
+        "rollout.placement: disaggregated",
+    ),
+    Rule(
+        "spec",
+        "rollout.speculative.draft",
+        "not supported yet; accepted: unset with rollout.placement: separate",
+        unset("rollout.separate") | unset("rollout.speculative") | unset("rollout.speculative.draft"),
+        "speculative: {ngram: {}}",
+    ),
     _unsupported(
         "pathways.elasticSlices",
         "0 with posttrain's own trainer, which does not go on with fewer slices",
