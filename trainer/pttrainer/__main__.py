@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ptapi.failures import ExitCode
 from pttrainer.commands import data, export, function, generate, huge_pages, logits, preflight
-from pttrainer.commands.model import chat, evaluate, serve, stage
+from pttrainer.commands.model import chat, evaluate, sampler, serve, stage
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--fresh", action="store_true", help="start over: what the run directory holds is kept as NAME.previous-N"
     )
     run.set_defaults(run=_run)
-    for verb in (data, function, logits, generate, export, preflight, serve, chat, evaluate, stage):
+    for verb in (data, function, logits, generate, export, preflight, serve, chat, evaluate, stage, sampler):
         verb.add_to(commands)
     options = parser.parse_args(arguments)
     return int(options.run(options))

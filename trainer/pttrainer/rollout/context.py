@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pttrainer.data.tokenization.chat_template import Chat
     from pttrainer.data.tokenization.tokenizer import Tokenizer
+    from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
     from pttrainer.rollout.disaggregated.weight_sync import WeightSync
     from pttrainer.runtime.io.place import Place
 
@@ -33,7 +34,8 @@ class Context:
     rows): write the sample table of a step to the run directory. note(text): log a line for people. alive(): signal
     that a wait with a limit of its own is no hang. leader: True on the one process that writes. run: the run directory.
     directory: the model's
-    local files; None for random weights. transfer: to devices that only sample; None if the training devices sample.
+    local files; None for random weights. transfer: to devices or pods that only sample; None if the training devices
+    sample.
     """
 
     spec: PostTrainJobSpec
@@ -48,7 +50,7 @@ class Context:
     leader: bool
     run: Place
     directory: Path | None = None
-    transfer: WeightSync | None = None
+    transfer: WeightSync | RemoteEngine | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:

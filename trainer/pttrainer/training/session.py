@@ -16,6 +16,7 @@ from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
+from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io.storage_errors import storage_reason
@@ -71,8 +72,8 @@ class Monitors:
 class Session:
     """The parts of a run.
 
-    `state` is replaced at every step, and the old one's memory is reused. transfer: moves weights to devices that
-    only sample. record: counts the steps that could learn, and those that could not.
+    `state` is replaced at every step, and the old one's memory is reused. transfer: moves weights to devices or pods
+    that only sample. record: counts the steps that could learn, and those that could not.
     """
 
     run: ClaimedRun
@@ -81,7 +82,7 @@ class Session:
     programs: StepPrograms
     storage: RunStorage
     monitors: Monitors
-    transfer: WeightSync | None
+    transfer: WeightSync | RemoteEngine | None
     state: TrainState
     first_step: int
     record: LearningRecord
@@ -240,6 +241,8 @@ class Session:
     def close(self, *, is_failed: bool) -> None:
         """Stop background work. Errors here were raised before, or concern only TensorBoard's last lines."""
         self.monitors.watchdog.stop()
+        if isinstance(self.transfer, RemoteEngine):
+            self.transfer.close()
         self.reporter.close()
         metrics = self.storage.metrics
         end_metrics = partial(metrics.close, is_failed=is_failed) if metrics else None

@@ -29,13 +29,13 @@ from pttrainer.models import Model, Params
 from pttrainer.models.shapes.structure import Remat
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
+from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, remote_engine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import experiment_trackers
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
-from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step import scoring
 from pttrainer.train_step.objective import HasCriticInit, HasImages
@@ -62,7 +62,7 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     model = loaded.parts.model
     data = run_files.pinned_data(place, job)
     sample_log = SampleLog(place, leader=run.leader)
-    transfer = _transfer(model, loaded.meshes, run.reporter)
+    transfer = _transfer(run, model, loaded.meshes)
     algorithm = algorithms.build(job.spec.algorithm.kind, _context(run, loaded, data, sample_log, transfer))
     train_program = program(job.spec, model, algorithm, algorithm.total_steps)
     layout = train_program.layout(loaded.meshes.trainer)
@@ -109,7 +109,10 @@ def _monitors(spec: PostTrainJobSpec, model: Model, watchdog: Watchdog) -> Monit
     return Monitors(watchdog, Meter(model, peak_flops(spec.accelerator)), loss_spikes.of_job(spec), rl_health)
 
 
-def _transfer(model: Model, meshes: Meshes, reporter: Reporter) -> WeightSync | None:
+def _transfer(run: ClaimedRun, model: Model, meshes: Meshes) -> WeightSync | RemoteEngine | None:
+    spec, reporter = run.job.spec, run.reporter
+    if spec.rollout.separate is not None:
+        return remote_engine(spec, model, meshes.trainer, reporter.note, reporter.alive)
     if meshes.sampler is None:
         return None
     if jax.process_count() > 1:
@@ -122,7 +125,11 @@ def _transfer(model: Model, meshes: Meshes, reporter: Reporter) -> WeightSync | 
 
 
 def _context(
-    run: ClaimedRun, loaded: PlacedModel, data: DataSpec, sample_log: SampleLog, transfer: WeightSync | None
+    run: ClaimedRun,
+    loaded: PlacedModel,
+    data: DataSpec,
+    sample_log: SampleLog,
+    transfer: WeightSync | RemoteEngine | None,
 ) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
     compiled_score = scoring.score_step(parts.model, sharding.replicated(mesh))

@@ -28,6 +28,7 @@ from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
 from pttrainer.rewards.runner import Runner
 from pttrainer.rollout.context import Context
+from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
 from pttrainer.rollout.engine import Draw, Engine, Sampling
 from pttrainer.rollout.evaluation import answer_metrics
 from pttrainer.rollout.groups import Group
@@ -150,12 +151,14 @@ def job_sampler(context: Context) -> Sampler:
 
 
 def _engine(context: Context) -> Engine:
-    """Build the native engine, on the training or on the sampling devices, or vLLM's."""
+    """Build the native engine, on the training or on the sampling devices, or vLLM's; of other pods, the run's."""
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
     model, tokenizer, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
     keeps_prompts = context.spec.environment is not None
     transfer = context.transfer
+    if isinstance(transfer, RemoteEngine):
+        return transfer
     if transfer is not None:
         speculation = build.speculation(context, transfer.mesh)
         return NativeEngine(

@@ -9,7 +9,7 @@ import time
 import jax
 from jax.sharding import Mesh
 
-from ptapi.spec import DraftModel
+from ptapi.spec import DraftModel, PostTrainJobSpec
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model
 from pttrainer.models.loading.model_loader import load_params
@@ -22,17 +22,25 @@ from pttrainer.rollout.speculative.prompt_lookup import Ngram
 from pttrainer.rollout.speculative.verify import Speculation
 from pttrainer.runtime.distributed import sharding
 
+_FIELD = "spec.rollout.speculative"
+
 
 def speculation(context: Context, mesh: Mesh) -> Speculation | None:
     """Return the job's speculation on the sampling mesh; None if it has none. Raises ConfigError."""
     spec = context.spec.rollout.speculative
-    if spec is None:
-        return None
-    check_state("spec.rollout.speculative", context.model.config)
-    if spec.ngram is not None:
-        return Speculation(Ngram(spec.ngram.tokens, spec.ngram.longest))
-    assert spec.draft is not None
+    if spec is None or spec.draft is None:
+        return without_draft(context.spec, context.model)
+    check_state(_FIELD, context.model.config)
     return _drafted(context, spec.draft, mesh)
+
+
+def without_draft(spec: PostTrainJobSpec, model: Model) -> Speculation | None:
+    """Return the job's speculation if it needs no weights of its own; None if it has none. Raises ConfigError."""
+    speculative = spec.rollout.speculative
+    if speculative is None or speculative.ngram is None:
+        return None
+    check_state(_FIELD, model.config)
+    return Speculation(Ngram(speculative.ngram.tokens, speculative.ngram.longest))
 
 
 def _drafted(context: Context, spec: DraftModel, mesh: Mesh) -> Speculation:

@@ -1,0 +1,253 @@
+"""A trainer and its samplers as processes of their own: the same samples and losses as a colocated run, to the bit."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.builders.trainer import forked, runs
+
+from ptapi import run_directory
+from ptapi.failures import ExitCode
+
+TOKEN = "of this test"
+ENV = {"POSTTRAIN_SAMPLER_TOKEN": TOKEN}
+STEPS = 4
+TOLERANCE = 2e-6
+"""As of samplers on other devices (`test_disaggregated`): two samplers have half of the rows each, and matrices of
+other shapes round differently. Measured: 5e-7."""
+REWARD = """
+import os, pathlib, time
+
+def reward(prompt, completion, row):
+    home = pathlib.Path({home!r})
+    if (home / "hold").exists():
+        (home / "held").touch()
+    while (home / "hold").exists():
+        time.sleep(0.02)
+    return sum(completion.encode()) % 11 / 10
+"""
+"""Different for nearly every sample, so that every step has a gradient. It waits while there is a file `hold`."""
+
+
+class Samplers:
+    """The samplers of a job. Sockets that do not listen keep their ports for them while they are dead."""
+
+    def __init__(self, job: Path, count: int) -> None:
+        self._job, self._kept = job, [_reserved() for _ in range(count)]
+        self.ports = [kept.getsockname()[1] for kept in self._kept]
+        self.processes = [self._start(index) for index in range(count)]
+        for process in self.processes:
+            _wait_until_up(process)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what the operator gives the trainer."""
+        return {**ENV, "POSTTRAIN_SAMPLERS": ",".join(f"127.0.0.1:{port}" for port in self.ports)}
+
+    def kill(self, index: int) -> None:
+        """End one with SIGKILL."""
+        self.processes[index].kill()
+        self.processes[index].communicate(timeout=60)
+
+    def end(self) -> None:
+        """End all."""
+        for index in range(len(self.processes)):
+            self.kill(index)
+            self._kept[index].close()
+
+    def start(self, index: int) -> None:
+        """Start one again, at its port."""
+        self.processes[index] = self._start(index)
+        _wait_until_up(self.processes[index])
+
+    def _start(self, index: int) -> forked.Process:
+        words = ("sampler", "--spec", str(self._job), "--index", str(index), "--port", str(self.ports[index]))
+        return runs.command(*words, env=ENV)
+
+
+def _reserved() -> socket.socket:
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("", 0))
+    return kept
+
+
+def _wait_until_up(process: forked.Process) -> None:
+    assert process.stderr is not None
+    if not any(line.startswith("sampler ") and " port " in line for line in process.stderr):
+        raise AssertionError(process.communicate())
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("separate")
+    runs.write_rows(directory / "train.jsonl", runs.NUMBERS)
+    return directory
+
+
+def job(home: Path, name: str, *changes: dict[str, Any], **rollout: Any) -> Path:
+    return runs.job(
+        home,
+        name,
+        {"algorithm": {"sft": None, "grpo": {"groupSize": 4}}},
+        {"rewards": runs.own_reward(home, REWARD.format(home=str(home)), timeout_s=300)},
+        {"training": {"batchSize": 16, "steps": STEPS, "sequenceLength": 32, "optimizer": {"learningRate": 1e-2}}},
+        {"rollout": {"maxNewTokens": 8, **rollout}, "export": {"format": "none"}, "tensorboard": {"enabled": False}},
+        {"checkpoint": {"everySteps": 1}},
+        *changes,
+    )
+
+
+def apart(**rollout: Any) -> dict[str, Any]:
+    return {"placement": "separate", "separate": {"replicas": 2}, **rollout}
+
+
+def trained(home: Path, name: str, env: dict[str, str], **rollout: Any) -> Path:
+    code, errors = runs.end(runs.command("run", str(job(home, name, **apart(**rollout))), env=env))
+    assert code == 0, errors
+    return home / "runs" / name
+
+
+def wait_for(file: Path, process: forked.Process) -> None:
+    while not file.exists():
+        try:
+            process.wait(timeout=0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        raise AssertionError(runs.end(process))
+
+
+def samples(run: Path) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in json.loads(line).items() if name != "version"}
+        for file in sorted((run / run_directory.SAMPLES).iterdir())
+        for line in file.read_text().splitlines()
+    ]
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if not k.startswith("staleness")} for line in runs.metrics(run)]
+
+
+@pytest.fixture(scope="module")
+def colocated(home: Path) -> Path:
+    runs.run(job(home, "colocated"))
+    return home / "runs" / "colocated"
+
+
+@pytest.fixture(scope="module")
+def samplers(home: Path) -> Iterator[Samplers]:
+    """Two samplers of a job; they serve any trainer of the same model."""
+    both = Samplers(job(home, "samplers", **apart()), 2)
+    yield both
+    both.end()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(home: Path, samplers: Samplers) -> Path:
+    return trained(home, "undisturbed", samplers.environment)
+
+
+def test_two_samplers_draw_what_a_colocated_run_draws_and_one_to_the_bit(
+    home: Path, colocated: Path, samplers: Samplers, undisturbed: Path
+) -> None:
+    assert samples(undisturbed) == samples(colocated)
+    assert len(samples(undisturbed)) == 16 * STEPS
+    for one, other in zip(figures(colocated), figures(undisturbed), strict=True):
+        for name in one:
+            np.testing.assert_allclose(other[name], one[name], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+    first = samplers.environment["POSTTRAIN_SAMPLERS"].partition(",")[0]
+    alone = trained(home, "alone", {**ENV, "POSTTRAIN_SAMPLERS": first}, separate={"replicas": 1})
+    assert samples(alone) == samples(colocated)
+    assert figures(alone) == figures(colocated)
+    first, *later = runs.lines(alone)
+    assert first["weights/bytes"] > 0
+    assert "weights/changed_share" not in first
+    assert all(line["weights/bytes"] > 0 and 0 < line["weights/changed_share"] <= 1 for line in later)
+
+
+def test_a_lost_samplers_share_is_drawn_again_and_one_that_returns_gets_the_weights(
+    home: Path, samplers: Samplers, undisturbed: Path
+) -> None:
+    for name, returns in (("returned", True), ("lost", False)):
+        hold, held = home / "hold", home / "held"
+        hold.touch()
+        held.unlink(missing_ok=True)
+        trainer = runs.command("run", str(job(home, name, **apart())), env=samplers.environment)
+        wait_for(held, trainer)
+        samplers.kill(1)
+        if returns:
+            samplers.start(1)
+        hold.unlink()
+        code, errors = runs.end(trainer)
+        assert code == 0, errors
+        run = home / "runs" / name
+        assert samples(run) == samples(undisturbed)
+        assert figures(run) == figures(undisturbed)
+        lines = runs.lines(run)
+        drawn_again = sum(line["samplers/drawn_again"] for line in lines)
+        assert (drawn_again, lines[-1]["samplers/away"]) == ((0, 0) if returns else (1, 1))
+        assert ("its 2 prompts are drawn again" in errors) == (not returns)
+    samplers.start(1)
+
+
+def test_a_run_ahead_of_its_samplers_that_is_killed_and_resumed_equals_one_that_is_not(
+    home: Path, samplers: Samplers
+) -> None:
+    whole = trained(home, "ahead", samplers.environment, maxStaleness=1)
+    path = job(home, "ahead-killed", **apart(maxStaleness=1))
+    trainer = runs.command("run", str(path), env=samplers.environment)
+    runs.reached(trainer, 2)
+    trainer.kill()
+    runs.end(trainer)
+    code, errors = runs.end(runs.command("run", str(path), env=samplers.environment))
+    assert code == 0, errors
+    assert samples(home / "runs" / "ahead-killed") == samples(whole)
+    assert figures(home / "runs" / "ahead-killed") == figures(whole)
+    assert [line["staleness"] for line in runs.metrics(whole)] == [0, 1, 1, 1]
+
+
+WORLD = """
+class Environment:
+    def reset(self, row):
+        self.turns = 0
+    def step(self, text):
+        self.turns += 1
+        return f"of {len(text)}", len(text) % 3, self.turns == 2
+"""
+
+
+def test_turns_of_episodes_with_experts_and_adapters_are_drawn_as_a_colocated_run_draws_them(home: Path) -> None:
+    (home / "world.py").write_text(WORLD)
+    changes: dict[str, Any] = {
+        "model": {"uri": "random://tiny-moe"},
+        "environment": {"python": {"uri": f"file://{home}/world.py"}, "maxTurns": 2},
+        "training": {"batchSize": 16, "sequenceLength": 64, "steps": 2, "lora": {"rank": 4}},
+    }
+    rollout = {"routingReplay": True, "stop": list("abcdefghijklmpqr")}
+    runs.run(job(home, "turns-here", changes, **rollout))
+    path = job(home, "turns", changes, **apart(**rollout))
+    there = Samplers(path, 2)
+    code, errors = runs.end(runs.command("run", str(path), env=there.environment))
+    there.end()
+    assert code == 0, errors
+    run = home / "runs" / "turns"
+    assert samples(run) == samples(home / "runs" / "turns-here")
+    assert all(line["episodes/turns"] > 1 for line in runs.metrics(run))
+    first, *later = runs.lines(run)
+    assert all(0 < line["weights/bytes"] < first["weights/bytes"] / 5 for line in later)
+
+
+def test_neither_side_works_without_the_token(home: Path, samplers: Samplers) -> None:
+    path = job(home, "strangers", **apart())
+    words = ("sampler", "--spec", str(path), "--index", "0", "--port", "0")
+    code, errors = runs.end(runs.command(*words))
+    assert (code, "POSTTRAIN_SAMPLER_TOKEN" in errors) == (ExitCode.CONFIG_ERROR, True)
+    runs.refused(path, ExitCode.CONFIG_ERROR, "POSTTRAIN_SAMPLERS: not set")
+    other = {**samplers.environment, "POSTTRAIN_SAMPLER_TOKEN": "another"}
+    runs.refused(path, ExitCode.CONFIG_ERROR, "refuses the trainer's token", env=other)
