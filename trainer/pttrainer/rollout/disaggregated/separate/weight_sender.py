@@ -49,7 +49,7 @@ class WeightSender:
         self._static_sums: dict[Key, int] = {}
         self._leaves: list[weakref.ref[Any]] = []
         self._facts: dict[str, float] = {}
-        self._lock = threading.RLock()
+        self._lock, self._counting = threading.RLock(), threading.Lock()
         self._threads = ThreadPoolExecutor(len(clients), "weights")
 
     def deliver(self, params: Params) -> Version:
@@ -87,7 +87,7 @@ class WeightSender:
 
     def facts(self) -> dict[str, float]:
         """Return bytes, seconds and the changed share since the last call."""
-        with self._lock:
+        with self._lock, self._counting:
             facts, self._facts = self._facts, {}
         return facts
 
@@ -178,10 +178,11 @@ class WeightSender:
         yield parts
 
     def _add(self, facts: dict[str, float]) -> None:
-        """Add to the facts; the share is that of the last version."""
-        for name, value in facts.items():
-            before = 0.0 if name == run_directory.WEIGHT_CHANGES else self._facts.get(name, 0.0)
-            self._facts[name] = before + value
+        """Add to the facts, from any thread; the share is that of the last version."""
+        with self._counting:
+            for name, value in facts.items():
+                before = 0.0 if name == run_directory.WEIGHT_CHANGES else self._facts.get(name, 0.0)
+                self._facts[name] = before + value
 
 
 def _digest(sums: dict[Key, int]) -> str:
