@@ -96,7 +96,7 @@ GROUPS = (
         Change.MEANING,
         "the distribution of the samples and how stale it may be; vLLM's samples differ from the native engine's",
         "rollout.maxNewTokens rollout.temperature rollout.topP rollout.topK rollout.minP rollout.minNewTokens "
-        "rollout.stop rollout.engine rollout.maxStaleness rollout.routingReplay",
+        "rollout.stop rollout.engine rollout.maxStaleness rollout.inFlightUpdates rollout.routingReplay",
     ),
     Group(
         Change.MEANING,

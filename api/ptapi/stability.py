@@ -37,7 +37,8 @@ EXPERIMENTAL = (
     Group(
         "How samples are guessed, asked for or placed: run on CPUs alone, where what it is for cannot be measured.",
         "rollout.speculative rollout.engine=vllm rollout.vllm rollout.placement=disaggregated rollout.samplerShare "
-        "rollout.placement=separate rollout.separate rollout.maxStaleness rollout.routingReplay",
+        "rollout.placement=separate rollout.separate rollout.maxStaleness rollout.inFlightUpdates "
+        "rollout.routingReplay",
     ),
     Group(
         "What an environment, a tool, a judge or a reward model is given and answers is being learned from users.",

@@ -20,7 +20,7 @@ TIED = {
     "samplerShare", "pathways", "runtime", "reservation", "revision", "uid", "best", "checkpoint",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
-    "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
+    "inFlightUpdates", "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
     "speculative", "vllm", "clipLow", "clipHigh", "dualClip", "softClip", "gammaWeight", "samplerCorrection",
     "resources", "pod", "kl", "finalFraction", "samples", "columns", "images", "vision", "stage", "routingReplay",
     "separate",

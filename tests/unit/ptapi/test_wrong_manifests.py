@@ -55,6 +55,7 @@ class Wrong:
 
 EVALUATED: dict[str, Any] = {"spec.data.eval": {"uri": "file:///data/test.jsonl"}}
 SFT: dict[str, Any] = {"spec.algorithm": {"sft": {}}, "spec.rewards": GONE}
+IN_FLIGHT: dict[str, Any] = {"spec.rollout.inFlightUpdates": True, "spec.rollout.maxStaleness": 4}
 SPLIT: dict[str, Any] = {"spec.rollout.placement": "disaggregated", "spec.accelerator.type": "cpu-4"}
 APART: dict[str, Any] = {"spec.rollout.placement": "separate", "spec.rollout.separate": {"replicas": 2}}
 SLICES: dict[str, Any] = {
@@ -763,6 +764,29 @@ WRONG: tuple[Wrong, ...] = (
           "spec.rollout.separate.replicas": 8}, "spec.rollout.separate.replicas", "8", "at most 7 with queue"),
     Wrong("samplers for sft", {**APART, **SFT}, "spec.rollout.placement", "separate",
           "only grpo, ppo, raft and on-policy"),
+    Wrong("a batch in flight that may not be stale", {"spec.rollout.inFlightUpdates": True},
+          "spec.rollout.maxStaleness", "0", "with inFlightUpdates at least updatesPerBatch of grpo"),
+    Wrong("a batch of ppo in flight that may not be stale",
+          {**PPO, "spec.rollout.inFlightUpdates": True}, "spec.rollout.maxStaleness", "0",
+          "with inFlightUpdates at least updatesPerBatch of ppo"),
+    Wrong("a batch in flight one step ahead of training",
+          {**SPLIT, "spec.rollout.inFlightUpdates": True, "spec.rollout.maxStaleness": 1},
+          "spec.rollout.maxStaleness", "1", "at least twice updatesPerBatch of grpo"),
+    Wrong("a batch of ppo in flight one step ahead of training",
+          {**SPLIT, **PPO, "spec.rollout.inFlightUpdates": True, "spec.rollout.maxStaleness": 4},
+          "spec.rollout.maxStaleness", "4", "at least twice updatesPerBatch of ppo"),
+    Wrong("in flight without weights for tokens", {**IN_FLIGHT, "spec.algorithm": {"raft": {}}},
+          "spec.rollout.inFlightUpdates", "true", "true with grpo or ppo"),
+    Wrong("episodes in flight", {**IN_FLIGHT, "spec.environment": {"tools": [{"builtin": "calculator"}]}},
+          "spec.rollout.inFlightUpdates", "true", "false with an environment"),
+    Wrong("samplers in pods of their own, in flight", {**APART, **IN_FLIGHT}, "spec.rollout.inFlightUpdates", "true",
+          "false with rollout.placement: separate or model.images"),
+    Wrong("pictures in flight", {**IN_FLIGHT, "spec.model.images": True}, "spec.rollout.inFlightUpdates", "true",
+          "false with rollout.placement: separate or model.images"),
+    *(Wrong(f"{field} in flight", {**IN_FLIGHT, **{f"spec.rollout.{name}": x for name, x in fields.items()}},
+            "spec.rollout.inFlightUpdates", "true", "false with engine: vllm, speculative or routingReplay")
+      for field, fields in (("vllm", {"engine": "vllm", "vllm": {}}), ("guesses", {"speculative": {"ngram": {}}}),
+                            ("experts", {"routingReplay": True}))),
     Wrong("half a batch stale", {**SPLIT, "spec.rollout.maxStaleness": 3, "spec.algorithm.grpo.updatesPerBatch": 2},
           "spec.rollout.maxStaleness", "3", "a multiple of updatesPerBatch"),
     Wrong("experts of a job that compares nothing",

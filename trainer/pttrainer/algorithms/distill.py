@@ -44,6 +44,7 @@ from pttrainer.models import Model, Params
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
+from pttrainer.rollout.engine import SamplerWeights
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.rollout_data import Rollout
@@ -152,7 +153,7 @@ class Distill(Loss):
         coin: float = np.random.default_rng((self._context.spec.training.seed, step)).random()
         return coin < self._student_share
 
-    def _roll_out(self, step: int, weights: Params) -> Rollout:
+    def _roll_out(self, step: int, weights: SamplerWeights) -> Rollout:
         assert self._prompt_stream is not None
         rollout = self._prompt_stream.draw(step, weights)
         advantages_P1 = np.zeros((len(rollout.groups), 1))

@@ -10,8 +10,9 @@ reduced as the variant's paper says, with weights from the mask of the whole ste
 optimizer steps use the same samples; `old` log-probs are then computed once, before the first of them.
 
 With `rollout.maxStaleness` the samples are of older weights (`rollout.disaggregated.async_pipeline`); `old` is still
-the policy at the first update, so the second factor corrects for them, too. Degenerate case: with μ = 1 the ratio is 1
-everywhere and the loss is about 0 whatever happens; watch reward, entropy and gradient norm.
+the policy at the first update, so the second factor corrects for them, too, token by token where samples outlive
+weight updates (`rollout.inFlightUpdates`). Degenerate case: with μ = 1 the ratio is 1 everywhere and the loss is about
+0 whatever happens; watch reward, entropy and gradient norm.
 """
 
 from dataclasses import replace
@@ -35,6 +36,7 @@ from pttrainer.losses.sampler_correction import Correction
 from pttrainer.models import Params
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import SamplerWeights
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
@@ -119,7 +121,7 @@ class Grpo(Loss, OnPolicyAlgorithm):
         if context.spec.environment is not None:
             self._weights[episode_sampler.REWARD] = context.spec.environment.reward_weight
 
-    def _collect(self, step: int, weights: Params) -> Rollout:
+    def _collect(self, step: int, weights: SamplerWeights) -> Rollout:
         """Return scored groups; dynamic sampling replaces groups without spread while tries last."""
         rollout = self._draw(step, weights)
         if self._spec.dynamic_sampling is None:
@@ -148,7 +150,7 @@ class Grpo(Loss, OnPolicyAlgorithm):
                 "algorithm.grpo.dynamicSampling.maxTries"
             )
 
-    def _draw(self, step: int, weights: Params) -> Rollout:
+    def _draw(self, step: int, weights: SamplerWeights) -> Rollout:
         """Sample and score the next prompts, with the penalty for overlong completions."""
         rollout = self._prompt_stream.draw(step, weights)
         if self._spec.overlong is None:

@@ -26,6 +26,8 @@ from pttrainer.models import Params
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
+from pttrainer.rollout.disaggregated.in_flight.stream import InFlightStream
+from pttrainer.rollout.engine import SamplerWeights
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.rollout_data import Rollout, missing_rewards
 from pttrainer.rollout.rollout_metrics import rollout_facts
@@ -50,9 +52,7 @@ class OnPolicyAlgorithm(ABC):
         self._context, self._evaluation, self._updates = context, evaluation, algorithm.updates_per_batch
         self._sampling = training_sampling(context)
         prompts = training.batch_size // algorithm.samples_per_prompt
-        self._prompt_stream = PromptStream(
-            train, sampler, self._sampling, training.seed, prompts, algorithm.samples_per_prompt
-        )
+        self._prompt_stream = self._stream(train, sampler, prompts)
         self._images = prompt_sharing.image_rows(context, train, algorithm.samples_per_prompt)
         self._train_images = decoding.digest(image for question in train for image in question.images)
         self._reference: Params | None = context.initial_params() if algorithm.reference_coefficient > 0 else None
@@ -60,8 +60,8 @@ class OnPolicyAlgorithm(ABC):
         self._facts: dict[str, float] = {}
         self.fault: Fault | None = None
         self.total_steps = total_steps(training, len(train), prompts, self._updates)
-        bound = context.spec.rollout.max_staleness
-        self._pipeline = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
+        ahead = context.spec.rollout.steps_ahead(self._updates)
+        self._pipeline = Pipeline(ahead, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
 
     @property
     def image_digests(self) -> Mapping[str, str]:
@@ -78,7 +78,7 @@ class OnPolicyAlgorithm(ABC):
     def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
         """Add what follows from the weights before the first update; reference log-probs are set."""
 
-    def _collect(self, step: int, weights: Params) -> Rollout:
+    def _collect(self, step: int, weights: SamplerWeights) -> Rollout:
         """Return the samples of this step."""
         return self._prompt_stream.draw(step, weights)
 
@@ -124,7 +124,7 @@ class OnPolicyAlgorithm(ABC):
         batch = None if in_use is None else batch_json.to_json(in_use)
         fault = step_faults.to_json(self.fault)
         return {
-            "drawn": self._prompt_stream.drawn,
+            **self._prompt_stream.state(),
             "batch": batch,
             "facts": self._facts,
             "ahead": ahead,
@@ -133,11 +133,19 @@ class OnPolicyAlgorithm(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self._prompt_stream.drawn = int(state["drawn"])
+        self._prompt_stream.restore(state)
         self._batch = None if state["batch"] is None else batch_json.from_json(state["batch"])
         self._facts = dict(state["facts"])
         self._pipeline.restore(state.get("ahead", ()))  # older checkpoints have none
         self.fault = step_faults.from_json(state.get("fault"))
+
+    def _stream(self, train: list[Question], sampler: Sampler, prompts: int) -> PromptStream:
+        """Return the run's prompts, `prompts` for a batch."""
+        spec = self._context.spec
+        of = train, sampler, self._sampling, spec.training.seed, prompts, spec.algorithm.samples_per_prompt
+        if not spec.rollout.in_flight_updates:
+            return PromptStream(*of)
+        return InFlightStream(*of, bound=spec.rollout.max_staleness, updates=self._updates)
 
     def _is_first_update(self, step: int) -> bool:
         return step % self._updates == 0
@@ -154,8 +162,8 @@ class OnPolicyAlgorithm(ABC):
         self.fault = rollout.fault
         return rollout.batch, {**rollout.facts, "seconds/score": time.monotonic() - began}
 
-    def _roll_out(self, step: int, weights: Params) -> Rollout:
-        """Sample, and compute what follows from the samples alone. weights: on the sampling devices."""
+    def _roll_out(self, step: int, weights: SamplerWeights) -> Rollout:
+        """Sample, and compute what follows from the samples alone."""
         rollout = self._lay_out(self._collect(step, weights))
         return replace(rollout, facts=rollout_facts(rollout), fault=missing_rewards(rollout, self.min_rewarded))
 

@@ -50,6 +50,13 @@ class Prompt(NamedTuple):
     images: Images | None = None
 
 
+class SamplerWeights(NamedTuple):
+    """Weights on the devices that sample. version: the optimizer steps that made them."""
+
+    params: Params
+    version: int
+
+
 class Draw(NamedTuple):
     """What the keys are folded from besides the prompt. step: of the rollout, not of a token."""
 

@@ -6,6 +6,7 @@ its end token included.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ class Sample(NamedTuple):
 
     tokens: after the prompt, in an episode of several turns (`episode`) with the observed ones; text is then the
     model's last turn. routes: the experts of prompt and tokens, from the first on (`Batch`), if they are recorded.
+    versions: of the weights that drew each token, where samples outlive weight updates.
     """
 
     tokens: list[int]
@@ -52,6 +54,7 @@ class Sample(NamedTuple):
     reward: float
     episode: EpisodeInfo | None = None
     routes: np.ndarray | None = None
+    versions: Sequence[int] = ()
 
     @property
     def length(self) -> int:
@@ -211,10 +214,16 @@ def table(
                     "advantage": round(float(advantage), 6),
                     "tokens": sample.length,
                     "ended": sample.ended,
+                    **({"versions": _runs(sample.versions)} if sample.versions else {}),
                     **({} if sample.episode is None else _episode_columns(sample.episode)),
                 }
             )
     return rows
+
+
+def _runs(versions: Sequence[int]) -> list[list[int]]:
+    """Return pairs of a version and how many tokens it drew, in their order."""
+    return [[version, len(list(tokens))] for version, tokens in groupby(versions)]
 
 
 def _episode_columns(episode: EpisodeInfo) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
-from pttrainer.rollout.engine import Draw, Engine, Prompt, Sampling
+from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, SamplerWeights, Sampling
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
 from pttrainer.rollout.scoring import leader_scores, reward_models
@@ -42,7 +42,8 @@ class Sampler:
     def __init__(
         self, context: Context, engine: Engine, runner: Runner, models: Mapping[str, RewardModel] = MappingProxyType({})
     ) -> None:
-        self._context, self._engine, self._runner, self._models = context, engine, runner, models
+        self._context, self._runner, self._models = context, runner, models
+        self.engine = engine
 
     def sample(
         self,
@@ -57,10 +58,23 @@ class Sampler:
         started = time.monotonic()
         images = self._images(questions)
         prompts = [Prompt(q.tokens, number, own) for q, number, own in zip(questions, numbers, images, strict=True)]
-        completions = self._engine.generate(params, prompts, samples, sampling, draw)
+        completions = self.engine.generate(params, prompts, samples, sampling, draw)
+        return self.scored(questions, images, completions, sampling.stop, draw.step, started)
+
+    def scored(
+        self,
+        questions: Sequence[Question],
+        images: Sequence[Images | None],
+        completions: Completions,
+        stop: Sequence[str],
+        step: int,
+        started: float,
+    ) -> Rollout:
+        """Return the completions with their rewards. started: when sampling them began, in seconds (monotonic)."""
         sampled = time.monotonic()
-        rows = [completions.tokens(row) for row in range(len(prompts) * samples)]
-        texts = [completion_text(self._context.tokenizer, tokens, sampling.stop) for tokens in rows]
+        samples = len(completions.tokens_NT) // len(questions)
+        rows = [completions.tokens(row) for row in range(len(completions.tokens_NT))]
+        texts = [completion_text(self._context.tokenizer, tokens, stop) for tokens in rows]
         repeated = [question for question in questions for _ in range(samples)]
         lengths = completions.lengths_N.tolist()
         answered = zip(repeated, texts, lengths, strict=True)
@@ -75,7 +89,7 @@ class Sampler:
         scored = groups.samples_of(completions, texts, scores)
         seconds = {GENERATE_SECONDS: sampled - started, REWARD_SECONDS: time.monotonic() - sampled}
         facts = {**scores.facts, **with_rates(completions.facts), **seconds}
-        return Rollout(draw.step, groups.grouped(questions, scored, samples, images), facts, scores.failures)
+        return Rollout(step, groups.grouped(questions, scored, samples, images), facts, scores.failures)
 
     def _images(self, questions: Sequence[Question]) -> list[Images | None]:
         """Return each question's images, as a batch of one row."""
@@ -112,12 +126,20 @@ class PromptStream:
         """Return the next prompts without drawing them."""
         return [self._questions[self._order[number]] for number in self._numbers()]
 
-    def draw(self, step: int, weights: Params) -> Rollout:
-        """Draw the next prompts, sample and score them. weights: on the sampling devices."""
+    def draw(self, step: int, weights: SamplerWeights) -> Rollout:
+        """Draw the next prompts, sample and score them."""
         numbers, questions = self._numbers(), self.upcoming
         self.drawn += self._prompts
         draw = Draw(self._seed, step)
-        return self._sampler.sample(weights, questions, numbers, self._samples, self._sampling, draw)
+        return self._sampler.sample(weights.params, questions, numbers, self._samples, self._sampling, draw)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, as JSON."""
+        return {"drawn": self.drawn}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.drawn = int(state["drawn"])
 
     def _numbers(self) -> list[int]:
         return list(range(self.drawn, self.drawn + self._prompts))

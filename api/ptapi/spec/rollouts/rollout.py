@@ -142,7 +142,14 @@ class Rollout(SpecModel):
     """How many optimizer steps the sampling weights are behind a batch's first update, once the run has taken that many
     steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated` or `separate`: the next
     batches are sampled while this one trains, always with the same lag, and importance weights correct for it. Each
-    `updatesPerBatch` beyond the first keeps one more copy of the weights on the sampling chips."""
+    `updatesPerBatch` beyond the first keeps one more copy of the weights on the sampling chips. With
+    `inFlightUpdates`: how far any token may be behind."""
+    in_flight_updates: bool = False
+    """Samples outlive weight updates, with grpo and ppo: twice a batch's groups are in progress, a batch is the first
+    half that is complete, and the others go on with the next weights. So no step waits for its longest sample. Each
+    token keeps the log-prob of the weights that drew it, importance weights correct token by token, and no trained
+    token is older than `maxStaleness`. The batches follow from the samples and not from the clock. False: every sample
+    is of one version of the weights."""
     routing_replay: bool = False
     """For mixtures of experts, with grpo and ppo: record which experts the sampler's routers choose, and use the same
     in scoring and training, where routers still learn by the weights of the chosen ones (arXiv 2510.11370). So no
@@ -152,3 +159,9 @@ class Rollout(SpecModel):
     def sampling_engine(self) -> Literal["native", "vllm"]:
         """Return what samples, in the trainer or in the samplers' pods."""
         return self.engine if self.separate is None else self.separate.engine or self.engine
+
+    def steps_ahead(self, updates: int) -> int:
+        """Return how many optimizer steps sampling is ahead of training; updates: of a batch."""
+        if not self.in_flight_updates:
+            return self.max_staleness
+        return updates if self.placement == "disaggregated" else 0

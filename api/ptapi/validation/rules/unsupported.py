@@ -84,6 +84,11 @@ RULES: tuple[Rule, ...] = (
         "speculative: {ngram: {}}",
     ),
     _unsupported(
+        "rollout.inFlightUpdates",
+        "false with rollout.placement: separate or model.images",
+        ~is_true("rollout.inFlightUpdates") | (unset("rollout.separate") & _TEXT),
+    ),
+    _unsupported(
         "pathways.elasticSlices",
         "0 with posttrain's own trainer, which does not go on with fewer slices",
         equals("pathways.elasticSlices", 0) | (has("runtime") & (has("runtime.maxtext") | has("runtime.container"))),

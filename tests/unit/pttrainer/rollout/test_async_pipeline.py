@@ -39,7 +39,9 @@ class Sampling:
         self.drawn += 1
         if step == self.fails_at:
             raise ValueError("no sample")
-        return laid_out(1000 * weights["of"] + step, {"reward": self.drawn / 3}, table=[{"prompt": f"p{self.drawn}"}])
+        return laid_out(
+            1000 * weights.params["of"] + step, {"reward": self.drawn / 3}, table=[{"prompt": f"p{self.drawn}"}]
+        )
 
     def run(self, first: int, last: int, every: int = 1) -> list[Rollout]:
         """Steps first … last − 1; the weights of a step are its number."""
@@ -165,7 +167,7 @@ def test_a_draw_that_fails_ends_the_run_where_its_batch_is_asked_for() -> None:
 
 def test_where_the_same_chips_sample_nothing_is_delivered_and_no_figure_added() -> None:
     def draw(step: int, weights: Any) -> Rollout:
-        return laid_out(weights, {"reward": 1.0}, table=[{"prompt": "p"}])
+        return laid_out(weights.params, {"reward": 1.0}, table=[{"prompt": "p"}])
 
     nowhere: Callable[[Any], Any] | None = None
     drawn = Pipeline(0, 3, lambda step: True, nowhere, draw).next(1, 7)

@@ -100,6 +100,26 @@ def test_with_staleness_the_first_batches_come_from_the_first_weights_and_are_co
     assert min(line["grad_norm"] for line in lines) > 0.1
 
 
+def test_samples_in_flight_come_back_to_the_same_bits_too(home: Path) -> None:
+    options = {"placement": "disaggregated", "maxStaleness": 2, "inFlightUpdates": True, "maxNewTokens": 24}
+    options |= {"stop": list("abcdefghijklmopq")}  # an answer's end is one of many tokens: lengths have a long tail
+    whole = trained(home, "in-flight", **options)
+    lines = metrics(whole)
+    drawn = [row["versions"] for step in range(1, STEPS + 1) for row in samples(whole, step)]
+    assert any(len(versions) > 1 for versions in drawn)  # else nothing was in flight
+    assert lines[0]["staleness"] == 0
+    assert all(1 <= line["staleness"] <= line["staleness/max"] <= 2 for line in lines[1:])
+    assert all(line["staleness/dropped"] == 0 for line in lines)
+    assert max(abs(line["sampler/weight"] - 1.0) for line in lines) > 1e-4
+    again = home / "in-flight-again" / "run"
+    shutil.copytree(whole, again)
+    shutil.rmtree(again / run_directory.CHECKPOINTS / str(STEPS))
+    shutil.rmtree(again / run_directory.SAMPLES)
+    trained(home, "in-flight-again", **options)
+    assert metrics(again) == lines
+    assert [samples(again, step) for step in (3, 4)] == [samples(whole, step) for step in (3, 4)]
+
+
 def test_a_run_killed_with_batches_under_way_comes_back_to_the_same_bits(home: Path, ahead: Path) -> None:
     # What kill -9 after the checkpoint of step 2 leaves: that checkpoint, and metrics of steps that it does not hold.
     again = home / "again" / "run"

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ptapi import run_directory
 from pttrainer.models import Params
 from pttrainer.rollout import rollout_data
+from pttrainer.rollout.engine import SamplerWeights
 from pttrainer.rollout.rollout_data import Rollout
 
 
@@ -45,7 +46,7 @@ class Pipeline:
         total: int,
         is_due: Callable[[int], bool],
         deliver: Callable[[Params], Params] | None,
-        draw: Callable[[int, Params], Rollout],
+        draw: Callable[[int, SamplerWeights], Rollout],
     ) -> None:
         self._bound, self._total, self._is_due, self._draw = bound, total, is_due, draw
         self._deliver = deliver
@@ -66,9 +67,11 @@ class Pipeline:
         if self._deliver is None:
             return rollout
         behind = float(step - version)
-        facts = {run_directory.STALENESS: behind, f"{run_directory.STALENESS}/max": behind}
+        facts = {f"{run_directory.SECONDS}wait": waited - began + time.monotonic() - started}
+        if run_directory.STALENESS in rollout.facts:  # its tokens have versions of their own
+            return rollout.with_facts(facts)
+        facts |= {run_directory.STALENESS: behind, f"{run_directory.STALENESS}/max": behind}
         facts[f"{run_directory.STALENESS}/dropped"] = float(self._dropped)
-        facts[f"{run_directory.SECONDS}wait"] = waited - began + time.monotonic() - started
         self._dropped = 0
         table = [{**row, "version": version} for row in rollout.table]
         return replace(rollout.with_facts(facts), table=table)
@@ -81,7 +84,7 @@ class Pipeline:
             return
         weights = params if self._deliver is None else self._deliver(params)
         for at in missing:
-            self._pending[at] = _Pending(step, self._begin(at, weights))
+            self._pending[at] = _Pending(step, self._begin(at, SamplerWeights(weights, step)))
 
     def when_idle(self, params: Params) -> Params:
         """Wait until nothing is sampled, and return these weights on the sampling devices: for an evaluation."""
@@ -105,7 +108,7 @@ class Pipeline:
                 continue
             self._pending[entry["step"]] = _Pending(entry["version"], _finished(rollout))
 
-    def _begin(self, step: int, weights: Params) -> Future[Rollout]:
+    def _begin(self, step: int, weights: SamplerWeights) -> Future[Rollout]:
         if self._sampler is None:
             return _finished(self._draw(step, weights))
         return self._sampler.submit(self._draw, step, weights)

@@ -48,7 +48,8 @@ def copies(spec: PostTrainJobSpec) -> int:
     """Return how many weight versions the sampling devices hold at once; 1 for adapters, which are small."""
     if spec.training.lora is not None:
         return 1
-    return max(1, spec.rollout.max_staleness // spec.algorithm.updates_per_batch)
+    updates = spec.algorithm.updates_per_batch
+    return max(1, spec.rollout.steps_ahead(updates) // updates)
 
 
 def sampler_slices(spec: PostTrainJobSpec) -> Slice | None:

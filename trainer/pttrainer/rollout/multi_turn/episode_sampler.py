@@ -81,7 +81,7 @@ class EpisodeSampler(Sampler):
         try:
             return self._sample(params, questions, numbers, samples, sampling, draw)
         finally:
-            self._engine.forget()  # memory that training needs
+            self.engine.forget()  # memory that training needs
 
     def _sample(
         self,
@@ -106,7 +106,7 @@ class EpisodeSampler(Sampler):
             if turn == 0 and all(not episode.transcript and episode.is_open for episode in episodes):
                 of_prompts = zip(questions, numbers, images, strict=True)
                 prompts = [Prompt(question.tokens, number, own) for question, number, own in of_prompts]
-                completions = self._engine.generate(params, prompts, samples, sampling, draw)
+                completions = self.engine.generate(params, prompts, samples, sampling, draw)
             else:
                 turn_draw = draw._replace(seed=(draw.seed + turn * KEY_OF_TURN) % 2**32)
                 completions = self._next_turn(
@@ -158,7 +158,7 @@ class EpisodeSampler(Sampler):
         rows = 1 << (len(episodes) - 1).bit_length()
         prompts = [Prompt(each.ids, place, each.images) for each, place in zip(episodes, places, strict=True)]
         prompts += [prompts[-1]] * (rows - len(prompts))
-        return self._engine.generate(params, prompts, 1, sampling, draw)
+        return self.engine.generate(params, prompts, 1, sampling, draw)
 
     def _take_turn(
         self, episodes: Mapping[int, Episode], completions: Completions, sampling: Sampling, *, is_last: bool

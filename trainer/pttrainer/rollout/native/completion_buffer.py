@@ -34,10 +34,19 @@ class CompletionBuffer:
 
     at_once: int | None = None
 
-    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, completions: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sampling: Sampling,
+        completions: int,
+        begun: Sequence[tuple[Sequence[int], Sequence[float]]] = (),
+    ) -> None:
+        """Begin with no tokens, or with those that each completion has, and their log-probs."""
         self._tokenizer, self._strings = tokenizer, sampling.stop
         self._tokens: list[list[int]] = [[] for _ in range(completions)]
         self._logps: list[list[float]] = [[] for _ in range(completions)]
+        for completion, (tokens, logps) in enumerate(begun):
+            self._tokens[completion], self._logps[completion] = list(tokens), list(logps)
         self._routes: list[list[np.ndarray]] = [[] for _ in range(completions)]
         self._stopped: set[int] = set()
 

@@ -85,10 +85,12 @@ class Decoding:
     ) -> Pool:
         """Return prompts, of which the model has computed this, as samples first, …, end - 1."""
         P = padded.tokens_PS.shape[0]
-        numbers_N, samples_N = jnp.repeat(padded.numbers_P, samples), jnp.tile(jnp.arange(samples), P)
+        numbers_N = jnp.repeat(padded.numbers_P, samples)
+        samples_N = jnp.tile(jnp.arange(samples), P) if padded.samples_P is None else padded.samples_P
         keys_N = row_keys(seed, step, numbers_N, samples_N)
         proposer_state = None if self.proposer is None else self.proposer.init_prompts(draft, padded)
-        return Pool(cache, hidden_PD, padded.lengths_P, padded.limits_P, keys_N, first, end, proposer_state)
+        pool = Pool(cache, hidden_PD, padded.lengths_P, padded.limits_P, keys_N, first, end, proposer_state)
+        return pool._replace(counts_P=padded.counts_P)
 
     def advance(
         self, weights: Params, rows: Rows, pool: Pool | None, until: Array, floor: Array, draft: Params | None = None

@@ -17,7 +17,8 @@ class Pool(NamedTuple):
     """Computed prompts, as samples first, …, end - 1 of the rollout (G for each prompt).
 
     hidden_PD: the state from which the first token is sampled. proposer_state: the proposer's state of the prompts.
-    routes_PSLk: the experts of the prompts' tokens, if they are recorded.
+    routes_PSLk: the experts of the prompts' tokens, if they are recorded. counts_P: where samples go on, how many of
+    the prompt's tokens are theirs.
     """
 
     cache: kv.KVCache
@@ -29,6 +30,7 @@ class Pool(NamedTuple):
     end: Any
     proposer_state: Any = None
     routes_PSLk: Any = None
+    counts_P: Any = None
 
 
 class Rows(NamedTuple):

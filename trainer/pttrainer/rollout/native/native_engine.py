@@ -67,7 +67,7 @@ class NativeEngine:
         keeps_prompts: bool = False,
     ) -> None:
         self._speculation = speculation
-        self._model, self._tokenizer = model, tokenizer
+        self._model, self.tokenizer = model, tokenizer
         self.place, self.fetch, self.mesh, self.pad_id = place, fetch, mesh, tokenizer.pad_id
         self._rows = rows
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
@@ -78,7 +78,7 @@ class NativeEngine:
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
         """Sample `samples` completions of each prompt."""
-        buffer = CompletionBuffer(self._tokenizer, sampling, len(prompts) * samples)
+        buffer = CompletionBuffer(self.tokenizer, sampling, len(prompts) * samples)
         prompt_routes: list[np.ndarray] = []
         facts = self.generate_into(buffer, params, prompts, samples, sampling, draw, prompt_routes)
         done = buffer.completions()._replace(facts=facts)
@@ -98,8 +98,8 @@ class NativeEngine:
 
         prompt_routes: where the experts of the prompts are put, if they are recorded.
         """
-        weights = self._weights(params)
-        with nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
+        weights = self.for_decoding(params)
+        with self.on_mesh():
             run = _Run(self, weights, prompts, samples, sampling, draw, buffer)
             run.kept = self._kept_for(params, prompts, samples, sampling)
             most = self.most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
@@ -110,6 +110,14 @@ class NativeEngine:
         if prompt_routes is not None:
             prompt_routes += run.prompt_routes
         return run.facts
+
+    def for_decoding(self, params: Params) -> Params:
+        """Return the weights as the compiled functions read them."""
+        return self._weights(params)
+
+    def on_mesh(self) -> Any:
+        """Return the context in which the compiled functions run."""
+        return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def forget(self) -> None:
         """Free the pages of prompts that are kept for later calls."""
@@ -129,7 +137,7 @@ class NativeEngine:
         """Return the compiled functions for these sampling parameters."""
         how = replace(sampling, stop=(), max_length=0, max_new_tokens=0)  # what the compiled functions depend on
         proposer = None if self._speculation is None else self._speculation.proposer
-        return _compiled(self._model, self._tokenizer.eos_ids, how, sharding.chip()[1], proposer)
+        return _compiled(self._model, self.tokenizer.eos_ids, how, sharding.chip()[1], proposer)
 
     @property
     def _ahead(self) -> int:

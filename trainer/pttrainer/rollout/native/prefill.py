@@ -25,6 +25,9 @@ class PaddedPrompts(NamedTuple):
     numbers_P: Any
     limits_P: Any
     images: Images | None = None
+    samples_P: Any = None
+    """Of a prompt that is a prompt with part of a sample: that sample's number, and how many of its tokens."""
+    counts_P: Any = None
 
 
 class PromptBatch(NamedTuple):

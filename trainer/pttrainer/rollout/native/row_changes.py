@@ -78,6 +78,7 @@ def take_over(proposer: Proposer | None, rows: Rows, pool: Pool) -> Rows:
         b = jnp.argmax(~rows.active_B & (rank_B == i))
         n = rows.drawn - pool.first + i
         p = n // samples
+        count = 0 if pool.counts_P is None else pool.counts_P[p]
         proposer_state = rows.proposer_state
         if proposer is not None:
             proposer_state = proposer.take_over(proposer_state, b, pool.proposer_state, p)
@@ -86,9 +87,9 @@ def take_over(proposer: Proposer | None, rows: Rows, pool: Pool) -> Rows:
             hidden_BD=rows.hidden_BD.at[b].set(pool.hidden_PD[p]),
             keys_B=rows.keys_B.at[b].set(pool.keys_N[n]),
             owners_B=rows.owners_B.at[b].set(rows.drawn + i),
-            starts_B=rows.starts_B.at[b].set(pool.lengths_P[p]),
+            starts_B=rows.starts_B.at[b].set(pool.lengths_P[p] - count),
             limits_B=rows.limits_B.at[b].set(pool.limits_P[p]),
-            counts_B=rows.counts_B.at[b].set(0),
+            counts_B=rows.counts_B.at[b].set(count),
             births_B=rows.births_B.at[b].set(0 if proposer is not None else rows.cache.index),
             active_B=rows.active_B.at[b].set(pool.limits_P[p] > 0),
             proposer_state=proposer_state,

@@ -2,6 +2,7 @@
 
 from ptapi.validation.predicate import (
     Predicate,
+    at,
     compare,
     differs,
     each_once,
@@ -11,6 +12,7 @@ from ptapi.validation.predicate import (
     is_true,
     matches,
     one_of,
+    own,
     unset,
 )
 from ptapi.validation.rule import SPEC, Rule, Scope
@@ -32,8 +34,13 @@ def _is_whole_batches(algorithm: str) -> Predicate:
 def samples_natively(rollout: str = "") -> Predicate:
     """Require that the native engine samples, in the trainer or in the samplers' pods; rollout: the path of the map."""
     engine = f"{rollout}separate.engine"
-    own = unset(f"{rollout}separate") | unset(engine) | equals(engine, "native")
-    return equals(f"{rollout}engine", "native") & own
+    its_own = unset(f"{rollout}separate") | unset(engine) | equals(engine, "native")
+    return equals(f"{rollout}engine", "native") & its_own
+
+
+def _at_least(times: int, updates: str) -> Predicate:
+    cel = f"{own('rollout.maxStaleness')} >= {times} * {own(updates)}"
+    return Predicate(cel, lambda spec: at(spec, "rollout.maxStaleness") >= times * at(spec, updates), ">=")
 
 
 _ROLLOUT = Scope("spec.rollout")
@@ -72,9 +79,9 @@ RULES: tuple[Rule, ...] = (
     ),
     _ROLLOUT.rule(
         "maxStaleness",
-        "0, or together with placement: disaggregated or separate, because the same chips do not sample while they "
-        "train",
-        equals("maxStaleness", 0) | _ELSEWHERE,
+        "0, or together with placement: disaggregated or separate, or inFlightUpdates: true, because the same chips do "
+        "not sample while they train",
+        equals("maxStaleness", 0) | _ELSEWHERE | is_true("inFlightUpdates"),
     ),
     SPEC.rule(
         "rollout.placement",
@@ -96,6 +103,42 @@ RULES: tuple[Rule, ...] = (
         | unset("queue")
         | IS_EXISTING
         | compare("rollout.separate.replicas", "<=", POOLS_PER_CHECK - 1),
+    ),
+    *(
+        SPEC.rule(
+            "rollout.maxStaleness",
+            f"with inFlightUpdates at least {times}updatesPerBatch of {algorithm}: {why}",
+            ~is_true("rollout.inFlightUpdates")
+            | unset(f"algorithm.{algorithm}")
+            | differs("rollout.placement", placement)
+            | _at_least(times_, f"algorithm.{algorithm}.updatesPerBatch"),
+        )
+        for algorithm in ("grpo", "ppo")
+        for placement, times, times_, why in (
+            ("colocated", "", 1, "a sample that outlives an update is that old"),
+            (
+                "disaggregated",
+                "twice ",
+                2,
+                "samples are one batch ahead, and one that outlives an update is older still",
+            ),
+        )
+    ),
+    SPEC.rule(
+        "rollout.inFlightUpdates",
+        "false, or true with grpo or ppo, whose losses weigh each token by the weights that drew it",
+        ~is_true("rollout.inFlightUpdates") | has("algorithm.grpo") | has("algorithm.ppo"),
+    ),
+    SPEC.rule(
+        "rollout.inFlightUpdates",
+        "false with an environment, whose episodes end with their batch",
+        ~is_true("rollout.inFlightUpdates") | unset("environment"),
+    ),
+    _ROLLOUT.rule(
+        "inFlightUpdates",
+        "false with engine: vllm, speculative or routingReplay: only the native engine's plain rows go on with other "
+        "weights",
+        ~is_true("inFlightUpdates") | (equals("engine", "native") & unset("speculative") & ~is_true("routingReplay")),
     ),
     SPEC.rule(
         "rollout.maxStaleness",
