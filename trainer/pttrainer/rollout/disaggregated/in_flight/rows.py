@@ -4,9 +4,9 @@ A sample's tokens so far are computed anew with the weights at hand, as the end 
 there: with the sample's own key, at the place in it where it was. So no row reads keys or values of other weights, a
 token's log-prob is exactly that of one version of the policy, and nothing but tokens has to be kept between calls.
 
-Samples wait in the order of their groups. The host gives free rows the next ones whenever an eighth of the rows is
-free, and counts complete groups after so many tokens that the longest sample takes `CHECKS` of them: both follow from
-the samples, and never from the clock.
+Samples that have most wait first, then groups in their order. The host gives free rows the next ones whenever an eighth
+of the rows is free, and counts complete groups after so many tokens that the longest sample takes `CHECKS` of them:
+both follow from the samples, and never from the clock.
 
 Letters: B rows, P prompts, G samples per prompt.
 """
@@ -162,7 +162,8 @@ class _Run:
         count = max(1, self._rows_wanted // len(parts[0].group.samples))
         filled = [*parts, *[parts[-1]] * (count - len(parts))]
         lengths_P = np.array([len(part.prefix) for part in filled], np.int32)
-        tokens_PS = np.full((count, self._slots_of_prompts), self._engine.pad_id, np.int32)
+        slots = max(_power(int(lengths_P.max())), FEWEST_SLOTS)
+        tokens_PS = np.full((count, slots), self._engine.pad_id, np.int32)
         for row, part in enumerate(filled):
             tokens_PS[row, : lengths_P[row]] = part.prefix
         counts_P = np.array([len(part.sample.tokens) for part in filled], np.int32)
@@ -179,11 +180,14 @@ class _Run:
         first, self._end = self._end, self._end + len(waiting.parts)
         where = *self._keys, np.int32(first), np.int32(self._end)
         pool: Pool = self._functions["prefill"](waiting.samples, self._weights, self._engine.place(padded), *where)
-        return pool
+        return pool if slots == self._slots_of_prompts else self._functions["lengthen"](self._slots_of_prompts, pool)
 
 
 def _in_order(groups: Sequence[UnfinishedGroup], at_once: int) -> list[_Waiting]:
-    """Return what is to be sampled: samples with tokens, then groups without any, `at_once` prompts together."""
+    """Return what is to be sampled: samples with tokens, the longest first, then groups without any.
+
+    at_once: prompts that are computed together, with slots for the longest of them.
+    """
     fresh = [group for group in groups if not group.tokens]
     parts = [
         _Part(group, index, sample)
@@ -192,6 +196,7 @@ def _in_order(groups: Sequence[UnfinishedGroup], at_once: int) -> list[_Waiting]
         for index, sample in enumerate(group.samples)
         if not sample.is_complete
     ]
+    parts.sort(key=lambda part: -len(part.prefix))
     waiting = [_Waiting(parts[i : i + at_once], 1) for i in range(0, len(parts), at_once)]
     for i in range(0, len(fresh), at_once):
         of_groups = fresh[i : i + at_once]
