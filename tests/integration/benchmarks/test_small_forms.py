@@ -29,6 +29,9 @@ SMALL = {
     "trainer/turns.py": (
         *("--model", "tiny", "--episodes", "2", "--turns", "2", "--turn-tokens", "68", "--new-tokens", "4"),
     ),
+    "trainer/long_tails.py": (
+        *("--model", "tiny", "--prompts", "2", "--samples", "2", "--new-tokens", "16", "--mean", "8", "--batches", "2"),
+    ),
     "trainer/delta_layer.py": ("--tokens", "70", "--runs", "1"),
     "preflight/preflight_draws.py": ("1", "--count", "1"),
     "preflight/preflight_formula.py": (),
