@@ -1,7 +1,9 @@
 """Find the line of a log that says what failed, and classify it. Pure.
 
 A container whose program does not report (another runtime, a crash in native code) leaves the tail of its log as its
-termination message. The table knows messages of XLA, libtpu, JAX and Python's faulthandler. An unknown message stays
+termination message. The table knows messages of XLA, libtpu, CUDA, JAX and Python's faulthandler, and
+NVIDIA's Xid codes of broken hardware (docs.nvidia.com/deploy/xid-errors): memory (48, 63, 64, 94, 95), NVLink (74), bus
+(79). NCCL's errors are not in it: they say that a peer is gone, and the peer knows why. An unknown message stays
 unexplained, so that a peer with a known one is taken as the cause.
 """
 
@@ -18,7 +20,8 @@ _TABLE: tuple[tuple[FailureClass, re.Pattern[str]], ...] = (
     (
         FailureClass.OUT_OF_MEMORY_HBM,
         re.compile(
-            r"RESOURCE_EXHAUSTED.*(?:\bhbm\b|memory space|out of memory|(?:trying|attempting) to (?:allocate|reserve))"
+            r"CUDA_ERROR_OUT_OF_MEMORY"
+            r"|RESOURCE_EXHAUSTED.*(?:\bhbm\b|memory space|out of memory|(?:trying|attempting) to (?:allocate|reserve))"
             r"|Ran out of memory in memory space hbm|would exceed memory|XLA:TPU compile permanent error.*memory",
             re.IGNORECASE,
         ),
@@ -28,6 +31,8 @@ _TABLE: tuple[tuple[FailureClass, re.Pattern[str]], ...] = (
         re.compile(
             r"no healthy devices present|cannot allocate unhealthy devices|uncorrectable ECC"
             r"|TPU (?:chip|core).*unhealthy|ba16c7433 device"
+            r"|\bXid \(PCI:[0-9a-f:.]+\): (?:48|63|64|74|79|94|95)\b|GPU has fallen off the bus"
+            r"|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE|CUDA_ERROR_(?:HARDWARE_STACK_ERROR|SYSTEM_NOT_READY)"
             r"|Failed to (?:open|find) (?:any )?(?:TPU|/dev/(?:accel|vfio))",
             re.IGNORECASE,
         ),
