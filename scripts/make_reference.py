@@ -17,7 +17,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ptapi import conditions, failures, stability
-from ptapi.accelerators import compiler_flags, names, resolve, table
+from ptapi.accelerators import Generation, compiler_flags, names, resolve, table
+from ptapi.accelerators.table import gpu_sources
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.crd.definition import without_unset
 from ptapi.crd.immutable_fields import CHANGEABLE
@@ -127,25 +128,29 @@ def _retried(reaction: Reaction) -> str:
 
 def accelerators_page() -> str:
     intro = (
-        "Numbers count TensorCores for v4, v5p and tpu7x (two per chip), and chips for v5e and v6e. Besides the names "
-        "below, a shape is a name: `v5p-4x4x4`. `cpu-N` is one pod with N virtual devices, 1 to 64."
+        "Numbers count TensorCores for v4, v5p and tpu7x (two per chip), chips for v5e and v6e, and GPUs. Besides the "
+        "names below, a TPU's shape is a name: `v5p-4x4x4`. `cpu-N` is one pod with N virtual devices, 1 to 64."
     )
     parts = [HEAD, "# Accelerators", intro]
     for generation, facts in table().items():
         parts += [f"## {', '.join(facts['names'])}", _speeds(facts["hbmGib"], facts["peakBf16Tflops"])]
+        if facts["kind"] == "gpu":
+            parts += [_gpu_speeds(facts), _table(("Type", "GPUs", "Hosts", "Machine"), _gpus(generation))]
+            parts += [f"Sources: {'; '.join(dict.fromkeys(filter(None, gpu_sources()[generation].values())))}."]
+            continue
         parts += [_table(("Type", "Chips", "Hosts", "Topology", "Machine"), _slices(generation))]
     return _page([*parts, *_compiler_flags()])
 
 
 def _compiler_flags() -> list[str]:
     intro = (
-        "Set for trainers (`LIBTPU_INIT_ARGS`), Pathways' proxy and preflight; `ptctl workload render` and the run's "
-        "lineage show them. `spec.accelerator.xlaFlags` overrides them and adds others; LIBTPU_INIT_ARGS in `spec.env` "
-        "has the last word in trainers, unseen by preflight and the proxy."
+        "Set for trainers (`LIBTPU_INIT_ARGS`; on GPUs `XLA_FLAGS`), Pathways' proxy and preflight; `ptctl workload "
+        "render` and the run's lineage show them. `spec.accelerator.xlaFlags` overrides them and adds others; "
+        "LIBTPU_INIT_ARGS in `spec.env` has the last word in trainers, unseen by preflight and the proxy."
     )
     rows = (
         (f"`{flag.name}={flag.value}`", ", ".join(sorted(flag.generations)), flag.reason, flag.source)
-        for flag in compiler_flags.TABLE
+        for flag in (*compiler_flags.TABLE, *compiler_flags.GPU_TABLE)
     )
     return ["## Compiler flags", intro, _table(("Flag", "On", "Why", "Source"), rows)]
 
@@ -179,6 +184,24 @@ def foreign_flags_page() -> str:
 
 def _speeds(hbm: int, peak: float) -> str:
     return f"{hbm} GiB of memory and {peak:g} TFLOP/s (bfloat16) per chip."
+
+
+def _gpu_speeds(facts: Generation) -> str:
+    """What a GPU has besides: its memory's and links' speed, and how its machines are joined."""
+    usable = f"JAX takes {facts['usableGib']:g} GiB of it, at {facts['hbmGbytesPerSecond']} GB/s"
+    fp8, link = facts["peakFp8Tflops"], facts["iciGbytesPerSecond"]
+    more = [f"{fp8:g} TFLOP/s in fp8"] if fp8 else []
+    more += [f"NVLink at {link:g} GB/s" if link else "no NVLink"]
+    fabrics = {"tcpxo": "GPUDirect-TCPXO", "rdma": "GPUDirect RDMA", "": "TCP"}
+    if facts["dcnGbitsPerSecond"]:
+        more += [f"{fabrics[facts['fabric']]} between machines, {facts['dcnGbitsPerSecond']:g} Gbit/s per GPU"]
+    return f"{'; '.join([usable, *more])}. Label of the nodes: `{facts['gkeAccelerator']}`."
+
+
+def _gpus(generation: str) -> Iterator[tuple[str, ...]]:
+    for name in names(generation):
+        machine = resolve(name)
+        yield f"`{name}`", str(machine.chips), str(machine.vms), f"`{machine.machine_type}`"
 
 
 def _slices(generation: str) -> Iterator[tuple[str, ...]]:

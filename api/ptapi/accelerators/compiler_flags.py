@@ -1,7 +1,8 @@
-"""XLA flags of our programs on TPUs, by generation: each with its reason and its source.
+"""XLA flags of our programs on TPUs and GPUs, by generation: each with its reason and its source.
 
 Given to trainer pods and Pathways' proxy, and to preflight, which compiles with the same. A job overrides them and adds
-others (`spec.accelerator.xlaFlags`). Left out: flags without a gain that the compiler's own estimates show
+others (`spec.accelerator.xlaFlags`). Those of GPUs are what NVIDIA and JAX recommend, none measured by us. Left out for
+TPUs: flags without a gain that the compiler's own estimates show
 (`benchmarks/tpu/tpu_programs.py`), and programs of other runtimes, which know their own.
 """
 
@@ -13,6 +14,8 @@ from ptapi.spec import PostTrainJobSpec
 
 LIBTPU_INIT_ARGS = "LIBTPU_INIT_ARGS"
 """The variable in which libtpu reads its flags, once, when it is loaded."""
+XLA_FLAGS = "XLA_FLAGS"
+"""The variable in which jaxlib and its CUDA plugin read theirs; an unknown one ends the process."""
 
 
 class XlaFlag(NamedTuple):
@@ -62,12 +65,40 @@ TABLE: tuple[XlaFlag, ...] = (
     ),
 )
 
+_TOOLBOX = "NVIDIA/JAX-Toolbox, docs/GPU_performance.md"
+_LINKED = frozenset({"h100", "h100-mega", "h200", "b200", "a100", "a100-80gb"})
+GPU_TABLE: tuple[XlaFlag, ...] = (
+    XlaFlag(
+        "xla_gpu_enable_latency_hiding_scheduler",
+        "true",
+        _LINKED | {"rtx-pro-6000", "l4"},
+        "start gathers and sums before their results are needed, so that they overlap products",
+        f"{_TOOLBOX}; JAX, docs/gpu_performance_tips.md",
+    ),
+    *(
+        XlaFlag(
+            f"xla_gpu_enable_pipelined_{collective}",
+            "true",
+            _LINKED,
+            "move a layer's gathers and scatters of weights into the loop step before it: fsdp waits less",
+            f"{_TOOLBOX}: optimisations for FSDP",
+        )
+        for collective in ("all_gather", "reduce_scatter")
+    ),
+)
+"""Known to jaxlib 0.10.2, which a test asks; without effect on one GPU."""
+
+
+def variable(platform: str) -> str:
+    """Return the variable that carries the flags on this platform (`tpu`, `gpu`)."""
+    return XLA_FLAGS if platform == "gpu" else LIBTPU_INIT_ARGS
+
 
 def flags(generation: str, own: Iterable[str] = (), *, required_only: bool = False) -> dict[str, str]:
     """Return a generation's flags, then a job's own (`--name=value`), which override them; name -> value."""
     ours = {
         flag.name: flag.value
-        for flag in TABLE
+        for flag in (*TABLE, *GPU_TABLE)
         if generation in flag.generations and (flag.required or not required_only)
     }
     return ours | dict(_named(flag) for flag in own)
@@ -86,8 +117,14 @@ def arguments(flags: Mapping[str, str]) -> list[str]:
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
+def options(flags: Mapping[str, str]) -> dict[str, str | bool]:
+    """Return flags as options of one compile; compilers other than a TPU's take booleans, and not their names."""
+    words = {"true": True, "false": False}
+    return {name: words.get(value, value) for name, value in flags.items()}
+
+
 def init_args(flags: Mapping[str, str], current: str = "") -> str:
-    """Return LIBTPU_INIT_ARGS with these flags; current: its value in the job, whose flags have the last word."""
+    """Return a variable's text with these flags; current: its value in the job, whose flags have the last word."""
     named = {word.partition("=")[0].removeprefix("--") for word in current.split()}
     return " ".join([*arguments({name: flags[name] for name in flags if name not in named}), *current.split()])
 

@@ -64,5 +64,5 @@ def _several_hosts(one: Slice) -> Finding:
 
 def _one_host(one: Slice) -> str:
     """Return the type of one host of the same generation, with as many chips as a host of the slice."""
-    count = one.chips_per_vm * one.tensorcores // one.chips
-    return f"{one.name.partition('-')[0]}-{count}"
+    family, _, number = one.name.rpartition("-")
+    return f"{family}-{int(number) // one.vms}"

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from ptapi.accelerators.table import Machine, chip_count, name_of, table
+from ptapi.accelerators.table import Fabric, Machine, chip_count, name_of, table
+
+TPU_RESOURCE, GPU_RESOURCE = "google.com/tpu", "nvidia.com/gpu"
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,7 @@ class Chip:
     peak_bf16_tflops: float
     ici_gbytes_per_s: float | None
     dcn_gbits_per_s: float | None
+    peak_fp8_tflops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Slice:
     """One accelerator type, resolved. Counts are per slice; `total_…` are over all slices of the job.
 
     The defaults describe devices of a host, which are not sold by the slice. host: None where no source has its size.
-    chip: None for virtual devices.
+    chip: None for virtual devices. platform: JAX's name of it, `cpu`, `tpu` or `gpu`. fabric: of several GPU machines.
     """
 
     name: str
@@ -48,11 +51,23 @@ class Slice:
     parallel_containers: int = 1
     jax_devices_per_chip: int = 1
     chip: Chip | None = None
+    platform: str = "cpu"
+    fabric: Fabric = ""
 
     @property
     def is_cpu(self) -> bool:
-        """Return True if these are virtual devices of a host instead of TPU chips."""
+        """Return True if these are virtual devices of a host instead of chips."""
         return self.generation == "cpu"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Return True if the chips are GPUs."""
+        return self.platform == "gpu"
+
+    @property
+    def resource(self) -> str:
+        """Return the name by which Kubernetes counts the chips; empty for virtual devices."""
+        return {"tpu": TPU_RESOURCE, "gpu": GPU_RESOURCE}.get(self.platform, "")
 
     @property
     def multi_host(self) -> bool:
@@ -86,15 +101,16 @@ class Slice:
 
 
 def chips_in_words(generation: str, chips: int) -> str:
-    """Return `64 chips`, `1 virtual device`."""
-    unit = "virtual device" if generation == "cpu" else "chip"
+    """Return `64 chips`, `8 GPUs`, `1 virtual device`."""
+    is_gpu = generation != "cpu" and table()[generation]["kind"] == "gpu"
+    unit = "virtual device" if generation == "cpu" else "GPU" if is_gpu else "chip"
     return f"{chips} {unit}{'' if chips == 1 else 's'}"
 
 
-def tpu_slice(generation: str, topology: str, slices: int) -> Slice:
-    """Return the slice of a generation with this shape."""
+def slice_of(generation: str, topology: str, slices: int) -> Slice:
+    """Return the slice of a generation with this shape; of GPUs, which have no shape, with so many."""
     facts = table()[generation]
-    chips = chip_count(topology)
+    chips, is_gpu = chip_count(topology), facts["kind"] == "gpu"
     # The machine with exactly the slice's chips, else the one that large slices consist of: `1x1` on a
     # four-chip machine would request four chips of a one-chip slice.
     machine = next((m for m in facts["machines"] if m["chips"] == chips), facts["machines"][-1])
@@ -103,9 +119,9 @@ def tpu_slice(generation: str, topology: str, slices: int) -> Slice:
         name=name_of(generation, topology),
         generation=generation,
         slices=slices,
-        topology=topology,
+        topology="" if is_gpu else topology,
         chips=chips,
-        tensorcores=chips * facts["coresPerChip"],
+        tensorcores=0 if is_gpu else chips * facts["coresPerChip"],
         vms=vms,
         chips_per_vm=machine["chips"],
         machine_type=machine["type"],
@@ -121,7 +137,10 @@ def tpu_slice(generation: str, topology: str, slices: int) -> Slice:
             peak_bf16_tflops=facts["peakBf16Tflops"],
             ici_gbytes_per_s=facts["iciGbytesPerSecond"],
             dcn_gbits_per_s=facts["dcnGbitsPerSecond"],
+            peak_fp8_tflops=facts["peakFp8Tflops"],
         ),
+        platform=facts["kind"],
+        fabric=facts["fabric"] if vms > 1 else "",
     )
 
 

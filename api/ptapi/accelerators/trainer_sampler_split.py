@@ -1,8 +1,8 @@
 """The split of a job's chips between training and sampling (`rollout.placement: disaggregated`).
 
 The cut costs no link that either side needs: it lies between slices if there are several, else across the longest side
-of the slice's shape, between hosts, so that both parts are valid shapes. Virtual devices can be cut anywhere. The first
-parts train, the last ones sample. Left out: each side's mesh (`pttrainer.rollout.disaggregated.placement`).
+of the slice's shape, between hosts, so that both parts are valid shapes. Virtual devices and GPUs can be cut anywhere.
+The first parts train, the last ones sample. Left out: each side's mesh (`pttrainer.rollout.disaggregated.placement`).
 """
 
 from dataclasses import replace
@@ -64,7 +64,7 @@ def _parts(slice_: Slice) -> int:
     """Return the number of equal parts into which the chips can be cut."""
     if slice_.slices > 1:
         return slice_.slices
-    if slice_.is_cpu:
+    if not slice_.topology:
         return slice_.chips
     axis = longest_side(slice_.topology)
     return _sides(slice_.topology)[axis] // (HOST_SHAPE[axis] if slice_.vms > 1 else 1)
@@ -89,7 +89,15 @@ def _subset(slice_: Slice, count: int, parts: int) -> Slice:
 
 def _uneven(share: float, parts: int, slice_: Slice) -> Finding:
     sides = "hosts" if slice_.vms > 1 else "chips"
-    unit = "slices" if slice_.slices > 1 else "virtual devices" if slice_.is_cpu else f"{sides} along its longest side"
+    unit = (
+        "slices"
+        if slice_.slices > 1
+        else "virtual devices"
+        if slice_.is_cpu
+        else "GPUs"
+        if slice_.is_gpu
+        else f"{sides} along its longest side"
+    )
     sampling = range(1, parts) if parts <= 8 else (1, parts // 4, parts // 2, parts - 1)
     shares = ", ".join(f"{k / parts:.3g}" for k in sampling)
     return Finding(

@@ -4,36 +4,40 @@ import difflib
 import math
 import re
 
-from ptapi.accelerators.slice import Slice, chips_in_words, host_devices, tpu_slice
-from ptapi.accelerators.table import Generation, chip_count, families, name_of, sizes, table
+from ptapi.accelerators.slice import Slice, chips_in_words, host_devices, slice_of
+from ptapi.accelerators.table import Generation, chip_count, families, family_of, gpu_families, name_of, sizes, table
 from ptapi.errors import Finding, SpecError
 
 CPU_MAX_DEVICES = 64
 MAX_SLICES = 512
+ONE_OF_GPUS = "1 with GPUs, where several machines are one type: h100-16 is two of eight"
 TYPE_FIELD = "spec.accelerator.type"
 TOPOLOGY_FIELD = "spec.accelerator.topology"
 SLICES_FIELD = "spec.accelerator.slices"
-FAMILIES = "v4, v5p, v5litepod (v5e), v6e (trillium), tpu7x (ironwood), cpu"
+FAMILIES = (
+    "v4, v5p, v5litepod (v5e), v6e (trillium), tpu7x (ironwood), h100, h100-mega, h200, b200, rtx-pro-6000, l4, a100, "
+    "a100-80gb, cpu"
+)
 
 
 def resolve(type: str, topology: str | None = None, slices: int = 1) -> Slice:
-    """Resolve a type: `v5p-128`, an alias (`v5e-16`, `ironwood-128`), a shape (`v5p-4x4x4`), or `cpu-8`.
+    """Resolve a type: `v5p-128`, an alias (`v5e-16`, `ironwood-128`), a shape (`v5p-4x4x4`), `h100-8`, or `cpu-8`.
 
     Raises SpecError, with the nearest names and their chips, for a type that does not exist or does not fit.
     """
-    family, _, size = type.partition("-")
+    family, size = family_of(type)
     if family == "cpu":
         return _cpu(type, size, topology, slices)
     generation = families().get(family)
     if generation is None:
         raise _unknown_family(type)
-    if re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)+", size):
+    if re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)+", size) and family not in gpu_families():
         shape = _named_shape(type, generation, size, topology)
     elif re.fullmatch(r"[1-9][0-9]*", size):
         shape = _sized_shape(type, generation, int(size), topology)
     else:
         raise _unknown_size(type, generation, None)
-    return tpu_slice(generation, shape, _checked_slices(slices))
+    return slice_of(generation, shape, _checked_slices(slices, family))
 
 
 def _with_chips(generation: str, topology: str, family: str) -> str:
@@ -48,7 +52,9 @@ def _refuse(field: str, value: object, accepted: str, hint: str = "") -> SpecErr
 
 def near_name(type: str) -> str | None:
     """Return the type that was probably meant: `V5P-128`, `v5p_128`, `v5p128` and `tpu-v5p-128` are v5p-128."""
-    plain = type.lower().replace("_", "-").replace(" ", "-").removeprefix("cloud-").removeprefix("tpu-")
+    plain = type.lower().replace("_", "-").replace(" ", "-")
+    for prefix in ("cloud-", "tpu-", "nvidia-", "gpu-"):
+        plain = plain.removeprefix(prefix)
     family = max((name for name in [*families(), "cpu"] if plain.startswith(name)), key=len, default="")
     name = f"{family}-{plain.removeprefix(family).lstrip('-')}" if family else type
     try:
@@ -61,6 +67,8 @@ def _unknown_family(type: str) -> SpecError:
     if nearest := near_name(type):
         return _refuse(TYPE_FIELD, type, "is not a known accelerator", f"did you mean {nearest}?")
     known = [*families(), "cpu"]
+    if machine := _of_machine(type):
+        return _refuse(TYPE_FIELD, type, "is not a known accelerator", f"{type} is a machine; did you mean {machine}?")
     if sold := [family for family in families() if table()[families()[family]]["gkeAccelerator"] == type]:
         hint = (
             f"{type} is GKE's label of the nodes; did you mean {_example(sold[0]).partition(' ')[0]}, or another size?"
@@ -75,6 +83,12 @@ def _unknown_family(type: str) -> SpecError:
     )
 
 
+def _of_machine(type: str) -> str | None:
+    """Return the GPUs of a machine type, `h100-8` of `a3-highgpu-8g`; those of TPUs are parts of several slices."""
+    machines = ((facts, one) for facts in table().values() if facts["kind"] == "gpu" for one in facts["machines"])
+    return next((f"{facts['names'][0]}-{one['chips']}" for facts, one in machines if one["type"] == type), None)
+
+
 def _example(family: str) -> str:
     if family == "cpu":
         return "cpu-8 (8 virtual devices)"
@@ -84,11 +98,15 @@ def _example(family: str) -> str:
 
 def _unknown_size(type: str, generation: str, size: int | None) -> SpecError:
     facts = table()[generation]
-    family = type.partition("-")[0]
+    family = family_of(type)[0]
     at = len([count for count in sizes(generation) if size is not None and count < size])
     nearest = facts["topologies"][max(0, at - 1) : at + 1] if size is not None else facts["topologies"][:3]
     listed = ", ".join(_with_chips(generation, topology, family) for topology in nearest)
     unit = "chips" if facts["coresPerChip"] == 1 else "TensorCores, two per chip"
+    if facts["kind"] == "gpu":
+        machines = [f"{one['chips']} ({one['type']})" for one in facts["machines"]]
+        more = ", or 2, 4, 8, … of the last" if int(facts["topologies"][-1]) > facts["machines"][-1]["chips"] else ""
+        unit = f"GPUs: those of a machine, {', '.join(machines)}{more}"
     return _refuse(TYPE_FIELD, type, f"does not exist; nearest: {listed}", f"the number in {family}-N counts {unit}")
 
 
@@ -100,6 +118,8 @@ def _sized_shape(type: str, generation: str, size: int, topology: str | None) ->
     chips = size // facts["coresPerChip"]
     if topology is None:
         return usual[size]
+    if facts["kind"] == "gpu":
+        raise _refuse(TOPOLOGY_FIELD, topology, f"{type} has no topology; accepted: unset")
     if chip_count(topology) != chips or not _is_valid(facts, topology):
         count = chips_in_words(generation, chips)
         raise _refuse(TOPOLOGY_FIELD, topology, f"does not fit {type} ({count}); accepted: {_shapes(facts, chips)}")
@@ -144,7 +164,9 @@ def _shapes(facts: Generation, chips: int) -> str:
     return ", ".join(dict.fromkeys(usual + cubic))
 
 
-def _checked_slices(slices: int) -> int:
+def _checked_slices(slices: int, family: str = "") -> int:
+    if slices != 1 and family in gpu_families():
+        raise _refuse(SLICES_FIELD, slices, ONE_OF_GPUS)
     if not 1 <= slices <= MAX_SLICES:
         raise _refuse(SLICES_FIELD, slices, f"a whole number from 1 to {MAX_SLICES}")
     return slices

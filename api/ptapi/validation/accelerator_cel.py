@@ -6,15 +6,18 @@ shape (`v5p-4x4x4`). CEL computes the messages, too: "not known" is of little he
 """
 
 from ptapi.accelerators import FAMILIES, Generation, sizes, table
+from ptapi.accelerators.table import gpu_families
 from ptapi.validation.predicate import own
 
 UNKNOWN = f"is not a known accelerator; a type is a family and a number, of {FAMILIES}"
-TOPOLOGY = "does not fit the accelerator: a topology has as many chips as the type, and cpu-N has none"
+TOPOLOGY = "does not fit the accelerator: a topology has as many chips as the type; GPUs and cpu-N have none"
 MESH = "axes whose product is the number of JAX devices of all slices"
 BATCH = "a multiple of the ways in which the devices split the batch (data x fsdp x expert)"
 SHAPE = "^[0-9]{1,4}x[0-9]{1,4}(x[0-9]{1,4})?$"
-SIZED = "^[a-z0-9]+-[1-9][0-9]{0,5}$"
+SIZED = "^[a-z0-9-]+-[1-9][0-9]{0,5}$"
 CPU_PATTERN = "cpu-([1-9]|[1-5][0-9]|6[0-4])"
+_SIZE = "self.type.split('-')[self.type.split('-').size() - 1]"
+"""The last word of a type: its number or shape. Names of GPUs have several words."""
 
 
 def name_rule() -> str:
@@ -33,11 +36,12 @@ def topology_rule() -> str:
     """Return CEL over spec.accelerator: true if the topology has as many chips as the type."""
     dims = "self.topology.split('x')"
     product = f"int({dims}[0]) * int({dims}[1]) * ({dims}.size() == 3 ? int({dims}[2]) : 1)"
-    number = "int(self.type.split('-')[1])"
+    number = f"int({_SIZE})"
     chips = f"{number} / (self.type.matches('^({_of_two_cores()})-') ? 2 : 1)"
     fits = f"!self.type.matches('{SIZED}') || {product} == {chips}"
     shaped = f"self.topology.matches('{SHAPE}')"
-    return f"!has(self.topology) || (!self.type.startsWith('cpu-') && (!{shaped} || {fits}))"
+    without = f"self.type.matches('^({'|'.join(['cpu', *gpu_families()])})-')"
+    return f"!has(self.topology) || (!{without} && (!{shaped} || {fits}))"
 
 
 _IS_SPLIT = "self.rollout.placement == 'disaggregated'"
@@ -90,7 +94,7 @@ def _of_two_cores(devices: int | None = None) -> str:
 
 # A chip of two cores is one device, but for tpu7x, where each core is one.
 _DEVICES = (
-    "(int(self.accelerator.type.split('-')[1]) * self.accelerator.slices / "
+    f"(int({_SIZE.replace('self.', 'self.accelerator.')}) * self.accelerator.slices / "
     f"(self.accelerator.type.matches('^({_of_two_cores(devices=1)})-') ? 2 : 1))"
 )
 
@@ -108,7 +112,8 @@ def _product(*axes: str) -> str:
 def _pattern(generation: str, facts: Generation) -> str:
     counts = "|".join(str(size) for size in sizes(generation))
     shape = "[1-9][0-9]*" + "x[1-9][0-9]*" * (facts["dims"] - 1)
-    return f"({'|'.join(facts['names'])})-({counts}|{shape})"
+    accepted = counts if facts["kind"] == "gpu" else f"{counts}|{shape}"
+    return f"({'|'.join(facts['names'])})-({accepted})"
 
 
 def _choice(generation: str, facts: Generation) -> str:
@@ -117,17 +122,18 @@ def _choice(generation: str, facts: Generation) -> str:
     With `format`, not `+`: the API server's cost estimate takes text concatenated from a number for unbounded.
     """
     counts = sizes(generation)
-    number, cores = "int(self.type.split('-')[1])", facts["coresPerChip"]
+    number, cores, unit = f"int({_SIZE})", facts["coresPerChip"], "GPUs" if facts["kind"] == "gpu" else "chips"
     below = f"{counts[::-1]}.filter(n, n < {number})[0]"
     above = f"{counts}.filter(n, n > {number})[0]"
-    one, two = "%s-%d (%d chips)", "%s-%d (%d chips), %s-%d (%d chips)"
+    one, two = f"%s-%d (%d {unit})", f"%s-%d (%d {unit}), %s-%d (%d {unit})"
     nearest = (
         f"{number} < {counts[0]} ? {_text(one, 'f', counts[0], counts[0] // cores)} : "
         f"{number} > {counts[-1]} ? {_text(one, 'f', counts[-1], counts[-1] // cores)} : "
         f"[[{below}, {above}]].map(p, {_text(two, 'f', 'p[0]', f'p[0] / {cores}', 'f', 'p[1]', f'p[1] / {cores}')})[0]"
     )
     families = "|".join(facts["names"])
-    return f"self.type.matches('^({families})-[1-9][0-9]{{0,8}}$') ? [self.type.split('-')[0]].map(f, {nearest})[0] : "
+    family = f"self.type.substring(0, self.type.size() - {_SIZE}.size() - 1)"
+    return f"self.type.matches('^({families})-[1-9][0-9]{{0,8}}$') ? [{family}].map(f, {nearest})[0] : "
 
 
 def _text(template: str, *values: object) -> str:

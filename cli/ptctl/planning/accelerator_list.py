@@ -38,6 +38,8 @@ _LABELS = {
     "gkeAccelerator": "GKE accelerator",
     "pathwaysInstanceType": "Pathways type",
     "bf16TflopsPerChip": "bf16 TFLOP/s/chip",
+    "fp8TflopsPerChip": "fp8 TFLOP/s/chip",
+    "fabric": "Network of GPUs",
     "hbmGbytesPerSecondPerChip": "HBM GB/s/chip",
     "slices": "Slices",
     "peakGibPerChip": "Peak GiB/chip",
@@ -124,6 +126,8 @@ def _row(each: Slice) -> Row:
         "gkeAccelerator": each.gke_accelerator or None,
         "pathwaysInstanceType": each.pathways_instance_type,
         "bf16TflopsPerChip": chip and chip.peak_bf16_tflops,
+        "fp8TflopsPerChip": chip and chip.peak_fp8_tflops,
+        "fabric": each.fabric or None,
         "hbmGbytesPerSecondPerChip": chip and chip.hbm_gbytes_per_s,
     }
 
@@ -134,7 +138,7 @@ def _aliases(each: Slice) -> list[str]:
         return []
     size = each.name.rpartition("-")[2]
     first, *others = accelerators.table()[each.generation]["names"]
-    return [*(f"{family}-{size}" for family in others), f"{first}-{each.topology}"]
+    return [*(f"{family}-{size}" for family in others), *([f"{first}-{each.topology}"] if each.topology else [])]
 
 
 def _fitting(option: Row, spec: Row) -> Row:

@@ -3,6 +3,7 @@
 Label values are at most 63 characters, which a job's name always is; child names are cut (`names`), labels never.
 """
 
+from ptapi.accelerators import Slice
 from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.kube import names
@@ -63,6 +64,8 @@ TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 """GKE's label of a node: its chips."""
 TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 """GKE's label of a node: the shape of its slice."""
+GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
+"""GKE's label of a node: its GPUs."""
 POOL_TAINT = "posttrain.dev/node-pool"
 """Taint of the nodes that the operator makes, with their pool's name: only pods of the job that holds it run there.
 Also a label of those nodes, which is `true` on all of them."""
@@ -99,6 +102,13 @@ STAGE = "stage"
 """Value of COMPONENT: a pod that stages a model and does not train."""
 MANAGER = "posttrain"
 """Value of MANAGED_BY."""
+
+
+def nodes_of(accelerator: Slice) -> dict[str, str]:
+    """Return GKE's labels of nodes with these chips; a GPU machine's size is what a pod requests."""
+    if accelerator.is_gpu:
+        return {GPU_ACCELERATOR: accelerator.gke_accelerator}
+    return {TPU_ACCELERATOR: accelerator.gke_accelerator, TPU_TOPOLOGY: accelerator.topology}
 
 
 def for_job(name: str, uid: str) -> dict[str, str]:

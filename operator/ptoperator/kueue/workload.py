@@ -128,8 +128,8 @@ def chips_message(accelerator: Slice, samplers: Slice | None = None) -> str:
         return f"{chips_message(accelerator)} and {chips_message(samplers)} to sample"
     if accelerator.is_cpu:
         return accelerator.describe()
-    chips = accelerator.total_chips
-    return f"{chips} {accelerator.generation} chip{'s' if chips > 1 else ''}"
+    chips, unit = accelerator.total_chips, "GPU" if accelerator.is_gpu else "chip"
+    return f"{chips} {accelerator.generation} {unit}{'s' if chips > 1 else ''}"
 
 
 def waiting_check(kueue: KueueState) -> str:

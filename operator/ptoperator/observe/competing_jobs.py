@@ -77,17 +77,22 @@ def _free_hosts(reader: KubeReader, accelerator: Slice) -> int:
 
     0 if nodes may not be listed, so that one job after the other tries.
     """
-    shape = f"{labels.TPU_ACCELERATOR}={accelerator.gke_accelerator},{labels.TPU_TOPOLOGY}={accelerator.topology}"
+    shape = ",".join(f"{key}={value}" for key, value in labels.nodes_of(accelerator).items())
     try:
         nodes = reader.list(NODES, None, labels=shape).items
     except Forbidden:
         return 0
-    pools = Counter(str(node["metadata"]["labels"].get(labels.NODE_POOL)) for node in nodes if _is_usable(node))
+    pools = Counter(
+        str(node["metadata"]["labels"].get(labels.NODE_POOL)) for node in nodes if _is_usable(node, accelerator)
+    )
     return sum(count // accelerator.vms * accelerator.vms for count in pools.values())
 
 
-def _is_usable(node: Manifest) -> bool:
-    """Return True for a node that is ready, schedulable and not created for one job."""
+def _is_usable(node: Manifest, accelerator: Slice) -> bool:
+    """Return True for a node that is ready, schedulable, large enough and not created for one job."""
     spec = node.get("spec") or {}
     is_ours = any(taint.get("key") == labels.POOL_TAINT for taint in spec.get("taints") or [])
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    if accelerator.is_gpu and int(allocatable.get(accelerator.resource, 0)) < accelerator.chips_per_vm:
+        return False
     return holds(node, "Ready") and not is_ours and not spec.get("unschedulable")

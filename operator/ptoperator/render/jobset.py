@@ -78,8 +78,8 @@ def _annotations(layout: Layout, restarts_before: int) -> Manifest:
 
 
 def _exclusive(layout: Layout) -> Manifest:
-    # Pools of single hosts hold many slices, and those may be shared.
-    if not layout.accelerator.multi_host or layout.is_pathways:
+    # Pools of single hosts, and of GPU machines, hold many slices, and those may be shared.
+    if not layout.accelerator.multi_host or layout.accelerator.is_gpu or layout.is_pathways:
         return {}
     return {labels.EXCLUSIVE_TOPOLOGY: labels.NODE_POOL}
 

@@ -51,7 +51,9 @@ class Layout:
     @property
     def trainer_image(self) -> str:
         """Return the image with the trainer."""
-        return self.job.spec.image or self.settings.trainer_image
+        settings = self.settings
+        default = settings.gpu_trainer_image if self.accelerator.is_gpu else settings.trainer_image
+        return self.job.spec.image or default
 
     @property
     def is_progress_in_log(self) -> bool:

@@ -1,11 +1,14 @@
-"""The node pool of one slice, as `google.container.v1.NodePool` has it: pure, one per slice, all or nothing.
+"""The node pool of one slice, or of a job's GPU machines, as `google.container.v1.NodePool` has it.
+
+Pure; one per slice, all or nothing.
 
 `slice_pool` is what every pool of chips has, the operator's and those that `ptctl cluster create` makes to stay.
 
 Facts: slices of several hosts are placed by topology (v4 to v6e) or by a workload policy (tpu7x); a slice of one host
-has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired, and are
-upgraded when GKE does so: a cluster's maintenance exclusion keeps that from runs. Left out: what GKE adds itself (the
-google.com/tpu taint, accelerator and topology labels).
+has no placement; GPU machines are placed close to each other. GPU nodes get the latest driver (the trainer's image
+needs one for CUDA 13) and the networks of their NICs. Pods per node are few, because 110 would use up a cluster's
+addresses. Nodes are repaired, and are upgraded when GKE does so: a cluster's maintenance exclusion keeps that from
+runs. Left out: what GKE adds itself (the taints of chips, accelerator and topology labels).
 """
 
 import hashlib
@@ -18,7 +21,7 @@ from ptoperator.kube import labels, names
 from ptoperator.render import Layout
 from ptoperator.render.pods.pod import SPOT
 from ptoperator.render.provisioning_request import FLEX_START_SECONDS
-from ptoperator.settings import Settings
+from ptoperator.settings import Settings, gpu_networks
 
 MAX_PODS_PER_NODE = 15
 BASIC_CONFIG: Manifest = {
@@ -38,7 +41,7 @@ def is_flex(option: CapacityOption) -> bool:
 def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int, name: str = "") -> Manifest:
     """Return the pool of one slice, or sampler, of a job. name: used if another job holds that of its usual name."""
     name = name or names.node_pool(layout.name, layout.uid, slice_index)
-    pool = slice_pool(layout.pool_chips(slice_index), option, zone, name)
+    pool = slice_pool(layout.pool_chips(slice_index), option, zone, name, layout.settings.gpu_networks)
     pool["config"] |= {
         "labels": {labels.POOL_TAINT: "true"},
         "resource_labels": owner_labels(layout, option, zone, slice_index),
@@ -48,8 +51,8 @@ def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: in
     return pool
 
 
-def slice_pool(accelerator: Slice, option: CapacityOption, zone: str, name: str) -> Manifest:
-    """Return the pool of one slice, without owner and labels.
+def slice_pool(accelerator: Slice, option: CapacityOption, zone: str, name: str, networks: str = "") -> Manifest:
+    """Return the pool of one slice, without owner and labels. networks: of GPUs (`settings.gpu_networks`).
 
     flexStart starts empty and grows when its pods wait: Google queues it then; queuedProvisioning, when GKE has all
     that its ProvisioningRequest asks for.
@@ -59,7 +62,7 @@ def slice_pool(accelerator: Slice, option: CapacityOption, zone: str, name: str)
         "name": name,
         "initial_node_count": 0 if grows else accelerator.vms,
         "locations": [zone],
-        "config": {"machine_type": accelerator.machine_type, **_purchase(option), **BASIC_CONFIG},
+        "config": {**_machine(accelerator), **_purchase(option), **BASIC_CONFIG},
         # GKE refuses a pool without upgrades in a cluster with a release channel
         "management": {"auto_upgrade": True, "auto_repair": not grows},
         "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
@@ -68,7 +71,10 @@ def slice_pool(accelerator: Slice, option: CapacityOption, zone: str, name: str)
         pool["autoscaling"] = {"enabled": True, "total_max_node_count": accelerator.vms, "location_policy": "ANY"}
     if option.type == "queuedProvisioning":
         pool["queued_provisioning"] = {"enabled": True}
-    placement = _placement(accelerator)
+    if accelerator.fabric and networks:
+        nics = [{"network": each.network, "subnetwork": each.subnetwork} for each in gpu_networks.parse(networks)]
+        pool["network_config"] = {"additional_node_network_configs": nics}
+    placement = _placement(accelerator, option)
     return {**pool, "placement_policy": placement} if placement else pool
 
 
@@ -96,9 +102,15 @@ def shape(layout: Layout, option: CapacityOption, zone: str, slice_index: int = 
 
 def pool_shape(accelerator: Slice, option: CapacityOption, zone: str) -> str:
     """Return a hash of what decides whether a pool fits, not of what a new version might do differently."""
-    config = {"machine_type": accelerator.machine_type, **_purchase(option)}
+    config = {**_machine(accelerator), **_purchase(option)}
     queued = {"queued": True} if option.type == "queuedProvisioning" else {}
-    fit = {"config": config, "zone": zone, "vms": accelerator.vms, "placement": _placement(accelerator), **queued}
+    fit = {
+        "config": config,
+        "zone": zone,
+        "vms": accelerator.vms,
+        "placement": _placement(accelerator, option),
+        **queued,
+    }
     return hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -123,9 +135,23 @@ def _purchase(option: CapacityOption) -> Manifest:
     return {}
 
 
-def _placement(accelerator: Slice) -> Manifest:
+def _machine(accelerator: Slice) -> Manifest:
+    machine: Manifest = {"machine_type": accelerator.machine_type}
+    if not accelerator.is_gpu:
+        return machine
+    gpus = {
+        "accelerator_type": accelerator.gke_accelerator,
+        "accelerator_count": accelerator.chips_per_vm,
+        "gpu_driver_installation_config": {"gpu_driver_version": "LATEST"},
+    }
+    return {**machine, "accelerators": [gpus]}
+
+
+def _placement(accelerator: Slice, option: CapacityOption) -> Manifest:
     if not accelerator.multi_host:
         return {}
+    if accelerator.is_gpu:  # what is queued or reserved is placed by Google, or was when it was reserved
+        return {"type_": "COMPACT"} if option.type in ("onDemand", "spot") else {}
     if accelerator.requires_workload_policy:
         return {"policy_name": names.workload_policy(accelerator.generation, accelerator.topology)}
     return {"type_": "COMPACT", "tpu_topology": accelerator.topology}

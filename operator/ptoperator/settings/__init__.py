@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ptoperator.settings import ingress, pod_defaults, prices
+from ptoperator.settings import gpu_networks, ingress, pod_defaults, prices
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 PREFIX = "POSTTRAIN_"
@@ -26,6 +26,13 @@ class Settings:
 
     trainer_image: str = "posttrain-trainer:0.1.0"
     """Image of jobs that name none."""
+    gpu_trainer_image: str = "posttrain-trainer:0.1.0-cuda"
+    """Image of jobs on GPUs that name none."""
+    gpu_networks: str = ""
+    """Networks of machines with several NICs for their GPUs, in the NICs' order: `rdma-0=VPC/SUBNET, …`. Empty: GPUs of
+    several machines talk over the first NIC."""
+    gpu_tcpxo_image: str = "us-docker.pkg.dev/gce-ai-infra/gpudirect-tcpxo/tcpgpudmarxd-dev:v1.0.14"
+    """Image of the daemon beside trainers on a3-mega; its version goes with that of the plugin on the nodes."""
     trainer_service_account: str = "default"
     """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
     trainer_pod: str = ""
@@ -154,6 +161,7 @@ def _number(text: str) -> float:
 
 
 _CHECKS: dict[str, Callable[[str], object]] = {
+    "gpu_networks": gpu_networks.parse,
     "prices": prices.parse,
     "tensorboard_ingress": ingress.parse,
     "trainer_pod": pod_defaults.pod,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ptapi.accelerators import Slice
+from ptapi.accelerators.slice import chips_in_words
 from ptapi.accelerators.table import chip_count, name_of, table
 from ptapi.failures import FailureClass
 from ptapi.spec.training import Training
@@ -64,4 +65,4 @@ def _next_larger(now: Slice) -> str:
     if not larger:
         return ""
     shape = min(larger, key=chip_count)
-    return f"{name_of(now.generation, shape)} ({chip_count(shape)} chips)"
+    return f"{name_of(now.generation, shape)} ({chips_in_words(now.generation, chip_count(shape))})"

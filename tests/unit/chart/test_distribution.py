@@ -100,6 +100,8 @@ def test_every_image_of_an_air_gapped_installation_is_of_one_registry() -> None:
         f"{MIRROR}/posttrain-operator:0.1.0",
         f"{MIRROR}/tensorflow/tensorflow:2.18.0",
         f"{MIRROR}/posttrain-trainer:0.1.0",
+        f"{MIRROR}/posttrain-trainer:0.1.0-cuda",
+        f"{MIRROR}/gce-ai-infra/gpudirect-tcpxo/tcpgpudmarxd-dev:v1.0.14",
         f"{MIRROR}/cloud-tpu-v2-images/pathways/server:latest",
         f"{MIRROR}/cloud-tpu-v2-images/pathways/proxy_server:latest",
     ]

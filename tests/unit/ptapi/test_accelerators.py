@@ -6,6 +6,7 @@ import pytest
 
 from ptapi.accelerators import Slice, names, resolve, table
 from ptapi.accelerators.slice import Chip
+from ptapi.accelerators.table import gpu_sources
 from ptapi.errors import SpecError
 
 
@@ -132,7 +133,12 @@ def test_size_beyond_the_largest_names_the_largest() -> None:
         ("tpu7-8", "tpu7x-2 (1 chip)"),
         ("tpu-v6e-16", "did you mean v6e-16?"),
         ("ironwod-8", "ironwood-2 (1 chip)"),
-        ("h100-8", "known families: v4, v5p"),
+        ("h800-8", "nearest: h200-8 (8 GPUs), h100-1 (1 GPU)"),
+        ("t4", "v4-8 (4 chips)"),
+        ("nvidia-l4", "did you mean l4-1"),
+        ("a3-megagpu-8g", "did you mean h100-mega-8?"),
+        ("h100-3", "nearest: h100-2 (2 GPUs), h100-4 (4 GPUs)"),
+        ("rtx-pro-6000", "rtx-pro-6000-1 (1 GPU)"),
         ("v5p", "v5p-8 (4 chips)"),
         ("v5p-abc", "v5p-8 (4 chips)"),
         ("v5p-0128", "v5p-8 (4 chips)"),
@@ -184,10 +190,68 @@ def test_slices_are_bounded(slices: int) -> None:
 
 
 def test_every_usual_slice_is_consistent() -> None:
-    all_slices: list[Slice] = [resolve(name) for generation in table() for name in names(generation)]
+    tpus = [generation for generation, facts in table().items() if facts["kind"] == "tpu"]
+    all_slices: list[Slice] = [resolve(name) for generation in tpus for name in names(generation)]
     assert len(all_slices) == 309
     for slice_ in all_slices:
         assert slice_.chips == math.prod(int(dim) for dim in slice_.topology.split("x"))
         assert slice_.vms * slice_.chips_per_vm == slice_.chips
         assert resolve(f"{slice_.name.rpartition('-')[0]}-{slice_.topology}") == slice_
         assert resolve(slice_.name, slice_.topology) == slice_
+
+
+GPUS = {name: facts for name, facts in table().items() if facts["kind"] == "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("type", "vms", "machine", "label", "fabric"),
+    [
+        ("h100-1", 1, "a3-highgpu-1g", "nvidia-h100-80gb", ""),
+        ("h100-16", 2, "a3-highgpu-8g", "nvidia-h100-80gb", ""),
+        ("h100-mega-8", 1, "a3-megagpu-8g", "nvidia-h100-mega-80gb", ""),
+        ("h100-mega-80gb-16", 2, "a3-megagpu-8g", "nvidia-h100-mega-80gb", "tcpxo"),
+        ("h200-141gb-64", 8, "a3-ultragpu-8g", "nvidia-h200-141gb", "rdma"),
+        ("b200-16", 2, "a4-highgpu-8g", "nvidia-b200", "rdma"),
+        ("rtx-pro-6000-4", 1, "g4-standard-192", "nvidia-rtx-pro-6000", ""),
+        ("l4-2", 1, "g2-standard-24", "nvidia-l4", ""),
+        ("a100-40gb-8", 1, "a2-highgpu-8g", "nvidia-tesla-a100", ""),
+        ("a100-80gb-1", 1, "a2-ultragpu-1g", "nvidia-a100-80gb", ""),
+    ],
+)
+def test_gpus_are_those_of_machines(type: str, vms: int, machine: str, label: str, fabric: str) -> None:
+    slice_ = resolve(type)
+    assert (slice_.vms, slice_.machine_type, slice_.gke_accelerator, slice_.fabric) == (vms, machine, label, fabric)
+    assert slice_.is_gpu
+    assert slice_.resource == "nvidia.com/gpu"
+    assert slice_.devices == slice_.chips == int(type.rpartition("-")[2])
+    assert not slice_.topology
+    assert slice_.pathways_instance_type is None
+
+
+@pytest.mark.parametrize("generation", GPUS)
+def test_every_number_of_gpus_is_a_machine_or_several_of_the_largest(generation: str) -> None:
+    machines = {machine["chips"]: machine["type"] for machine in GPUS[generation]["machines"]}
+    for name in names(generation):
+        slice_ = resolve(name)
+        assert slice_.name == name
+        assert slice_.vms * slice_.chips_per_vm == slice_.chips
+        assert slice_.machine_type == machines.get(slice_.chips, machines[max(machines)])
+        assert slice_.host is not None
+        assert slice_.chip is not None
+        assert slice_.vms == 1 or slice_.chip.dcn_gbits_per_s is not None
+
+
+@pytest.mark.parametrize("generation", GPUS)
+def test_every_figure_of_gpus_has_a_source(generation: str) -> None:
+    sources, facts = gpu_sources()[generation], GPUS[generation]
+    assert all(sources[figure] for figure in ("machines", "label", "memory", "speed"))
+    assert bool(sources["link"]) == (facts["iciGbytesPerSecond"] is not None)
+    assert bool(sources["network"]) == (facts["dcnGbitsPerSecond"] is not None)
+    assert facts["usableGib"] is not None
+    assert facts["usableGib"] < facts["hbmGib"]
+
+
+def test_gpus_have_no_topology_and_one_slice() -> None:
+    assert "h100-8 has no topology" in refusal("h100-8", topology="2x4")
+    assert "two of eight" in refusal("h100-8", slices=2)
+    assert "nearest: l4-1 (1 GPU)" in refusal("l4-4x4")

@@ -292,7 +292,9 @@ def test_topology_with_other_chips_is_refused_at_the_server(type: str, topology:
         ("v5e-12", "v5e-12: does not exist; nearest: v5e-8 (8 chips), v5e-16 (16 chips)"),
         ("v4-2", "v4-2: does not exist; nearest: v4-8 (4 chips)"),
         ("v6e-512", "v6e-512: does not exist; nearest: v6e-256 (256 chips)"),
-        ("h100-8", f"h100-8: {UNKNOWN}"),
+        ("h800-8", f"h800-8: {UNKNOWN}"),
+        ("h100-3", "h100-3: does not exist; nearest: h100-2 (2 GPUs), h100-4 (4 GPUs)"),
+        ("rtx-pro-6000-9", "rtx-pro-6000-9: does not exist; nearest: rtx-pro-6000-8 (8 GPUs)"),
     ],
 )
 def test_message_of_the_server_names_the_neighbours(type: str, message: str) -> None:

@@ -111,7 +111,7 @@ def _smallest(options: argparse.Namespace) -> bool:
     from pttrainer.preflight.advice import changes
     from pttrainer.preflight.shapes.job_shapes import shapes_of
 
-    slices = changes.smallest(shapes_of(job.spec))
+    slices = changes.smallest(shapes_of(job.spec), all_kinds=True)
     _write(options, [dataclasses.asdict(option) for option in slices])
     return bool(slices)
 

@@ -111,8 +111,9 @@ def _tpus(flags: Mapping[str, Any], zones: tuple[str, ...]) -> TpuPools | None:
         accelerator = resolve(kind, slices=slices)
     except SpecError as error:
         raise InputError(str(error).replace("spec.accelerator.type", "--tpu-type")) from error
-    if accelerator.is_cpu:
-        raise InputError(f"--tpu-type: {kind!r} has no chips; accepted: v4, v5p, v5e, v6e and tpu7x, with a size")
+    if accelerator.platform != "tpu":
+        what = "has no chips" if accelerator.is_cpu else "is no TPU: the operator makes pools of GPUs for each job"
+        raise InputError(f"--tpu-type: {kind!r} {what}; accepted: v4, v5p, v5e, v6e and tpu7x, with a size")
     purchase = {name: flags[name] for name in ("reservation", "spot", "flex", "on_demand")}
     return TpuPools(accelerator, zones[0], specs.capacity_options(slices, **purchase))
 

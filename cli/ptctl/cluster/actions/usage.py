@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from ptapi.accelerators.slice import GPU_RESOURCE, TPU_RESOURCE
 from ptctl.cluster.doctor.queues import CLUSTER_QUEUES, condition
 from ptctl.jobs.columns import slice_label
 from ptctl.jobs.view import JobView, part, view
@@ -18,8 +19,8 @@ from ptkube.objects import label
 from ptkube.resources import NODES, PODS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import labels
 
-TPU = "google.com/tpu"
 Row = dict[str, object]
+_KINDS = (TPU_RESOURCE, GPU_RESOURCE)
 _WAITING = ("Pending", "Preflight", "Queued", "Provisioning")
 
 
@@ -145,7 +146,7 @@ def _pool_row(name: str, machines: list[Manifest], jobs: dict[str, dict[str, int
             users[job] = users.get(job, 0) + chips
     return {
         "pool": name,
-        "accelerator": label(first, labels.TPU_ACCELERATOR),
+        "accelerator": label(first, labels.TPU_ACCELERATOR) or label(first, labels.GPU_ACCELERATOR),
         "topology": label(first, labels.TPU_TOPOLOGY),
         "zone": label(first, "topology.kubernetes.io/zone"),
         "spot": "yes" if label(first, "cloud.google.com/gke-spot") == "true" else "",
@@ -161,7 +162,9 @@ def _jobs_by_node(kube: Kube) -> dict[str, dict[str, int]]:
     usage: dict[str, dict[str, int]] = {}
     for pod in kube.list(PODS).items:
         chips = sum(
-            int(part(each, "resources", "limits", TPU, missing=0)) for each in pod["spec"].get("containers") or []
+            int(part(each, "resources", "limits", kind, missing=0))
+            for each in pod["spec"].get("containers") or []
+            for kind in _KINDS
         )
         node = pod["spec"].get("nodeName")
         if node and chips and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
@@ -173,7 +176,7 @@ def _jobs_by_node(kube: Kube) -> dict[str, dict[str, int]]:
 
 
 def _chips(node: Manifest) -> int:
-    return int(part(node, "status", "capacity", TPU, missing=0))
+    return sum(int(part(node, "status", "capacity", kind, missing=0)) for kind in _KINDS)
 
 
 def _is_ready(node: Manifest) -> bool:

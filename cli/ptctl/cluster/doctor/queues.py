@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from ptapi.accelerators.slice import GPU_RESOURCE, TPU_RESOURCE
 from ptctl.cluster.doctor.finding import CheckContext, Finding, error, ok, warning
 from ptctl.cluster.in_cluster.survey import Controller, version_of
 from ptctl.jobs.view import view
@@ -44,7 +45,7 @@ def _cluster_queues(context: CheckContext) -> Iterator[Finding]:
         if active and active["status"] != "True":
             yield error(CHECK, f"ClusterQueue {name} admits nothing: {active.get('message') or active.get('reason')}",
                         f"kubectl describe clusterqueue {name}")  # fmt: skip
-        elif "google.com/tpu" not in covered:
+        elif not covered & {TPU_RESOURCE, GPU_RESOURCE}:
             yield warning(CHECK, f"ClusterQueue {name} has no quota of google.com/tpu: jobs on TPUs wait for ever",
                           "add a flavor with that resource (docs/guides/queueing.md)")  # fmt: skip
         else:

@@ -103,7 +103,7 @@ def _quota(text: str) -> Quota:
     except SpecError as error:
         raise InputError(str(error).replace("spec.accelerator.type", "--quota")) from error
     if accelerator.is_cpu:
-        raise InputError(f"--quota: {kind!r} has no chips; accepted: v4, v5p, v5e, v6e and tpu7x, with a size")
+        raise InputError(f"--quota: {kind!r} has no chips; accepted: TPUs and GPUs, with a size")
     return Quota(accelerator)
 
 

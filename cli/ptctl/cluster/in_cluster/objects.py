@@ -147,12 +147,11 @@ def _environment(entries: list[Manifest], values: Values) -> Iterator[Manifest]:
 
 
 def _flavor(quota: Quota) -> Manifest:
-    own_labels = {labels.TPU_ACCELERATOR: quota.slice_.gke_accelerator, labels.TPU_TOPOLOGY: quota.slice_.topology}
     return {
         "apiVersion": _KUEUE,
         "kind": "ResourceFlavor",
         "metadata": {"name": quota.slice_.name},
-        "spec": {"nodeLabels": own_labels},
+        "spec": {"nodeLabels": labels.nodes_of(quota.slice_)},
     }
 
 
@@ -167,10 +166,15 @@ def _admission_check() -> Manifest:
 
 def _cluster_queue(values: Values) -> Manifest:
     """Return the quota: chips by type; CPUs and memory for Pathways' heads, as many as their pool has nodes."""
-    chips = [
-        {"name": each.slice_.name, "resources": [{"name": "google.com/tpu", "nominalQuota": each.chips}]}
-        for each in values.quotas
-    ]
+    kinds = dict.fromkeys(each.slice_.resource for each in values.quotas)
+    chips = {
+        kind: [
+            {"name": each.slice_.name, "resources": [{"name": kind, "nominalQuota": each.chips}]}
+            for each in values.quotas
+            if each.slice_.resource == kind
+        ]
+        for kind in kinds
+    }
     heads = [
         {"name": "cpu", "nominalQuota": _HEAD_CPUS * MAX_PATHWAYS_HEADS},
         {"name": "memory", "nominalQuota": f"{_HEAD_MEMORY_GB * MAX_PATHWAYS_HEADS}G"},
@@ -178,7 +182,7 @@ def _cluster_queue(values: Values) -> Manifest:
     spec: Manifest = {
         "namespaceSelector": {},
         "resourceGroups": [
-            {"coveredResources": ["google.com/tpu"], "flavors": chips},
+            *({"coveredResources": [kind], "flavors": flavors} for kind, flavors in chips.items()),
             {"coveredResources": ["cpu", "memory"], "flavors": [{"name": "posttrain-cpu", "resources": heads}]},
         ],
     }

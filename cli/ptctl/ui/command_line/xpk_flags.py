@@ -30,7 +30,7 @@ CREATE: dict[str, str] = {
     "--build-context": _IMAGE,
     "--script-dir": _IMAGE,
     "--docker-name": "the container is always named trainer",
-    "--num-nodes": "--tpu-type sets the size of a slice (v5p-128), --num-slices the number of slices",
+    "--num-nodes": "--tpu-type sets a slice's size (v5p-128), or all GPUs (h100-mega-16); --num-slices counts slices",
     "--topology": "--set accelerator.topology=4x4x4",
     "--restarts": "--max-restarts N",
     "--restart-on-exit-codes": (
@@ -145,7 +145,7 @@ CLUSTER_CREATE: dict[str, str] = {
     **{flag: hint for flag, hint in CLUSTER_OTHERS.items() if flag != "--zone"},
     "--quiet": "it never asks, and never deletes",
     "--force": "it never asks, and never deletes",
-    "--num-nodes": "--num-slices N with --tpu-type; posttrain has no GPU pools",
+    "--num-nodes": "--num-slices N with --tpu-type; the operator makes pools of GPUs for each job",
     "--enable-workload-identity": _ALWAYS,
     "--enable-gcsfuse-csi-driver": _ALWAYS,
     "--enable-pd-csi-driver": _ALWAYS,

@@ -118,7 +118,7 @@ def queue_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) 
     if accelerator.is_cpu:
         return ""
     if kind == "existing":
-        return f"existing {accelerator.generation} {accelerator.topology}"
+        return f"existing {accelerator.generation} {accelerator.topology or accelerator.chips_per_vm}"
     return f"reservation {reservation} {zone}" if kind == "reservation" else ""
 
 

@@ -7,7 +7,8 @@ POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_ho
 
 from collections.abc import Iterable, Mapping
 
-from ptapi.accelerators import compiler_flags
+from ptapi.accelerators import Slice, compiler_flags
+from ptapi.accelerators.table import GPU_MEMORY_SHARE
 from ptapi.run_directory import PROGRESS_LOG_ENV, TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
 from ptapi.spec.tracking import Tracking
@@ -15,6 +16,7 @@ from ptkube.resources import Manifest
 from ptoperator.kube import names
 from ptoperator.kube.labels import COMPLETION_INDEX, JOB_INDEX
 from ptoperator.render.layout import Layout
+from ptoperator.render.pods import gpu_fabric
 from ptoperator.render.pods.command import foreign_env
 
 TERMINATION_LOG = "/dev/termination-log"
@@ -33,6 +35,8 @@ TOKEN_KEY = "token"
 """Key of that token in the job's Secret."""
 
 _COMPILE_CACHE = ".compile-cache"
+_NCCL = {"NCCL_DEBUG": "WARN"}
+"""So that its errors are in the log, which says why a run failed (`failures.log_excerpt`)."""
 
 
 def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
@@ -60,7 +64,7 @@ def sampler_env(layout: Layout) -> list[Manifest]:
         *_everywhere(),
         value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
         *_devices(layout),
-        *_init_args(compiler_flags.flags(layout.accelerator.generation)),
+        *_init_args(compiler_flags.flags(layout.accelerator.generation), layout.accelerator),
         from_label(SAMPLER_INDEX, JOB_INDEX),
         *_token(layout),
         _sampler_token(layout),
@@ -107,6 +111,9 @@ def _everywhere() -> list[Manifest]:
 
 
 def _devices(layout: Layout) -> list[Manifest]:
+    if layout.accelerator.is_gpu:
+        ours = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_MEM_FRACTION": str(GPU_MEMORY_SHARE), **_NCCL}
+        return [value(name, text) for name, text in (ours | gpu_fabric.environment(layout)).items()]
     if not layout.accelerator.is_cpu:
         return [value("JAX_PLATFORMS", "tpu,cpu")]
     flag = f"--xla_force_host_platform_device_count={layout.accelerator.devices}"
@@ -114,12 +121,12 @@ def _devices(layout: Layout) -> list[Manifest]:
 
 
 def _compiler_flags(layout: Layout) -> list[Manifest]:
-    return _init_args(compiler_flags.of_job(layout.job.spec))
+    return _init_args(compiler_flags.of_job(layout.job.spec), layout.accelerator)
 
 
-def _init_args(chosen: Mapping[str, str]) -> list[Manifest]:
+def _init_args(chosen: Mapping[str, str], chips: Slice) -> list[Manifest]:
     flags = compiler_flags.init_args(chosen)
-    return [value(compiler_flags.LIBTPU_INIT_ARGS, flags)] if flags else []
+    return [value(compiler_flags.variable(chips.platform), flags)] if flags else []
 
 
 def _indices(layout: Layout, process_in_host: int) -> list[Manifest]:
@@ -148,7 +155,7 @@ def _distributed(layout: Layout) -> list[Manifest]:
 
 def _multislice(layout: Layout) -> list[Manifest]:
     """Return what libtpu needs to join slices over the data-centre network; within a slice GKE injects it."""
-    if layout.accelerator.is_cpu or layout.slices == 1:
+    if layout.accelerator.platform != "tpu" or layout.slices == 1:
         return []
     return [
         value("MEGASCALE_NUM_SLICES", str(layout.slices)),

@@ -1,7 +1,8 @@
 """The trainer's pod: one per VM, one container per process, the same on every host.
 
 Unless `spec.pod` says otherwise (`render.pods.overrides`) it satisfies Pod Security "restricted": no root, no
-capabilities, no privilege escalation, no host namespaces, no Kubernetes token.
+capabilities, no privilege escalation, no host namespaces, no Kubernetes token. Left to `gpu_fabric`, and not
+"restricted": what GPUs of several machines need to reach each other.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,9 @@ from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
 from ptoperator.render.config_map import MOUNT_PATH
 from ptoperator.render.layout import Layout
-from ptoperator.render.pods import overrides, resources
+from ptoperator.render.pods import gpu_fabric, overrides, resources
 from ptoperator.render.pods.command import process_namespace, program
 from ptoperator.render.pods.environment_variables import TERMINATION_LOG, container_env
-from ptoperator.render.pods.resources import TPU
 
 SPOT = "cloud.google.com/gke-spot"
 QUEUED = "cloud.google.com/gke-queued"
@@ -34,7 +34,9 @@ def chip_metadata(layout: Layout) -> Manifest:
     """Return the metadata of a pod with chips: its owner, and the request by which its nodes came."""
     request = {labels.PROVISIONING_REQUEST: layout.provisioning_request, labels.PROVISIONING_CLASS: QUEUED_CLASS}
     booked = request if layout.is_queued_provisioning else {}
-    return overrides.metadata(layout, labels.for_pod(layout.name, layout.uid), booked)
+    return overrides.metadata(
+        layout, labels.for_pod(layout.name, layout.uid), {**gpu_fabric.annotations(layout), **booked}
+    )
 
 
 def pod_base(layout: Layout) -> Manifest:
@@ -96,7 +98,7 @@ def _pod_spec(layout: Layout) -> Manifest:
         **overrides.network(layout),
         **placement(layout),
         "securityContext": overrides.pod_security(layout),
-        **with_init_containers(overrides.init_containers(layout)),
+        **with_init_containers([*gpu_fabric.sidecars(layout), *overrides.init_containers(layout)]),
         "containers": [
             _process(layout, name, index) for index, name in enumerate(names.containers(layout.processes_per_host))
         ],
@@ -129,7 +131,7 @@ def trainer_container(
     container: Manifest = {
         "name": name,
         "image": layout.trainer_image,
-        "command": list(runs.command),
+        "command": gpu_fabric.command(layout, runs.command),
         "args": list(runs.args),
         "env": env,
     }
@@ -155,16 +157,14 @@ def _resources(layout: Layout) -> Manifest:
 def _node_selector(layout: Layout) -> Manifest:
     if layout.accelerator.is_cpu:
         return {}
-    return {
-        labels.TPU_ACCELERATOR: layout.accelerator.gke_accelerator,
-        labels.TPU_TOPOLOGY: layout.accelerator.topology,
-    }
+    return labels.nodes_of(layout.accelerator)
 
 
 def _tolerations(layout: Layout) -> list[Manifest]:
     if layout.accelerator.is_cpu:
         return []
-    keys = [TPU, labels.POOL_TAINT, SPOT] if layout.pools else [TPU]
+    chips = layout.accelerator.resource
+    keys = [chips, labels.POOL_TAINT, SPOT] if layout.pools else [chips]
     if layout.quota_first and any(option.type == "spot" for option in layout.job.spec.capacity):
         keys.append(SPOT)
     if layout.pools and any(option.type == "queuedProvisioning" for option in layout.job.spec.capacity):
@@ -176,6 +176,7 @@ def _mounts(layout: Layout) -> list[Manifest]:
     mounts: list[Manifest] = [{"name": JOB_VOLUME, "mountPath": MOUNT_PATH, "readOnly": True}]
     if not layout.accelerator.is_cpu:
         mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})
+    mounts += gpu_fabric.mounts(layout)
     for volume in layout.job.spec.volumes:
         mount: Manifest = {"name": volume.name, "mountPath": volume.mount_path}
         mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
@@ -185,8 +186,9 @@ def _mounts(layout: Layout) -> list[Manifest]:
 def volumes(layout: Layout) -> list[Manifest]:
     """Return the volumes of the trainer's pod: the job, shared memory, and what the job asks for."""
     made: list[Manifest] = [{"name": JOB_VOLUME, "configMap": {"name": layout.config_map}}]
-    if not layout.accelerator.is_cpu:  # libtpu's processes talk through shared memory; the default is 64 MiB
+    if not layout.accelerator.is_cpu:  # processes of libtpu and NCCL talk through shared memory; the default is 64 MiB
         made.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}})
+    made += gpu_fabric.volumes(layout)
     return made + [{"name": volume.name, **_source(volume)} for volume in layout.job.spec.volumes]
 
 

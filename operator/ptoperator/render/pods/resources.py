@@ -1,6 +1,6 @@
 """Requests and limits of the containers: the job's, over the administrator's, over a default for each kind.
 
-A trainer on a TPU machine of known size asks for most of it: no other pod belongs there, and without a request it is
+A trainer on a machine of known size asks for most of it: no other pod belongs there, and without a request it is
 the first that the kubelet ends when memory runs short. Left out: such a default for a job in a Kueue queue, where every
 request counts against a quota that may not cover it.
 """
@@ -20,7 +20,6 @@ STAGE = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "4Gi"}}
 """Files pass through the disk and are read in parts."""
 RESOURCE_MANAGER = {"limits": {"cpu": "8", "memory": "32G"}}
 PROXY = {"limits": {"cpu": "16", "memory": "100G"}}
-TPU = "google.com/tpu"
 _REQUESTED, _ALLOWED = 0.85, 0.95
 """Shares of a machine. GKE keeps up to a tenth of the smallest one for itself, 3 % of the others (its page on node
 sizes), and its daemons ask for some more; a limit so near to all of it ends the trainer before the kubelet must."""
@@ -30,7 +29,8 @@ def of(layout: Layout, role: str, default: Manifest, chips: int = 0) -> Manifest
     """Return a container's resources. role: its field in `spec.resources`."""
     layers = (pod_defaults.resources(layout.settings.trainer_resources), layout.job.spec.resources or Resources())
     amounts = over(default, *(getattr(layer, role) for layer in layers))
-    return {**amounts, "limits": {**amounts.get("limits", {}), TPU: chips}} if chips else amounts
+    named = {layout.accelerator.resource: chips} if chips else {}
+    return {**amounts, "limits": {**amounts.get("limits", {}), **named}} if named else amounts
 
 
 def trainer_default(layout: Layout) -> Manifest:

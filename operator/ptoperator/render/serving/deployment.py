@@ -3,6 +3,7 @@
 from typing import Any
 
 from ptapi.accelerators import resolve
+from ptapi.accelerators.slice import GPU_RESOURCE, TPU_RESOURCE
 from ptkube.resources import DEPLOYMENTS, Manifest
 from ptoperator.kube import labels
 from ptoperator.render.serving.server import PORT, Server
@@ -10,8 +11,6 @@ from ptoperator.render.serving.weights import FUSE_ANNOTATION, Mounted, mounted,
 
 TPU_IMAGE = "vllm/vllm-tpu:latest"
 GPU_IMAGE = "vllm/vllm-openai:latest"
-_TPU, _GPU = "google.com/tpu", "nvidia.com/gpu"
-_GPU_LABEL = "cloud.google.com/gke-accelerator"
 _LORA_RANKS = (64, 128, 256, 320, 512)
 """Ranks that vLLM can make room for."""
 _ADAPTERS = "--lora-modules"
@@ -133,8 +132,7 @@ def _chips(server: Server) -> tuple[Manifest, str, int, int]:
     """Return the node selector, the resource's name, how many of it, and the devices that share the model."""
     if server.spec.gpu is not None:
         gpu = server.spec.gpu
-        return {_GPU_LABEL: gpu.type}, _GPU, gpu.count, gpu.count
+        return {labels.GPU_ACCELERATOR: gpu.type}, GPU_RESOURCE, gpu.count, gpu.count
     assert server.spec.tpu is not None
     tpu = resolve(server.spec.tpu, None, 1)
-    selector = {labels.TPU_ACCELERATOR: tpu.gke_accelerator, labels.TPU_TOPOLOGY: tpu.topology}
-    return selector, _TPU, tpu.chips, tpu.devices
+    return labels.nodes_of(tpu), TPU_RESOURCE, tpu.chips, tpu.devices

@@ -45,6 +45,11 @@ CASES = [
     ("tpu7x-128", "flex-start"),
     ("tpu7x-128", "queued-provisioning"),
     ("tpu7x-128", "reservation"),
+    ("rtx-pro-6000-1", "spot"),
+    ("h100-8", "flex-start"),
+    ("h100-mega-16", "reservation"),
+    ("b200-16", "queued-provisioning"),
+    ("h200-16", "on-demand"),
 ]
 ALL = [name for generation in accelerators.table() for name in accelerators.names(generation)]
 
@@ -87,6 +92,8 @@ def test_a_pool_is_one_whole_slice(accelerator: str) -> None:
     placement = rendered.get("placement_policy")
     if not chips.multi_host:
         assert placement is None
+    elif chips.is_gpu:
+        assert placement == {"type_": "COMPACT"}
     elif chips.generation == "tpu7x":
         assert placement == {"policy_name": f"posttrain-tpu7x-{chips.topology}"}
     else:

@@ -49,7 +49,15 @@ CASES: dict[str, Manifest] = {
     "every-pod-field": job_manifest("everything", **EVERYTHING),
     "long-name": job_manifest("a-very-long-name-of-a-job-that-nobody-should-type-but-somebody"),
 }
-ALL_TPUS = [name for generation in accelerators.table() for name in accelerators.names(generation)]
+OF_KIND = {
+    kind: [
+        name
+        for generation, facts in accelerators.table().items()
+        if facts["kind"] == kind
+        for name in accelerators.names(generation)
+    ]
+    for kind in ("tpu", "gpu")
+}
 
 
 def job(manifest: Manifest) -> PostTrainJob:
@@ -95,7 +103,7 @@ def test_jobsets_satisfy_the_public_crd(name: str) -> None:
     assert refusals(made, "jobset.x-k8s.io_jobsets", "v1alpha2") == []
 
 
-@pytest.mark.parametrize("accelerator", ALL_TPUS)
+@pytest.mark.parametrize("accelerator", OF_KIND["tpu"])
 def test_every_tpu_gets_all_its_chips_on_nodes_of_its_kind(accelerator: str) -> None:
     table = accelerators.resolve(accelerator)
     made = made_for(accelerator)

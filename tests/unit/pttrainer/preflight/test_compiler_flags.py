@@ -1,5 +1,6 @@
 """What a TPU's compiler is told before it is loaded, and by whom."""
 
+import jax
 import pytest
 from tests.builders.trainer.preflight import spec
 
@@ -47,3 +48,22 @@ def test_every_flag_says_why_it_is_there_and_where_it_comes_from() -> None:
         assert flag.reason
         assert flag.source
         assert flag.generations
+
+
+@pytest.mark.parametrize("flag", compiler_flags.GPU_TABLE, ids=lambda flag: flag.name)
+def test_jaxlib_knows_each_flag_of_gpus(flag: compiler_flags.XlaFlag) -> None:
+    lowered = jax.jit(lambda x: x + 1).lower(1.0)
+    lowered.compile(compiler_options=compiler_flags.options({flag.name: flag.value}))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        lowered.compile(compiler_options={f"{flag.name}_of_nobody": flag.value})
+
+
+@pytest.mark.parametrize(("type", "count"), [("h100-8", 3), ("b200-16", 3), ("rtx-pro-6000-1", 1)])
+def test_gpus_read_their_flags_and_their_memory_from_jaxs_variables(type: str, count: int) -> None:
+    environ = {"XLA_FLAGS": "--xla_dump_to=/tmp/dump"}
+    job = spec("tiny", type, batchSize=64, sequenceLength=128)
+    prepare_environment(type, compiler_flags.of_job(job), environ)
+    ours = [f"--{flag.name}={flag.value}" for flag in compiler_flags.GPU_TABLE]
+    assert environ["XLA_FLAGS"].split() == [*ours[:count], "--xla_dump_to=/tmp/dump"]
+    assert environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.9"
+    assert "LIBTPU_INIT_ARGS" not in environ

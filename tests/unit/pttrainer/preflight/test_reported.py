@@ -166,7 +166,7 @@ def test_a_verdict_that_a_stopped_compiler_left_open_is_not_remembered(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"accelerator": "cpu-4"}, "preflight knows TPUs only"),
+        ({"accelerator": "cpu-4"}, "preflight knows TPUs and GPUs only"),
         ({"model": "no-such-model"}, "the model's sizes cannot be read"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from tests.builders.trainer.preflight import job, spec
 
 from ptapi import accelerators
+from ptapi.accelerators.table import gpu_families
 from ptapi.load import dump_job
 from ptapi.spec import Pathways
 from pttrainer.__main__ import main
@@ -328,7 +329,7 @@ def test_a_teacher_lies_beside_its_student_in_the_format_it_computes_in() -> Non
 
 
 def test_chips_that_are_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="preflight knows TPUs only"):
+    with pytest.raises(ConfigError, match="preflight knows TPUs and GPUs only"):
         judge(job("tiny", "cpu-8", batchSize=8))
 
 
@@ -375,3 +376,15 @@ def test_the_table_shows_what_is_largest_and_what_to_change() -> None:
     assert "activations kept for the backward pass (inputs of 32 layers, [4096, 4096] each) 1.00" in lines
     assert "smallest slices that hold it, fewest FLOP/s first:\n" in lines
     assert "training.steps is unset" in lines
+
+
+def test_gpus_are_judged_by_the_formula_alone_and_get_advice_for_gpus() -> None:
+    verdict = judge(job("llama3.1-8b", "rtx-pro-6000-1", batchSize=8, microBatchSize=1, sequenceLength=2048))
+    assert (verdict.fits, verdict.stage, verdict.remat) == (False, "formula", "full")
+    assert verdict.available == int(86.03 * 2**30)
+    assert any("no compiler for GPUs works without one" in note for note in verdict.notes)
+    assert {option.settings["accelerator"]["type"].rpartition("-")[0] for option in verdict.smallest} <= set(
+        gpu_families()
+    )
+    adapters = {"lora": {"rank": 16}, "quantization": {"weights": "nf4"}, "remat": "full"}
+    assert judge(job("llama3.1-8b", "rtx-pro-6000-1", batchSize=8, sequenceLength=2048, **adapters)).fits

@@ -38,15 +38,17 @@ def options(of: JobShapes, factor: float = 1.0) -> list[Option]:
     return sorted((option for option in tried if option is not None), key=lambda option: not option.fits)
 
 
-def smallest(of: JobShapes, factor: float = 1.0, prices: Mapping[str, float] | None = None) -> list[Option]:
+def smallest(
+    of: JobShapes, factor: float = 1.0, prices: Mapping[str, float] | None = None, *, all_kinds: bool = False
+) -> list[Option]:
     """Return each generation's smallest slice that holds the job as it is, the cheapest first.
 
     Generations without a price follow, the fewest FLOP/s first (roughly their cost). factor: as in `options`.
-    prices: of a chip-hour by generation.
+    prices: of a chip-hour by generation. all_kinds: TPUs and GPUs; else those of the job's kind, whose image it has.
     """
     known = prices or {}
     ranked = []
-    for generation in USABLE_GIB:
+    for generation in USABLE_GIB if all_kinds else _of_kind(of.slice):
         fitting = (option for name in usual(generation) for option in _on(of, name, factor) if option.fits)
         option = next(fitting, None)
         if option is not None:
@@ -116,7 +118,7 @@ def other_chips(of: JobShapes) -> Iterator[tuple[str, Settings]]:
     sizes = [name for name in usual(slice_.generation) if _slice(name).chips > slice_.chips]
     others = [
         name
-        for generation in USABLE_GIB
+        for generation in _of_kind(slice_)
         if generation != slice_.generation
         for name in usual(generation)
         if _slice(name).chips == slice_.chips
@@ -167,6 +169,12 @@ def _tried(of: JobShapes, change: str, settings: Settings, factor: float) -> Opt
     slice_, peak = shapes.slice, int(factor * memory.peak)
     fits = peak <= memory.available
     return Option(change, settings, peak, memory.available, fits, slice_.total_chips, slice_.jax_devices_per_chip)
+
+
+def _of_kind(slice_: Slice) -> list[str]:
+    """Return the generations of GPUs for a job on GPUs, else of TPUs."""
+    kind = "gpu" if slice_.is_gpu else "tpu"
+    return [name for name in USABLE_GIB if accelerators.table()[name]["kind"] == kind]
 
 
 def _slice(name: str) -> Slice:

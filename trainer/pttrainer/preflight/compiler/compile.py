@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from ptapi.accelerators import compiler_flags
+from ptapi.accelerators import compiler_flags, resolve
 from pttrainer.errors import ConfigError
 from pttrainer.preflight.compiler.programs import LOWERED, shallow
 from pttrainer.preflight.compiler.result import Answer, Compiled, deeper, out_of_memory
@@ -50,7 +50,9 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
     is_tpu = not isinstance(of.slice, local_devices.LocalDevices)
-    flags = (compiler_flags.of_job(of.spec) if is_tpu else {}) | (FAST if is_tpu and level == "fast" else {})
+    is_named = resolve(of.spec.accelerator.type).platform == of.slice.platform
+    flags = (compiler_flags.of_job(of.spec) if is_named else {}) | (FAST if is_tpu and level == "fast" else {})
+    options = flags if is_tpu else compiler_flags.options(flags)
     answer: Answer = {}
     with jax.set_mesh(mesh), _level(level):
         programs, made, lowered = LOWERED[name](of, mesh), None, None
@@ -58,7 +60,7 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
             started = time.monotonic()
             try:
                 lowered = programs.send(made)
-                made = lowered.program.compile(compiler_options=flags)
+                made = lowered.program.compile(compiler_options=options)
             except StopIteration:
                 return answer
             except jax.errors.JaxRuntimeError as error:

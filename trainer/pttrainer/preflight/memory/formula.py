@@ -23,6 +23,7 @@ Experts' matrices are there once more, in another order, where a device's part o
 
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
+For GPUs it is the same formula, held against no GPU's compiler yet; arrays are counted without a TPU's tiles.
 """
 
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Memory:
 def memory(of: JobShapes) -> Memory:
     """Return the memory of a job on its chips."""
     held = of.arguments
-    is_tpu = not of.slice.is_cpu
+    is_tpu = of.slice.platform == "tpu"
     arguments, gradients = device_bytes.total(held.all, tiled=is_tpu), device_bytes.total(held.params)
     phases = [[*phase, *_copied(of)] for phase in _phases(of, gradients)]
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)

@@ -5,7 +5,8 @@ formula answers in milliseconds, and alike on every host. It may be wrong by a t
 that. The compiler confirms: where it refuses the policy, preflight takes `full`, and so does the trainer
 (`compiled_steps`).
 
-Left out: CPUs, where `none` is faster than every other policy, and GPUs, for whose programs there is no formula.
+Left out: CPUs, where `none` is faster than every other policy, and GPUs, where the formula was held against no
+compiler: they recompute all.
 """
 
 from dataclasses import replace
@@ -24,7 +25,7 @@ SAVING: tuple[Remat, ...] = ("none", "save-qkv-context", "save-context")
 
 def settled(of: JobShapes) -> JobShapes:
     """Return the job with the policy of `auto` in place of it; any other job as it is."""
-    if of.spec.training.remat != "auto" or of.slice.is_cpu or isinstance(of.slice, LocalDevices):
+    if of.spec.training.remat != "auto" or of.slice.platform != "tpu" or isinstance(of.slice, LocalDevices):
         return of
     policies = (with_policy(of, policy) for policy in SAVING)
     return next((one for one in policies if _is_roomy(one)), with_policy(of, "full"))

@@ -108,7 +108,7 @@ class JobShapes:
         """Return tokens of one chunk that goes through the output head."""
         pieces = self.axis("sequence")
         rows, tokens = self.micro_rows * pieces, self.spec.training.sequence_length // pieces
-        platform = "cpu" if self.slice.is_cpu else "tpu"
+        platform = self.slice.platform
         width = self.config.d_model if self.teacher is None and by_token(self.spec.algorithm) else 0
         size = largest_chunk(rows, tokens, self.config.vocab_size, self.devices, platform, width)
         return rows * size // (self.row_shards * pieces)
@@ -180,7 +180,7 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
     slice_ = slice_ or named
     training = spec.training
     config = config or read_config(spec)
-    structure = model_spec.structure_of(config, training, "cpu" if slice_.is_cpu else "tpu")
+    structure = model_spec.structure_of(config, training, slice_.platform)
     shape, sampler = placement.shapes(spec, structure, slice_.total_devices)
     samplers = placement.sampler_slices(spec)
     if samplers is not None and spec.rollout.sampling_engine == "native" and samplers.generation == slice_.generation:

@@ -39,6 +39,7 @@ def detect() -> LocalDevices:
     return LocalDevices(
         name=kind,
         generation=devices[0].platform,
+        platform=devices[0].platform,
         slices=1,
         chips=count,
         tensorcores=count,

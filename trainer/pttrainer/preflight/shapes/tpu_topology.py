@@ -10,15 +10,17 @@ import math
 import os
 from typing import Any
 
-from ptapi.accelerators import Slice
+from ptapi.accelerators import Slice, table
 from ptapi.accelerators.trainer_sampler_split import HOST_SHAPE
 from pttrainer.errors import ConfigError
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 
 GIB = 2**30
 
-USABLE_GIB = {"v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "tpu7x": 94.75}
+USABLE_GIB: dict[str, float] = {"v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "tpu7x": 94.75}
 """HBM of one JAX device (a chip, half of a tpu7x) that a program may use, from the compiler's own refusals."""
+USABLE_GIB |= {name: facts["usableGib"] for name, facts in table().items() if facts["usableGib"] is not None}
+"""And of GPUs: JAX's share of the memory that their driver reports."""
 
 CUBE, POD = 4, 16
 """Chips of a cube's side, whose faces optical switches join (v4, v5p, tpu7x), and of a pod's (v5e, v6e)."""
@@ -37,8 +39,8 @@ def usable_bytes(slice_: Slice) -> int:
         return slice_.memory
     if slice_.generation not in USABLE_GIB:
         raise NotJudgedError(
-            f"spec.accelerator.type: {slice_.name}: preflight knows TPUs only; accepted for example: v6e-16, v5p-128; "
-            "hint: --here asks about the devices of this machine"
+            f"spec.accelerator.type: {slice_.name}: preflight knows TPUs and GPUs only; accepted for example: "
+            "v6e-16, h100-8; hint: --here asks about the devices of this machine"
         )
     return int(USABLE_GIB[slice_.generation] * GIB)
 
@@ -92,6 +94,8 @@ def why_no_compiler(slice_: Slice) -> str | None:
     """Return why only the formula can answer; None if the compiler can be asked, which may not know these chips."""
     if isinstance(slice_, LocalDevices):
         return None
+    if slice_.is_gpu:
+        return "no compiler for GPUs works without one; hint: ptctl plan --here, on a machine with such a GPU"
     try:
         libtpu, jax = importlib.metadata.version("libtpu"), importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:

@@ -11,7 +11,8 @@ JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator
     XDG_CACHE_HOME                                               parent of the default cache (~/.cache)
     LIBTPU_INIT_ARGS                                             respected, after the flags of generation and job
                                                                  (`compiler_flags`)
-    XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; the platform
+    XLA_PYTHON_CLIENT_MEM_FRACTION                               share of a GPU's memory for JAX (0.9)
+    XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` and GPUs add to the first; platform
                                                                  `proxy` is Pathways: one process sees all chips
     HOSTNAME                                                     the pod's name, shown to others that want to write
     POSTTRAIN_PROGRESS_IN_LOG                                    `true`: progress.json is repeated in the log
@@ -26,7 +27,9 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from ptapi.accelerators.compiler_flags import LIBTPU_INIT_ARGS, init_args
+from ptapi.accelerators import resolve
+from ptapi.accelerators.compiler_flags import init_args, variable
+from ptapi.accelerators.table import GPU_MEMORY_SHARE
 from ptapi.run_directory import PROGRESS_LOG_ENV
 from pttrainer.errors import ConfigError
 
@@ -38,15 +41,19 @@ _LEADER_KEY, _DAY_MS = "posttrain/leader-says", 86_400_000
 def prepare_environment(
     accelerator: str, flags: Mapping[str, str], environ: MutableMapping[str, str] = os.environ
 ) -> None:
-    """Create the N virtual devices of `cpu-N`, or set a TPU's compiler flags (`compiler_flags.of_job`).
+    """Create the N virtual devices of `cpu-N`, or set the compiler flags of the chips (`compiler_flags.of_job`).
 
     Must run before jax is first imported.
     """
     virtual = re.fullmatch(r"cpu-([1-9][0-9]*)", accelerator)
     if virtual is None:
-        joined = init_args(flags, environ.get(LIBTPU_INIT_ARGS, ""))
+        platform = resolve(accelerator).platform
+        name = variable(platform)
+        joined = init_args(flags, environ.get(name, ""))
         if joined:
-            environ[LIBTPU_INIT_ARGS] = joined
+            environ[name] = joined
+        if platform == "gpu":
+            environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(GPU_MEMORY_SHARE))
         return
     environ["JAX_PLATFORMS"] = "cpu"
     others = [flag for flag in environ.get("XLA_FLAGS", "").split() if not flag.startswith(DEVICE_COUNT_FLAG)]

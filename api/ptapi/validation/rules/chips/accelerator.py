@@ -1,8 +1,9 @@
 """Rules for the accelerator and the mesh on it; Python says more of both (`ptapi.validation.accelerator_rules`)."""
 
-from ptapi.accelerators.table import single_host_types
+from ptapi.accelerators.table import gpu_families, single_host_types
+from ptapi.accelerators.type_names import ONE_OF_GPUS
 from ptapi.validation import accelerator_cel as cel
-from ptapi.validation.predicate import Predicate, empty, equals, one_of, starts_with
+from ptapi.validation.predicate import Predicate, empty, equals, matches, one_of, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.chips.pathways import enabled
 
@@ -36,6 +37,12 @@ RULES: tuple[Rule, ...] = (
         | ~one_of("accelerator.type", *single_host_types())
         | enabled("pathways.enabled"),
         "take one larger slice instead",
+    ),
+    Scope("spec.accelerator").rule(
+        "slices",
+        ONE_OF_GPUS,
+        equals("slices", 1) | ~matches("type", f"^({'|'.join(gpu_families())})-"),
+        "a larger number in accelerator.type",
     ),
     _chip_rule("spec.accelerator", "type", cel.UNKNOWN, cel.name_rule(), cel.nearest_message()),
     _chip_rule("spec.accelerator", "topology", cel.TOPOLOGY, cel.topology_rule()),
