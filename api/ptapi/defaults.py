@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 LEARNING_RATES = {
     "sft": 2e-5, "dpo": 1e-6, "kto": 1e-6, "reward": 1e-5, "grpo": 1e-6, "distill": 1e-6, "ppo": 1e-6, "raft": 1e-6,
+    "sdpo": 1e-6,
 }  # fmt: skip
 """Peak learning rates by algorithm: full fine-tuning of 1 to 70 B models with AdamW."""
 

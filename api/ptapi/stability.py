@@ -30,7 +30,7 @@ EXPERIMENTAL = (
         "algorithm.grpo.loss=sapo algorithm.grpo.loss=luspo algorithm.grpo.loss=vespo algorithm.grpo.loss=dppo "
         "algorithm.grpo.loss=dppo-kl algorithm.grpo.gammaWeight algorithm.grpo.softClip "
         "algorithm.grpo.samplerCorrection algorithm.grpo.offPolicyThreshold algorithm.ppo.whitenAdvantages "
-        "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher training.neftuneAlpha",
+        "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher algorithm.sdpo training.neftuneAlpha",
     ),
     Group("Hardly a job sets it, and something simpler may take its place.", "evaluation.passMark export.mergeLora"),
     Group("What the optimizer's library itself calls experimental.", "training.optimizer.name=muon"),

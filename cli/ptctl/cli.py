@@ -20,7 +20,7 @@ COMMANDS = {
     "ui": Lazy("ptctl.commands.ui:ui", "Show jobs, curves, samples and capacity in a browser.", _JOBS),
     "init": Lazy(
         "ptctl.commands.job_file.init:init",
-        "Write a commented job file: SFT, LoRA, DPO, KTO, reward model, GRPO, PPO, RAFT, distillation, tools, images.",
+        "Write a commented job file: SFT, LoRA, DPO, KTO, reward, GRPO, PPO, RAFT, SDPO, distillation, tools, images.",
         _JOBS,
     ),
     "import": Lazy(

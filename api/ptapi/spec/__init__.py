@@ -14,6 +14,7 @@ from ptapi.spec.algorithm import (
     Ppo,
     Raft,
     RewardModelTraining,
+    Sdpo,
     SelfTeacher,
     Sft,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "RunPolicy",
     "Runtime",
     "Schedule",
+    "Sdpo",
     "SelfTeacher",
     "Sft",
     "Speculative",

@@ -233,6 +233,45 @@ class Raft(SpecModel):
     """Optimizer updates per rollout batch: how long the kept samples are learned before new ones are drawn."""
 
 
+class Sdpo(SpecModel):
+    """Self-distillation policy optimisation (SDPO, arXiv 2601.20802): a sample learns from the student's own hindsight.
+
+    The teacher is the student that reads a good sample of the same prompt; a sample learns, token by token, what that
+    teacher would have predicted in its place.
+    """
+
+    group_size: Annotated[int, Field(ge=2, le=4096)] = 8
+    """Samples per prompt (G). The more, the harder the prompts of which one sample is good."""
+    min_reward: Annotated[float, Field(ge=-1e9, le=1e9)] = 1.0
+    """Smallest reward of a sample that shows others how. 1: a right answer of the builtin rewards, at weight 1."""
+    teacher: Literal["initial", "average", "current"] = "initial"
+    """The teacher's weights: `initial`, the student before its first step, which cannot drift; `average`, the moving
+    average of `training.ema`, which improves with the student (the paper's and TRL's; a decay of 0.95); `current`, the
+    present weights: no second copy, and the least stable."""
+    solution_context: Annotated[str, Field(min_length=1, max_length=8192)] = (
+        "{prompt}\n\nThis is a correct solution:\n\n{solution}\n\nSolve the original question correctly."
+    )
+    """The teacher's replacement for the prompt's last message: `{prompt}` is that message, `{solution}` the first good
+    sample of the prompt, and `{column}` a column of the row, for instance feedback on a usual mistake."""
+    feedback_context: Annotated[str, Field(min_length=1, max_length=8192)] | None = None
+    """The same where no other sample is good, without `{solution}`. Unset: such a sample teaches nothing."""
+    own_solution: bool = False
+    """Whether a good sample may be its own solution. false: it learns from another good one, or nothing."""
+    drop_thinking: bool = False
+    """Leave `<think>…</think>` out of solutions."""
+    signal: Literal["distribution", "sampled-token"] = "distribution"
+    """What is compared at each token: the whole `distribution` by the divergence `beta`; or the `sampled-token` alone,
+    whose log-ratio is the token's advantage: the same gradient on average, with more variance."""
+    beta: Fraction = 1.0
+    """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL; TRL's `distillation_alpha`."""
+    top_k: NonNegativeInt = 0
+    """Compare the student's k likeliest tokens, and all others as one outcome; 0: the whole vocabulary."""
+    highest_ratio: Annotated[float, Field(ge=1.0, le=1e6)] | None = 2.0
+    """Largest weight of a token by its probability now over that before the batch's first update. Unset: no weight."""
+    updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
+    """Optimizer updates per rollout batch."""
+
+
 class Teacher(SpecModel):
     """The model to imitate."""
 
@@ -295,6 +334,8 @@ class Algorithm(SpecModel):
     """Proximal policy optimisation with a critic."""
     raft: Raft | None = None
     """Filtered self-training: supervised fine-tuning on the model's own good samples."""
+    sdpo: Sdpo | None = None
+    """Self-distillation policy optimisation: learning from what one would say after seeing a good sample."""
 
     @property
     def kind(self) -> str:
@@ -304,7 +345,7 @@ class Algorithm(SpecModel):
     @property
     def learns_from_rewards(self) -> bool:
         """Return True for reinforcement learning: sampled completions, trained on their rewards."""
-        return self.grpo is not None or self.ppo is not None or self.raft is not None
+        return self.grpo is not None or self.ppo is not None or self.raft is not None or self.sdpo is not None
 
     @property
     def is_on_policy(self) -> bool:
@@ -314,15 +355,16 @@ class Algorithm(SpecModel):
     @property
     def samples_per_prompt(self) -> int:
         """Return the completions per prompt of a batch; 1 without sampling."""
-        if self.grpo is not None:
-            return self.grpo.group_size
+        grouped = self.grpo or self.sdpo
+        if grouped is not None:
+            return grouped.group_size
         rl = self.ppo or self.raft
         return 1 if rl is None else rl.samples_per_prompt
 
     @property
     def updates_per_batch(self) -> int:
         """Return the optimizer steps that use the same completions; 1 without sampling."""
-        rl = self.grpo or self.ppo or self.raft
+        rl = self.grpo or self.ppo or self.raft or self.sdpo
         return 1 if rl is None else rl.updates_per_batch
 
     @property
@@ -338,4 +380,4 @@ class Algorithm(SpecModel):
         return self.grpo.loss if self.grpo is not None else self.kind
 
 
-ALGORITHMS = ("sft", "dpo", "kto", "reward", "grpo", "distill", "ppo", "raft")
+ALGORITHMS = ("sft", "dpo", "kto", "reward", "grpo", "distill", "ppo", "raft", "sdpo")

@@ -34,7 +34,7 @@ class PostTrainJobSpec(SpecModel):
     model: ModelSpec
     """The model that training starts from."""
     algorithm: Algorithm
-    """Exactly one of sft, dpo, kto, reward, grpo, distill, ppo, raft."""
+    """Exactly one of sft, dpo, kto, reward, grpo, distill, ppo, raft, sdpo."""
     data: DataSpec
     """Training and held-out data."""
     rewards: Annotated[list[Reward], Field(max_length=16)] = []

@@ -110,5 +110,5 @@ def _copy(value: Any) -> Any:
     return [_copy(below) for below in value] if isinstance(value, list) else value
 
 
-_EMPTY = ("sft", "dpo", "kto", "reward", "grpo", "ppo", "raft", "distill", "native")
+_EMPTY = ("sft", "dpo", "kto", "reward", "grpo", "ppo", "raft", "sdpo", "distill", "native")
 """Maps that mean something although they are empty."""

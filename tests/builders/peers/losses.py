@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pttrainer.algorithms.distillation import sdpo
 from pttrainer.batch import Batch
+from pttrainer.data import loss_weights
 from pttrainer.losses import policy_gradient, preference, reference_kl, sampler_correction, unpaired_preference
 from pttrainer.losses.divergence import Teacher
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
@@ -123,7 +125,28 @@ LABELLED: dict[str, tuple[str, unpaired_preference.Coefficients]] = {
 """Every second row is good. Of prompts with other answers the policy's log-probs are `old`, the reference's `sampler`,
 as far as their mean is above 0."""
 
-KINDS = ("policy", "preference", "labelled", "divergence")
+
+class Hindsight(NamedTuple):
+    """What a case of sdpo compares. highest: bound on the weight of a token, None for no weight."""
+
+    beta: float
+    top_k: int = 0
+    sampled_token: bool = False
+    highest: float | None = 2.0
+
+
+SDPO: dict[str, Hindsight] = {
+    "sampled-token": Hindsight(1.0, sampled_token=True),
+    "sampled-token-unweighted": Hindsight(1.0, sampled_token=True, highest=None),
+    "forward-kl": Hindsight(0.0, highest=1.2),
+    "jsd-0.5": Hindsight(0.5, highest=None),
+    "reverse-kl": Hindsight(1.0),
+    "top-2": Hindsight(1.0, top_k=2),
+    "top-2-jsd-0.3": Hindsight(0.3, top_k=2, highest=None),
+}
+"""Every third row learns nothing, from the second on; the log-probs before the first update are `old`."""
+
+KINDS = ("policy", "preference", "labelled", "divergence", "sdpo")
 
 
 def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.ndarray]:
@@ -140,6 +163,11 @@ def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.n
         loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
         for name, value in (("loss", loss), ("hidden", hidden), ("head", head)):
             results[f"divergence/{case}/{name}"] = value
+    for case, hindsight in SDPO.items() if "sdpo" in kinds else ():
+        of_both = jax.value_and_grad(partial(_sdpo, given, hindsight), argnums=(0, 1))
+        loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
+        for name, value in (("loss", loss), ("hidden", hidden), ("head", head)):
+            results[f"sdpo/{case}/{name}"] = value
     return {name: np.asarray(value) for name, value in results.items()}
 
 
@@ -210,3 +238,30 @@ def _divergence(given: Tensors, beta: float, hidden_BTD: Array, head_VD: Array) 
     teacher = Teacher(_FixedTeacher(config, given), beta, chunk=2)
     stats = teacher.stats({}, Model(config), jnp.asarray(hidden_BTD), jnp.asarray(head_VD), batch)
     return jnp.sum(stats.divergence_BT) / given.mask_BT.sum()
+
+
+def sampled_ids(given: Tensors) -> np.ndarray:
+    """The tokens that were sampled, [B, T]."""
+    shape = given.mask_BT.shape
+    return (np.arange(np.prod(shape), dtype=np.int32).reshape(shape) * 5) % len(given.head_VD)
+
+
+def learning(given: Tensors) -> np.ndarray:
+    """1 for rows that learn, [B, 1]."""
+    return (np.arange(len(given.mask_BT)) % 3 != 1).astype(np.float32)[:, None]
+
+
+def _sdpo(given: Tensors, case: Hindsight, hidden_BTD: Array, head_VD: Array) -> Array:
+    config = preset("tiny")
+    zeros = np.zeros(given.mask_BT.shape, np.int32)
+    mask_BT = given.mask_BT * learning(given)
+    batch = Batch(zeros, jnp.asarray(sampled_ids(given)), zeros, zeros, jnp.asarray(mask_BT), None)
+    teacher = Teacher(
+        _FixedTeacher(config, given), case.beta, case.top_k, 2, top_of="student", sampled_token=case.sampled_token
+    )
+    stats = teacher.stats({}, Model(config), jnp.asarray(hidden_BTD), jnp.asarray(head_VD), batch)
+    loss_BT = stats.divergence_BT
+    if case.highest is not None:
+        loss_BT = loss_BT * sdpo.clipped_weight(stats.logps_BT, jnp.asarray(given.old_BT), case.highest)
+    # Here a row that learns nothing is no sequence of the mean; TRL counts it.
+    return jnp.sum(loss_BT * loss_weights.sequence_mean(mask_BT)) * learning(given).mean()

@@ -21,6 +21,8 @@ from trl import DPOTrainer, GRPOTrainer, KTOTrainer
 from trl.experimental.cpo import CPOTrainer
 from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
+from trl.experimental.sdpo import SDPOTrainer
+from trl.experimental.sdpo.sdpo_trainer import DistillationLogits
 
 from pttrainer.losses.sampler_correction import Correction
 
@@ -52,6 +54,8 @@ def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -
             results |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
     for case, beta in losses.DIVERGENCE.items() if "divergence" in kinds else ():
         results |= _divergence(given, case, beta)
+    for case in losses.SDPO if "sdpo" in kinds else ():
+        results |= _sdpo(given, case)
     return results
 
 
@@ -189,6 +193,36 @@ def _divergence(given: Tensors, case: str, beta: float) -> dict[str, np.ndarray]
     )
     loss.backward()
     name = f"divergence/{case}"
+    return {
+        f"{name}/loss": loss.detach().numpy(),
+        f"{name}/hidden": hidden.grad.numpy(),
+        f"{name}/head": head.grad.numpy(),
+    }
+
+
+def _sdpo(given: Tensors, case: str) -> dict[str, np.ndarray]:
+    """A row that learns nothing has no token in the loss; with the tail, as here "any other" is an outcome."""
+    hindsight = losses.SDPO[case]
+    hidden, head = (torch.tensor(x, requires_grad=True) for x in (given.hidden_BTD, given.head_VD))
+    teacher = torch.tensor(given.teacher_BTD) @ torch.tensor(given.teacher_head_VD).T
+    mask_BT, ids_BT = torch.tensor(given.mask_BT), torch.tensor(losses.sampled_ids(given), dtype=torch.long)
+    mode = "topk_logits" if hindsight.top_k else "full_logits"
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(
+            distillation_mode="sampled_token" if hindsight.sampled_token else mode,
+            distillation_topk=hindsight.top_k or None, distillation_alpha=hindsight.beta,
+            distillation_add_tail=True, distillation_is_clip=hindsight.highest,
+        ),
+        accelerator=_identity, _log_self_distillation_metric=lambda mode, value: None,
+    )  # fmt: skip
+    loss = SDPOTrainer._compute_self_distillation_loss(
+        trainer,
+        SimpleNamespace(training=True),
+        {"old_per_token_logps": torch.tensor(given.old_BT)},
+        DistillationLogits(ids_BT, mask_BT, mask_BT * torch.tensor(losses.learning(given)), hidden @ head.T, teacher),
+    )
+    loss.backward()
+    name = f"sdpo/{case}"
     return {
         f"{name}/loss": loss.detach().numpy(),
         f"{name}/hidden": hidden.grad.numpy(),

@@ -16,6 +16,6 @@ def tiny(algorithm: dict[str, Any], **parts: Any) -> PostTrainJobSpec:
         "training": training,
         "accelerator": {"type": "cpu-1"},
         "output": {"uri": "file:///none"},
-        **(samples if {"grpo", "ppo", "raft"} & algorithm.keys() else {}),
+        **(samples if {"grpo", "ppo", "raft", "sdpo"} & algorithm.keys() else {}),
     }
     return PostTrainJobSpec.model_validate(spec | parts)

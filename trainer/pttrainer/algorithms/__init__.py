@@ -21,9 +21,10 @@ MODULES: dict[str, str] = {
     "kto": "pttrainer.algorithms.kto",
     "reward": "pttrainer.algorithms.reward",
     "grpo": "pttrainer.algorithms.grpo",
-    "distill": "pttrainer.algorithms.distill",
+    "distill": "pttrainer.algorithms.distillation.distill",
     "ppo": "pttrainer.algorithms.ppo",
     "raft": "pttrainer.algorithms.raft",
+    "sdpo": "pttrainer.algorithms.distillation.sdpo",
 }
 """Modules by field name in `spec.algorithm`. They load on demand: sft needs no sampler."""
 

@@ -98,6 +98,7 @@ def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, sho
             "grpo": _prompts,
             "ppo": _prompts,
             "raft": _prompts,
+            "sdpo": _prompts,
             "dpo": _pairs,
             "reward": _pairs,
             "kto": _labelled,

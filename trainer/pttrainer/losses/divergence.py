@@ -7,8 +7,9 @@ The generalised Jensen-Shannon divergence (arXiv 2306.13649, eq. 1) of teacher P
     β = 0   KL(P ‖ Q)      β = 1   KL(Q ‖ P)      else   β·KL(P ‖ M) + (1 − β)·KL(Q ‖ M),  M = β·P + (1 − β)·Q
 
 The ends are special cases, as in the paper's code and elsewhere: the formula between them tends to 0 there. With
-`top_k` the outcomes are the teacher's k most likely tokens and "any other": still a divergence, never above the full
-one.
+`top_k` the outcomes are the teacher's (or the student's) k most likely tokens and "any other": still a divergence,
+never above the full one. With `sampled_token` the value is sg(log q − log p) · log q of the row's own token: its mean
+over the student's samples has the gradient of KL(Q ‖ P), a policy gradient whose advantage is log p − log q.
 
 Neither model's B × T × V logits exist: chunks go through both heads one after the other, and the backward pass computes
 a chunk again. Left out: vocabularies that differ; if one head is padded further than the other, what lies beyond the
@@ -50,6 +51,7 @@ class Teacher:
     """A frozen teacher and its comparison with the student. Its weights are passed to each call.
 
     self_weights: set if the student is its own teacher, as before the first step, as its average, or as it is.
+    top_of: whose most likely tokens `top_k` takes. sampled_token: compare the row's own token alone.
     """
 
     model: Model
@@ -57,6 +59,8 @@ class Teacher:
     top_k: int = 0
     chunk: int | None = None
     self_weights: SelfTeacherWeights | None = None
+    top_of: Literal["teacher", "student"] = "teacher"
+    sampled_token: bool = False
 
     def stats(
         self, params: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch
@@ -66,12 +70,16 @@ class Teacher:
         V = min(head_VD.shape[0], self.model.config.vocab_size)
         heads = gathered(head_VD[:V]), gathered(self.model.head(params)[:V])
 
-        def compared(hidden_BCD: Array, teacher_BCE: Array) -> tuple[Array, Array]:
+        def compared(hidden_BCD: Array, teacher_BCE: Array, targets_BC: Array) -> tuple[Array, Array]:
             student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, heads[0]))
-            teacher_BCV = jax.nn.log_softmax(_logits(self.model, teacher_BCE, heads[1]))
-            return student_BCV, jensen_shannon(*self._outcomes(lax.stop_gradient(teacher_BCV), student_BCV), self.beta)
+            teacher_BCV = lax.stop_gradient(jax.nn.log_softmax(_logits(self.model, teacher_BCE, heads[1])))
+            if self.sampled_token:
+                student_BC, teacher_BC = (_of_targets(x, targets_BC) for x in (student_BCV, teacher_BCV))
+                return student_BCV, lax.stop_gradient(student_BC - teacher_BC) * student_BC
+            return student_BCV, jensen_shannon(*self._outcomes(teacher_BCV, student_BCV), self.beta)
 
-        return _by_chunk(compared, (hidden_BTD, teacher_BTE), batch, self.chunk or chunk_size(*_shape(batch), V))
+        arrays = hidden_BTD, teacher_BTE, batch.targets_BT
+        return _by_chunk(compared, arrays, batch, self.chunk or chunk_size(*_shape(batch), V))
 
     def _hidden(self, params: Params, batch: Batch) -> Array:
         if batch.teacher_tokens_BU is None:
@@ -83,7 +91,8 @@ class Teacher:
     def _outcomes(self, teacher_BCV: Array, student_BCV: Array) -> tuple[Array, Array]:
         if not self.top_k:
             return teacher_BCV, student_BCV
-        _, ids_BCK = lax.top_k(teacher_BCV, min(self.top_k, teacher_BCV.shape[-1]))
+        of_BCV = teacher_BCV if self.top_of == "teacher" else lax.stop_gradient(student_BCV)
+        _, ids_BCK = lax.top_k(of_BCV, min(self.top_k, of_BCV.shape[-1]))
         return _with_others(teacher_BCV, ids_BCK), _with_others(student_BCV, ids_BCK)
 
 
@@ -130,7 +139,7 @@ def _by_chunk(
     def of_chunk(inputs: Any) -> tuple[Array, Array, Array]:
         targets_BC, _, *of_chunk = inputs
         student_BCV, divergence_BC = compared(*of_chunk)
-        logps_BC = jnp.take_along_axis(student_BCV, targets_BC[..., None], axis=-1)[..., 0]
+        logps_BC = _of_targets(student_BCV, targets_BC)
         return logps_BC, -jnp.sum(jnp.exp(student_BCV) * student_BCV, axis=-1), divergence_BC
 
     def body(carry: None, inputs: Any) -> tuple[None, tuple[Array, Array, Array]]:
@@ -146,6 +155,10 @@ def _by_chunk(
 def _shape(batch: Batch) -> tuple[int, int]:
     rows, tokens = batch.targets_BT.shape
     return rows, tokens
+
+
+def _of_targets(logps_BCV: Array, targets_BC: Array) -> Array:
+    return jnp.take_along_axis(logps_BCV, targets_BC[..., None], axis=-1)[..., 0]
 
 
 def _kl(p_X: Array, q_X: Array) -> Array:

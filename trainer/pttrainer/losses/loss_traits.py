@@ -2,7 +2,10 @@
 
 from ptapi.spec import Algorithm
 
-BY_TOKEN = {"sft": True, "dpo": False, "kto": False, "reward": False, "distill": False, "ppo": True, "raft": True}
+BY_TOKEN = {
+    "sft": True, "dpo": False, "kto": False, "reward": False, "distill": False, "ppo": True, "raft": True,
+    "sdpo": False,
+}  # fmt: skip
 """True if the loss of a token depends on that token alone; for grpo this depends on its settings (`by_token`)."""
 OF_SEQUENCES = ("gspo", "gspo-token", "luspo", "vespo")
 """Losses of grpo in which a token's loss depends on others of its sequence."""

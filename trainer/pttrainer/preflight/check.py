@@ -19,7 +19,13 @@ from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_memory
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Shares
-from pttrainer.preflight.shapes.job_shapes import TEACHER_TOKENS, JobShapes, has_teacher_logprobs, shapes_of
+from pttrainer.preflight.shapes.job_shapes import (
+    TEACHER_TOKENS,
+    JobShapes,
+    has_teacher_logprobs,
+    self_teacher,
+    shapes_of,
+)
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, TRAIN_STEP, others
 from pttrainer.preflight.shapes.rollout_shapes import is_elsewhere, plan_of, sampler
@@ -190,7 +196,7 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append("training.steps is unset and data are not read: no length, no chip-hours")
     if price is None:
         lines.append("no price given (--price): no cost")
-    own = None if of.spec.algorithm.distill is None else of.spec.algorithm.distill.self_teacher
+    own = self_teacher(of.spec)
     if own is not None and own.privileged_context is not None:
         lines.append("a self-teacher's rows are taken for as long as the student's")
     lines.append("checkpoints are copied to the hosts' memory, not kept on chips")

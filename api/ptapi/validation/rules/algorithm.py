@@ -1,5 +1,6 @@
 """Rules for the algorithm: which one, what it asks of rewards and environment, and what belongs to one loss alone."""
 
+from ptapi.spec.algorithm import ALGORITHMS
 from ptapi.validation.predicate import (
     Predicate,
     compare,
@@ -14,10 +15,10 @@ from ptapi.validation.predicate import (
 )
 from ptapi.validation.rule import SPEC, Rule, Scope
 
-USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo") | has("algorithm.raft")
+USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo") | has("algorithm.raft") | has("algorithm.sdpo")
 # Not `~USES_REWARDS`, so that no rule stored in a cluster changes its text.
 USES_NO_REWARDS = Predicate(
-    "!has(self.algorithm.grpo) && !has(self.algorithm.ppo) && !has(self.algorithm.raft)",
+    "!has(self.algorithm.grpo) && !has(self.algorithm.ppo) && !has(self.algorithm.raft) && !has(self.algorithm.sdpo)",
     lambda spec: not spec.algorithm.learns_from_rewards,
 )
 HAS_REWARDING_ENVIRONMENT = has("environment") & (
@@ -27,18 +28,17 @@ _DPO = Scope("spec.algorithm.dpo")
 _CRITIC = Scope("spec.algorithm.ppo.critic")
 
 RULES: tuple[Rule, ...] = (
-    SPEC.exactly_one(
-        "sft", "dpo", "kto", "reward", "grpo", "distill", "ppo", "raft", parent="algorithm", hint="algorithm: {sft: {}}"
-    ),
+    SPEC.exactly_one(*ALGORITHMS, parent="algorithm", hint="algorithm: {sft: {}}"),
     SPEC.rule(
         "rewards",
-        "at least one reward, because grpo, ppo and raft learn from rewards alone",
+        "at least one reward, because grpo, ppo, raft and sdpo learn from rewards alone",
         USES_NO_REWARDS | filled("rewards") | HAS_REWARDING_ENVIRONMENT,
         "rewards: [{builtin: gsm8k}]",
     ),
     SPEC.rule(
         "rewards",
-        "none without data.eval, because only grpo, ppo and raft learn from rewards: others judge held-out answers",
+        "none without data.eval, because only grpo, ppo, raft and sdpo learn from rewards: others judge held-out "
+        "answers",
         USES_REWARDS | empty("rewards") | has("data.eval"),
     ),
     SPEC.rule(
@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
     ),
     SPEC.unset_unless(
         "environment",
-        USES_REWARDS | has("algorithm.sft"),
+        has("algorithm.grpo") | has("algorithm.ppo") | has("algorithm.raft") | has("algorithm.sft"),
         "because only grpo, ppo, raft and sft's evaluation speak with an environment",
     ),
     *(

@@ -1,4 +1,4 @@
-"""Rules for distillation: who teaches, and on whose samples."""
+"""Rules for distillation, sdpo's too: who teaches, and on whose samples."""
 
 from ptapi.validation.predicate import Predicate, differs, equals, filled, has, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
@@ -6,6 +6,7 @@ from ptapi.validation.rule import SPEC, Rule, Scope
 _HAS_NO_SELF_TEACHER = unset("algorithm.distill") | unset("algorithm.distill.selfTeacher")
 _DISTILL = Scope("spec.algorithm.distill")
 _SELF_TEACHER = Scope("spec.algorithm.distill.selfTeacher")
+_SDPO = Scope("spec.algorithm.sdpo")
 
 RULES: tuple[Rule, ...] = (
     _DISTILL.rule(
@@ -61,5 +62,40 @@ RULES: tuple[Rule, ...] = (
         "studentShare",
         "1, because only mode on-policy mixes the student's samples with the data",
         equals("studentShare", 1.0) | equals("mode", "on-policy"),
+    ),
+    _SDPO.rule(
+        "solutionContext",
+        "text with {prompt} and {solution}, which stand for the question and a good sample",
+        Predicate(
+            "self.solutionContext.contains('{prompt}') && self.solutionContext.contains('{solution}')",
+            lambda sdpo: "{prompt}" in sdpo.solution_context and "{solution}" in sdpo.solution_context,
+        ),
+        'solutionContext: "{prompt}\\n\\nA correct solution:\\n\\n{solution}"',
+    ),
+    _SDPO.rule(
+        "feedbackContext",
+        "text with {prompt} and without {solution}: no other sample is good there",
+        unset("feedbackContext")
+        | Predicate(
+            "self.feedbackContext.contains('{prompt}') && !self.feedbackContext.contains('{solution}')",
+            lambda sdpo: "{prompt}" in sdpo.feedback_context and "{solution}" not in sdpo.feedback_context,
+        ),
+        'feedbackContext: "{prompt}\\n\\nA hint: {hint}"',
+    ),
+    _SDPO.rule(
+        "beta",
+        "1 with signal: sampled-token, whose gradient is that of the reverse KL",
+        equals("beta", 1.0) | equals("signal", "distribution"),
+    ),
+    _SDPO.rule(
+        "topK",
+        "0 with signal: sampled-token, which compares one token",
+        equals("topK", 0) | equals("signal", "distribution"),
+    ),
+    SPEC.rule(
+        "algorithm.sdpo.teacher",
+        "initial or current, unless training.ema keeps an average",
+        unset("algorithm.sdpo") | has("training.ema") | differs("algorithm.sdpo.teacher", "average"),
+        "training: {ema: {decay: 0.95}}",
     ),
 )

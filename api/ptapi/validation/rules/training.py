@@ -25,12 +25,15 @@ RULES: tuple[Rule, ...] = (
     _TRAINING.rule(
         "microBatchSize", "a divisor of batchSize", unset("microBatchSize") | is_multiple("batchSize", "microBatchSize")
     ),
-    SPEC.multiple_of(
-        "training.batchSize",
-        "algorithm.grpo.groupSize",
-        "because a step trains on whole groups",
-        "batchSize counts sequences: prompts x groupSize",
-        unless=unset("algorithm.grpo"),
+    *(
+        SPEC.multiple_of(
+            "training.batchSize",
+            f"algorithm.{algorithm}.groupSize",
+            "because a step trains on whole groups",
+            "batchSize counts sequences: prompts x groupSize",
+            unless=unset(f"algorithm.{algorithm}"),
+        )
+        for algorithm in ("grpo", "sdpo")
     ),
     *(
         SPEC.multiple_of(

@@ -18,7 +18,8 @@ RULES: tuple[Rule, ...] = (
     _unsupported(
         "model.images",
         "false, or true with algorithm sft, dpo, grpo, ppo or raft",
-        _TEXT | (unset("algorithm.distill") & unset("algorithm.kto") & unset("algorithm.reward")),
+        _TEXT
+        | (unset("algorithm.distill") & unset("algorithm.kto") & unset("algorithm.reward") & unset("algorithm.sdpo")),
     ),
     _unsupported(
         "algorithm.ppo.critic.kind",

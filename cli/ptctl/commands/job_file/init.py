@@ -51,7 +51,7 @@ ptctl init --algorithm sft --model random://tiny --data train.jsonl --accelerato
 @click.option("-o", "target", metavar="FILE", default="job.yaml", show_default=True, help="File to write; - prints it.")
 @pass_app
 def init(app: App, /, target: str, **flags: Any) -> None:
-    """Write a commented job file: SFT, LoRA, DPO, KTO, reward model, GRPO, PPO, RAFT, distillation, tools, images.
+    """Write a commented job file: SFT, LoRA, DPO, KTO, reward, GRPO, PPO, RAFT, SDPO, distillation, tools, images.
 
     On a terminal it asks for what no flag says: algorithm, model, data, accelerator, output. What it writes passes
     `ptctl validate`; a file that exists is never overwritten.

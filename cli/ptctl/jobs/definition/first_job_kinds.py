@@ -137,6 +137,18 @@ KINDS = {
         ("gsm8k",),
         8,
     ),
+    "sdpo": Kind(
+        "sdpo",
+        "SDPO: self-distillation: samples learn from what the model says after seeing a good one.",
+        ("algorithm.sdpo={groupSize: 8}", *_ROWS_OF_RL),
+        {
+            "algorithm": ("feedbackContext: what the teacher reads where no other sample is good.",),
+            "data": _ANSWERS,
+            "training": ("batchSize: prompts × groupSize.",),
+        },
+        ("gsm8k",),
+        8,
+    ),
     "distill": Kind(
         "distill",
         "Distillation: a small model learns a larger one's distribution on its own samples.",

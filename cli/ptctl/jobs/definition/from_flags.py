@@ -127,7 +127,13 @@ def _set_algorithm(job: Manifest, flags: Mapping[str, Any]) -> None:
     elif name is not None:
         _set_field(job, "algorithm", {name: {}})
     if group_size is not None:
-        field = f"{name}.samplesPerPrompt" if name in ("ppo", "raft") else "grpo.groupSize"
+        field = (
+            f"{name}.samplesPerPrompt"
+            if name in ("ppo", "raft")
+            else "sdpo.groupSize"
+            if name == "sdpo"
+            else "grpo.groupSize"
+        )
         _set_field(job, f"algorithm.{field}", group_size)
 
 

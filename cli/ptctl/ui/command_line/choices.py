@@ -7,8 +7,22 @@ GRPO_LOSSES = (
     *("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "luspo"),
     *("cispo", "sapo", "vespo", "dppo", "dppo-kl", "rloo"),
 )
-ALGORITHMS = ("sft", "dpo", "kto", "reward", *GRPO_LOSSES, "distill", "ppo", "raft")
-FIRST_JOBS = ("sft", "lora", "dpo", "kto", "reward", "grpo", "ppo", "raft", "distill", "tools", "images", "maxtext")
+ALGORITHMS = ("sft", "dpo", "kto", "reward", *GRPO_LOSSES, "distill", "ppo", "raft", "sdpo")
+FIRST_JOBS = (
+    "sft",
+    "lora",
+    "dpo",
+    "kto",
+    "reward",
+    "grpo",
+    "ppo",
+    "raft",
+    "sdpo",
+    "distill",
+    "tools",
+    "images",
+    "maxtext",
+)
 """What `ptctl init` writes jobs for."""
 EVAL_TASKS = ("gsm8k", "choice", "labels", "code")
 BUILTIN_REWARDS = ("gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact")

@@ -16,8 +16,9 @@ from tests.builders.trainer import specs
 from tests.builders.trainer.steps import compiled
 
 from ptapi.spec import Optimizer, Schedule
-from pttrainer.algorithms import distill, sft, teachers
-from pttrainer.algorithms.distill import Distill
+from pttrainer.algorithms import sft
+from pttrainer.algorithms.distillation import distill, teachers
+from pttrainer.algorithms.distillation.distill import Distill
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.data.distillation import privileged_context

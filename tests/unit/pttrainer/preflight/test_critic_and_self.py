@@ -9,7 +9,7 @@ import pytest
 from tests.builders.trainer.preflight import spec
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.algorithms import teachers
+from pttrainer.algorithms.distillation import teachers
 from pttrainer.algorithms.ppo import RolloutValues, with_returns
 from pttrainer.data.prompts import Question
 from pttrainer.preflight.compiler import programs

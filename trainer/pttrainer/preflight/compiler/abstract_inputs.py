@@ -91,9 +91,13 @@ def _objective(of: JobShapes) -> Objective:
         own = None if of.critic.structure is None else Model.from_structure(of.critic.structure)
         critic = Critic(of.critic.width, own, of.critic.has_bias)
         return ppo.Loss(of.spec, critic) if of.spec.algorithm.reward is None else reward.Loss(of.spec, critic)
+    if of.spec.algorithm.sdpo is not None:
+        from pttrainer.algorithms.distillation import sdpo  # here, as for distill below
+
+        return sdpo.Loss(of.spec, sdpo.teacher_of(of.spec.algorithm.sdpo, model_of(of)), {})
     if distilled is None:
         return algorithms.objective(of.spec)
-    from pttrainer.algorithms import distill, teachers  # here: with it come data and rollouts, which others do not need
+    from pttrainer.algorithms.distillation import distill, teachers  # here: with it come data and rollouts
 
     if distilled.self_teacher is not None:
         return distill.Loss(teachers.self_teacher(distilled, model_of(of)), {})

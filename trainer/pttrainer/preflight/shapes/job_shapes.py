@@ -264,6 +264,9 @@ def has_teacher_logprobs(spec: PostTrainJobSpec) -> bool:
 
 def self_teacher(spec: PostTrainJobSpec) -> SelfTeacher | None:
     """Return how a student teaches itself, if it does."""
+    sdpo = spec.algorithm.sdpo
+    if sdpo is not None:
+        return SelfTeacher(weights=sdpo.teacher, privileged_context=sdpo.solution_context)
     return None if spec.algorithm.distill is None else spec.algorithm.distill.self_teacher
 
 
@@ -302,11 +305,11 @@ def _of_teacher(of: JobShapes, params: Shares) -> Shares:
 
 
 def _teacher(spec: PostTrainJobSpec, structure: ModelStructure) -> ModelStructure | None:
+    if self_teacher(spec) is not None:
+        return structure
     distilled = spec.algorithm.distill
     if distilled is None:
         return None
-    if distilled.self_teacher is not None:
-        return structure
     if distilled.teacher is None or has_teacher_logprobs(spec):
         return None
     uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"

@@ -68,7 +68,7 @@ def generation(of: JobShapes, sent: Sent) -> Generation | None:
 
 def _share(of: JobShapes) -> float:
     algorithm = of.spec.algorithm
-    rewarded = algorithm.grpo or algorithm.ppo or algorithm.raft
+    rewarded = algorithm.grpo or algorithm.ppo or algorithm.raft or algorithm.sdpo
     if rewarded is not None:
         return 1.0 / rewarded.updates_per_batch
     assert algorithm.distill is not None

@@ -78,7 +78,7 @@ RULES: tuple[Rule, ...] = (
     ),
     SPEC.rule(
         "rewards",
-        "a weight other than 0 in one of them, because grpo, ppo and raft learn from their sum",
+        "a weight other than 0 in one of them, because grpo, ppo, raft and sdpo learn from their sum",
         Predicate("", lambda spec: not spec.rewards or any(reward.weight for reward in spec.rewards))
         | USES_NO_REWARDS
         | HAS_REWARDING_ENVIRONMENT,

@@ -143,11 +143,11 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "rollout.maxStaleness",
         "a multiple of updatesPerBatch, because all updates of a batch use samples of the same weights",
-        _is_whole_batches("grpo") & _is_whole_batches("ppo") & _is_whole_batches("raft"),
+        _is_whole_batches("grpo") & _is_whole_batches("ppo") & _is_whole_batches("raft") & _is_whole_batches("sdpo"),
     ),
     SPEC.rule(
         "rollout.placement",
-        "colocated, because only grpo, ppo, raft and on-policy distillation can sample on other chips",
+        "colocated, because only grpo, ppo, raft, sdpo and on-policy distillation can sample on other chips",
         equals("rollout.placement", "colocated")
         | USES_REWARDS
         | (has("algorithm.distill") & equals("algorithm.distill.mode", "on-policy")),
@@ -171,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     ),
     SPEC.rule(
         "rollout.engine",
-        "native, or vllm with grpo or ppo, whose loss corrects for the log-probs of another program, or raft",
+        "native, or vllm with grpo or ppo, whose loss corrects for the log-probs of another program, or raft or sdpo",
         unset("rollout") | samples_natively("rollout.") | USES_REWARDS,
     ),
     _ROLLOUT.rule(

@@ -54,7 +54,7 @@ job, training, chips, pods = (
 @job("--reward", multiple=True, metavar="NAME|FILE.py[:FUNCTION]", help=f"{', '.join(BUILTIN_REWARDS)}; repeatable.")
 @training("--steps", type=int, metavar="N", help="Optimizer steps; by default one pass over the data.")
 @training("--batch-size", type=int, metavar="N", help="Sequences per step (grpo, ppo: prompts x samples of each).")
-@training("--group-size", type=int, metavar="N", help="Samples per prompt, for grpo, ppo and raft.")
+@training("--group-size", type=int, metavar="N", help="Samples per prompt, for grpo, ppo, raft and sdpo.")
 @training("--sequence-length", type=int, metavar="N", help="Longest row in tokens.")
 @training("--max-new-tokens", type=int, metavar="N", help="Longest completion in tokens.")
 @training("--learning-rate", type=float, metavar="X", help="Peak learning rate.")

@@ -32,7 +32,8 @@ from jax import Array
 
 from ptapi import run_directory
 from ptapi.spec import Distill as DistillSpec
-from pttrainer.algorithms import sft, teachers
+from pttrainer.algorithms import sft
+from pttrainer.algorithms.distillation import teachers
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.data.batching import Batches, PackedRows, in_order

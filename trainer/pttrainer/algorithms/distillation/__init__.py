@@ -1,0 +1,1 @@
+"""Distillation: from another model, or from oneself."""
