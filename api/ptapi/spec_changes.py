@@ -135,7 +135,8 @@ GROUPS = (
     Group(
         Change.FREE,
         "limits of the run",
-        "training.maxNonFiniteSteps training.maxFailedSteps training.minLearningShare runPolicy",
+        "training.maxNonFiniteSteps training.maxFailedSteps training.minLearningShare training.circuitBreaker "
+        "runPolicy",
     ),
     Group(
         Change.FREE,

@@ -114,6 +114,21 @@ class Profile(SpecModel):
     """Number of traced steps; a trace grows by megabytes per step and slows those steps."""
 
 
+class CircuitBreaker(SpecModel):
+    """Ends a run of which too much fails around the model: rewards, judges, environments and their servers.
+
+    A sample that failed so has no reward, teaches nothing and is counted; a run whose environment is half gone learns
+    from the half that is easy to reach.
+    """
+
+    max_missing: Fraction = 0.5
+    """Largest share of the last `samples` samples without a reward. Above it the run saves a checkpoint and ends, with
+    the class of what failed most: a service that is gone is worth a restart, a user's code is not. 1: never."""
+    samples: Annotated[int, Field(ge=1, le=10_000_000)] = 1024
+    """How many of the last samples are looked at; with fewer the run goes on. A few steps' worth: one that waits for a
+    server's restart is no reason to end."""
+
+
 class Training(SpecModel):
     """Length, batch, optimizer and layout of the run."""
 
@@ -165,6 +180,8 @@ class Training(SpecModel):
     min_learning_share: Fraction = 0.5
     """Least share of steps that must learn; below it the run fails instead of exporting. Half: a run that learned from
     fewer steps is not the requested run. At 0 a single step that learned is enough, and required."""
+    circuit_breaker: CircuitBreaker = CircuitBreaker()
+    """When samples without a reward end the run, though its steps still learn from the others."""
     seed: NonNegativeInt = 0
     """Seed of everything random: weights, shuffling, sampling."""
     parallelism: Parallelism = Parallelism()

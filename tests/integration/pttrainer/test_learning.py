@@ -151,3 +151,19 @@ def test_updates_too_small_for_the_format_of_the_weights_fail_the_run(tmp_path: 
         sft(tmp_path, "small", model={"uri": "random://tiny"}, training=training), ExitCode.CONFIG_ERROR
     )
     assert "training: no weight changed: 3 of 3 steps had a gradient" in termination.message
+
+
+def test_a_run_of_which_most_samples_have_no_reward_ends_at_a_checkpoint_and_a_restart_looks_anew(
+    tmp_path: Path, rows: Path
+) -> None:
+    source = f"{OWN}assert int(row['answer']) % 3 == 0, 'away'\n    return completion.count('a') / 12\n"
+    path = job(
+        tmp_path, rows, source, checkpoint={"everySteps": 100},
+        training={"steps": 50, "batchSize": 16, "circuitBreaker": {"samples": 32}},
+    )  # fmt: skip
+    for step in (2, 4):
+        termination = failed(path, ExitCode.USER_CODE)
+        assert (termination.failure_class, termination.step) == ("UserCode", step)
+        assert "spec.training.circuitBreaker.maxMissing: 0.5: " in termination.message
+        assert f" of the last 32 samples have no reward at step {step}, " in termination.message
+        assert f"last good checkpoint: file://{tmp_path}/runs/run/checkpoints/{step}; nothing" in termination.message

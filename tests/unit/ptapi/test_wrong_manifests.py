@@ -130,6 +130,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("smoothed dft", SFT | {"spec.algorithm": {"sft": {"loss": "dft", "labelSmoothing": 0.1}}},
           "spec.algorithm.sft.labelSmoothing", "0.1", "0 with loss: dft"),
     _at("no non-finite step at all", "spec.training.maxNonFiniteSteps", 0, "0", "1"),
+    _at("a breaker that looks at no sample", "spec.training.circuitBreaker.samples", 0, "0", "1"),
     _at("no failed step at all", "spec.training.maxFailedSteps", 0, "0", "1"),
     _at("more than all steps learn", "spec.training.minLearningShare", 1.5, "1.5", "0 to 1"),
     _at("negative learning rate", "spec.training.optimizer.learningRate", -1e-5, "-1e-05", "a number from 1e-12 to 10"),

@@ -29,7 +29,7 @@ from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.disaggregated.in_flight.stream import InFlightStream
 from pttrainer.rollout.engine import SamplerWeights
 from pttrainer.rollout.evaluation.evaluator import Evaluation
-from pttrainer.rollout.rollout_data import Rollout, missing_rewards
+from pttrainer.rollout.rollout_data import Rollout, all_missing, missing_rewards
 from pttrainer.rollout.rollout_metrics import rollout_facts
 from pttrainer.rollout.sampler import PromptStream, Sampler, training_sampling
 from pttrainer.runtime.reporting import step_faults
@@ -59,6 +59,7 @@ class OnPolicyAlgorithm(ABC):
         self._batch: Batch | None = None
         self._facts: dict[str, float] = {}
         self.fault: Fault | None = None
+        self.missing: Fault | None = None
         self.total_steps = total_steps(training, len(train), prompts, self._updates)
         ahead = context.spec.rollout.steps_ahead(self._updates)
         self._pipeline = Pipeline(ahead, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
@@ -122,13 +123,14 @@ class OnPolicyAlgorithm(ABC):
         in_use = self._batch if self._updates > 1 else None
         ahead = self._pipeline.state()  # first: it waits for what still draws prompts
         batch = None if in_use is None else batch_json.to_json(in_use)
-        fault = step_faults.to_json(self.fault)
+        fault, missing = step_faults.to_json(self.fault), step_faults.to_json(self.missing)
         return {
             **self._prompt_stream.state(),
             "batch": batch,
             "facts": self._facts,
             "ahead": ahead,
             "fault": fault,
+            "missing": missing,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -138,6 +140,7 @@ class OnPolicyAlgorithm(ABC):
         self._facts = dict(state["facts"])
         self._pipeline.restore(state.get("ahead", ()))  # older checkpoints have none
         self.fault = step_faults.from_json(state.get("fault"))
+        self.missing = step_faults.from_json(state.get("missing"))
 
     def _stream(self, train: list[Question], sampler: Sampler, prompts: int) -> PromptStream:
         """Return the run's prompts, `prompts` for a batch."""
@@ -159,13 +162,14 @@ class OnPolicyAlgorithm(ABC):
             rollout = rollout.with_facts({"seconds/reference": time.monotonic() - began}, ref_logps_BT=ref_logps_BT)
         rollout = self._with_policy_terms(rollout, params)
         self._context.save_samples(step + 1, rollout.table)
-        self.fault = rollout.fault
+        self.fault, self.missing = rollout.fault, rollout.missing
         return rollout.batch, {**rollout.facts, "seconds/score": time.monotonic() - began}
 
     def _roll_out(self, step: int, weights: SamplerWeights) -> Rollout:
         """Sample, and compute what follows from the samples alone."""
         rollout = self._lay_out(self._collect(step, weights))
-        return replace(rollout, facts=rollout_facts(rollout), fault=missing_rewards(rollout, self.min_rewarded))
+        faults = {"fault": missing_rewards(rollout, self.min_rewarded), "missing": all_missing(rollout)}
+        return replace(rollout, facts=rollout_facts(rollout), **faults)
 
     def _logps(self, params: Params, batch: Batch) -> Any:
         return self._context.score(params, batch, self.temperature).logps_BT

@@ -29,7 +29,8 @@ class StepResult(NamedTuple):
     """The environment's answer to a turn.
 
     messages: what the model reads next, in the form of chat templates; empty once the episode is done. calls:
-    number of tool calls; failed: how many of them were answered with an error.
+    number of tool calls; failed: how many of them were answered with an error. is_lost: the episode's error is that of
+    a service that did not answer.
     """
 
     messages: Sequence[Mapping[str, Any]] = ()
@@ -39,6 +40,7 @@ class StepResult(NamedTuple):
     seconds: float = 0.0
     calls: int = 0
     failed: int = 0
+    is_lost: bool = False
 
 
 class Environment(Protocol):

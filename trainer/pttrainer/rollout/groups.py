@@ -24,8 +24,8 @@ class EpisodeInfo(NamedTuple):
     """What an episode of several turns has besides a completion.
 
     prompt: its own, the environment's first turn included; sampled: which of the tokens after it the model sampled;
-    calls: of tools; failed: how many of them returned an error; error: why there is no reward. image_slots: of the
-    prompt, if it has images.
+    calls: of tools; failed: how many of them returned an error; error: why there is no reward; is_lost: a service is at
+    fault that may come back. image_slots: of the prompt, if it has images.
     """
 
     prompt: Sequence[int]
@@ -36,6 +36,7 @@ class EpisodeInfo(NamedTuple):
     failed: int
     error: str
     image_slots: np.ndarray | None = None
+    is_lost: bool = False
 
 
 class Sample(NamedTuple):

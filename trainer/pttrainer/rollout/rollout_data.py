@@ -36,7 +36,7 @@ class Rollout:
 
     facts: for the log; those of several draws add up. failures: by reward, the first verdict without one. table: for
     people. rewards_N: NaN where there is none. ended_N: False where a completion was cut. fault: why nothing can be
-    learned from it.
+    learned from it; missing: why samples have no reward, though others may.
     """
 
     step: int
@@ -48,6 +48,7 @@ class Rollout:
     rewards_N: Any = None
     ended_N: Any = None
     fault: Fault | None = None
+    missing: Fault | None = None
 
     @property
     def batch(self) -> Batch:
@@ -84,7 +85,8 @@ class Rollout:
 def to_json(rollout: Rollout) -> dict[str, Any]:
     """Return a rollout that is laid out as JSON, without its groups."""
     of_rows = {name: batch_json.encode(x) for name in _OF_ROWS if (x := getattr(rollout, name)) is not None}
-    log_fields = {"facts": rollout.facts, "table": rollout.table, "fault": step_faults.to_json(rollout.fault)}
+    faults = {"fault": step_faults.to_json(rollout.fault), "missing": step_faults.to_json(rollout.missing)}
+    log_fields = {"facts": rollout.facts, "table": rollout.table, **faults}
     return {"step": rollout.step, "batch": batch_json.to_json(rollout.batch), **log_fields, **of_rows}
 
 
@@ -100,6 +102,7 @@ def from_json(entry: Mapping[str, Any]) -> Rollout:
         rewards_N=rewards_N,
         ended_N=ended_N,
         fault=step_faults.from_json(entry.get("fault")),  # older checkpoints have none
+        missing=step_faults.from_json(entry.get("missing")),
     )
 
 
@@ -107,12 +110,19 @@ def missing_rewards(rollout: Rollout, min_rewarded: int) -> Fault | None:
     """Return why nothing can be learned; None if some prompt has at least `min_rewarded` samples with a reward."""
     if any(sum(not math.isnan(x.reward) for x in group.samples) >= min_rewarded for group in rollout.groups):
         return None
+    return all_missing(rollout)
+
+
+def all_missing(rollout: Rollout) -> Fault:
+    """Return how many samples have no reward, of how many, and what failed most."""
     samples = rollout.samples
     counted = sum(math.isnan(sample.reward) for sample in samples), len(samples)
-    episode_errors = [sample.episode.error for sample in samples if sample.episode is not None and sample.episode.error]
+    failed = [sample.episode for sample in samples if sample.episode is not None and sample.episode.error]
     name, missing = _most_often_missing(samples)
-    if len(episode_errors) >= missing:
-        return Fault(Kind.ENVIRONMENT, "environment", episode_errors[0] if episode_errors else "", *counted)
+    if len(failed) >= missing:
+        lost = [episode for episode in failed if episode.is_lost]
+        kind, of_kind = (Kind.SERVICE, lost) if 2 * len(lost) > len(failed) else (Kind.ENVIRONMENT, failed)
+        return Fault(kind, "environment", of_kind[0].error if of_kind else "", *counted)
     first = rollout.failures.get(name)
     return Fault(Kind.REWARD if first is None else first.kind, f"reward {name}", first.error if first else "", *counted)
 

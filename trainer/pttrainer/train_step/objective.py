@@ -62,10 +62,12 @@ class HasCritic(Protocol):
 class HasFault(Protocol):
     """An algorithm whose batches may lack what they are learned from, such as rewards.
 
-    `fault`: why nothing can be learned from its last batch, or None.
+    `fault`: why nothing can be learned from its last batch, or None. `missing`: how many of its samples have no reward,
+    and why.
     """
 
     fault: Fault | None
+    missing: Fault | None
 
 
 @runtime_checkable

@@ -8,12 +8,14 @@ A step is one of four:
     failed    something that it needed is missing or broken (`faults`): it could not learn
 
 A run fails when too many of its steps failed, when none learned and none was level, or when all of them together
-changed no weight. Only failed steps count against the share: a model that solves every prompt, or none, is no fault.
+changed no weight. Only failed steps count against the share: a model that solves every prompt, or none, is no fault. A
+circuit breaker looks at samples: too many of the last ones without a reward end the run, though its steps learn.
 
 The record is part of every checkpoint, so a resumed run goes on counting. Everything here is pure. All processes count
 alike, but only the leader knows the error text of a failed reward.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -36,7 +38,8 @@ class LearningRecord:
     """The outcome of a run's steps so far.
 
     first: digests of the initial weights; good: the last step that did not fail; faults: those of the whole run;
-    row: those of the failed steps since the last good one.
+    row: those of the failed steps since the last good one; recent: of the last steps, the samples without a reward and
+    why.
     """
 
     first: list[int] = field(default_factory=list)
@@ -46,6 +49,7 @@ class LearningRecord:
     good: int = 0
     faults: Tally = field(default_factory=dict)
     row: Tally = field(default_factory=dict)
+    recent: list[Fault] = field(default_factory=list)
 
     @property
     def failed(self) -> int:
@@ -75,16 +79,26 @@ class LearningRecord:
             self.learned += 1
         return None
 
+    def watch(self, missing: Fault | None, samples: int) -> None:
+        """Count a step's samples without a reward; keep the steps of the last `samples` samples."""
+        if missing is None:
+            return
+        self.recent.append(missing)
+        while sum(fault.of for fault in self.recent[1:]) >= samples:
+            self.recent.pop(0)
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON, for a checkpoint."""
         tallies = {name: _to_json(tally) for name, tally in (("faults", self.faults), ("row", self.row))}
-        return {**vars(self), **tallies}
+        return {**vars(self), **tallies, "recent": [step_faults.to_json(fault) for fault in self.recent]}
 
 
 def from_json(document: Mapping[str, Any]) -> LearningRecord:
     """Return the record that `LearningRecord.to_json` wrote; a new one for a checkpoint without a record."""
     tallies = {name: _tally(document[name]) for name in ("faults", "row") if document}
-    return LearningRecord(**{**document, **tallies})
+    # Older checkpoints have no recent steps.
+    recent = [fault for one in document.get("recent", ()) if (fault := step_faults.from_json(one)) is not None]
+    return LearningRecord(**{**document, **tallies, "recent": recent})
 
 
 def warning(step: int, fault: Fault, in_a_row: int, limit: int) -> str:
@@ -110,6 +124,24 @@ def stop(record: LearningRecord, step: int, limit: int) -> RunFailure | None:
         return None
     count, field = record.in_a_row, f"spec.training.maxFailedSteps: {limit}"
     return _for_main(record.row, f"{field}: {count} steps in a row could not learn, the last of them step {step}")
+
+
+def broken(record: LearningRecord, step: int, most: float, samples: int) -> RunFailure | None:
+    """Return the failure of a run whose circuit breaker opened, or None.
+
+    most: largest share of the last `samples` samples that may lack a reward.
+    """
+    missing, of = (sum(getattr(fault, name) for fault in record.recent) for name in ("missing", "of"))
+    if of < samples or missing <= most * of:
+        return None
+    counts: Counter[tuple[Kind, str]] = Counter()
+    for fault in record.recent:
+        counts[fault.kind, fault.what] += fault.missing
+    kind, what = counts.most_common(1)[0][0]
+    last = next(fault for fault in reversed(record.recent) if (fault.kind, fault.what) == (kind, what))
+    field = f"spec.training.circuitBreaker.maxMissing: {most:g}"
+    ended = f"{missing} of the last {of} samples have no reward at step {step}, {counts[kind, what]} of them of {what}"
+    return RunFailure(kind, f"{field}: {ended}{f', the last: {last.detail}' if last.detail else ''}")
 
 
 def verdict(record: LearningRecord, least: float, now: Sequence[int]) -> RunFailure | None:

@@ -68,13 +68,14 @@ class _Log:
     facts: dict[str, float] = field(default_factory=dict)
     batch: Batch | None = None
     fault: Fault | None = None
+    missing: Fault | None = None
     work: Work | None = None
     started: float = field(default_factory=time.monotonic)
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
         """Keep a dispatched step until `flush`."""
         self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
-        self.fault = self.session.fault
+        self.fault, self.missing = self.session.fault, self.session.missing
         self.work = self.session.monitors.meter.of_batch(batch)
 
     def flush(self) -> None:
@@ -88,6 +89,7 @@ class _Log:
         seconds, self.started, self.metrics = now - self.started, now, None
         values |= {**self.session.monitors.meter.facts(self.work, seconds), **self.facts}
         self.attempt.step = self.step
+        self.session.watch(self.missing)
         self.session.log(self.step, values, seconds, self.batch, self.fault)
 
     def leave_out(self, seconds: float) -> None:
@@ -108,6 +110,8 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         if facts:
             session.write_metrics(0, facts)
     session.reporter.stage("training")
+    if session.open_breaker(session.first_step) is not None:
+        session.record.recent.clear()  # a restart looks anew
     log = _Log(session, attempt)
     for step in range(session.first_step, total):
         if processes.any_process(stop.signal is not None):
@@ -115,6 +119,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _stop(session, step, stop.signal or "signal on another process")
         if algorithm.needs_params:
             log.flush()
+            _end_if_broken(session, step)
         with session.monitors.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
             batch, batch_facts = algorithm.next_batch(step, session.params)
         if trace.is_edge(step):
@@ -169,6 +174,16 @@ def _stop(session: Session, done: int, reason: str) -> None:
     session.wait_for_checkpoint()
     saved = "checkpoint saved" if done else "nothing to save yet"
     raise Preempted(f"stopped by {reason} at step {done}: {saved}, run again to continue")
+
+
+def _end_if_broken(session: Session, done: int) -> None:
+    """End a run of which too many samples have no reward, at a checkpoint: what it learned from the others is good."""
+    failure = session.open_breaker(done)
+    if failure is None:
+        return
+    if done > session.first_step and done not in session.storage.checkpoints.steps():
+        _save(session, done)
+    session.end(failure)
 
 
 def _export(session: Session) -> None:

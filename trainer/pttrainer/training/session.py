@@ -146,6 +146,20 @@ class Session:
         """Return why nothing can be learned from the last batch, or None."""
         return self.algorithm.fault if isinstance(self.algorithm, HasFault) else None
 
+    @property
+    def missing(self) -> Fault | None:
+        """Return how many samples of the last batch have no reward; None where there are no rewards."""
+        return self.algorithm.missing if isinstance(self.algorithm, HasFault) else None
+
+    def watch(self, missing: Fault | None) -> None:
+        """Count a step's samples without a reward."""
+        self.record.watch(missing, self.job.spec.training.circuit_breaker.samples)
+
+    def open_breaker(self, step: int) -> RunFailure | None:
+        """Return the failure of a run of which too many samples have no reward, or None."""
+        breaker = self.job.spec.training.circuit_breaker
+        return learning_record.broken(self.record, step, breaker.max_missing, breaker.samples)
+
     def log(
         self, step: int, values: Mapping[str, float], seconds: float, batch: Batch, batch_fault: Fault | None
     ) -> None:
@@ -164,12 +178,12 @@ class Session:
         self.reporter.finished_step(step, logged, seconds)
         self.write_metrics(step, logged)  # after the line: the first time it imports TensorBoard's writer
         self._check_finite(step, values, batch)
-        self._end(learning_record.stop(self.record, step, self.job.spec.training.max_failed_steps))
+        self.end(learning_record.stop(self.record, step, self.job.spec.training.max_failed_steps))
 
     def check_learning(self) -> None:
         """Raise the run's failure if too few of its steps could learn, or none changed a weight."""
         now = weight_digests(self.state)
-        self._end(learning_record.verdict(self.record, self.job.spec.training.min_learning_share, now))
+        self.end(learning_record.verdict(self.record, self.job.spec.training.min_learning_share, now))
 
     def _warn(self, step: int, values: Mapping[str, float], fault: Fault | None) -> None:
         """Log what is wrong with a step."""
@@ -192,7 +206,7 @@ class Session:
             return ""
         return learning_record.warning(step, fault, self.record.in_a_row, self.job.spec.training.max_failed_steps)
 
-    def _end(self, failure: RunFailure | None) -> None:
+    def end(self, failure: RunFailure | None) -> None:
         """Raise the leader's failure on every process: the others do not know why a reward failed."""
         if failure is not None:
             kind, _, message = processes.from_leader(f"{failure.kind} {failure.message}").partition(" ")

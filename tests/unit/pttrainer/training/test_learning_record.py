@@ -12,7 +12,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.rewards import Verdict
 from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
-from pttrainer.rollout.rollout_data import Rollout, missing_rewards
+from pttrainer.rollout.rollout_data import Rollout, all_missing, missing_rewards
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.train_step import nonfinite
@@ -113,8 +113,8 @@ def test_a_record_in_a_checkpoint_is_the_same_and_an_older_checkpoint_begins_a_n
     assert learning_record.from_json({}) == LearningRecord()
 
 
-def rollout(rewards_PG: Sequence[Sequence[float]], error: str = "") -> Rollout:
-    episode = EpisodeInfo([1], [True], [], 1, 0, 0, error) if error else None
+def rollout(rewards_PG: Sequence[Sequence[float]], error: str = "", is_lost: bool = False) -> Rollout:
+    episode = EpisodeInfo([1], [True], [], 1, 0, 0, error, None, is_lost) if error else None
     question = Question([1], "q", {})
     groups = [
         Group(question, [Sample([1], np.zeros(1), True, "", {"own": r}, r, episode) for r in row]) for row in rewards_PG
@@ -145,3 +145,54 @@ def test_the_fault_is_that_of_the_reward_or_of_the_environment_that_failed() -> 
     assert missing_rewards(rollout([[NONE, NONE]]), 2) == Fault(Kind.SERVICE, "reward own", "late", 2, 2)
     lost = missing_rewards(rollout([[NONE, NONE]], "no world"), 2)
     assert lost == Fault(Kind.ENVIRONMENT, "environment", "no world", 2, 2)
+    away = missing_rewards(rollout([[NONE, NONE]], "no connection", is_lost=True), 2)
+    assert away == Fault(Kind.SERVICE, "environment", "no connection", 2, 2)
+
+
+def test_samples_without_a_reward_are_counted_beside_those_that_others_learn_from() -> None:
+    assert all_missing(rollout([[1.0, 1.0], [NONE, 0.0]])) == Fault(Kind.SERVICE, "reward own", "late", 1, 4)
+    assert all_missing(rollout([[1.0, 1.0]])).missing == 0
+
+
+def watched(missing: Sequence[Fault], samples: int = 32) -> LearningRecord:
+    record = LearningRecord(FIRST)
+    for fault in missing:
+        record.watch(fault, samples)
+    return record
+
+
+def of(missing: int, fault: Fault = AWAY) -> Fault:
+    return fault._replace(missing=missing, of=16)
+
+
+@pytest.mark.parametrize(
+    ("missing", "is_open"),
+    [
+        ([16], False),  # too few samples to judge by
+        ([16, 16], True),
+        ([16, 0], False),  # exactly half
+        ([16, 1], True),
+        ([16, 16, 0, 0], False),  # what is long ago is forgotten
+        ([0, 0, 0, 16, 9], True),
+        ([0, 0], False),
+    ],
+)
+def test_the_breaker_opens_where_too_many_of_the_last_samples_have_no_reward(missing: list[int], is_open: bool) -> None:
+    assert (learning_record.broken(watched([of(n) for n in missing]), 9, 0.5, 32) is not None) == is_open
+
+
+def test_a_share_of_one_never_opens_the_breaker() -> None:
+    assert learning_record.broken(watched([of(16)] * 4), 4, 1.0, 32) is None
+
+
+def test_what_failed_most_gives_the_breaker_its_class_and_words() -> None:
+    record = watched([of(9, KILLED), of(16)])
+    ending = learning_record.broken(record, 7, 0.5, 32)
+    error = ending.error("file:///runs/a/checkpoints/7")
+    assert error.exit_code == ExitCode.SERVICE_LOST
+    assert str(error).startswith(
+        "spec.training.circuitBreaker.maxMissing: 0.5: 25 of the last 32 samples have no reward at step 7, 16 "
+        "of them of reward judge, the last: no connection; last good checkpoint: file:///runs/a/checkpoints/7; nothing is "
+        "exported"
+    )
+    assert learning_record.from_json(json.loads(json.dumps(record.to_json()))) == record

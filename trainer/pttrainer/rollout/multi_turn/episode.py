@@ -33,6 +33,7 @@ class Episode:
     failed: int = 0
     ended: bool = False
     error: str = ""
+    is_lost: bool = False
     is_open: bool = True
     routes: np.ndarray | None = None
 
@@ -52,9 +53,9 @@ class Episode:
         self.logps += logps
         self.sampled += [sampled] * len(tokens)
 
-    def close(self, *, ended: bool = False, error: str = "") -> None:
-        """End the episode."""
-        self.is_open, self.ended, self.error = False, ended, error
+    def close(self, *, ended: bool = False, error: str = "", is_lost: bool = False) -> None:
+        """End the episode. is_lost: the error is that of a service that may come back."""
+        self.is_open, self.ended, self.error, self.is_lost = False, ended, error, is_lost
 
 
 def as_sample(episode: Episode, scores: Scores, row: int) -> Sample:
@@ -75,6 +76,7 @@ def as_sample(episode: Episode, scores: Scores, row: int) -> Sample:
             episode.failed,
             episode.error,
             None if episode.images is None else episode.images.slots_BT[0],
+            episode.is_lost,
         ),
         routes=episode.routes,
     )

@@ -186,7 +186,7 @@ class EpisodeSampler(Sampler):
         episode.seconds += turn.seconds
         episode.calls, episode.failed = episode.calls + turn.calls, episode.failed + turn.failed
         if turn.error:
-            episode.close(error=turn.error)
+            episode.close(error=turn.error, is_lost=turn.is_lost)
         elif turn.done:
             episode.close(ended=True)
         elif episode.seconds >= self._spec.timeout_seconds:

@@ -40,7 +40,10 @@ ENDS: Mapping[Kind, End] = {
     ),
     Kind.JUDGE: End(UserCodeError, "check the judge's url, model and key, and that its prompt asks for a score"),
     Kind.BUDGET: End(ConfigError, "raise the judge's budget, or train fewer steps"),
-    Kind.SERVICE: End(ServiceLost, "check that the judge's url answers within its timeout from where the trainer runs"),
+    Kind.SERVICE: End(
+        ServiceLost,
+        "check that the url of the judge or of the environment answers within its timeout from where the trainer runs",
+    ),
     Kind.ENVIRONMENT: End(
         UserCodeError, "run the environment on its own in Python; if it is only slow, raise its timeoutSeconds"
     ),
