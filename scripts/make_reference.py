@@ -7,6 +7,7 @@ schema and the same words that refuse a wrong job.
 
 import ast
 import inspect
+import json
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import pairwise
@@ -263,6 +264,8 @@ def _default(is_required: bool, field: Schema) -> str:
 
 
 def _scalar(value: Any) -> str:
+    if isinstance(value, str) and "\n" in value:
+        return json.dumps(value, ensure_ascii=False)  # a row of the table is one line
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -81,7 +81,8 @@ GROUPS = (
         "the environment's replies to the model",
         "environment.tools[].builtin environment.tools[].python.code environment.tools[].python.function "
         "environment.python.code environment.python.className environment.gymnasium environment.packages "
-        "environment.openenv.actionField environment.openenv.observationField "
+        "environment.openenv.actionField environment.openenv.observationField environment.mcp[].name "
+        "environment.mcp[].tools environment.mcp[].timeoutSeconds environment.mcp[].maxResultBytes "
         "environment.toolFormat environment.maxTurns environment.maxObservationTokens environment.timeoutSeconds "
         "environment.rewardWeight",
     ),
@@ -116,9 +117,11 @@ GROUPS = (
     Group(Change.FREE, "the speed of sampling the same samples", "rollout.slots rollout.speculative rollout.vllm"),
     Group(
         Change.FREE,
-        "access to a judge, its budget, a server of OpenEnv's; how many completions a reward model scores at once",
+        "access to a judge, its budget, a server of OpenEnv's or MCP; how many completions a reward model scores "
+        "at once",
         "rewards[].judge.concurrency rewards[].judge.retries rewards[].judge.apiKeyEnv rewards[].judge.budget "
-        "rewards[].model.batchSize environment.openenv.url",
+        "rewards[].model.batchSize environment.openenv.url environment.mcp[].url environment.mcp[].concurrency "
+        "environment.mcp[].apiKeyEnv",
     ),
     Group(
         Change.FREE,

@@ -39,7 +39,14 @@ from ptapi.spec.pods.overrides import ContainerSecurityContext, InitContainer, P
 from ptapi.spec.pods.resources import Amounts, ContainerResources, Resources
 from ptapi.spec.pods.runtime import FunctionRuntime, Runtime
 from ptapi.spec.pods.volumes import Volume
-from ptapi.spec.rollouts.environment import Environment, GymnasiumEnvironment, PythonEnvironment, PythonTool, Tool
+from ptapi.spec.rollouts.environment import (
+    Environment,
+    GymnasiumEnvironment,
+    McpServer,
+    PythonEnvironment,
+    PythonTool,
+    Tool,
+)
 from ptapi.spec.rollouts.rewards import JudgeBudget, JudgeReward, ModelReward, PythonReward, Reward
 from ptapi.spec.rollouts.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
@@ -76,6 +83,7 @@ __all__ = [
     "JudgeBudget",
     "JudgeReward",
     "Kto",
+    "McpServer",
     "ModelReward",
     "ModelSpec",
     "NgramLookup",

@@ -114,7 +114,8 @@ ENVIRONMENT = st.sampled_from(
     [None, {"tools": [{"builtin": "calculator"}, {"python": {"uri": "gs://lab/t.py", "function": "f"}}], "maxTurns": 2},
      {"python": {"uri": "file:///e.py", "className": "World"}, "rewardWeight": 0.5},
      {"gymnasium": {"id": "m:a/B-v0", "arguments": {"size": 3, "deep": {"x": [1.5, None]}}, "actions": ["up"]},
-      "packages": ["m[x]==1.0.post1"]}, {"openenv": {"url": "http://e:8000", "actionField": "message"}}]
+      "packages": ["m[x]==1.0.post1"]}, {"openenv": {"url": "http://e:8000", "actionField": "message"}},
+     {"mcp": [{"name": "a", "url": "http://a:8000/mcp", "tools": ["look-up"], "apiKeyEnv": "KEY"}], "maxTurns": 3}]
 )  # fmt: skip
 
 

@@ -168,8 +168,8 @@ class OnPolicyAlgorithm(ABC):
     def _roll_out(self, step: int, weights: SamplerWeights) -> Rollout:
         """Sample, and compute what follows from the samples alone."""
         rollout = self._lay_out(self._collect(step, weights))
-        faults = {"fault": missing_rewards(rollout, self.min_rewarded), "missing": all_missing(rollout)}
-        return replace(rollout, facts=rollout_facts(rollout), **faults)
+        fault, missing = missing_rewards(rollout, self.min_rewarded), all_missing(rollout)
+        return replace(rollout, facts=rollout_facts(rollout), fault=fault, missing=missing)
 
     def _logps(self, params: Params, batch: Batch) -> Any:
         return self._context.score(params, batch, self.temperature).logps_BT

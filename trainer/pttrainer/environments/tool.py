@@ -46,7 +46,10 @@ def wrong_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     for name, value in arguments.items():
         if name not in accepted:
             return f"no argument {name!r}; accepted: {', '.join(accepted)}"
-        type_name = accepted[name].get("type", "")
+        described = accepted[name]
+        type_name = described.get("type", "") if isinstance(described, Mapping) else ""
+        if not isinstance(type_name, str):
+            continue  # a server's schema may name several types
         is_wrong_bool = isinstance(value, bool) and type_name != "boolean"
         if type_name in _TYPES and (is_wrong_bool or not isinstance(value, _TYPES[type_name])):
             return f"argument {name!r} is a {type(value).__name__}; accepted: {type_name}"

@@ -1,8 +1,9 @@
-"""The environment of `spec.environment.tools`: tool calls are answered; a turn without calls ends the episode.
+"""The environment of `spec.environment.tools` and `mcp`: calls are answered; a turn without calls ends the episode.
 
 Builtin tools run in process, because they cannot hang; a user's function runs in child processes with a limit per call,
 and one that fails, hangs or dies is an error that the model reads. So is an unknown tool or a wrong argument: the model
-has to learn from it, and the run reports how often it happens (`tools/failed`).
+has to learn from it, and the run reports how often it happens (`tools/failed`). An MCP server that does not answer is
+no mistake of the model's: the episode ends without a reward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import PythonTool
-from pttrainer.environments import calculator, lookup, tool_call_parsing
+from pttrainer.environments import tool_call_parsing
 from pttrainer.environments.environment import AssistantTurn, ResetResult, Row, StepResult
 from pttrainer.environments.tool import Tool, ToolError, wrong_arguments
 from pttrainer.environments.tool_call_parsing import Call
+from pttrainer.environments.tools import calculator, lookup
+from pttrainer.environments.tools.mcp_tools import McpCall, McpTools
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io.local_copy import local_copy
 from pttrainer.sandbox.pool import Alive, Pool, Request
@@ -43,6 +46,7 @@ class _ToolResult(NamedTuple):
     text: str
     error: str = ""
     seconds: float = 0.0
+    lost: str = ""
 
     @property
     def read(self) -> str:
@@ -75,6 +79,16 @@ class ToolEnvironment:
             else:
                 self._builtins[name] = BUILTINS[name]
                 self._schemas[name] = BUILTINS[name].schema
+        try:
+            self._mcp = McpTools(spec.mcp, alive)
+        except BaseException:
+            self._close_pools()
+            raise
+        for name, described in self._mcp.schemas.items():
+            if name in self._schemas:
+                self.close()
+                raise ConfigError(f"spec.environment.mcp: {name!r}: two tools have this name")
+            self._schemas[name] = described
         self.schemas: Sequence[Mapping[str, Any]] = list(self._schemas.values())
 
     def reset(self, rows: Mapping[int, Row]) -> dict[int, ResetResult]:
@@ -98,7 +112,11 @@ class ToolEnvironment:
         return [answers[0, place].read for place in range(len(calls))]
 
     def close(self) -> None:
-        """End the child processes."""
+        """End the child processes and the sessions."""
+        self._close_pools()
+        self._mcp.close()
+
+    def _close_pools(self) -> None:
         for pool in self._pools.values():
             pool.close()
 
@@ -124,7 +142,9 @@ class ToolEnvironment:
             for each, answer in zip(calls[:MAX_CALLS], results, strict=False)
         ]
         failed = sum(bool(answer.error) for answer in results)
-        return StepResult(messages, calls=len(calls), failed=failed, seconds=sum(answer.seconds for answer in results))
+        lost = next((answer.lost for answer in results if answer.lost), "")
+        seconds = sum(answer.seconds for answer in results)
+        return StepResult(messages, 0.0, bool(lost), lost, seconds, len(calls), failed, is_lost=bool(lost))
 
     def _name(self, call: Call) -> str:
         """Return the name for the template: never text of the model's own, which may be anything."""
@@ -142,6 +162,10 @@ class ToolEnvironment:
             ]
             for place, reply in zip(good, self._pools[name].call(requests, self._alive), strict=True):
                 results[place] = _ToolResult(reply.value or "", reply.error, reply.seconds)
+        elif good and name in self._mcp.schemas:
+            wanted = [McpCall(name, calls[place].call.arguments, calls[place].limit_s) for place in good]
+            for place, result in zip(good, self._mcp.call(wanted), strict=True):
+                results[place] = _ToolResult(result.text, result.error, result.seconds, result.lost)
         else:
             for place in good:
                 results[place] = _call_builtin(self._builtins[name], calls[place])

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import GymnasiumId, HttpUrl, PinnedPackage, PositiveInt, PythonCode, PythonName, SpecModel
+from ptapi.spec.base import EnvName, GymnasiumId, HttpUrl, PinnedPackage, PositiveInt, PythonCode, PythonName, SpecModel
 from ptapi.spec.openapi_schema import ANY_SCALAR
 
 
@@ -55,11 +55,34 @@ class OpenEnvEnvironment(SpecModel):
     """The field of the observation that the model reads. Unset: all of it, as JSON."""
 
 
+class McpServer(SpecModel):
+    """A server of the Model Context Protocol, over streamable HTTP, whose tools the model may call."""
+
+    name: PythonName
+    """Its name in messages."""
+    url: HttpUrl
+    """Its endpoint, such as `http://search:8000/mcp`."""
+    tools: Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=64)] = []
+    """The tools that the model is told of. Unset: all that the server lists when the run begins."""
+    timeout_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 30.0
+    """Time limit of a call; one that takes longer ends its episode without a reward."""
+    max_result_bytes: Annotated[int, Field(ge=1024, le=1 << 26)] = 1 << 20
+    """Longest answer; a longer one ends its episode without a reward. `maxObservationTokens` cuts what the model reads
+    of it."""
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 16
+    """Most calls at once."""
+    api_key_env: EnvName | None = None
+    """The environment variable with a bearer token; set it from a Secret in `env`. Unset: none is sent."""
+
+
 class Environment(SpecModel):
-    """Rollouts of several turns: exactly one of `tools`, `python`, `gymnasium` and `openenv`."""
+    """Rollouts of several turns: exactly one of `tools` (with or without `mcp`), `python`, `gymnasium`, `openenv`."""
 
     tools: Annotated[list[Tool], Field(max_length=16)] = []
     """Tools that the model may call; its chat template describes them, and their replies come back as tool turns."""
+    mcp: Annotated[list[McpServer], Field(max_length=8)] = []
+    """MCP servers, whose tools the model may call beside `tools`. A tool's error is read by the model; a server that
+    does not answer fails the episode, which has no reward then."""
     python: PythonEnvironment | None = None
     """An environment of your own. The rewards of an episode's steps are summed and logged as `environment`."""
     gymnasium: GymnasiumEnvironment | None = None

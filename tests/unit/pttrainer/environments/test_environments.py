@@ -11,12 +11,13 @@ import pytest
 from tests.builders.peers.templates import FAMILIES
 
 from ptapi.spec import Environment as EnvironmentSpec
-from pttrainer.environments import calculator, lookup, python_tool
+from pttrainer.environments import python_tool
 from pttrainer.environments.environment import AssistantTurn, StepResult
 from pttrainer.environments.python_environment import UserEnvironment, source_of
 from pttrainer.environments.tool import ToolError
 from pttrainer.environments.tool_call_parsing import Call, format_of, parse_calls
 from pttrainer.environments.tool_environment import ToolEnvironment
+from pttrainer.environments.tools import calculator, lookup
 from pttrainer.errors import UserCodeError
 from pttrainer.rewards.builtin import tool_use
 

@@ -16,13 +16,15 @@ from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
 from pttrainer.environments.environment import AssistantTurn, ResetResult, StepResult
 from pttrainer.environments.tool_environment import ToolEnvironment
-from pttrainer.errors import DataError, UserCodeError
+from pttrainer.errors import DataError, ServiceLost, UserCodeError
 from pttrainer.rewards.runner import Runner
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.multi_turn.episode_sampler import EpisodeSampler
+from pttrainer.rollout.rollout_data import all_missing
 from pttrainer.rollout.rollout_metrics import completion_facts
+from pttrainer.runtime.reporting.step_faults import Fault, Kind
 
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER, TOKENIZER.template)
@@ -150,7 +152,8 @@ def test_facts_of_episodes_count_calls_and_failures() -> None:
 
 @dataclass
 class UserEnvironment:
-    """Answers "go" with a reward of a half until the third turn; "break" is an error, "slow" takes a minute."""
+    """Answers "go" with a reward of a half until the third turn; "break" is an error, "leave" loses the server, "slow"
+    takes a minute."""
 
     opening: str = ""
     schemas: Sequence[Mapping[str, Any]] = ()
@@ -167,6 +170,8 @@ class UserEnvironment:
     def _turn(self, text: str) -> StepResult:
         if text == "break":
             return StepResult(done=True, error="broken")
+        if text == "leave":
+            return StepResult(done=True, error="no answer", is_lost=True)
         messages = [{"role": "user", "content": "on"}]
         return StepResult(
             () if text == "end" else messages, 0.5, text == "end", seconds=60.0 if text == "slow" else 0.0
@@ -206,6 +211,19 @@ def test_an_episode_that_fails_or_takes_too_long_has_no_reward() -> None:
 def test_an_environment_in_which_every_episode_fails_from_the_start_ends_the_run() -> None:
     with pytest.raises(UserCodeError, match="2 of 2 episodes failed; the first: broken"):
         sampler(Script([["break"] * 2]), UserEnvironment()).sample({}, [QUESTION], [0], 2, SAMPLING, Draw(0, 0))
+
+
+def test_a_server_that_every_episode_loses_from_the_start_is_a_lost_service() -> None:
+    with pytest.raises(ServiceLost, match="2 of 2 episodes failed; the first: no answer"):
+        sampler(Script([["leave"] * 2]), UserEnvironment()).sample({}, [QUESTION], [0], 2, SAMPLING, Draw(0, 0))
+
+
+def test_episodes_that_lose_their_server_have_no_reward_and_are_told_apart_from_those_that_break() -> None:
+    scored = sampler(Script([["leave", "leave", "break", "end"]]), UserEnvironment()).sample(
+        {}, [question("?", answer="end")], [0], 4, SAMPLING, Draw(0, 0)
+    )
+    assert [sample.reward for sample in scored.groups[0].samples][3] == 1.5
+    assert all_missing(scored) == Fault(Kind.SERVICE, "environment", "no answer", 3, 4)
 
 
 def test_an_opening_is_said_after_the_row_s_prompt() -> None:

@@ -192,7 +192,7 @@ def test_what_failed_most_gives_the_breaker_its_class_and_words() -> None:
     assert error.exit_code == ExitCode.SERVICE_LOST
     assert str(error).startswith(
         "spec.training.circuitBreaker.maxMissing: 0.5: 25 of the last 32 samples have no reward at step 7, 16 "
-        "of them of reward judge, the last: no connection; last good checkpoint: file:///runs/a/checkpoints/7; nothing is "
-        "exported"
+        "of them of reward judge, the last: no connection; last good checkpoint: file:///runs/a/checkpoints/7; "
+        "nothing is exported"
     )
     assert learning_record.from_json(json.loads(json.dumps(record.to_json()))) == record

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from ptapi.spec import JudgeReward
 from pttrainer.rewards import Sample, Verdict
-from pttrainer.rewards.llm_judge import http
 from pttrainer.rewards.llm_judge.prompt import PLACEHOLDERS, parse_score, placeholders, question
 from pttrainer.rewards.llm_judge.reply_cache import JudgeReply, ReplyCache
+from pttrainer.runtime import http_client
 from pttrainer.runtime.reporting.step_faults import Kind
 from pttrainer.sandbox.pool import WAKE_S, Alive
 
@@ -61,7 +61,7 @@ class LlmJudge:
 
     def __init__(self, spec: JudgeReward, timeout_s: float, key: str | None, answers: ReplyCache) -> None:
         self._spec, self._timeout_s, self._key, self._replies = spec, timeout_s, key, answers
-        self._opener = http.build_opener()
+        self._opener = http_client.build_opener()
         self._threads = ThreadPoolExecutor(spec.concurrency, thread_name_prefix="judge")
         self._lock = threading.Lock()
         self._calls, self._tokens = answers.calls, answers.tokens
@@ -180,12 +180,12 @@ class LlmJudge:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
         try:
             with self._opener.open(request, timeout=max(deadline - time.monotonic(), 0.05)) as response:
-                reply = _parse_reply(json.loads(http.read(response)))
+                reply = _parse_reply(json.loads(http_client.read(response)))
         except urllib.error.HTTPError as error:
-            body_text = http.body_excerpt(error)
+            body_text = http_client.body_excerpt(error)
             message = self._redacted(f"{url}: {error.code} {error.reason}{': ' if body_text else ''}{body_text}")
             if error.code in _TEMPORARY:
-                raise _TemporaryError(message, http.retry_after(error)) from error
+                raise _TemporaryError(message, http_client.retry_after(error)) from error
             raise _Failure(message, stopped=False, kind=Kind.JUDGE) from error
         except json.JSONDecodeError as error:
             raise _TemporaryError(self._redacted(f"{url}: the reply is not JSON: {error.doc[:80]!r}")) from error

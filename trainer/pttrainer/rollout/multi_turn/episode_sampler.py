@@ -27,7 +27,7 @@ from pttrainer.batch import Images
 from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization import row_images
 from pttrainer.environments.environment import AssistantTurn, Environment, StepResult
-from pttrainer.errors import UserCodeError
+from pttrainer.errors import ServiceLost, UserCodeError
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout import groups
@@ -215,14 +215,18 @@ class EpisodeSampler(Sampler):
         return tokens[:-1] if tokens and tokens[-1] in self._context.tokenizer.eos_ids else tokens
 
     def _check(self, episodes: Sequence[Episode]) -> None:
-        """Raise UserCodeError if every episode of the first rollout failed: the environment is broken."""
+        """Raise UserCodeError if every episode of the first rollout failed: the environment is broken.
+
+        ServiceLost if all of them lost a service that may come back.
+        """
         errors = [episode.error for episode in episodes if episode.error]
         if not errors:
             self._has_worked = True
             return
         counted = f"{len(errors)} of {len(episodes)} episodes failed; the first: {errors[0]}"
         if len(errors) == len(episodes) and not self._has_worked:
-            raise UserCodeError(f"spec.environment: {counted}")
+            is_lost = all(episode.is_lost for episode in episodes)
+            raise (ServiceLost if is_lost else UserCodeError)(f"spec.environment: {counted}")
         print(f"environment: {counted}", file=sys.stderr)
 
     def _scored(self, episodes: Sequence[Episode]) -> Scores:

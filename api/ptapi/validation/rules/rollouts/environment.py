@@ -14,22 +14,22 @@ def _tools_differ(environment: Environment) -> bool:
 
 
 def _kinds(environment: Environment) -> tuple[object, ...]:
-    return environment.tools, environment.python, environment.gymnasium, environment.openenv
+    return environment.tools or environment.mcp, environment.python, environment.gymnasium, environment.openenv
 
 
 RULES: tuple[Rule, ...] = (
     _ENVIRONMENT.rule(
         "",
-        "exactly one of tools, python, gymnasium, openenv",
+        "exactly one of tools, python, gymnasium, openenv; mcp counts as tools",
         Predicate(
-            "[has(self.python), has(self.gymnasium), has(self.openenv), has(self.tools) && self.tools.size() > 0]"
-            ".filter(x, x).size() == 1",
+            "[has(self.python), has(self.gymnasium), has(self.openenv), has(self.tools) && self.tools.size() > 0 "
+            "|| has(self.mcp) && self.mcp.size() > 0].filter(x, x).size() == 1",
             lambda environment: sum(map(bool, _kinds(environment))) == 1,
         ),
     ),
     _ENVIRONMENT.rule(
         "packages",
-        "unset with builtin tools alone or openenv, which need none",
+        "unset with builtin tools alone or openenv, which need none; mcp neither",
         empty("packages")
         | has("python")
         | has("gymnasium")
@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     _ENVIRONMENT.rule(
         "toolFormat",
         "unset without tools: other environments read the model's text themselves",
-        equals("toolFormat", "auto") | filled("tools"),
+        equals("toolFormat", "auto") | filled("tools") | filled("mcp"),
     ),
     _ENVIRONMENT.rule(
         "rewardWeight",

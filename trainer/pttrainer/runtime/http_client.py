@@ -1,4 +1,4 @@
-"""HTTP client of a judge: one deadline for the whole reply, a size limit, and no redirect with the key."""
+"""HTTP client of judges and MCP servers: one deadline for a whole reply, a size limit, no redirect with the key."""
 
 import http.client
 import io
@@ -8,6 +8,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+HttpError = http.client.HTTPException
+"""What a broken reply raises besides OSError."""
 MAX_REPLY_BYTES = 4 << 20
 """Bytes."""
 

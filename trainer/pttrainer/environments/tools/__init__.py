@@ -1,0 +1,1 @@
+"""Tools that models call: the builtin ones, and those of MCP servers."""

@@ -1,0 +1,132 @@
+"""The tools of a job's MCP servers: read once, offered to the model under their own names, called side by side.
+
+What the tool answers, an error too, is read by the model. A server that does not answer, or not in time, or at too
+great length, is a failure of the episode, which has no reward then: it is not the policy's.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from ptapi.spec import McpServer
+from pttrainer.environments.tool import schema
+from pttrainer.environments.tools.mcp_client import ServerLost, Session, WrongCall
+from pttrainer.errors import ConfigError, ServiceLost
+from pttrainer.sandbox.pool import WAKE_S, Alive
+
+ATTEMPTS, DELAY_S = 4, 1.0
+"""How often a server is tried when the run begins, and the time between."""
+
+
+class McpCall(NamedTuple):
+    """A call, and how long it may take."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    limit_s: float
+
+
+class McpResult(NamedTuple):
+    """A text or an error that the model reads, or, with `lost`, why the episode fails."""
+
+    text: str = ""
+    error: str = ""
+    lost: str = ""
+    seconds: float = 0.0
+
+
+class McpTools:
+    """The tools of servers, by name; alive: called while waiting.
+
+    Raises ServiceLost if a server does not answer, ConfigError if it lacks a tool or two tools have one name.
+    """
+
+    def __init__(self, servers: Sequence[McpServer], alive: Alive, attempts: int = ATTEMPTS) -> None:
+        self._alive = alive
+        self._sessions: dict[str, Session] = {}
+        self._open: list[Session] = []
+        self.schemas: dict[str, Mapping[str, Any]] = {}
+        self._concurrency: dict[str, int] = {}
+        try:
+            for index, server in enumerate(servers):
+                self._add(f"spec.environment.mcp[{index}]", server, attempts)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, calls: Sequence[McpCall]) -> list[McpResult]:
+        """Return a result for each call; all of one tool."""
+        if not calls:
+            return []
+        with ThreadPoolExecutor(self._concurrency[calls[0].tool], "mcp") as threads:
+            results: list[Future[McpResult]] = [threads.submit(self._call, call) for call in calls]
+            while wait(results, WAKE_S).not_done:
+                self._alive()  # each has a limit, so the wait is no hang
+        return [result.result() for result in results]
+
+    def close(self) -> None:
+        """End the sessions."""
+        for session in self._open:
+            session.close()
+
+    def _call(self, call: McpCall) -> McpResult:
+        began = time.monotonic()
+        text, error, lost = "", "", ""
+        try:
+            text, is_error = self._sessions[call.tool].call(call.tool, call.arguments, call.limit_s)
+            if is_error:
+                text, error = "", text or "the tool failed"
+        except WrongCall as wrong:
+            error = str(wrong) or "the server refuses the call"
+        except ServerLost as gone:
+            lost = str(gone)
+        return McpResult(text, error, lost, time.monotonic() - began)
+
+    def _add(self, field: str, server: McpServer, attempts: int) -> None:
+        key = None if server.api_key_env is None else os.environ.get(server.api_key_env)
+        if server.api_key_env is not None and not key:
+            raise ConfigError(f"{field}.apiKeyEnv: {server.api_key_env}: is not set; hint: set it in spec.env")
+        session = Session(server.url, server.timeout_seconds, server.max_result_bytes, key)
+        tools = {tool["name"]: tool for tool in self._described(field, session, attempts)}
+        self._open.append(session)
+        missing = [name for name in server.tools if name not in tools]
+        if missing:
+            raise ConfigError(
+                f"{field}.tools: {missing[0]!r}: {server.name} has no such tool; accepted: {', '.join(sorted(tools))}"
+            )
+        for name in server.tools or sorted(tools):
+            if name in self.schemas:
+                raise ConfigError(
+                    f"{field}: {server.name}: {name!r}: two tools have this name; hint: name those you want in tools"
+                )
+            self._sessions[name], self._concurrency[name] = session, server.concurrency
+            self.schemas[name] = schema_of(tools[name])
+
+    def _described(self, field: str, session: Session, attempts: int) -> list[dict[str, Any]]:
+        for attempt in range(attempts):
+            try:
+                session.open()
+                return session.tools()
+            except (ServerLost, WrongCall) as error:
+                if attempt + 1 == attempts:
+                    raise ServiceLost(
+                        f"{field}.url: {error} ({attempts} tries); hint: check that the server runs and speaks MCP's "
+                        "streamable HTTP at this path, /mcp with most"
+                    ) from error
+                self._alive()
+                time.sleep(DELAY_S)
+        raise AssertionError("the last try returned")
+
+
+def schema_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool's description in the form of chat templates."""
+    given = tool.get("inputSchema")
+    parameters = given if isinstance(given, dict) else {}
+    properties = parameters.get("properties")
+    made = schema(tool["name"], str(tool.get("description") or ""), properties if isinstance(properties, dict) else {})
+    required = parameters.get("required")
+    made["function"]["parameters"] |= {name: value for name, value in parameters.items() if name == "$defs"}
+    made["function"]["parameters"]["required"] = required if isinstance(required, list) else []
+    return made
