@@ -13,7 +13,7 @@ from pttrainer.algorithms.distillation import teachers
 from pttrainer.algorithms.ppo import RolloutValues, with_returns
 from pttrainer.data.prompts import Question
 from pttrainer.preflight.compiler import programs
-from pttrainer.preflight.compiler.abstract_inputs import batch
+from pttrainer.preflight.compiler.abstract_inputs import batch, program_of
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.shapes import passes
 from pttrainer.preflight.shapes.device_bytes import total
@@ -80,6 +80,16 @@ def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(
     sampled = [Group(replace(QUESTION, teacher_tokens=QUESTION.tokens), [ANSWER])] * 2
     laid = groups.lay_out(sampled, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
     assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher_rows(laid, sampled, 0))
+
+
+@pytest.mark.parametrize(("teacher", "copies"), [("initial", 1), ("average", 0)])
+def test_sdpo_is_planned_with_its_teacher_and_its_sampling(teacher: str, copies: int) -> None:
+    training: dict[str, Any] = {"batchSize": 8, "sequenceLength": 32, "ema": {}}
+    of = shapes_of(spec("tiny", "cpu-1", algorithm="sdpo", options={"teacher": teacher}, **training))
+    assert total(of.arguments.teacher) == copies * total(of.arguments.params)
+    assert "rollout" in passes.others(of)
+    teaching: Any = program_of(of).teacher
+    assert (teaching.self_weights, teaching.top_of) == (teacher, "student")
 
 
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:
