@@ -37,7 +37,7 @@ def split_of(spec: PostTrainJobSpec) -> Split | None:
     slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     if slice_.total_vms > 1 and spec.pathways.enabled is not True:
         raise SpecError([_many_controllers(slice_)])
-    parts = _parts(slice_)
+    parts = parts_of(slice_)
     if parts == 1:
         raise SpecError([_too_small(slice_)])
     share = spec.rollout.sampler_share
@@ -60,7 +60,7 @@ def _sides(topology: str) -> list[int]:
     return [int(side) for side in topology.split("x")]
 
 
-def _parts(slice_: Slice) -> int:
+def parts_of(slice_: Slice) -> int:
     """Return the number of equal parts into which the chips can be cut."""
     if slice_.slices > 1:
         return slice_.slices

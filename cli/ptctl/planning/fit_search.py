@@ -58,10 +58,16 @@ def explain(job: PostTrainJob, result: Manifest) -> Iterator[str]:
         memory += f"; about {best['step_seconds']:.3g} s a step by the compiler's estimates"
     if not best["settings"]:
         yield f"{name}: fits as it is: {memory}"
+        yield from _notes(result)
         return
     yield f"{name}: does not fit as it is; it fits with these changes ({result['tried']} layouts tried):"
     yield from (f"  {change}" for change in _changes(job, best["settings"]))
     yield memory
+    yield from _notes(result)
+
+
+def _notes(result: Manifest) -> Iterator[str]:
+    yield from (f"note: {note}" for note in result["notes"])
 
 
 def _changes(job: PostTrainJob, settings: Manifest) -> list[str]:

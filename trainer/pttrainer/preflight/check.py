@@ -7,13 +7,11 @@ import importlib.metadata
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ptapi.spec import PostTrainJob
-from ptapi.spec.rollouts.rollout import MAX_REPLICAS
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
-from pttrainer.preflight.advice import changes
+from pttrainer.preflight.advice import best_split, changes
 from pttrainer.preflight.memory import formula, recomputation
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_memory
@@ -29,12 +27,9 @@ from pttrainer.preflight.shapes.job_shapes import (
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, TRAIN_STEP, others
 from pttrainer.preflight.shapes.rollout_shapes import is_elsewhere, plan_of, sampler
-from pttrainer.preflight.timing.step_time import Estimate, estimate
+from pttrainer.preflight.timing.step_time import estimate
 from pttrainer.preflight.verdict import Program, Verdict
 from pttrainer.runtime.distributed import logical_axes
-
-WORTH_SAYING = 0.05
-"""Share of a step's chip-seconds that another number of samplers must save to be named."""
 
 
 def judge(
@@ -80,7 +75,7 @@ def judge(
         collectives=memory.traffic,
         estimate=estimated,
         assumptions=assumptions(of, memory.programs, price),
-        notes=[*memory.notes, *_best_split(of, estimated)],
+        notes=[*memory.notes, *(best_split.notes(of, job.spec) if estimated is not None else [])],
         factor=factor,
         options=[] if memory.fits else changes.options(of, factor),
         smallest=[] if memory.fits else changes.smallest(of, factor, prices),
@@ -100,31 +95,6 @@ def _checked(job: JobShapes, depth: Depth, limit_s: float | None) -> tuple[JobSh
     left = None if limit_s is None else max(0.0, limit_s - (time.monotonic() - started))
     memory = check_memory(of, depth, left)
     return of, memory._replace(notes=[note, *memory.notes])
-
-
-def _best_split(of: JobShapes, estimated: Estimate | None) -> list[str]:
-    """Return the number of samplers that takes the fewest chip-seconds for a step, where it saves something."""
-    if of.samplers is None or of.sampler is None or estimated is None:
-        return []
-    best = min(_splits(of), key=_chip_seconds)
-    if _chip_seconds(best) > (1 - WORTH_SAYING) * _chip_seconds(of):
-        return []
-    assert best.samplers is not None
-    return [
-        f"rollout.separate.replicas: {best.samplers.slices} wastes least: {estimate(best, None).seconds:.3g} s/step on "
-        f"{best.held_chips} chips instead of {estimate(of, None).seconds:.3g} on {of.held_chips}, by the formula"
-    ]
-
-
-def _splits(of: JobShapes) -> list[JobShapes]:
-    """Return the job with other numbers of samplers: powers of two."""
-    assert of.samplers is not None
-    counts = (2**power for power in range(MAX_REPLICAS.bit_length()))
-    return [replace(of, samplers=replace(of.samplers, slices=count)) for count in counts]
-
-
-def _chip_seconds(of: JobShapes) -> float:
-    return estimate(of, None).seconds * of.held_chips
 
 
 def _factor(of: JobShapes, memory: MemoryCheck) -> float:
@@ -171,7 +141,7 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         count, tensor = of.sampler_count * math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
         lines.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
     if of.samplers is not None:
-        lines.append("weights go to the samplers over the network, whose time is not counted")
+        lines.append("all weights go to the samplers over the hosts' network; only those that changed are sent")
     if of.samplers is not None and is_elsewhere(of):
         lines.append(f"the memory and time of the samplers, {of.samplers.describe()}, are not checked")
     if SCORING in others(of) and SCORING not in names:

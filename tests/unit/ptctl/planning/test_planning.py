@@ -20,6 +20,7 @@ FITTED = {
     "refused": [{"settings": {}}],
     "confirmed_by": "fast compile",
     "tried": 38,
+    "notes": ["rollout.samplerShare: 0.25 wastes least"],
 }
 CELL = {
     "accelerator": "v6e-16 (16 chips)", "generation": "v6e", "chips": 16, "batch_size": 32, "tensor": 1, "fits": True,

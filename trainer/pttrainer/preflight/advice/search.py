@@ -15,15 +15,15 @@ all later candidates are judged by the formula times the compiler's need over th
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError
-from pttrainer.preflight.advice import changes
+from pttrainer.preflight.advice import best_split, changes
 from pttrainer.preflight.advice.changes import Settings
-from pttrainer.preflight.memory import formula
+from pttrainer.preflight.memory import formula, recomputation
 from pttrainer.preflight.memory.staged_check import HOPELESS, check_memory
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
@@ -55,12 +55,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Fit:
-    """The result: the change, or none; the candidates that the compiler refused before it; and who confirmed it."""
+    """The result: the change, or none; the candidates that the compiler refused before it; and who confirmed it.
+
+    notes: on the job with the change, such as a split of its chips that wastes less.
+    """
 
     change: Candidate | None
     refused: list[Candidate]
     confirmed_by: str
     tried: int
+    notes: list[str] = field(default_factory=list)
 
 
 def fit(job: PostTrainJob, keep: frozenset[Keep] = frozenset(), *, compile_first: bool = True) -> Fit:
@@ -71,11 +75,12 @@ def fit(job: PostTrainJob, keep: frozenset[Keep] = frozenset(), *, compile_first
     refused: list[Candidate] = []
     by = "formula"
     for candidate in search.candidates(keep, is_compiled=compile_first):
-        check = check_memory(search.shapes_of(candidate.settings), "auto" if compile_first else "formula")
+        shapes = search.shapes_of(candidate.settings)
+        check = check_memory(shapes, "auto" if compile_first else "formula")
         checked = replace(candidate, peak=check.peak, step_seconds=check.decisive[TRAIN_STEP].step_seconds)
         by = "formula" if check.is_computed else f"{check.stage} compile"
         if check.fits:
-            return Fit(checked, refused, by, search.tried)
+            return Fit(checked, refused, by, search.tried, best_split.notes(recomputation.settled(shapes), shapes.spec))
         if not check.is_computed:
             refused.append(checked)
             search.factor = max(check.peak, check.available) / candidate.peak

@@ -5,16 +5,19 @@ from pttrainer.preflight.shapes.passes import DECODE
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.rollout_time import Generation
 from pttrainer.preflight.timing.step_time import Estimate
+from pttrainer.preflight.timing.timeline import IDLE, Phase, idle_share
 from pttrainer.preflight.verdict import Option, Verdict
 
 OPTIONS_SHOWN = 12
+BAR = 40
+"""Characters of a step in its timeline."""
 
 
 def text(of: Verdict) -> str:
     """Return lines of text, memory in GiB per chip."""
     lines = [f"{of.job}: {of.line()}", "", *_facts(of), "", *_memory(of)]
     if of.estimate is not None:
-        lines += ["", *_time(of.estimate), *_compiled(of)]
+        lines += ["", *_time(of.estimate), *_compiled(of), *_timeline(of.estimate)]
     lines += _sent(of.collectives or [])
     if of.options:
         by = (
@@ -92,6 +95,24 @@ def _compiled(of: Verdict) -> list[str]:
         f"  compiled     about {seconds:.3g} s a step by the compiler's own estimates, which no chip has confirmed:",
         "               compare programs for one generation of chips by it, and no estimate with a measured second",
     ]
+
+
+def _timeline(of: Estimate) -> list[str]:
+    """Return a line for each phase of a step that samples: chips, seconds from its beginning, a bar, what bounds it."""
+    if of.generation is None:
+        return []
+    idle = f"idle {100 * idle_share(of.timeline):.0f}% of chip-seconds"
+    head = f"  {'timeline':<12} {'chips':<18} {'from':>8} {'to':>8}   one step, at least {of.seconds:.3g} s; {idle}"
+    return ["", head, *(_bar(phase, of.seconds) for phase in of.timeline)]
+
+
+def _bar(of: Phase, step: float) -> str:
+    first, last = (round(BAR * seconds / step) for seconds in (of.start, of.end))
+    mark = "." if of.name == IDLE else "#"
+    bar = " " * min(first, BAR - 1) + mark * max(1, last - first)
+    by = f"  {of.bound}" if of.bound else ""
+    chips = f"{of.chips:,} {of.on}" if of.on != "all" else f"all {of.chips:,}"
+    return f"  {of.name:<12} {chips:<18} {of.start:>8.3g} {of.end:>8.3g}   |{bar:<{BAR}}|{by}"
 
 
 def _sent(traffic: list[Traffic]) -> list[str]:

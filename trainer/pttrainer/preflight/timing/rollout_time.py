@@ -14,6 +14,7 @@ from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.shapes.rollout_shapes import Plan
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.roofline import Roofline, roofline
+from pttrainer.preflight.timing.weight_sync_time import network_seconds
 from pttrainer.rollout.native import buckets
 
 
@@ -22,8 +23,8 @@ class Generation:
     """Sampling time of one optimizer step.
 
     rows: completions that are sampled at once; tokens_per_second: sampled, of all chips. share: rollouts per
-    optimizer step, of which `seconds` is that part. programs: one run of each; of decoding, one token of all rows
-    with the cache half full.
+    optimizer step, of which `seconds` is that part. transfer_seconds: of the weights, `network_seconds` of them to
+    chips of their own. programs: one run of each; of decoding, one token of all rows with the cache half full.
     """
 
     rows: int
@@ -34,6 +35,7 @@ class Generation:
     share: float
     seconds: float
     programs: dict[str, Roofline]
+    network_seconds: float = 0.0
 
 
 Sent = Mapping[str, Sequence[Traffic]]
@@ -53,20 +55,23 @@ def generation(of: JobShapes, sent: Sent) -> Generation | None:
     decode = _token(there, plan, sum(slots) / len(slots), weights, sent.get(DECODE))
     parts = -(-plan.prompts // plan.pool)
     turns = plan.tokens // plan.new_tokens
-    seconds = transfer.seconds + parts * prefill.seconds + turns * len(slots) * decode.seconds
+    network = network_seconds(of)
+    seconds = transfer.seconds + network + parts * prefill.seconds + turns * len(slots) * decode.seconds
     return Generation(
         rows=plan.rows * of.sampler_count,
         tokens_per_second=plan.rows * of.sampler_count / decode.seconds,
-        transfer_seconds=transfer.seconds,
+        transfer_seconds=transfer.seconds + network,
         prefill_seconds=parts * prefill.seconds,
         decode_seconds=turns * len(slots) * decode.seconds,
-        share=_share(of),
-        seconds=_share(of) * seconds,
+        share=share_of_steps(of),
+        seconds=share_of_steps(of) * seconds,
         programs={WEIGHTS: transfer, PREFILL: prefill, DECODE: decode},
+        network_seconds=network,
     )
 
 
-def _share(of: JobShapes) -> float:
+def share_of_steps(of: JobShapes) -> float:
+    """Return the rollouts per optimizer step."""
     algorithm = of.spec.algorithm
     rewarded = algorithm.grpo or algorithm.ppo or algorithm.raft or algorithm.sdpo
     if rewarded is not None:

@@ -1,18 +1,21 @@
 """Minimal time of a step, and the run's cost: a roofline of the update, and of the rollout before it.
 
-Real steps are slower (`roofline`), so time is "at least" and tokens per second "at most". Scoring passes, rewards and
-evaluation are not included.
+Real steps are slower (`roofline`), so time is "at least" and tokens per second "at most". Rewards and evaluation are
+not included.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import flops, parameters
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.preflight.shapes.passes import DECODE, PREFILL, SCORING, WEIGHTS
 from pttrainer.preflight.timing.collectives import Traffic
-from pttrainer.preflight.timing.rollout_time import Generation, Sent, generation
-from pttrainer.preflight.timing.roofline import roofline
+from pttrainer.preflight.timing.rollout_time import Generation, Sent, generation, share_of_steps
+from pttrainer.preflight.timing.roofline import Roofline, roofline
+from pttrainer.preflight.timing.scoring_time import scoring
+from pttrainer.preflight.timing.timeline import Part, Phase, timeline
 
 RECOMPUTED = 4 / 3
 """FLOPs with full remat over those without: one more forward pass."""
@@ -24,8 +27,8 @@ class Estimate:
     """Time of one optimizer step.
 
     None: unknown (no compiled program, no published bandwidth, no price), or nothing is sampled. flops and the
-    fields after it are the update's; `seconds` is update and rollout in sequence, or the longer one if other
-    devices sample meanwhile.
+    fields after it are the update's; `seconds` is from the beginning to the end of `timeline`: rollout, scoring and
+    update in sequence, or side by side if other chips sample meanwhile. scoring_seconds: of a step's share.
     """
 
     flops: float
@@ -41,6 +44,8 @@ class Estimate:
     steps: int | None
     chip_hours: float | None
     cost: float | None
+    scoring_seconds: float = 0.0
+    timeline: list[Phase] = field(default_factory=list)
 
 
 def estimate(
@@ -55,8 +60,9 @@ def estimate(
     limits = roofline(of.training_slice, _executed_flops(of, total), _hbm_bytes(of), traffic)
     sampled = generation(of, sent or {})
     sampling = 0.0 if sampled is None else sampled.seconds
-    is_overlapped = of.sampler is not None and of.spec.rollout.max_staleness > 0
-    seconds = max(limits.seconds, sampling) if is_overlapped else limits.seconds + sampling
+    scored = scoring(of, (sent or {}).get(SCORING))
+    phases = _phases(of, sampled, scored, limits)
+    seconds = max(phase.end for phase in phases)
     tokens = training.batch_size * training.sequence_length
     hours = None if training.steps is None else seconds * training.steps * of.held_chips / 3600
     return Estimate(
@@ -73,7 +79,23 @@ def estimate(
         steps=training.steps,
         chip_hours=hours,
         cost=None if hours is None or price is None or rollout_shapes.is_elsewhere(of) else hours * price,
+        scoring_seconds=0.0 if scored is None else share_of_steps(of) * scored.seconds,
+        timeline=phases,
     )
+
+
+def _phases(of: JobShapes, sampled: Generation | None, scored: Roofline | None, update: Roofline) -> list[Phase]:
+    sync, drawn = Part("sync", 0.0, ""), []
+    if sampled is not None:
+        weights, share = sampled.programs[WEIGHTS], sampled.share
+        bound = "network" if sampled.network_seconds > weights.seconds else weights.bound
+        sync = Part("sync", share * sampled.transfer_seconds, bound)
+        drawn = [
+            Part("prefill", share * sampled.prefill_seconds, sampled.programs[PREFILL].bound),
+            Part("decode", share * sampled.decode_seconds, sampled.programs[DECODE].bound),
+        ]
+    trained = [] if scored is None else [Part("scoring", share_of_steps(of) * scored.seconds, scored.bound)]
+    return timeline(of, sync, drawn, [*trained, Part("update", update.seconds, update.bound)])
 
 
 def step_flops(of: JobShapes) -> float:
