@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ptapi.accelerators import Slice, resolve
+from ptapi.accelerators.one_process import uses_pathways
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import PostTrainJobSpec
 
@@ -35,7 +36,7 @@ def split_of(spec: PostTrainJobSpec) -> Split | None:
     if spec.rollout.placement != "disaggregated":
         return None
     slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
-    if slice_.total_vms > 1 and spec.pathways.enabled is not True:
+    if slice_.total_vms > 1 and not uses_pathways(spec):
         raise SpecError([_many_controllers(slice_)])
     parts = parts_of(slice_)
     if parts == 1:

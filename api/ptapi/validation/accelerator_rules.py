@@ -8,6 +8,7 @@ import math
 
 from ptapi.accelerators import Slice, resolve
 from ptapi.accelerators.mesh import MESH_AXES, axis_sizes
+from ptapi.accelerators.one_process import uses_pathways
 from ptapi.accelerators.samplers import sampler_chips
 from ptapi.accelerators.trainer_sampler_split import Split, split_of
 from ptapi.errors import Finding, SpecError
@@ -25,7 +26,7 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
         sampler_chips(spec)
     except SpecError as error:
         return error.findings
-    if spec.pathways.enabled is True and slice_.pathways_instance_type is None:
+    if uses_pathways(spec) and slice_.pathways_instance_type is None:
         return [_no_pathways(slice_)]
     if not spec.runtime.is_native:  # another program divides its batch itself
         return []

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ptapi.accelerators import Slice, resolve
+from ptapi.accelerators.one_process import uses_pathways
 from ptapi.accelerators.samplers import sampler_chips, samplers_beside
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
 from ptkube.resources import Manifest
@@ -76,7 +77,7 @@ class Layout:
     @property
     def is_pathways(self) -> bool:
         """Return True if one process drives all chips."""
-        return self.job.spec.pathways.enabled is True
+        return uses_pathways(self.job.spec)
 
     @property
     def has_tensorboard_server(self) -> bool:
@@ -199,7 +200,7 @@ class Layout:
 def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
     """Return the name of the job's JobSet."""
     separate = job.spec.rollout.separate
-    if job.spec.pathways.enabled is True:
+    if uses_pathways(job.spec):
         return names.cut(job.metadata.name, names.PATHWAYS_JOBSET)
     return names.jobset(job.metadata.name, accelerator.slices, accelerator.vms, separate.replicas if separate else 0)
 

@@ -278,6 +278,16 @@ def test_render_prints_what_the_operator_makes(invoke: Invoke, job_file: Path) -
     assert "i:1" in str(named)
 
 
+def test_render_says_why_auto_takes_pathways(invoke: Invoke, job_file: Path) -> None:
+    body = yaml.safe_load(job_file.read_text())
+    assert "pathways" not in invoke("workload", "render", "-f", str(job_file)).err
+    body["spec"]["rollout"] = {"placement": "disaggregated"}
+    job_file.write_text(yaml.safe_dump(body))
+    outcome = invoke("workload", "render", "-f", str(job_file))
+    assert "pathways.enabled: auto is true here: rollout.placement: disaggregated needs one process" in outcome.err
+    assert "name: pathways-head" in outcome.out
+
+
 def test_validate_counts_the_chips(invoke: Invoke, job_file: Path) -> None:
     assert (
         "grpo of gs://my-bucket/models/llama-3.1-8b-instruct on v6e-16 (16 chips)"

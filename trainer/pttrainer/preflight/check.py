@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Mapping
 
+from ptapi.accelerators import one_process
 from ptapi.spec import PostTrainJob
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
@@ -137,6 +138,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append("these devices stand in for those that the job names; how long a step takes is not estimated")
     else:
         lines.append("time is a roofline: the slowest of arithmetic, memory and network at their published rates")
+    if why := one_process.reason(of.spec):
+        lines.append(f"one process drives all chips, by Pathways (pathways.enabled: auto): {why}")
     if of.sampler is not None:
         count, tensor = of.sampler_count * math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
         lines.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")

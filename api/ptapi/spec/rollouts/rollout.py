@@ -130,9 +130,9 @@ class Rollout(SpecModel):
     placement: Literal["colocated", "disaggregated", "separate"] = "colocated"
     """`colocated` samples on the training chips: no weights move. `disaggregated` splits chips (or whole slices) into
     training and sampling chips, so that both can work at once (`maxStaleness`); weights move after every update that
-    samples depend on. It needs one process: one host, or `pathways: {enabled: true}`. `separate` samples in pods of
-    their own (`separate`), which have other chips, get new weights over the network and may fail without the trainer;
-    one process trains: one host."""
+    samples depend on. It needs one process: one host, or Pathways, which `pathways.enabled: auto` then takes.
+    `separate` samples in pods of their own (`separate`), which have other chips, get new weights over the network and
+    may fail without the trainer; one process trains: one host."""
     separate: Separate | None = None
     """The samplers' pods; required with `placement: separate`."""
     sampler_share: Fraction | None = None

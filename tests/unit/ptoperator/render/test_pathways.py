@@ -179,3 +179,10 @@ def test_scratch_files_go_where_the_administrator_says() -> None:
 def test_every_pod_of_a_pathways_run_is_waited_for() -> None:
     assert layout_of(on("v6e-16", 2, output=OUTPUT, pathways={"enabled": True}), SETTINGS).pods == 9
     assert layout_of(on("v6e-16", 2), SETTINGS).pods == 8
+
+
+def test_auto_makes_the_same_jobset_as_true_where_sampling_needs_one_process() -> None:
+    needs = {"algorithm": {"grpo": {}}, "rewards": [{"builtin": "exact"}], "rollout": {"placement": "disaggregated"}}
+    auto = made_for("v6e-16", output=OUTPUT, **needs)
+    assert auto == made_for("v6e-16", output=OUTPUT, pathways={"enabled": True}, **needs)
+    assert [each["name"] for each in auto["spec"]["replicatedJobs"]] == [names.PATHWAYS_HEAD, names.PATHWAYS_WORKER]

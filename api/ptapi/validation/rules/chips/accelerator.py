@@ -5,7 +5,7 @@ from ptapi.accelerators.type_names import ONE_OF_GPUS
 from ptapi.validation import accelerator_cel as cel
 from ptapi.validation.predicate import Predicate, empty, equals, matches, one_of, starts_with
 from ptapi.validation.rule import SPEC, Rule, Scope
-from ptapi.validation.rules.chips.pathways import enabled
+from ptapi.validation.rules.chips.pathways import IS_USED
 
 
 def checked_by_table(_: object) -> bool:
@@ -33,9 +33,7 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "accelerator.slices",
         "1, because Google's Multislice joins slices of several hosts only, and this type is one host",
-        equals("accelerator.slices", 1)
-        | ~one_of("accelerator.type", *single_host_types())
-        | enabled("pathways.enabled"),
+        equals("accelerator.slices", 1) | ~one_of("accelerator.type", *single_host_types()) | IS_USED,
         "take one larger slice instead",
     ),
     Scope("spec.accelerator").rule(

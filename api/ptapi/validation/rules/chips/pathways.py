@@ -1,5 +1,6 @@
 """Rules for Pathways. CEL does not see `pathways.enabled`, a word or a boolean, so Python alone checks most of them."""
 
+from ptapi.accelerators.one_process import uses_pathways
 from ptapi.validation.predicate import Predicate, at, empty, equals, is_true, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
@@ -10,23 +11,27 @@ def enabled(field: str = "enabled") -> Predicate:
     return Predicate("", lambda node: at(node, field) is True)
 
 
+IS_USED = Predicate("", uses_pathways)
+"""One process drives all chips, because the job or `auto` says so. Of the spec."""
 _PATHWAYS = Scope("spec.pathways")
 
 RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "output.uri",
         "gs://…, because pathways.enabled is true and its workers share no disk with the trainer",
-        ~enabled("pathways.enabled") | starts_with("output.uri", "gs://"),
+        ~IS_USED | starts_with("output.uri", "gs://"),
     ),
     *(
-        _PATHWAYS.rule(field, "unset, because pathways.enabled is not true", enabled() | empty(field))
+        SPEC.rule(
+            f"pathways.{field}", "unset, because pathways.enabled is not true", IS_USED | empty(f"pathways.{field}")
+        )
         for field in ("serverImage", "proxyImage", "colocatedPythonImage", "serverArgs", "proxyArgs", "workerArgs")
     ),
     *(
         SPEC.rule(
             f"resources.{field}",
             "unset, because pathways.enabled is not true",
-            enabled("pathways.enabled") | unset("resources") | unset(f"resources.{field}"),
+            IS_USED | unset("resources") | unset(f"resources.{field}"),
         )
         for field in ("pathwaysResourceManager", "pathwaysProxy", "pathwaysWorker", "colocatedPython")
     ),
@@ -50,6 +55,6 @@ RULES: tuple[Rule, ...] = (
     SPEC.rule(
         "pathways.elasticSlices",
         "0, because pathways.enabled is not true",
-        equals("pathways.elasticSlices", 0) | enabled("pathways.enabled"),
+        equals("pathways.elasticSlices", 0) | IS_USED,
     ),
 )

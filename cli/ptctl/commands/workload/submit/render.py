@@ -26,6 +26,7 @@ def render(app: App, filename: str, namespace: str | None, trainer_image: str | 
     """
     import json
 
+    from ptapi.accelerators import one_process
     from ptctl.jobs.definition.file import check, read
     from ptctl.ui.output import stream
     from ptoperator.render import render as render_job
@@ -37,6 +38,8 @@ def render(app: App, filename: str, namespace: str | None, trainer_image: str | 
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": namespace})})
     settings = Settings(trainer_image=trainer_image) if trainer_image else Settings()
     manifests = render_job(job, settings)
+    if why := one_process.reason(job.spec):
+        app.console.say(f"pathways.enabled: auto is true here: {why}")
     if form == "yaml":
         app.console.data(stream(manifests))
     else:
