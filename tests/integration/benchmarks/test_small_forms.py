@@ -17,6 +17,7 @@ SMALL = {
     "operator_and_cli/apply_to_jobset.py": ("--jobs", "2", "--idle-seconds", "1"),
     "operator_and_cli/thousand_jobs.py": ("--jobs", "20", "--restart-seconds", "1", "--most-calls", "20"),
     "operator_and_cli/simulated_jobs.py": ("--jobs", "20", "--most-calls", "16"),
+    "operator_and_cli/one_large_job.py": ("--samplers", "3"),
     "operator_and_cli/simulated_day.py": ("--hours", "2", "--jobs", "40"),
     "operator_and_cli/soak.py": ("--minutes", "0.2", "--state", "soak", "--jobs", "2"),
     "operator_and_cli/ptctl_cpu.py": ("--jobs", "3", "--runs", "1"),
@@ -42,6 +43,7 @@ ELSEWHERE = {
     "peers/native_rollout.py": "benchmarks/peers/rollout.py",
     "preflight/preflight_times.py": "Makefile",  # asks the TPU compiler
     "tpu/tpu_programs.py": "Makefile",  # as above
+    "tpu/rl_step.py": "Makefile",  # as above
     "reference_runs/reference_runs.py": "tests/integration/benchmarks/test_small_forms.py",
     "tpu/maxtext_program.py": "benchmarks/tpu/tpu_programs.py",
 }

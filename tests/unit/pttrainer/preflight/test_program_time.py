@@ -54,6 +54,15 @@ def test_loops_take_their_iterations_and_of_a_gather_only_the_wait_counts() -> N
     )
 
 
+def test_loops_without_a_limit_run_as_often_as_given_and_kernels_without_an_estimate_are_named() -> None:
+    unbounded = PROGRAM.replace("constant(10)", "parameter(0)").replace(
+        "  %moved =", "  %paged_kernel.2 = f32[8]{0} custom-call(%w)\n  %moved ="
+    )
+    once, thrice = (ProgramTime(unbounded, "v5p", 3, turns=turns) for turns in (None, 3))
+    assert thrice.seconds - once.seconds == pytest.approx(2e-6)
+    assert (once.unknown, thrice.unknown) == ({"paged_kernel": 1}, {"paged_kernel": 1})
+
+
 KERNELS = """HloModule step
 
 ENTRY %main (p: f32[8]) -> f32[8] {

@@ -87,14 +87,23 @@ def _row_seconds(of: JobShapes) -> dict[str, float]:
 class ProgramTime:
     """Seconds of a program's text for chips of this generation, joined by so many links that carry traffic at once.
 
-    kernels: seconds of Pallas kernels for a row, by the beginning of their names.
+    kernels: seconds of Pallas kernels for a row, by the beginning of their names. turns: iterations of its loops, if
+    they do not say. unknown: instructions without an estimate, which took no time here, and how often they run.
     """
 
-    def __init__(self, text: str, generation: str, links: int, kernels: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        generation: str,
+        links: int,
+        kernels: Mapping[str, float] | None = None,
+        turns: int | None = None,
+    ) -> None:
         self._lines = computations(text)
         self._bodies = {name: _instructions(lines) for name, (_, lines) in self._lines.items()}
         self._clock, self._link = CLOCK_HZ[generation], links * LINK_BYTES_PER_S
-        self._kernels = kernels or {}
+        self._kernels, self._turns = kernels or {}, turns
+        self.unknown: Counter[str] = Counter()
         self.by_kind: defaultdict[str, float] = defaultdict(float)
 
     @cached_property
@@ -110,7 +119,7 @@ class ProgramTime:
             source = one.operands[0] if one.operands else ""
             if one.op == "while":
                 condition, body = (named(one.rest, key)[0] for key in ("condition", "body"))
-                count = iterations(self._lines[condition][1], self._lines[body][1])
+                count = self._turns or iterations(self._lines[condition][1], self._lines[body][1])
                 now += count * self._run(body, times * count)
             elif one.op == "conditional":
                 branches = [branch for key in BRANCHES for branch in named(one.rest, key)]
@@ -139,6 +148,7 @@ class ProgramTime:
         name = next((name for name in self._kernels if one.name.startswith(name)), None)
         rows = _ROWS.search(one.shape)
         if name is None or rows is None:
+            self.unknown[one.name.rstrip(".0123456789")] += times
             return 0.0
         seconds = int(rows[1]) * self._kernels[name]
         self.by_kind["attention's kernels"] += times * seconds
