@@ -1,7 +1,8 @@
 """Whether one process drives all of a job's chips by Pathways (`pathways.enabled`), and why.
 
 `auto` takes Pathways where posttrain's own trainer samples on several hosts and could not do so with a trainer on each:
-other chips than those that train sample, Python of the user's answers the model, or a vLLM server is given the weights.
+other chips than those that train sample, Python of the user's or an MCP server answers the model, or a vLLM server is
+given the weights.
 Left out: whether Pathways would be faster for the other jobs, which no run on TPUs has shown.
 """
 
@@ -35,8 +36,12 @@ def _need(spec: PostTrainJobSpec) -> str | None:
         return "rollout.placement: disaggregated needs one process that moves weights"
     if rollout.placement == "separate":  # one host trains
         return None
-    if environment is not None and (not environment.tools or any(tool.python for tool in environment.tools)):
+    if environment is not None and (
+        not (environment.tools or environment.mcp) or any(tool.python for tool in environment.tools)
+    ):
         return "Python of the environment runs in one process"
+    if environment is not None and environment.mcp:
+        return "one process holds the sessions with environment.mcp's servers"
     if rollout.vllm is not None and rollout.vllm.endpoint is not None:
         return "one process gives vLLM's server the weights"
     return None

@@ -34,10 +34,11 @@ def spec(chips: str = "v6e-16", algorithm: str = "grpo", **fields: Any) -> PostT
         ({"environment": {"python": {"uri": "file:///e.py"}}}, "Python of the environment runs in one process, and"),
         ({"environment": {"gymnasium": {"id": "Taxi-v3"}}}, "Python of the environment runs in one process, and"),
         ({"environment": {"tools": [{"python": CODE}]}}, "Python of the environment runs in one process, and"),
+        ({"environment": {"mcp": [{"name": "a", "url": "http://a:80/mcp"}]}}, "one process holds the sessions"),
         ({"rollout": {"engine": "vllm", "vllm": {"endpoint": "http://v:8000"}}}, "one process gives vLLM's server"),
         (APART | {"chips": "v6e-4", "slices": 2}, "and 2 x v6e-4 (8 chips) is 2 hosts"),
     ],
-    ids=["split", "class", "gymnasium", "python-tool", "vllm", "slices"],
+    ids=["split", "class", "gymnasium", "python-tool", "mcp", "vllm", "slices"],
 )
 def test_what_needs_one_process_on_several_hosts_takes_pathways_and_it_is_written_why(
     fields: dict[str, Any], why: str
