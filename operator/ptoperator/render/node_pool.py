@@ -71,8 +71,7 @@ def slice_pool(accelerator: Slice, option: CapacityOption, zone: str, name: str,
         pool["autoscaling"] = {"enabled": True, "total_max_node_count": accelerator.vms, "location_policy": "ANY"}
     if option.type == "queuedProvisioning":
         pool["queued_provisioning"] = {"enabled": True}
-    if accelerator.fabric and networks:
-        nics = [{"network": each.network, "subnetwork": each.subnetwork} for each in gpu_networks.parse(networks)]
+    if nics := _nics(accelerator, networks):
         pool["network_config"] = {"additional_node_network_configs": nics}
     placement = _placement(accelerator, option)
     return {**pool, "placement_policy": placement} if placement else pool
@@ -97,11 +96,14 @@ def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index:
 
 def shape(layout: Layout, option: CapacityOption, zone: str, slice_index: int = 0) -> str:
     """Return `pool_shape` of one of a job's pools."""
-    return pool_shape(layout.pool_chips(slice_index), option, zone)
+    return pool_shape(layout.pool_chips(slice_index), option, zone, layout.settings.gpu_networks)
 
 
-def pool_shape(accelerator: Slice, option: CapacityOption, zone: str) -> str:
-    """Return a hash of what decides whether a pool fits, not of what a new version might do differently."""
+def pool_shape(accelerator: Slice, option: CapacityOption, zone: str, networks: str = "") -> str:
+    """Return a hash of what decides whether a pool fits, not of what a new version might do differently.
+
+    Pods that name networks find no node among those made before the networks were named.
+    """
     config = {**_machine(accelerator), **_purchase(option)}
     queued = {"queued": True} if option.type == "queuedProvisioning" else {}
     fit = {
@@ -110,6 +112,7 @@ def pool_shape(accelerator: Slice, option: CapacityOption, zone: str) -> str:
         "vms": accelerator.vms,
         "placement": _placement(accelerator, option),
         **queued,
+        **({"nics": nics} if (nics := _nics(accelerator, networks)) else {}),
     }
     return hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -145,6 +148,12 @@ def _machine(accelerator: Slice) -> Manifest:
         "gpu_driver_installation_config": {"gpu_driver_version": "LATEST"},
     }
     return {**machine, "accelerators": [gpus]}
+
+
+def _nics(accelerator: Slice, networks: str) -> list[Manifest]:
+    """Return the networks of the NICs after the first, where machines talk over them."""
+    known = gpu_networks.parse(networks) if accelerator.fabric else ()
+    return [{"network": each.network, "subnetwork": each.subnetwork} for each in known]
 
 
 def _placement(accelerator: Slice, option: CapacityOption) -> Manifest:

@@ -52,7 +52,6 @@ _OF_DAEMON = (
 _PROFILES = {"tcpxo": f"{_LIBRARIES}/lib64/nccl-env-profile.sh", "rdma": f"{_GIB}/scripts/set_nccl_env.sh"}
 _ENVIRONMENT = {
     "tcpxo": {
-        "LD_LIBRARY_PATH": f"{_LIBRARIES}/lib64",
         "NCCL_LIB_DIR": f"{_LIBRARIES}/lib64",
         "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY": _APERTURES,
     },
@@ -80,8 +79,11 @@ def annotations(layout: Layout) -> dict[str, str]:
 
 
 def environment(layout: Layout) -> dict[str, str]:
-    """Return the trainer's variables, besides those that the profile script sets."""
-    return _ENVIRONMENT.get(fabric(layout), {})
+    """Return the trainer's variables, besides those that the profile script sets.
+
+    GKE puts the driver's libraries where no linker of the image looks, and sets no variable.
+    """
+    return {"LD_LIBRARY_PATH": f"{_LIBRARIES}/lib64"} | _ENVIRONMENT.get(fabric(layout), {})
 
 
 def sidecars(layout: Layout) -> list[Manifest]:

@@ -14,7 +14,7 @@ from ptapi.text import kubectl_yaml
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.render import jobset, layout_of
-from ptoperator.render.node_pool import node_pool
+from ptoperator.render.node_pool import node_pool, shape
 from ptoperator.settings import Settings, SettingsError
 
 RDMA = ", ".join(["gvnic-1=gpu-gvnic/gvnic", *(f"rdma-{nic}=gpu-rdma/rdma-{nic}" for nic in range(8))])
@@ -49,6 +49,7 @@ def test_every_type_gets_all_gpus_of_its_machines_on_nodes_of_its_kind(type: str
     assert labels.EXCLUSIVE_TOPOLOGY not in rendered["metadata"]["annotations"]
     env = env_of(rendered)
     assert env["JAX_PLATFORMS"] == "cuda,cpu"
+    assert env["LD_LIBRARY_PATH"].split(":")[0] == "/usr/local/nvidia/lib64"  # of the driver, which no image has
     assert "LIBTPU_INIT_ARGS" not in env
     assert ("JAX_COORDINATOR_ADDRESS" in env) is (known.vms > 1)
 
@@ -114,6 +115,16 @@ def test_pools_of_gpus_are_what_the_api_takes(option: Any, placed: bool) -> None
     assert len(nics) == 9
     assert (back.placement_policy.type_.name == "COMPACT") is placed
     assert not back.placement_policy.tpu_topology
+
+
+def test_a_pool_from_before_the_networks_were_named_fits_no_job_that_uses_them() -> None:
+    option = CapacityOption(type="onDemand")
+
+    def fits(type: str, networks: str) -> str:
+        return shape(layout_of(on(type), Settings(gpu_networks=networks)), option, "us-east5-a")
+
+    assert fits("h200-16", "") != fits("h200-16", RDMA)
+    assert fits("h200-8", "") == fits("h200-8", RDMA)
 
 
 @pytest.mark.parametrize("text", ["rdma-0", "rdma-0=net", "rdma-0=net/sub,rdma-0=net/other", "RDMA=net/sub"])
