@@ -15,7 +15,7 @@ from typing import NoReturn
 from ptctl.cluster.cloud.cloud_errors import CloudError, is_busy
 from ptctl.cluster.cloud.compute import Compute
 from ptctl.cluster.cloud.gke import ClusterView, Gke
-from ptctl.cluster.definition.requests import policies
+from ptctl.cluster.definition.requests import prerequisites
 from ptctl.cluster.definition.spec import ClusterSpec
 from ptctl.cluster.next_step import Action, Attempts, Decision, Observed, decide
 from ptctl.cluster.progress import Progress
@@ -83,7 +83,9 @@ class Creation:
     def _observe(self, spec: ClusterSpec) -> Observed:
         # operations first: what an operation has made is in the later answer
         operations = self.gke.operations(spec.parent, spec.name)
-        existing = frozenset(each.name for each in policies(spec) if self.compute.has_policy(spec, each.name))
+        existing = frozenset(
+            (each.kind, each.name) for each in prerequisites(spec) if self.compute.has(each.collection, each.name)
+        )
         return Observed(self.gke.get(spec.path), operations, existing)
 
     def _carry_out(self, spec: ClusterSpec, action: Action, attempts: Attempts, progress: Progress) -> None:
@@ -105,8 +107,8 @@ class Creation:
         """Send the change; return the operation's name, if it has one."""
         body = action.request.body if action.request else {}
         match action.verb, action.kind:
-            case "create", "policy":
-                self.compute.create_policy(spec, body)
+            case "create", _ if action.request and action.request.collection:
+                self.compute.request("POST", action.request.collection, body)
                 return ""
             case "create", "cluster":
                 return self.gke.create_cluster(body)

@@ -18,8 +18,8 @@ from ptctl.cluster.definition.requests import (
     Request,
     create_cluster,
     create_pool,
-    policies,
     pools,
+    prerequisites,
     spec_hash,
 )
 from ptctl.cluster.definition.spec import ClusterSpec
@@ -35,11 +35,11 @@ _FAILED_POOL = ("ERROR", "RUNNING_WITH_ERROR")
 
 @dataclass(frozen=True)
 class Observed:
-    """What is in the cloud now. policies: names of the requested ones that exist."""
+    """What is in the cloud now. prerequisites: kind and name of the requested ones that exist."""
 
     cluster: ClusterView | None
     operations: Sequence[Operation] = ()
-    policies: frozenset[str] = frozenset()
+    prerequisites: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass
@@ -79,9 +79,9 @@ class Decision:
 
 def decide(spec: ClusterSpec, observed: Observed, attempts: Attempts) -> Decision:
     """Return the next step towards the cluster."""
-    missing = [each for each in policies(spec) if each.name not in observed.policies]
+    missing = [each for each in prerequisites(spec) if (each.kind, each.name) not in observed.prerequisites]
     if missing:
-        return Decision(tuple(Action("create", "policy", each.name, each) for each in missing))
+        return Decision(tuple(Action("create", each.kind, each.name, each) for each in missing))
     cluster = observed.cluster
     if cluster is None:
         return _without_cluster(spec, observed, attempts)
@@ -123,8 +123,8 @@ def _foreign(spec: ClusterSpec, cluster: ClusterView) -> Decision | None:
         return None
     return Decision(
         problem=f"cluster {spec.name} exists, and was made with other flags{_differences(spec, cluster)}",
-        hint="repeat those flags (only --tpu-type, --num-slices, --enable-pathways and how chips are bought may "
-        "change), or choose another NAME",
+        hint="repeat those flags (only --tpu-type, --num-slices, --gpu-networks, --enable-pathways and how chips are "
+        "bought may change), or choose another NAME",
     )
 
 
@@ -193,7 +193,7 @@ def _pool(request: Request, pool: PoolView | None, observed: Observed, attempts:
             )
         if pool.shape != own_labels[labels.POOL_SHAPE]:
             return Decision(
-                problem=f"node pool {name} exists with another zone, machine or reservation",
+                problem=f"node pool {name} exists with another zone, machine, reservation or networks",
                 hint=f"repeat the flags that it was made with, or delete it: gcloud container node-pools delete {name}",
             )
     if pool.state in _READY:

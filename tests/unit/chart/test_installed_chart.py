@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ptapi.accelerators import resolve
-from ptctl.cluster.in_cluster.objects import GkeCluster, Quota, Values, operator_objects, queue_objects
+from ptctl.cluster.in_cluster.objects import GkeCluster, Quota, Values, network_objects, operator_objects, queue_objects
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
 
@@ -22,6 +22,8 @@ ON_GKE = Values(
     GkeCluster("p", "us-east5", "tpus"),
     operator_account="operator@p.iam",
     node_account="nodes@p.iam",
+    gpu_trainer_image="r/posttrain-trainer:1-cuda",
+    gpu_networks="gvnic-1=v/s, rdma-0=w/t",
 )
 CHART_VALUES = {
     "image": {"repository": "r/posttrain-operator", "tag": "1"},
@@ -30,6 +32,7 @@ CHART_VALUES = {
 GKE_VALUES = {
     **CHART_VALUES,
     "gke": {"project": "p", "location": "us-east5", "cluster": "tpus", "nodeServiceAccount": "nodes@p.iam"},
+    "gpu": {"trainerImage": "r/posttrain-trainer:1-cuda", "networks": ["gvnic-1=v/s", "rdma-0=w/t"]},
     "serviceAccount": {"annotations": {"iam.gke.io/gcp-service-account": "operator@p.iam"}},
 }
 
@@ -64,6 +67,15 @@ def test_the_objects_are_those_that_helm_renders(values: Values, chart_values: d
     added = {("CustomResourceDefinition", "posttrainjobs.posttrain.dev"), ("Namespace", "posttrain-system")}
     assert {key: body for key, body in ours.items() if key not in added} == helms
     assert added <= set(ours)
+
+
+def test_the_networks_of_gpus_are_named_for_pods_in_the_mode_of_their_nics() -> None:
+    bodies = [(each["kind"], each["metadata"]["name"], each["spec"]) for each in network_objects(ON_GKE)]
+    assert [each[:2] for each in bodies[:2]] == [("GKENetworkParamSet", "gvnic-1"), ("Network", "gvnic-1")]
+    modes = {name: (spec["vpc"], spec["vpcSubnet"], spec["deviceMode"]) for _, name, spec in bodies[::2]}
+    assert modes == {"gvnic-1": ("v", "s", "NetDevice"), "rdma-0": ("w", "t", "RDMA")}
+    assert {spec["parametersRef"]["name"] for _, _, spec in bodies[1::2]} == {"gvnic-1", "rdma-0"}
+    assert network_objects(PLAIN) == []
 
 
 def test_queues_cover_every_type_and_pathways_heads_and_ask_the_operator_for_pools() -> None:

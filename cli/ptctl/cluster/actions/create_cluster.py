@@ -14,11 +14,13 @@ from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
 from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.definition import spec as specs
-from ptctl.cluster.definition.requests import requests
-from ptctl.cluster.definition.spec import ClusterSpec, CpuPool, Network, TpuPools
+from ptctl.cluster.definition.gpu_networks import KINDS
+from ptctl.cluster.definition.requests import network_setting, requests
+from ptctl.cluster.definition.spec import ChipPools, ClusterSpec, CpuPool, Network
 from ptctl.errors import InputError
 from ptctl.ui.app import App
 from ptctl.ui.output import to_yaml
+from ptoperator.settings import gpu_networks
 
 
 def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
@@ -44,6 +46,13 @@ def create_cluster(app: App, name: str, flags: Mapping[str, Any]) -> None:
     app.console.data(f"cluster {cluster.name} in {cluster.location} runs, {len(cluster.pools)} node pools")
     where = f"{spec.name} --project {spec.project} --location {spec.location}"
     app.console.say(f"next: ptctl cluster credentials {where}")
+    say_networks(app, spec)
+
+
+def say_networks(app: App, spec: ClusterSpec) -> None:
+    """Say how jobs come to the networks of GPUs."""
+    if spec.gpu_networks:
+        app.console.say(f"then: ptctl cluster install … --gpu-networks '{network_setting(spec)}'")
 
 
 def write_module(app: App, spec: ClusterSpec, folder: Path) -> None:
@@ -57,6 +66,7 @@ def write_module(app: App, spec: ClusterSpec, folder: Path) -> None:
     path.write_text(text)
     app.console.data(str(path))
     app.console.say(f"next: cd {folder} && terraform init && terraform plan")
+    say_networks(app, spec)
 
 
 def print_requests(app: App, spec: ClusterSpec, form: str) -> None:
@@ -71,6 +81,7 @@ def print_requests(app: App, spec: ClusterSpec, form: str) -> None:
 def spec_from_flags(name: str, flags: Mapping[str, Any]) -> ClusterSpec:
     """Return the requested cluster; its project comes later. Raises InputError."""
     location, zones = specs.placed(flags["location"], flags["zone"])
+    chips = _chips(flags, zones)
     return ClusterSpec(
         name=specs.checked_name(name),
         project="",
@@ -89,12 +100,13 @@ def spec_from_flags(name: str, flags: Mapping[str, Any]) -> ClusterSpec:
             flags["maintenance_window_end"],
             flags["maintenance_window_recurrence"],
         ),
-        tpus=_tpus(flags, zones),
+        chips=chips,
+        gpu_networks=_gpu_networks(flags["gpu_networks"], chips, zones),
         labels=_labels(flags["labels"]),
     )
 
 
-def _tpus(flags: Mapping[str, Any], zones: tuple[str, ...]) -> TpuPools | None:
+def _chips(flags: Mapping[str, Any], zones: tuple[str, ...]) -> ChipPools | None:
     kind: str | None = flags["tpu_type"]
     if kind is None:
         alone = ("num_slices", "reservation", "spot", "flex", "on_demand")
@@ -108,14 +120,32 @@ def _tpus(flags: Mapping[str, Any], zones: tuple[str, ...]) -> TpuPools | None:
         raise InputError(f"--zone: {len(zones)} zones with --tpu-type; accepted: one, where the chips are")
     slices = flags["num_slices"] or 1
     try:
-        accelerator = resolve(kind, slices=slices)
+        accelerator = resolve(kind)
+        accelerator = accelerator if accelerator.is_gpu else resolve(kind, slices=slices)
     except SpecError as error:
         raise InputError(str(error).replace("spec.accelerator.type", "--tpu-type")) from error
-    if accelerator.platform != "tpu":
-        what = "has no chips" if accelerator.is_cpu else "is no TPU: the operator makes pools of GPUs for each job"
-        raise InputError(f"--tpu-type: {kind!r} {what}; accepted: v4, v5p, v5e, v6e and tpu7x, with a size")
+    if accelerator.is_cpu:
+        raise InputError(f"--tpu-type: {kind!r} has no chips; accepted: TPUs and GPUs, with a size")
     purchase = {name: flags[name] for name in ("reservation", "spot", "flex", "on_demand")}
-    return TpuPools(accelerator, zones[0], specs.capacity_options(slices, **purchase))
+    return ChipPools(accelerator, zones[0], specs.capacity_options(slices, **purchase))
+
+
+def _gpu_networks(value: str | None, chips: ChipPools | None, zones: tuple[str, ...]) -> str:
+    """Return which networks GPUs of several machines have: as the flag says, else those that the pools' need."""
+    needed = chips.accelerator.fabric if chips else ""
+    if value is None or value == "none":
+        return needed if value is None else ""
+    if value not in KINDS:
+        try:
+            gpu_networks.parse(value)
+        except gpu_networks.GpuNetworksError as error:
+            raise InputError(f"--gpu-networks: {error}", f"{', '.join(KINDS)} make them; none does without") from error
+        return value
+    if needed and value != needed:
+        raise InputError(f"--gpu-networks: {value}; accepted with this --tpu-type: {needed}, none, or their list")
+    if len(zones) != 1:
+        raise InputError(f"--zone: {len(zones)} zones with --gpu-networks {value}; accepted: one, where the GPUs are")
+    return value
 
 
 def _channel(value: str) -> str:

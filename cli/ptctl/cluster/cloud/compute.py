@@ -7,7 +7,6 @@ from typing import Any
 
 from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError
 from ptctl.cluster.cloud.settings import CloudSettings
-from ptctl.cluster.definition.spec import ClusterSpec
 from ptkube.resources import Manifest
 from ptoperator.capacity.gke.reservations import GOOGLES
 
@@ -25,17 +24,13 @@ class Compute:
         self._connect = connect
         self._session: Any = None
 
-    def has_policy(self, spec: ClusterSpec, name: str) -> bool:
-        """Return True if the workload policy exists."""
+    def has(self, collection: str, name: str) -> bool:
+        """Return True if a collection has an entry of this name."""
         try:
-            self.request("GET", f"{_policies(spec)}/{name}")
+            self.request("GET", f"{collection}/{name}")
         except MissingInCloudError:
             return False
         return True
-
-    def create_policy(self, spec: ClusterSpec, body: Manifest) -> None:
-        """Start creating a workload policy."""
-        self.request("POST", _policies(spec), body)
 
     def request(self, method: str, path: str, body: Manifest | None = None) -> Manifest:
         """Send a request to the Compute API; return its answer. Raises CloudError."""
@@ -84,10 +79,7 @@ def _refusal(answer: Any) -> CloudError:
     code = _CODES.get(answer.status_code, "UNAVAILABLE" if answer.status_code >= 500 else "INVALID_ARGUMENT")
     if code == "NOT_FOUND":
         return MissingInCloudError(code, message)
-    is_transient = answer.status_code in (409, 429) or answer.status_code >= 500
+    is_new = "is not ready" in message  # a network, when its subnets are asked for at once
+    is_transient = answer.status_code in (409, 429) or answer.status_code >= 500 or is_new
     hint = "your account needs roles/compute.admin in this project" if code == "PERMISSION_DENIED" else ""
     return CloudError(code, message, hint, is_transient=is_transient)
-
-
-def _policies(spec: ClusterSpec) -> str:
-    return f"projects/{spec.project}/regions/{spec.region}/resourcePolicies"

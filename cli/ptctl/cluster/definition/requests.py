@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from ptapi.accelerators import Slice
 from ptapi.spec import CapacityOption
-from ptctl.cluster.definition.spec import ClusterSpec, MaintenanceWindow, Network, TpuPools
+from ptctl.cluster.definition import gpu_networks
+from ptctl.cluster.definition.spec import ChipPools, ClusterSpec, MaintenanceWindow, Network
 from ptkube.resources import Manifest
 from ptoperator.capacity.node_pools.pathways_head_pool import head_pool
 from ptoperator.kube import labels, names
@@ -24,6 +25,7 @@ _SERVICE = "google.container.v1.ClusterManager"
 _DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
 _OWN_INTERFACES = frozenset({"ct6e-standard-4t", "tpu7x-standard-4t"})
 """Machines with interfaces for traffic between slices, which GKE sets up (networks included) where it is asked to."""
+_KINDS = {"networks": "network", "subnetworks": "subnetwork", "firewalls": "firewall rule"}
 _ADDONS = {
     "filestore": "gcp_filestore_csi_driver_config",
     "parallelstore": "parallelstore_csi_driver_config",
@@ -33,12 +35,16 @@ _ADDONS = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request. kind: of what it makes: cluster, pool or policy."""
+    """One request. kind: of what it makes: cluster, pool, policy, network, subnetwork or firewall rule.
+
+    collection: of the Compute API, where it is one of that.
+    """
 
     kind: str
     name: str
     method: str
     body: Manifest
+    collection: str = ""
 
     def as_document(self) -> Manifest:
         """Return the request as the dry run prints it."""
@@ -47,7 +53,7 @@ class Request:
 
 def requests(spec: ClusterSpec) -> list[Request]:
     """Return everything that a new cluster needs."""
-    made = [*policies(spec), create_cluster(spec)]
+    made = [*prerequisites(spec), create_cluster(spec)]
     return [*made, *(create_pool(spec, pool) for pool in pools(spec))]
 
 
@@ -63,9 +69,29 @@ def create_pool(spec: ClusterSpec, pool: Manifest) -> Request:
     return Request("pool", str(pool["name"]), f"{_SERVICE}/CreateNodePool", body)
 
 
+def prerequisites(spec: ClusterSpec) -> list[Request]:
+    """Return what the Compute API makes before the cluster: a workload policy, networks of GPUs."""
+    return [*policies(spec), *networks(spec)]
+
+
+def networks(spec: ClusterSpec) -> list[Request]:
+    """Return the networks of GPUs' NICs, each before what is in it; none where they exist already."""
+    if spec.gpu_networks not in gpu_networks.KINDS:
+        return []
+    made = gpu_networks.resources(spec.gpu_networks, spec.name, spec.project, spec.zones[0])
+    requests = [_compute(spec, _KINDS[path.rpartition("/")[2]], path, body) for path, body in made]
+    return sorted(requests, key=lambda each: each.kind != "network")  # Google takes a while to make one
+
+
+def network_setting(spec: ClusterSpec) -> str:
+    """Return the networks as the operator and its node pools name them."""
+    made = spec.gpu_networks in gpu_networks.KINDS
+    return gpu_networks.setting(spec.gpu_networks, spec.name) if made else spec.gpu_networks
+
+
 def policies(spec: ClusterSpec) -> list[Request]:
     """Return the workload policy by which slices of some generations are placed; clusters of a region share it."""
-    slice_ = spec.tpus.accelerator if spec.tpus else None
+    slice_ = spec.chips.accelerator if spec.chips else None
     if slice_ is None or not (slice_.multi_host and slice_.requires_workload_policy):
         return []
     name = names.workload_policy(slice_.generation, slice_.topology)
@@ -74,8 +100,12 @@ def policies(spec: ClusterSpec) -> list[Request]:
         "description": "made by ptctl; shared by the clusters of this region",
         "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": slice_.topology},
     }
-    url = f"compute/v1/projects/{spec.project}/regions/{spec.region}/resourcePolicies"
-    return [Request("policy", name, f"POST {url}", body)]
+    return [_compute(spec, "policy", f"regions/{spec.region}/resourcePolicies", body)]
+
+
+def _compute(spec: ClusterSpec, kind: str, path: str, body: Manifest) -> Request:
+    collection = f"projects/{spec.project}/{path}"
+    return Request(kind, body["name"], f"POST compute/v1/{collection}", body, collection)
 
 
 def cluster(spec: ClusterSpec) -> Manifest:
@@ -145,24 +175,24 @@ def pools(spec: ClusterSpec) -> list[Manifest]:
     made = [head_pool(_settings(spec))] if spec.pathways_machine else []
     for pool in made:
         pool["config"]["resource_labels"][labels.MADE_BY] = MAKER
-    tpus = spec.tpus
-    return [*made, *(tpu_pool(spec, tpus, index) for index in range(len(tpus.options)))] if tpus else made
+    chips = spec.chips
+    return [*made, *(chip_pool(spec, chips, index) for index in range(len(chips.options)))] if chips else made
 
 
-def tpu_pool(spec: ClusterSpec, tpus: TpuPools, index: int) -> Manifest:
+def chip_pool(spec: ClusterSpec, chips: ChipPools, index: int) -> Manifest:
     """Return the pool of one slice, which stays until the cluster goes."""
-    option = tpus.options[index]
-    pool = slice_pool(tpus.accelerator, option, tpus.zone, pool_name(tpus.accelerator, option, index))
+    option, nics = chips.options[index], network_setting(spec)
+    pool = slice_pool(chips.accelerator, option, chips.zone, pool_name(chips.accelerator, option, index), nics)
     pool["config"] |= {
         "resource_labels": {
             labels.MADE_BY: MAKER,
-            labels.POOL_ROLE: "tpu",
-            labels.POOL_SHAPE: pool_shape(tpus.accelerator, option, tpus.zone),
+            labels.POOL_ROLE: chips.accelerator.platform,
+            labels.POOL_SHAPE: pool_shape(chips.accelerator, option, chips.zone, nics),
         },
         "taints": spot_taints(option),
         **service_account(_settings(spec)),
     }
-    if tpus.accelerator.machine_type in _OWN_INTERFACES:
+    if chips.accelerator.machine_type in _OWN_INTERFACES:
         pool["config"]["labels"] = {_DRA_DRIVER: "true"}
         pool["network_config"] = {"accelerator_network_profile": "auto"}
     return pool

@@ -21,8 +21,8 @@ _RESERVATION = re.compile(
 
 
 @dataclass(frozen=True)
-class TpuPools:
-    """The lasting node pools of chips: one per slice. options: the capacity of each."""
+class ChipPools:
+    """The lasting node pools of chips: one per slice, or GPU type. options: the capacity of each."""
 
     accelerator: Slice
     zone: str
@@ -62,7 +62,8 @@ class CpuPool:
 class ClusterSpec:
     """A cluster. location: a region, or a zone for a control plane in one zone. zones: of its nodes.
 
-    pathways_machine: of the pool for Pathways' heads; empty: no such pool is made.
+    pathways_machine: of the pool for Pathways' heads; empty: no such pool is made. gpu_networks: of the NICs of GPU
+    machines: `tcpxo` or `rdma` to make them, or those that exist, as `settings.gpu_networks` lists them.
     """
 
     name: str
@@ -77,7 +78,8 @@ class ClusterSpec:
     node_service_account: str = ""
     drivers: frozenset[str] = frozenset()
     maintenance: MaintenanceWindow | None = None
-    tpus: TpuPools | None = None
+    chips: ChipPools | None = None
+    gpu_networks: str = ""
     labels: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ptctl.cluster.definition.requests import cluster, cpu_pool, policies, pools
+from ptctl.cluster.definition.requests import Request, cluster, cpu_pool, networks, policies, pools
 from ptctl.cluster.definition.spec import ClusterSpec, MaintenanceWindow
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
@@ -44,6 +44,7 @@ def module(spec: ClusterSpec) -> str:
     parts = [_HEAD.rstrip("\n")]
     for policy in policies(spec):
         parts.append(_resource("google_compute_resource_policy", policy.name, _policy(spec, policy.body)))
+    parts += [_network(spec, each) for each in networks(spec)]
     parts.append(_resource("google_container_cluster", "cluster", _cluster(spec)))
     for pool in [cpu_pool(spec), *pools(spec)]:
         parts.append(_resource("google_container_node_pool", pool["name"], node_pool(spec, pool)))
@@ -58,6 +59,23 @@ def _policy(spec: ClusterSpec, body: Manifest) -> Manifest:
         "region": spec.region,
         "workload_policy": {"type": placing["type"], "accelerator_topology": placing["acceleratorTopology"]},
     }
+
+
+def _network(spec: ClusterSpec, request: Request) -> str:
+    """Return the resource of a VPC, a subnetwork or a firewall rule."""
+    body = request.body
+    arguments: Manifest = {"name": body["name"], "project": spec.project, "description": body["description"]}
+    if request.kind == "network":
+        profile = body.get("networkProfile")
+        arguments |= {"auto_create_subnetworks": False, "mtu": body["mtu"], "network_profile": profile}
+        return _resource("google_compute_network", request.name, arguments)
+    arguments["network"] = Reference(f"google_compute_network.{_label(body['network'].rpartition('/')[2])}.id")
+    if request.kind == "subnetwork":
+        arguments |= {"region": spec.region, "ip_cidr_range": body["ipCidrRange"]}
+        return _resource("google_compute_subnetwork", request.name, arguments)
+    allow = [{"protocol": each["IPProtocol"]} for each in body["allowed"]]
+    arguments |= {"source_ranges": body["sourceRanges"], "allow": allow}
+    return _resource("google_compute_firewall", request.name, arguments)
 
 
 def _cluster(spec: ClusterSpec) -> Manifest:
@@ -107,6 +125,7 @@ def node_pool(spec: ClusterSpec, pool: Manifest) -> Manifest:
     config = dict(pool["config"])
     config["resource_labels"] = {**config["resource_labels"], labels.MADE_BY: OWNER}
     config["taint"] = config.pop("taints", None) or None
+    config["guest_accelerator"] = _guest_accelerator(config.pop("accelerators", ()))
     if duration := config.get("max_run_duration"):
         config["max_run_duration"] = f"{duration['seconds']}s"
     autoscaling = {key: value for key, value in (pool.get("autoscaling") or {}).items() if key != "enabled"}
@@ -121,9 +140,27 @@ def node_pool(spec: ClusterSpec, pool: Manifest) -> Manifest:
         "autoscaling": autoscaling or None,
         "management": pool["management"],
         "placement_policy": _placement(pool),
-        "network_config": pool.get("network_config"),
+        "network_config": _nics(spec, pool),
         "node_config": config,
     }
+
+
+def _guest_accelerator(accelerators: Sequence[Manifest]) -> list[Manifest] | None:
+    names = {"accelerator_type": "type", "accelerator_count": "count"}
+    return [{names.get(key, key): value for key, value in each.items()} for each in accelerators] or None
+
+
+def _nics(spec: ClusterSpec, pool: Manifest) -> Manifest | None:
+    """Return the pool's networks; those that this module makes by reference, so that they are made before it."""
+    config: Manifest | None = pool.get("network_config")
+    if not networks(spec) or config is None or "additional_node_network_configs" not in config:
+        return config
+    kinds = {"network": "google_compute_network", "subnetwork": "google_compute_subnetwork"}
+    nics = [
+        {key: Reference(f"{kinds[key]}.{_label(name)}.name") for key, name in nic.items()}
+        for nic in config["additional_node_network_configs"]
+    ]
+    return {"additional_node_network_configs": nics}
 
 
 def _placement(pool: Manifest) -> Manifest | None:
@@ -133,7 +170,7 @@ def _placement(pool: Manifest) -> Manifest | None:
     if name := placement.get("policy_name"):
         policy = Reference(f"google_compute_resource_policy.{_label(name)}.name")
         return {"type": "COMPACT", "policy_name": policy}
-    return {"type": placement["type_"], "tpu_topology": placement["tpu_topology"]}
+    return {"type": placement["type_"], "tpu_topology": placement.get("tpu_topology")}
 
 
 def _resource(kind: str, name: str, arguments: Manifest) -> str:

@@ -21,6 +21,7 @@ from ptctl.ui.table import table
 from ptkube.client import Kube
 from ptkube.resources import Manifest
 from ptoperator.capacity.node_pools.pathways_head_pool import MAX_PATHWAYS_HEADS
+from ptoperator.settings import gpu_networks
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,17 @@ def values(flags: Mapping[str, Any], gke: GkeCluster | None) -> Values:
         node_account=flags["node_service_account"],
         quotas=tuple(_quota(text) for text in flags["quota"]),
         queue_namespaces=flags["queue_namespace"] or ("default",),
+        gpu_trainer_image=flags["gpu_trainer_image"],
+        gpu_networks=_gpu_networks(flags["gpu_networks"]),
     )
+
+
+def _gpu_networks(text: str) -> str:
+    try:
+        gpu_networks.parse(text)
+    except gpu_networks.GpuNetworksError as error:
+        raise InputError(f"--gpu-networks: {error}") from error
+    return text
 
 
 def _quota(text: str) -> Quota:
@@ -122,7 +133,9 @@ def _carry_out(app: App, destination: Destination, present: Survey, flags: Mappi
     results = [*_third_party(applier, present, flags)]
     _refuse_missing(present, flags, wanted)
     made = [] if present.is_operator_of_others else objects.operator_objects(wanted)
-    results += [applier.apply(body) for body in [*made, *objects.queue_objects(wanted)]]
+    results += [
+        applier.apply(body) for body in [*made, *objects.queue_objects(wanted), *objects.network_objects(wanted)]
+    ]
     rows = [[each.kind, each.name, each.outcome, each.reason] for each in results]
     app.console.data(table(["KIND", "NAME", "RESULT", "MANAGED BY"], rows))
     app.console.say("next: ptctl cluster doctor")

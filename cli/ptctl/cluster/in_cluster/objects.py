@@ -12,9 +12,11 @@ import yaml
 
 from ptapi.accelerators import Slice
 from ptapi.crd.definition import crd
+from ptctl.cluster.definition.gpu_networks import in_cluster
 from ptkube.resources import Manifest
 from ptoperator.capacity.node_pools.pathways_head_pool import MAX_PATHWAYS_HEADS
 from ptoperator.kube import labels
+from ptoperator.settings import gpu_networks
 
 MAKER = "ptctl"
 NAMESPACE = "posttrain-system"
@@ -68,6 +70,8 @@ class Values:
     operator_account: str = ""
     node_account: str = ""
     quotas: tuple[Quota, ...] = ()
+    gpu_trainer_image: str = ""
+    gpu_networks: str = ""
     queue_namespaces: tuple[str, ...] = ("default",)
 
 
@@ -89,9 +93,15 @@ def queue_objects(values: Values) -> list[Manifest]:
     return [_own(body) for body in [*made, *(_local_queue(each) for each in values.queue_namespaces)]]
 
 
+def network_objects(values: Values) -> list[Manifest]:
+    """Return the objects by which pods name the networks of GPUs' NICs. The cluster has multi-networking."""
+    named = gpu_networks.parse(values.gpu_networks)
+    return [_own(body) for each in named for body in in_cluster(each.name, each.network, each.subnetwork)]
+
+
 def all_objects(values: Values) -> list[Manifest]:
     """Return everything, in the order in which it is applied."""
-    return [*operator_objects(values), *queue_objects(values)]
+    return [*operator_objects(values), *queue_objects(values), *network_objects(values)]
 
 
 @cache
@@ -137,6 +147,8 @@ def _environment(entries: list[Manifest], values: Values) -> Iterator[Manifest]:
         "POSTTRAIN_GKE_LOCATION": gke.location if gke else None,
         "POSTTRAIN_GKE_CLUSTER": gke.name if gke else None,
         "POSTTRAIN_GKE_NODE_SERVICE_ACCOUNT": values.node_account if gke else None,
+        **({"POSTTRAIN_GPU_TRAINER_IMAGE": values.gpu_trainer_image} if values.gpu_trainer_image else {}),
+        "POSTTRAIN_GPU_NETWORKS": values.gpu_networks,
         **({} if gke else {f"POSTTRAIN_{name}": None for name in _GKE_POOL_SETTINGS}),
     }
     for entry in entries:

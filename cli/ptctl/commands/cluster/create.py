@@ -12,12 +12,13 @@ from ptctl.ui.command_line.options import configured
 from ptctl.ui.command_line.xpk_flags import CLUSTER_CREATE
 
 Function = Callable[[Callable[..., Any]], Callable[..., Any]]
-_PLACE, _TPU, _NET, _MORE = "Where", "Permanent node pools of TPUs", "Network", "Other"
+_PLACE, _TPU, _NET, _MORE = "Where", "Permanent node pools of TPUs or GPUs", "Network", "Other"
 _EXAMPLES = """
 ptctl cluster create tpus --zone us-east5-b                         # node pools come and go with jobs
 ptctl cluster create tpus --zone us-east5-b --tpu-type v6e-16 --num-slices 2 --spot
 ptctl cluster create tpus --zone us-east5-b --tpu-type v5p-128 --reservation team-a
 ptctl cluster create tpus --zone us-east5-b --enable-pathways --private
+ptctl cluster create gpus --zone us-east5-a --device-type h200-16 --reservation team-a    # and the GPUs' networks
 ptctl cluster create tpus --zone us-east5-b --dry-run -o yaml       # every request; nothing is sent
 ptctl cluster create tpus --zone us-east5-b --terraform ./tpus      # main.tf; nothing is sent
 """
@@ -40,7 +41,14 @@ def _option(heading: str, *names: str, **settings: Any) -> Function:
 @_option(_PLACE, "--gke-version", default="", metavar="VERSION", help="First version; default: the channel's.")
 @_option(_TPU, "--tpu-type", "--device-type", "tpu_type", metavar="TYPE",
          help="Make pools of this type; default: the operator makes pools per job.")  # fmt: skip
-@_option(_TPU, "--num-slices", type=click.IntRange(1, 512), default=None, metavar="N", help="Pools, one per slice [1].")
+@_option(
+    _TPU,
+    "--num-slices",
+    type=click.IntRange(1, 512),
+    default=None,
+    metavar="N",
+    help="Pools, one per slice or GPU type [1].",
+)
 @_option(_TPU, "--reservation", metavar="PATHS",
          help="Reservation, block or sub-block by name or path; several by commas, one per slice.")  # fmt: skip
 @_option(_TPU, "--spot", is_flag=True, help="Spot VMs.")
@@ -63,6 +71,9 @@ def _option(heading: str, *names: str, **settings: Any) -> Function:
 @_option(_MORE, "--labels", metavar="K=V,…", default="", help="Labels of the cluster, for the bill.")
 @_option(_NET, "--network", default="", metavar="NAME", help="VPC network; default: default.")
 @_option(_NET, "--subnetwork", default="", metavar="NAME", help="Its subnetwork in the region.")
+@_option(_NET, "--gpu-networks", metavar="KIND|LIST",
+         help="Of GPUs' NICs: tcpxo or rdma makes them, 'NAME=VPC/SUBNET, …' are there, or none. "
+         "Default: made where --tpu-type has several machines with such NICs.")  # fmt: skip
 @_option(_NET, "--private", is_flag=True, help="Nodes without public addresses.")
 @_option(_NET, "--enable-private-endpoint", is_flag=True, help="The control plane has no public address either.")
 @_option(_NET, "--authorized-networks", multiple=True, metavar="CIDR",

@@ -54,6 +54,8 @@ def install_options(function: Function) -> Function:
         ),
         click.option("--node-service-account", default="", metavar="EMAIL", help="Google account of new nodes."),
         click.option("--operator-service-account", default="", metavar="EMAIL", help="Google account of the operator."),
+        click.option("--gpu-networks", default="", metavar="LIST", help="Networks of GPUs' NICs, NAME=VPC/SUBNET, …."),
+        click.option("--gpu-trainer-image", default="", metavar="IMAGE", help="Image of jobs on GPUs that name none."),
         click.option("--trainer-image", required=True, metavar="IMAGE", help="Image of jobs that name none."),
         click.option("--image", required=True, metavar="IMAGE", help="Image of the operator."),
         location,

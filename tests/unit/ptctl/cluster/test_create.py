@@ -7,6 +7,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+from google.cloud import container_v1 as container
+from requests import Session
+from tests.builders.gke.compute import ComputeServer
 from tests.builders.gke.model import ERROR, QUOTA, RUNNING, ZONE_EXHAUSTED, ClusterRecord, Fault, GkeModel, PoolRecord
 from tests.builders.gke.server import LOCATION, PROJECT, GkeServer, Twist
 
@@ -15,7 +18,7 @@ from ptctl.cluster.cloud.compute import Compute
 from ptctl.cluster.cloud.gke import Gke
 from ptctl.cluster.creation import Creation
 from ptctl.cluster.definition.requests import requests
-from ptctl.cluster.definition.spec import ClusterSpec, TpuPools, capacity_options
+from ptctl.cluster.definition.spec import ChipPools, ClusterSpec, capacity_options
 from ptctl.cluster.teardown import check_deletable, delete_cluster
 from ptctl.errors import CliError
 from ptctl.ui.console import Console
@@ -25,7 +28,7 @@ ZONE = "us-east5-a"
 AGAIN = "ptctl cluster create tpus"
 SPOT = capacity_options(2, reservation=None, spot=True, flex=False, on_demand=False)
 SPEC = ClusterSpec("tpus", PROJECT, LOCATION, (ZONE,), pathways_machine="n2-standard-64")
-WITH_TPUS = replace(SPEC, tpus=TpuPools(resolve("v6e-16"), ZONE, SPOT))
+WITH_TPUS = replace(SPEC, chips=ChipPools(resolve("v6e-16"), ZONE, SPOT))
 POOLS = {"cpu-system", "cpu-np", "v6e-16-spot-0", "v6e-16-spot-1"}
 
 
@@ -69,11 +72,11 @@ class Site:
         self.now += seconds
         assert self.now < 10_000, f"never done:\n{self.err.getvalue()[-2000:]}"
 
-    def create(self, spec: ClusterSpec = WITH_TPUS, client: Any = None) -> Any:
+    def create(self, spec: ClusterSpec = WITH_TPUS, client: Any = None, compute: Compute | None = None) -> Any:
         gke = Gke(client or connect(self.server.endpoint))
-        no_policies = Compute("", lambda: pytest.fail("no policy is asked for"))
+        compute = compute or Compute("", lambda: pytest.fail("no policy is asked for"))
         console = Console(io.StringIO(), self.err, {})
-        return Creation(gke, no_policies, console, 10.0, self.sleep, lambda: self.now).run(spec, AGAIN)
+        return Creation(gke, compute, console, 10.0, self.sleep, lambda: self.now).run(spec, AGAIN)
 
     def nth(self, at: int, twist: Twist) -> None:
         """Call number `at` from now goes wrong."""
@@ -106,8 +109,34 @@ def test_every_request_is_one_that_the_real_protobufs_take_and_is_what_the_dry_r
     assert pool["config"]["spot"] is True
 
 
+def test_networks_of_gpus_are_made_before_the_cluster_also_when_google_is_slow_to_make_them(site: Site) -> None:
+    on_demand = capacity_options(1, reservation=None, spot=False, flex=False, on_demand=True)
+    spec = replace(SPEC, chips=ChipPools(resolve("h200-16"), ZONE, on_demand), gpu_networks="rdma")
+    subnets, refused = f"/compute/v1/projects/{PROJECT}/regions/{LOCATION}/subnetworks", []
+
+    def not_ready(method: str, path: str) -> tuple[int, str] | None:
+        if (method, path) != ("POST", subnets) or len(refused) == 3:
+            return None
+        refused.append(path)
+        return 400, "The resource 'projects/p/global/networks/tpus-rdma' is not ready"
+
+    with ComputeServer(not_ready) as server:
+        site.create(spec, compute=Compute(server.endpoint, Session))
+        assert len(refused) == 3
+        made = [path for method, path in server.calls if method == "POST"]
+        site.create(spec, compute=Compute(server.endpoint, Session))
+        assert [path for method, path in server.calls if method == "POST"] == made
+        assert server.there[f"{subnets}/tpus-rdma-7"]["ipCidrRange"] == "192.168.184.0/21"
+        roce = server.there[f"/compute/v1/projects/{PROJECT}/global/networks/tpus-rdma"]
+        assert roce["networkProfile"].endswith(f"/networkProfiles/{ZONE}-vpc-roce")
+    assert site.model.pools["h200-16-demand-0"].state == RUNNING
+    nodes = container.CreateNodePoolRequest(requests(spec)[-1].body).node_pool
+    nics = [nic.subnetwork for nic in nodes.network_config.additional_node_network_configs]
+    assert nics == ["tpus-gvnic-1", *(f"tpus-rdma-{nic}" for nic in range(8))]
+
+
 def test_more_slices_are_added_and_fewer_delete_nothing(site: Site) -> None:
-    one = replace(SPEC, tpus=TpuPools(resolve("v6e-16"), ZONE, SPOT[:1]))
+    one = replace(SPEC, chips=ChipPools(resolve("v6e-16"), ZONE, SPOT[:1]))
     site.create(one)
     site.create(WITH_TPUS)
     assert set(site.model.pools) == POOLS
@@ -263,7 +292,9 @@ def test_a_pool_of_the_name_with_another_zone_or_maker_is_refused(site: Site) ->
     site.create()
     labels = site.model.pools["v6e-16-spot-0"].labels
     labels["posttrain-shape"] = "another"
-    with pytest.raises(CliError, match="node pool v6e-16-spot-0 exists with another zone, machine or reservation"):
+    with pytest.raises(
+        CliError, match="node pool v6e-16-spot-0 exists with another zone, machine, reservation or networks"
+    ):
         site.create()
     labels.clear()
     with pytest.raises(CliError, match="node pool v6e-16-spot-0 exists, and was not made by ptctl"):

@@ -12,10 +12,10 @@ from ptapi.accelerators import resolve
 from ptctl.cluster.definition.requests import cpu_pool, pools
 from ptctl.cluster.definition.spec import (
     DRIVERS,
+    ChipPools,
     ClusterSpec,
     MaintenanceWindow,
     Network,
-    TpuPools,
     capacity_options,
     maintenance_window,
 )
@@ -50,6 +50,13 @@ PROVIDER: dict[str, str] = {
     "google_container_node_pool.management": "auto_upgrade auto_repair",
     "google_container_node_pool.placement_policy": "type tpu_topology policy_name",
     "google_container_node_pool.network_config": "accelerator_network_profile",
+    "google_container_node_pool.network_config.additional_node_network_configs": "network subnetwork",
+    "google_container_node_pool.node_config.guest_accelerator": "type count",
+    "google_container_node_pool.node_config.guest_accelerator.gpu_driver_installation_config": "gpu_driver_version",
+    "google_compute_network": "name project description auto_create_subnetworks mtu network_profile",
+    "google_compute_subnetwork": "name project description network region ip_cidr_range",
+    "google_compute_firewall": "name project description network source_ranges",
+    "google_compute_firewall.allow": "protocol",
     "google_container_node_pool.node_config": "machine_type spot flex_start max_run_duration oauth_scopes "
     "resource_labels labels service_account",
     "google_container_node_pool.node_config.reservation_affinity": "consume_reservation_type key values",
@@ -64,7 +71,11 @@ PLAIN = ClusterSpec("tpus", "p", "us-east5", ("us-east5-a",))
 
 def with_tpus(kind: str, **purchase: Any) -> ClusterSpec:
     flags = {"reservation": None, "spot": False, "flex": False, "on_demand": False, **purchase}
-    return replace(PLAIN, tpus=TpuPools(resolve(kind), "us-east5-a", capacity_options(2, **flags)))
+    return replace(PLAIN, chips=ChipPools(resolve(kind), "us-east5-a", capacity_options(2, **flags)))
+
+
+def with_gpus(kind: str, networks: str) -> ClusterSpec:
+    return replace(with_tpus(kind, on_demand=True), gpu_networks=networks)
 
 
 SPECS = {
@@ -82,6 +93,10 @@ SPECS = {
         labels={"team": "a"},
         maintenance=maintenance_window(None, "2026-01-03T02:00:00Z", "2026-01-03T06:00:00Z", "FREQ=DAILY"),
     ),
+    "GPUs of one machine": with_tpus("rtx-pro-6000-1", spot=True),
+    "GPUs over TCPXO": with_gpus("h100-mega-16", "tcpxo"),
+    "GPUs over RDMA": with_gpus("b200-16", "rdma"),
+    "GPUs on networks that are there": with_gpus("b200-16", "gvnic-1=v/s, rdma-0=w/t"),
     "daily window": replace(PLAIN, maintenance=MaintenanceWindow(daily="03:00")),
 }
 
@@ -142,3 +157,12 @@ def test_the_module_is_written_once_and_never_over_another(invoke: Invoke, tmp_p
     refused = invoke(*words, "us-east5-b")
     assert (refused.code, "main.tf exists and differs" in refused.err) == (2, True)
     assert (tmp_path / "m" / "main.tf").read_text() == written
+
+
+def test_networks_that_the_module_makes_are_made_before_the_pools_on_them() -> None:
+    text = module(with_gpus("h100-mega-16", "tcpxo"))
+    made = re.findall(r'^resource "google_compute_(\w+)" "([\w-]+)"', text, re.MULTILINE)
+    names = [f"tpus-gpu-{nic}" for nic in range(1, 9)]
+    assert [name for kind, name in made if kind == "network"] == names
+    assert re.findall(r"network += google_compute_network\.([\w-]+)\.name", text) == names * 2
+    assert re.findall(r"subnetwork += google_compute_subnetwork\.([\w-]+)\.name", text) == names * 2

@@ -43,6 +43,13 @@ CASES = {
          "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s0,r/reservationBlocks/b2"),
         ["v5p-128-reserved-0", "v5p-128-reserved-1"],
     ),
+    "GPUs": ((*ZONE, "--device-type", "rtx-pro-6000-2", "--num-slices", "2", "--spot"),
+             ["rtx-pro-6000-2-spot-0", "rtx-pro-6000-2-spot-1"]),
+    "GPUs over TCPXO": ((*ZONE, "--device-type", "h100-mega-16", "--flex"), ["h100-mega-16-flex-0"]),
+    "GPUs over RDMA": ((*ZONE, "--device-type", "h200-16", "--reservation", "r"), ["h200-16-reserved-0"]),
+    "GPUs over the first NIC": (
+        (*ZONE, "--device-type", "h200-16", "--reservation", "r", "--gpu-networks", "none"), ["h200-16-reserved-0"]),
+    "networks alone": ((*ZONE, "--gpu-networks", "rdma"), []),
     "everything else": (
         (*ZONE, "--enable-pathways", "--private", "--enable-private-endpoint", "--authorized-networks", "10.0.0.0/8",
          "--maintenance-window-start", "2026-01-03T02:00:00Z", "--maintenance-window-end", "2026-01-03T08:00:00Z",
@@ -65,7 +72,8 @@ def test_every_request_of_a_dry_run_is_one_that_the_real_protobufs_take(invoke: 
     made = [container.CreateNodePoolRequest(body).node_pool for body in requests["pool"]]
     assert [pool.name for pool in made] == pools
     assert cluster.workload_identity_config.workload_pool == "p.svc.id.goog"
-    assert len(requests["policy"]) == (case == "flex")
+    assert len(requests["policy"]) == {"flex": 1, **dict.fromkeys(("GPUs over RDMA", "networks alone"), 12),
+                                       "GPUs over TCPXO": 24}.get(case, 0)  # fmt: skip
     for pool in made:
         assert dict(pool.config.resource_labels)["posttrain-made-by"] == "ptctl"
         assert "posttrain-managed-by" not in pool.config.resource_labels  # the operator collects those
@@ -91,6 +99,12 @@ WRONG = {
     "too many": ((*ZONE, "--tpu-type", "v6e-16", "--num-slices", "3", "--reservation", "a,b"), "2 reservations for 3"),
     "no network": ((*ZONE, "--authorized-networks", "10.0.0.1/8"), "--authorized-networks: 10.0.0.1/8 has host bits"),
     "half private": ((*ZONE, "--enable-private-endpoint"), "--enable-private-endpoint: set without --private"),
+    "other networks": (
+        (*ZONE, "--device-type", "h200-16", "--spot", "--gpu-networks", "tcpxo"),
+        "--gpu-networks: tcpxo; accepted with this --tpu-type: rdma",
+    ),
+    "networks that are none": ((*ZONE, "--gpu-networks", "fast"), "--gpu-networks: 'fast' is not a network"),
+    "networks of no zone": (("--location", "us-east5", "--gpu-networks", "rdma"), "0 zones with --gpu-networks rdma"),
     "no channel": ((*ZONE, "--release-channel", "beta"), "--release-channel: 'beta'; accepted: rapid, regular"),
     "half a window": ((*ZONE, "--maintenance-window-start", "2026-01-03T02:00:00Z"), "-end: not set"),
     "no time": ((*ZONE, "--maintenance-window", "25:00"), "--maintenance-window: '25:00'; accepted: a time of day"),
