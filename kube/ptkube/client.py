@@ -251,6 +251,11 @@ class Kube:
         for line in _lines(chunks):
             yield line.decode("utf-8", "replace")
 
+    def pod_http(self, name: str, namespace: str, port: int, path: str) -> str:
+        """Return what a pod answers to a GET, through the API server's proxy (pods/proxy)."""
+        target = PODS.path(namespace, f"{quote(name)}:{port}", "proxy")
+        return self._transport.request("GET", f"{target}/{path}", idempotent=True).decode("utf-8", "replace")
+
     def request(self, method: str, path: str, body: Manifest | None = None) -> Manifest:
         """Any path (`/version`, a subresource), JSON in and out."""
         return self._json(method, path, body, idempotent=method == "GET")

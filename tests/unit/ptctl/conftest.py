@@ -51,6 +51,7 @@ class FakeKube:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     error: ApiError | None = None
     targets: list[Target] = field(default_factory=list)
+    http: dict[str, str] = field(default_factory=dict)
 
     def put(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
@@ -127,6 +128,10 @@ class FakeKube:
             yield kind, body
         if not options.get("timeout_s"):
             raise KeyboardInterrupt  # a watch without an end ends by Ctrl-C
+
+    def pod_http(self, name: str, namespace: str, port: int, path: str) -> str:
+        self._raise()
+        return self.http[f"{namespace}/{name}:{port}/{path}"]
 
     def pod_logs(self, name: str, namespace: str, **options: Any) -> Iterator[str]:
         options = inspect.signature(Kube.pod_logs).bind(self, name, namespace, **options).arguments

@@ -153,6 +153,15 @@ def test_get_names_group_version_namespace_and_name_in_the_path(script: Script) 
     ]
 
 
+def test_what_a_pod_serves_is_read_through_the_proxy_and_its_refusal_raised(script: Script) -> None:
+    script.answers = [(200, b"DCGM 1\n"), status(403, "Forbidden", "no pods/proxy")]
+    kube = script.kube()
+    assert kube.pod_http("exporter", "ns", 9400, "metrics") == "DCGM 1\n"
+    assert script.requests[0].path == "/api/v1/namespaces/ns/pods/exporter:9400/proxy/metrics"
+    with pytest.raises(Forbidden):
+        kube.pod_http("exporter", "ns", 9400, "metrics")
+
+
 def test_list_follows_continue_tokens_and_gives_items_their_kind(script: Script) -> None:
     script.answers = [
         (200, {"metadata": {"resourceVersion": "7", "continue": "next"}, "items": [{"metadata": {"name": "a"}}]}),

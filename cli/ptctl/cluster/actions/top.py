@@ -10,7 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ptapi.accelerators import resolve
+from ptapi.accelerators.table import family_of, gpu_families
 from ptapi.errors import SpecError
+from ptctl.cluster.actions import gpu_use
+from ptctl.cluster.actions.gpu_use import GpuUse
 from ptctl.cluster.actions.usage import Row, pool_rows, queue_rows, text
 from ptctl.jobs.columns import slice_label
 from ptctl.jobs.lookup import namespace_of
@@ -19,7 +22,11 @@ from ptctl.planning import prices
 from ptctl.planning.prices import Prices
 from ptctl.ui.app import App, Target
 from ptctl.ui.duration import age
-from ptkube.resources import POSTTRAINJOBS
+from ptkube.client import Kube
+from ptkube.errors import ApiError
+from ptkube.objects import label
+from ptkube.resources import PODS, POSTTRAINJOBS
+from ptoperator.kube import labels
 
 _RUNNING = ("Starting", "Running", "Restarting")
 _REDRAW = "\x1b[H\x1b[2J"
@@ -30,6 +37,7 @@ _DROPPED_FIRST = (
     "stage",
     "accelerator",
     "cost",
+    "tensor",
     "step",
     "mfu",
     "duty",
@@ -73,14 +81,37 @@ def _use(app: App, target: Target, known: Prices | None) -> Use:
     manifests = kube.list(POSTTRAINJOBS, namespace_of(kube, target)).items
     running = sorted((job for job in map(view, manifests) if job.phase in _RUNNING), key=lambda job: -job.chips)
     now = datetime.now(UTC)
-    return Use([_row(job, now, known) for job in running], queue_rows(manifests), pool_rows(kube))
+    gpus = _gpu_use(app, kube) if any(_is_on_gpus(job) for job in running) else {}
+    rows = [_row(job, now, known, gpus.get(f"{job.namespace}/{job.name}")) for job in running]
+    return Use(rows, queue_rows(manifests), pool_rows(kube))
 
 
-def _row(job: JobView, now: datetime, known: Prices | None) -> Row:
+def _gpu_use(app: App, kube: Kube) -> dict[str, GpuUse]:
+    """Return how busy the GPUs of each job are; nothing, and a note, where no exporter answers."""
+    try:
+        read = gpu_use.read(kube)
+    except ApiError as error:
+        reason = str(error).partition("\n")[0]
+        app.console.warn(f"how busy GPUs are is not shown: {reason}\nhint: it needs `get pods/proxy` in "
+                         f"namespace {gpu_use.EXPORTER_NAMESPACE}")  # fmt: skip
+        return {}
+    jobs = {
+        (pod["metadata"]["namespace"], pod["metadata"]["name"]): f"{pod['metadata']['namespace']}/{name}"
+        for pod in (kube.list(PODS).items if read else [])
+        if (name := label(pod, labels.JOB))
+    }
+    return gpu_use.by_job(read, jobs)
+
+
+def _is_on_gpus(job: JobView) -> bool:
+    return family_of(job.accelerator)[0] in gpu_families()
+
+
+def _row(job: JobView, now: datetime, known: Prices | None, gpus: GpuUse | None) -> Row:
     metrics: Mapping[str, Any] = part(job.raw, "status", "metrics", missing={})
     cost: Mapping[str, Any] = part(job.raw, "status", "cost", missing={})
     generation, hbm_gib = _chip(job)
-    used = metrics.get("hbmInUse")
+    used = metrics.get("hbmInUse") or (_share(gpus.memory_gib) if gpus else "")
     price = known.chip_hour.get(generation) if known else None
     return {
         "job": f"{job.namespace}/{job.name}",
@@ -90,7 +121,8 @@ def _row(job: JobView, now: datetime, known: Prices | None) -> Row:
         "step": job.progress,
         "stage": job.stage,
         "hbm GiB": f"{used}/{hbm_gib:g}" if used and hbm_gib else used or "",
-        "duty": metrics.get("dutyCycle") or "",
+        "duty": metrics.get("dutyCycle") or (_share(gpus.duty) if gpus else ""),
+        "tensor": _share(gpus.tensor) if gpus else "",
         "mfu": metrics.get("mfu") or "",
         "goodput": part(job.raw, "status", "time", "goodput", missing=""),
         "heartbeat": age(part(job.raw, "status", "progress", "updated", missing=""), now),
@@ -98,6 +130,10 @@ def _row(job: JobView, now: datetime, known: Prices | None) -> Row:
         "cost": cost.get("amount") or "",
         **({f"{known.currency}/h": f"{price * job.chips:.2f}" if price else ""} if known else {}),
     }
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _chip(job: JobView) -> tuple[str, float | None]:

@@ -13,7 +13,7 @@ from ptctl.cluster.cloud.cloud_errors import CloudError
 from ptctl.cluster.cloud.compute import open_compute
 from ptctl.cluster.cloud.gke import open_gke
 from ptctl.cluster.cloud.settings import CloudSettings
-from ptctl.cluster.doctor import google, health, pods, queues, rights, versions
+from ptctl.cluster.doctor import google, gpus, health, pods, queues, rights, versions
 from ptctl.cluster.doctor.finding import CheckContext, Finding, Google, Severity, warning
 from ptctl.cluster.in_cluster.installation import gke_of_context
 from ptctl.cluster.in_cluster.objects import GkeCluster
@@ -31,6 +31,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("webhooks", health.webhooks),
     ("images", health.images),
     (queues.CHECK, queues.check),
+    (gpus.CHECK, gpus.check),
     ("clock", health.clock),
     ("google", google.cluster),
     ("google", google.permissions),

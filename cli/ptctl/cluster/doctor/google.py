@@ -23,8 +23,12 @@ _PERMISSIONS = (
     "iam.serviceAccounts.actAs",
 )
 """What `ptctl cluster` calls."""
-_METRICS = {"v4": ("_V4",), "v5e": ("LITE_PODSLICE_V5",), "v5p": ("V5P",), "v6e": ("V6E",), "tpu7x": ("TPU7X", "V7X")}
+_METRICS = {"v4": ("_V4",), "v5e": ("LITE_PODSLICE_V5",), "v5p": ("V5P",), "v6e": ("V6E",), "tpu7x": ("TPU7X", "V7X"),
+            "h100": ("H100_GPUS",), "h100-mega": ("H100_MEGA_GPUS",), "l4": ("L4_GPUS",), "a100": ("A100_GPUS",),
+            "a100-80gb": ("A100_80GB_GPUS",)}  # fmt: skip
 """How the Compute API's regional quotas name a generation; Google keeps some in Cloud Quotas only."""
+_OF_NETWORKS = ("compute.networks.create", "compute.subnetworks.create", "compute.firewalls.create")
+"""What it calls besides for GPU machines with several NICs."""
 _QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 
 
@@ -33,8 +37,9 @@ def permissions(context: CheckContext) -> Iterator[Finding]:
     if context.google is None:
         return
     project = context.google.gke.project
-    granted = context.google.compute.granted(project, _PERMISSIONS)
-    missing = [each for each in _PERMISSIONS if each not in granted]
+    needed = (*_PERMISSIONS, *(_OF_NETWORKS if context.chips and context.chips.fabric else ()))
+    granted = context.google.compute.granted(project, needed)
+    missing = [each for each in needed if each not in granted]
     if missing:
         yield warning(
             "google", f"in project {project} you lack {', '.join(missing)}",
@@ -74,7 +79,12 @@ def quota(context: CheckContext) -> Iterator[Finding]:
     region = region_of(context.zone or gke.location)
     body = context.google.compute.request("GET", f"projects/{gke.project}/regions/{region}")
     names = _METRICS.get(chips.generation, ())
-    rows = [each for each in body.get("quotas") or [] if any(name in str(each.get("metric")) for name in names)]
+    listed = {str(each.get("metric")): each for each in body.get("quotas") or []}
+    rows = [
+        each
+        for metric, each in listed.items()
+        if any(name in metric for name in names) and not metric.startswith("COMMITTED")
+    ]
     if not rows:
         yield warning("quota", f"no quota of {chips.generation} among those of {region} that the Compute API lists",
                       f"look in {_QUOTA_PAGE}; a reservation needs none")  # fmt: skip

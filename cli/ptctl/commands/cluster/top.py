@@ -26,7 +26,8 @@ def top(app: App, target: Target, watch: bool, every: float, prices: str | None,
     """Show who uses which chips and how well, who waits, and what is free.
 
     HBM is the most that a job's first device has held, of what it has; goodput is the share of the time on its chips
-    in which a job was training. Chips are those that pods hold, whether they compute or not.
+    in which a job was training. How busy GPUs and their tensor cores are is what GKE's DCGM exporter says now. Chips
+    are those that pods hold, whether they compute or not.
     """
     from ptctl.cluster.actions.top import top as show
 

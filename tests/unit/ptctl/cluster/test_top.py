@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ptctl.cluster.actions import top
+from ptkube.errors import Forbidden
 from ptkube.resources import NODES, PODS, POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
@@ -49,6 +50,50 @@ def test_jobs_waits_and_pools_are_shown_with_memory_use_and_cost(invoke: Invoke,
                        "3.20", "9.60", "USD", "10.00"]  # fmt: skip
     assert lines[lines.index("Waiting") + 2].split()[1:4] == ["b", "Queued", "team"]
     assert lines[lines.index("Node pools") + 2].split()[-4:] == ["2/2", "8", "4", "default/a"]
+
+
+METRICS = """\
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",modelName="NVIDIA L4",container="trainer",namespace="default",pod="g-0"} 90
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-b",modelName="NVIDIA L4",container="trainer",namespace="default",pod="g-0"} 70
+DCGM_FI_DEV_GPU_UTIL{gpu="2",UUID="GPU-c",modelName="NVIDIA L4"} 3
+DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="0",namespace="default",pod="g-0",note="a \\"b\\""} 0.5
+DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="1",namespace="default",pod="g-0"} NaN
+DCGM_FI_DEV_FB_USED{gpu="0",namespace="default",pod="g-0"} 9216 1767225600000
+DCGM_FI_DEV_FB_USED{gpu="1",namespace="other",pod="g-0"} 20000
+"""
+
+
+@pytest.fixture
+def on_gpus(kube: Any, make_job: Callable[..., Any]) -> None:
+    """A job on two L4, and GKE's exporter on their node."""
+    kube.put(POSTTRAINJOBS, make_job("g", "Running", spec={"accelerator": {"type": "l4-2"}}, chips=2))
+    kube.put(PODS, {"metadata": {"name": "g-0", "labels": {"posttrain.dev/job": "g"}}, "spec": {"containers": []}})
+    own = {"name": "dcgm-1", "namespace": "gke-managed-system"}
+    labels = {"app.kubernetes.io/name": "gke-managed-dcgm-exporter"}
+    kube.put(PODS, {"metadata": {**own, "labels": labels}, "spec": {}, "status": {"phase": "Running"}})
+    kube.http["gke-managed-system/dcgm-1:9400/metrics"] = METRICS
+
+
+@pytest.mark.usefixtures("on_gpus")
+def test_how_busy_gpus_are_comes_from_the_exporters_samples_of_the_jobs_pods(invoke: Invoke) -> None:
+    rows = {row["job"]: row for row in json.loads(invoke("top", "-o", "json").out)["running"]}
+    assert [rows["default/g"][key] for key in ("duty", "tensor", "hbm GiB")] == ["0.80", "0.50", "9.00/22"]
+    assert [rows["default/a"][key] for key in ("duty", "tensor")] == ["0.87", ""]
+
+
+@pytest.mark.usefixtures("on_gpus")
+def test_without_the_right_to_read_the_exporter_the_rest_is_shown_with_what_is_missing(
+    invoke: Invoke, kube: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise Forbidden(403, "Forbidden", 'pods "dcgm-1" is forbidden')
+
+    monkeypatch.setattr(kube, "pod_http", refuse)
+    shown = invoke("top")
+    assert (shown.code, "default/g" in shown.out) == (0, True)
+    assert "how busy GPUs are is not shown" in shown.err
+    assert "get pods/proxy" in shown.err
 
 
 def test_json_has_the_same_and_the_sum(invoke: Invoke) -> None:
