@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ptapi.accelerators.table import family_of
 from ptapi.load import dump_job, load_job, manifest, parse_accepted
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "manifests" / "examples").glob("*.yaml"))
@@ -28,7 +29,8 @@ def test_there_are_examples_for_each_algorithm_and_kind_of_accelerator() -> None
         "ppo",
         "raft",
     }
-    assert {job.spec.accelerator.type.partition("-")[0] for job in jobs} == {"cpu", "v5p", "v6e", "tpu7x"}
+    families = {family_of(job.spec.accelerator.type)[0] for job in jobs}
+    assert families == {"cpu", "v5p", "v6e", "tpu7x", "rtx-pro-6000"}
     assert any(job.spec.accelerator.slices > 1 for job in jobs)
 
 

@@ -59,7 +59,7 @@ def test_all_is_well(kube: Any) -> None:
 
 
 CASES: dict[str, tuple[dict[str, Any] | None, str, str, str]] = {
-    "no plugin": (None, "latest", "no pod of GKE's device plugin runs there", "gke-no-default-nvidia-gpu-device-plugin"),
+    "no plugin": (None, "latest", "no pod of GKE's device plugin runs there", "label gke-no-default"),
     "a failed driver": (
         {"waiting": {"reason": "CrashLoopBackOff"}}, "latest",
         "the driver is not installed (nvidia-driver-installer: CrashLoopBackOff)", "kubectl logs -n kube-system",

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import yaml
 from tests.builders.trainer.preflight import job, spec
 
 from ptapi import accelerators
 from ptapi.accelerators.table import gpu_families
-from ptapi.load import dump_job
+from ptapi.load import dump_job, load_job
 from ptapi.spec import Pathways
 from pttrainer.__main__ import main
 from pttrainer.data import batching
@@ -47,6 +48,17 @@ def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
     assert total(of.arguments.state) == real
     program = program_of(of)
     assert program.abstract_state(program.layout(mesh)) == made.state
+
+
+def test_the_breeds_example_fits_its_gpu_as_the_guide_says() -> None:
+    """Without its pictures and their tower, 1.9 GiB, which no published shape has."""
+    text = (Path(__file__).parents[4] / "manifests" / "examples" / "breeds-rtx-pro-6000.yaml").read_text()
+    body = yaml.safe_load(text)
+    body["spec"]["model"] = {"uri": "random://gemma3-27b"}
+    del body["spec"]["evaluation"]["answers"]
+    verdict = judge(load_job(yaml.safe_dump(body)), "formula")
+    assert verdict.fits
+    assert verdict.peak / GIB == pytest.approx(32.5 - 1.9, abs=0.1)
 
 
 def test_the_batch_has_the_shapes_of_supervised_training() -> None:
