@@ -8,7 +8,7 @@ from ptoperator.render.serving.deployment import container, weights_in_pod
 from ptoperator.render.serving.server import Server
 from ptoperator.render.serving.weights import Mounted, bucket_volume
 
-_MACHINES = {"nvidia-l4": ("8", "32Gi"), "nvidia-rtx-pro-6000": ("20", "80Gi")}
+MACHINES = {"nvidia-l4": ("8", "32Gi"), "nvidia-rtx-pro-6000": ("20", "80Gi")}
 """CPUs and memory for each GPU type that Cloud Run has."""
 _START_PERIOD_S, _START_PROBES = 10, 180
 _REQUEST_S = 3600
@@ -18,9 +18,9 @@ _REQUEST_S = 3600
 def cloud_run_service(server: Server) -> Manifest:
     """Return the manifest for `gcloud run services replace`. Raises SpecError for what Cloud Run does not have."""
     gpu = server.spec.gpu
-    if gpu is None or gpu.type not in _MACHINES or gpu.count != 1:
+    if gpu is None or gpu.type not in MACHINES or gpu.count != 1:
         value = "unset" if gpu is None else f"{gpu.type}:{gpu.count}"
-        raise SpecError([Finding("serve.gpu", value, f"accepted on Cloud Run: one of {', '.join(_MACHINES)}, count 1")])
+        raise SpecError([Finding("serve.gpu", value, f"accepted on Cloud Run: one of {', '.join(MACHINES)}, count 1")])
     weights = weights_in_pod(server)
     if any(each.claim for each in weights):
         raise SpecError([Finding("serve", server.weights.model, "accepted on Cloud Run: weights on gs:// or hf://")])
@@ -48,7 +48,7 @@ def cloud_run_service(server: Server) -> Manifest:
 
 
 def _spec(server: Server, gpu: str, weights: list[Mounted]) -> Manifest:
-    cpus, memory = _MACHINES[gpu]
+    cpus, memory = MACHINES[gpu]
     buckets = [each for each in weights if each.bucket]
     health = {"httpGet": {"path": "/health"}, "periodSeconds": _START_PERIOD_S, "failureThreshold": _START_PROBES}
     own = container(replace(server, token=None), weights, 1)  # a Secret of Kubernetes is none of Cloud Run's
