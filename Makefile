@@ -12,7 +12,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit --ignore=tests/unit/pttrainer --ignore-glob='*simulation.py'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers parity vllm references aot tune-attention audit images clean
+.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers bench-gpu parity vllm references aot tune-attention audit images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -112,6 +112,10 @@ bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT, GRPO and sam
 	$(BIN)/python benchmarks/peers/sft.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
 	$(BIN)/python benchmarks/peers/grpo.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
 	$(BIN)/python benchmarks/peers/rollout.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
+
+bench-gpu: $(VENV)/.python  ## on a machine with one GPU: MFU, memory, decoding, GRPO; ARGS="--model DIR --torch PYTHON" adds TRL and vLLM
+	$(PIP) install -q -c constraints.txt -e '.[trainer-cuda]'
+	$(BIN)/python benchmarks/gpu/gpu_bench.py $(ARGS)
 
 references: $(PARITY)/.ready  ## write the numbers of transformers, peft and TRL that the unit tests compare with
 	$(PARITY)/bin/python scripts/make_parity_references.py

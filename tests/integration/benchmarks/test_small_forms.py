@@ -26,6 +26,21 @@ SMALL = {
     "peers/sft.py": (*ALONE, "--only", "1", "--model", "tiny"),
     "peers/grpo.py": (*ALONE, "--only", "2", "--model", "tiny"),
     "peers/rollout.py": (*ALONE, "--only", "1"),
+    "gpu/gpu_bench.py": (
+        *(
+            "--accelerator",
+            "cpu-1",
+            "--model",
+            "random://tiny",
+            "--only",
+            "qlora,decode",
+            "--steps",
+            "3",
+            "--batch",
+            "1",
+        ),
+        *("--length", "32", "--new-tokens", "2", "--out", "figures.json"),
+    ),
     "trainer/speculative.py": ("--model", "tiny", "--rows", "1", "--new-tokens", "4", "--repeats", "1"),
     "trainer/turns.py": (
         *("--model", "tiny", "--episodes", "2", "--turns", "2", "--turn-tokens", "68", "--new-tokens", "4"),
@@ -39,6 +54,7 @@ SMALL = {
 }
 ELSEWHERE = {
     "operator_and_cli/jumping_clock.py": "benchmarks/operator_and_cli/soak.py",
+    "gpu/decode.py": "benchmarks/gpu/gpu_bench.py",
     "trainer/loading_memory.py": "tests/integration/pttrainer/test_loading_memory.py",
     "peers/native_rollout.py": "benchmarks/peers/rollout.py",
     "preflight/preflight_times.py": "Makefile",  # asks the TPU compiler
