@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ptctl.cluster.cloud.cloud_errors import CloudError, MissingInCloudError
 from ptctl.cluster.cloud.gke import ClusterView, Gke
 from ptctl.cluster.cloud.settings import CloudSettings
+from ptctl.cluster.definition import gpu_networks
 from ptctl.cluster.definition.requests import MAKER
 from ptctl.cluster.kubeconfig import kube_of
 from ptctl.errors import CliError, InputError
@@ -55,6 +56,13 @@ def running_jobs(settings: CloudSettings, cluster: ClusterView) -> list[str]:
         for job in jobs
         if (job.get("status") or {}).get("phase") not in TERMINAL
     ]
+
+
+def networks_left(cluster: ClusterView) -> list[str]:
+    """Return the VPCs that ptctl made for the cluster's GPUs. They stay: they cost nothing, and others may use them."""
+    nics = [nic for pool in cluster.raw.node_pools for nic in pool.network_config.additional_node_network_configs]
+    made = {vpc.name for kind in gpu_networks.KINDS for vpc in gpu_networks.vpcs(kind, cluster.name)}
+    return sorted(made & {nic.network.rpartition("/")[2] for nic in nics})
 
 
 def check_idle(cluster: ClusterView, jobs: list[str]) -> None:

@@ -36,3 +36,8 @@ def delete_cluster(app: App, name: str, project: str | None, location: str | Non
     with interrupts.handled(report_interruption):
         teardown.delete_cluster(gke, path, cluster, settings.poll_s)
     app.console.data(f"cluster {name} deleted")
+    if networks := teardown.networks_left(cluster):
+        app.console.say(
+            f"the networks of its GPUs stay: {', '.join(networks)}\n"
+            "after their subnetworks and firewall rules: gcloud compute networks delete NETWORK"
+        )

@@ -15,11 +15,11 @@ from tests.builders.gke.server import LOCATION, PROJECT, GkeServer, Twist
 
 from ptapi.accelerators import resolve
 from ptctl.cluster.cloud.compute import Compute
-from ptctl.cluster.cloud.gke import Gke
+from ptctl.cluster.cloud.gke import ClusterView, Gke
 from ptctl.cluster.creation import Creation
 from ptctl.cluster.definition.requests import requests
 from ptctl.cluster.definition.spec import ChipPools, ClusterSpec, capacity_options
-from ptctl.cluster.teardown import check_deletable, delete_cluster
+from ptctl.cluster.teardown import check_deletable, delete_cluster, networks_left
 from ptctl.errors import CliError
 from ptctl.ui.console import Console
 from ptoperator.capacity.gke.node_pool_api import connect
@@ -346,3 +346,11 @@ def test_pools_that_the_operator_made_go_with_the_cluster(site: Site) -> None:
     site.model.pools["job"] = PoolRecord({"name": "job", "locations": [], "config": config}, RUNNING)
     delete(site)
     assert site.model.cluster is None
+
+
+def test_networks_that_were_made_for_the_gpus_are_named_when_the_cluster_goes() -> None:
+    nics = [{"network": f"projects/p/global/networks/{name}"} for name in ("tpus-gpu-2", "tpus-gpu-1", "shared")]
+    pool = {"name": "gpus", "network_config": {"additional_node_network_configs": nics}}
+    raw = container.Cluster(name="tpus", node_pools=[pool, {"name": "cpu-system"}])
+    view = ClusterView("tpus", LOCATION, "RUNNING", "", is_ours=True, spec_hash="", raw=raw)
+    assert networks_left(view) == ["tpus-gpu-1", "tpus-gpu-2"]
