@@ -152,7 +152,8 @@ def _machine(accelerator: Slice) -> Manifest:
 
 def _nics(accelerator: Slice, networks: str) -> list[Manifest]:
     """Return the networks of the NICs after the first, where machines talk over them."""
-    known = gpu_networks.parse(networks) if accelerator.fabric else ()
+    kind = accelerator.fabric
+    known = gpu_networks.parse(networks) if kind and kind == gpu_networks.fabric(networks) else ()
     return [{"network": each.network, "subnetwork": each.subnetwork} for each in known]
 
 

@@ -9,6 +9,8 @@ import re
 from functools import cache
 from typing import NamedTuple
 
+from ptapi.accelerators.table import Fabric
+
 _ENTRY = re.compile(r"([a-z0-9][a-z0-9-]*)=([a-z][a-z0-9-]*)/([a-z][a-z0-9-]*)")
 _ACCEPTED = "'rdma-0=VPC/SUBNET, rdma-1=VPC/SUBNET': Network object, VPC and subnet of each NIC after the first"
 
@@ -28,6 +30,12 @@ class GpuNetwork(NamedTuple):
     def is_rdma(self) -> bool:
         """Return True for the network of a NIC that only moves GPUs' data."""
         return self.name.startswith("rdma")
+
+
+def fabric(text: str) -> Fabric:
+    """Return the fabric that the networks are for: RDMA where one is of its NICs, else TCPXO; empty for none."""
+    known = parse(text)
+    return "" if not known else "rdma" if any(each.is_rdma for each in known) else "tcpxo"
 
 
 @cache

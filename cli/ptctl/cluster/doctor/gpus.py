@@ -38,19 +38,21 @@ _SHOWN = 3
 def check(context: CheckContext) -> Iterator[Finding]:
     """Yield what is wrong with GPU nodes, and the networks that the operator is told of."""
     nodes = [node for node in context.kube.list(NODES).items if label(node, labels.GPU_ACCELERATOR)]
-    named = gpu_networks.parse(_named(context))
+    text = _named(context)
+    named = gpu_networks.parse(text)
     if nodes:
         yield from _devices(context, nodes)
         yield _exporter(context)
     fabrics = _fabrics(nodes)
     if named:
-        fabrics |= {"rdma" if any(each.is_rdma for each in named) else "tcpxo"}
         yield from _networks(context, [each.name for each in named])
-        for fabric in sorted(fabrics):
-            yield _plugin(context, fabric)
-    elif fabrics:
+        yield _plugin(context, gpu_networks.fabric(text))
+        fabrics -= {gpu_networks.fabric(text)}
+    if fabrics:
         yield warning(
-            CHECK, "no networks of GPUs are named: jobs on several machines talk over the first NIC, slowly",
+            CHECK,
+            f"no networks for {' and '.join(sorted(fabrics))} are named: such jobs on several machines talk over the "
+            "first NIC, slowly",
             "`ptctl cluster install … --gpu-networks`, or the chart's gpu.networks (docs/guides/gpus.md)",
         )  # fmt: skip
 

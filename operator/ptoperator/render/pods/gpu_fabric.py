@@ -60,8 +60,12 @@ _ENVIRONMENT = {
 
 
 def fabric(layout: Layout) -> str:
-    """Return the fabric between the job's machines; empty where they talk over their first interface."""
-    return layout.accelerator.fabric if layout.settings.gpu_networks else ""
+    """Return the fabric between the job's machines; empty where they talk over their first interface.
+
+    So do those of one fabric in a cluster that has the networks of the other.
+    """
+    kind = layout.accelerator.fabric
+    return kind if kind == gpu_networks.fabric(layout.settings.gpu_networks) else ""
 
 
 def annotations(layout: Layout) -> dict[str, str]:

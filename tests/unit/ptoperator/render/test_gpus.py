@@ -127,6 +127,13 @@ def test_a_pool_from_before_the_networks_were_named_fits_no_job_that_uses_them()
     assert fits("h200-8", "") == fits("h200-8", RDMA)
 
 
+def test_machines_of_the_other_fabric_talk_over_their_first_nic() -> None:
+    assert pod_spec(made("h100-mega-16", RDMA)) == pod_spec(made("h100-mega-16"))
+    assert pod_spec(made("h200-16", TCPXO)) == pod_spec(made("h200-16"))
+    layout = layout_of(on("h100-mega-16"), Settings(gpu_networks=RDMA))
+    assert "network_config" not in node_pool(layout, CapacityOption(type="onDemand"), "us-east5-a", 0)
+
+
 @pytest.mark.parametrize("text", ["rdma-0", "rdma-0=net", "rdma-0=net/sub,rdma-0=net/other", "RDMA=net/sub"])
 def test_a_wrong_list_of_networks_is_refused_at_start(text: str) -> None:
     with pytest.raises(SettingsError, match=r"POSTTRAIN_GPU_NETWORKS: .*accepted: 'rdma-0=VPC/SUBNET"):
