@@ -28,7 +28,10 @@ def name_rule() -> str:
 
 def nearest_message() -> str:
     """Return CEL over spec.accelerator: the message for an unknown name, with the nearest names and their chips."""
-    choices = "".join(_choice(name, facts) for name, facts in table().items())
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for name, facts in table().items():  # one choice for all families of the same sizes: kubectl keeps a CRD in 256 KiB
+        alike.setdefault((*sizes(name), facts["coresPerChip"], facts["kind"]), []).append(name)
+    choices = "".join(_choice(names) for names in alike.values())
     return f"{choices}'%s: {UNKNOWN}'.format([self.type])"
 
 
@@ -116,24 +119,27 @@ def _pattern(generation: str, facts: Generation) -> str:
     return f"({'|'.join(facts['names'])})-({accepted})"
 
 
-def _choice(generation: str, facts: Generation) -> str:
-    """Return `type of this family ? message with the nearest names : `, which the next choice follows.
+def _choice(generations: list[str]) -> str:
+    """Return `type of these families ? message with the nearest names : `, which the next choice follows.
+
+    Their sizes are the same.
 
     With `format`, not `+`: the API server's cost estimate takes text concatenated from a number for unbounded.
     """
-    counts = sizes(generation)
-    number, cores, unit = f"int({_SIZE})", facts["coresPerChip"], "GPUs" if facts["kind"] == "gpu" else "chips"
-    below = f"{counts[::-1]}.filter(n, n < {number})[0]"
-    above = f"{counts}.filter(n, n > {number})[0]"
+    counts, facts = sizes(generations[0]), table()[generations[0]]
+    cores, unit = facts["coresPerChip"], "GPUs" if facts["kind"] == "gpu" else "chips"
     one, two = f"%s-%d (%d {unit})", f"%s-%d (%d {unit}), %s-%d (%d {unit})"
+    below, above = "p[0][p[0].size() - 1]", "p[1][0]"
     nearest = (
-        f"{number} < {counts[0]} ? {_text(one, 'f', counts[0], counts[0] // cores)} : "
-        f"{number} > {counts[-1]} ? {_text(one, 'f', counts[-1], counts[-1] // cores)} : "
-        f"[[{below}, {above}]].map(p, {_text(two, 'f', 'p[0]', f'p[0] / {cores}', 'f', 'p[1]', f'p[1] / {cores}')})[0]"
+        f"s < {counts[0]} ? {_text(one, 'f', counts[0], counts[0] // cores)} : "
+        f"s > {counts[-1]} ? {_text(one, 'f', counts[-1], counts[-1] // cores)} : "
+        f"[{counts}].map(c, [c.filter(n, n < s), c.filter(n, n > s)])"
+        f".map(p, {_text(two, 'f', below, f'{below} / {cores}', 'f', above, f'{above} / {cores}')})[0]"
     )
-    families = "|".join(facts["names"])
+    families = "|".join(name for each in generations for name in table()[each]["names"])
     family = f"self.type.substring(0, self.type.size() - {_SIZE}.size() - 1)"
-    return f"self.type.matches('^({families})-[1-9][0-9]{{0,8}}$') ? [{family}].map(f, {nearest})[0] : "
+    bound = f"[int({_SIZE})].map(s, [{family}].map(f, {nearest})[0])[0]"
+    return f"self.type.matches('^({families})-[1-9][0-9]{{0,8}}$') ? {bound} : "
 
 
 def _text(template: str, *values: object) -> str:

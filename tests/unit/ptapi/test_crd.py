@@ -4,6 +4,7 @@ What a server makes of every wrong manifest and every example: tests/integration
 """
 
 import copy
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -300,3 +301,8 @@ def test_topology_with_other_chips_is_refused_at_the_server(type: str, topology:
 def test_message_of_the_server_names_the_neighbours(type: str, message: str) -> None:
     rule = next(rule for rule in RULES if rule.scope == "spec.accelerator" and rule.field == "type")
     assert program(rule.cel_message).run(activation({"self": {"type": type}})) == message
+
+
+def test_kubectl_can_keep_the_definition_in_an_annotation() -> None:
+    """`kubectl apply` without --server-side keeps it whole in one annotation, and those have 256 KiB together."""
+    assert len(json.dumps(crd(), separators=(",", ":"))) < 256 * 1024
