@@ -124,12 +124,23 @@ def _validation(rule: Rule, node: Schema) -> Schema:
     validation: Schema = {"rule": rule.predicate.cel, "message": rule.message}
     if rule.cel_message or (_is_scalar(node, rule.field) and not rule.secret):
         validation["messageExpression"] = rule.cel_message or _with_value(rule.field, rule.message)
+        if not rule.cel_message and _is_always_set(node, rule.field):
+            del validation["message"]  # the definition must fit in an annotation of kubectl's
     return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation
 
 
 def _is_scalar(node: Schema, field: str) -> bool:
     target = _descend(node, field.split(".")) if field else node
     return target.get("type") in ("string", "integer", "number", "boolean")
+
+
+def _is_always_set(node: Schema, field: str) -> bool:
+    """Return True if every object of a schema has the field: on the way to it, all is required or has a default."""
+    for step in field.split(".") if field else ():
+        if step not in node.get("required", ()) and "default" not in node["properties"][step]:
+            return False
+        node = node["properties"][step]
+    return True
 
 
 def _with_value(field: str, message: str) -> str:
@@ -145,8 +156,11 @@ def _transitions(spec: Schema) -> Iterator[Schema]:
 
 
 def _transition(spec: Schema, field: str, rule: str, message: str) -> Schema:
-    validation = {"rule": rule, "message": message, "fieldPath": f".{field}"}
-    return validation | {"messageExpression": _with_value(field, message)} if _is_scalar(spec, field) else validation
+    place = {"rule": rule, "fieldPath": f".{field}"}
+    if not _is_scalar(spec, field):
+        return place | {"message": message}
+    fallback = {} if _is_always_set(spec, field) else {"message": message}
+    return place | fallback | {"messageExpression": _with_value(field, message)}
 
 
 def _attach(schema: Schema, validation: Schema) -> None:
