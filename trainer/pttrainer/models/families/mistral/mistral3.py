@@ -38,6 +38,7 @@ def read_vision(fields: Fields) -> Pixtral:
     heads, width = tower.integer("num_attention_heads", 16), tower.integer("hidden_size", 1024)
     tower.choice("head_dim", (width // heads,), width // heads)
     tower.value("vocab_size", None)  # released files have one; no picture has
+    text = fields.inside("text_config")
     vision = Pixtral(
         d_model=width,
         d_ff=tower.integer("intermediate_size", 4096),
@@ -46,7 +47,7 @@ def read_vision(fields: Fields) -> Pixtral:
         image_size=tower.integer("image_size", 1024),
         patch_size=tower.integer("patch_size", 16),
         merge=fields.integer("spatial_merge_size", 2),
-        projector_eps=fields.inside("text_config").number("rms_norm_eps", 1e-5),
+        projector_eps=text.number("rms_norm_eps", 1e-5 if text.value("model_type", None) == "ministral3" else 1e-6),
         theta=theta,
         activation=common_fields.activation(tower, "hidden_act", "gelu"),
         projector_activation=common_fields.activation(fields, "projector_hidden_act", "gelu"),
