@@ -26,9 +26,8 @@ def read_images(path: Path, rows: list[list[int]], source: "ModelSource") -> lis
     config = source.config
     assert config.vision is not None
     assert config.image_token_id is not None
-    assert source.directory is not None
     files = _read(path, len(rows))
-    pixels = image_inputs.pixel_format(config.vision, source.directory, source.display_name)
+    pixels = image_inputs.pixel_format(config.vision, image_inputs.files_of(source), source.display_name)
     most, batches = max(1, *map(len, files)), []
     origin = Origin(path.absolute().as_uri())
     for number, (ids, names) in enumerate(zip(rows, files, strict=True)):

@@ -6,9 +6,10 @@ beginning-of-text token, and a second one would be a different prompt.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers import AddedToken
@@ -80,24 +81,38 @@ def _sound(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def byte_tokenizer() -> Tokenizer:
-    """Return a tokenizer with bytes as ids 0 to 255 and special tokens above, for random models."""
+def image_template(mark: str) -> str:
+    """Return the template of byte-level models with images: in a list of parts, `mark` stands for an image."""
+    text = "{{ message['content'] }}"
+    part = f"{{{{ '{mark}' if part['type'] == 'image' else part['text'] }}}}"
+    parts = f"{{% for part in message['content'] %}}{part}{{% endfor %}}"
+    test = "message['content'] is string or message['content'] is none"
+    return BYTE_TEMPLATE.replace(text, f"{{% if {test} %}}{text}{{% else %}}{parts}{{% endif %}}")
+
+
+def byte_tokenizer(
+    more: Sequence[str] = (), template: str = BYTE_TEMPLATE, files: Mapping[str, bytes] = MappingProxyType({})
+) -> Tokenizer:
+    """Return a tokenizer with bytes as ids 0 to 255 and special tokens above, for random models.
+
+    more: further special tokens. files: to write beside an exported model, too.
+    """
     engine = Engine(BPE(vocab={char: byte for byte, char in _byte_characters().items()}, merges=[]))
     engine.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
     engine.decoder = ByteLevelDecoder()
-    engine.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in BYTE_SPECIALS])
+    engine.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in (*BYTE_SPECIALS, *more)])
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|bos|>",
         "eos_token": "<|end|>",
         "pad_token": "<|pad|>",
-        "chat_template": BYTE_TEMPLATE,
+        "chat_template": template,
     }
-    files = {
+    own = {
         "tokenizer.json": engine.to_str().encode(),
         "tokenizer_config.json": json.dumps(settings, indent=2).encode(),
     }
-    return Tokenizer(engine, bos_id=256, eos_ids=(257,), pad_id=258, template=BYTE_TEMPLATE, files=files)
+    return Tokenizer(engine, bos_id=256, eos_ids=(257,), pad_id=258, template=template, files={**own, **files})
 
 
 TOKENIZER_FILES = (

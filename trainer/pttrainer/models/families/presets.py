@@ -1,7 +1,7 @@
 """Model shapes behind `random://<preset>`: seeded random weights for tests, demos and benchmarks.
 
-Small ones, made for this project, and the published shapes of open models (`published_shapes`). All use the byte-level
-tokenizer, so a vocabulary must cover at least its ids.
+Small ones, made for this project (those with images: `vision_presets`), and the published shapes of open models
+(`published_shapes`). All use the byte-level tokenizer, so a vocabulary must cover at least its ids.
 """
 
 import difflib
@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import Experts, ModelConfig, Rope
+from pttrainer.models.families import from_hf
 from pttrainer.models.families.published_shapes import RAW, published
+from pttrainer.models.families.vision_presets import VISION_PRESETS
 
 BYTE_VOCABULARY = 264
 """256 bytes and 8 special tokens: see `tokenizer.byte_tokenizer`."""
@@ -58,12 +60,14 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def preset(name: str) -> ModelConfig:
-    """Return the config behind `random://<name>`."""
+    """Return the config behind `random://<name>`, without a vision tower."""
     if name in PRESETS:
         return PRESETS[name]
+    if name in VISION_PRESETS:
+        return from_hf(VISION_PRESETS[name].config)
     if name in RAW:
         return published(name)
-    names = (*sorted(PRESETS), *sorted(RAW))
+    names = (*sorted((*PRESETS, *VISION_PRESETS)), *sorted(RAW))
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; hint: did you mean random://{close[0]}?" if close else ""
     raise ConfigError(f"spec.model.uri: random://{name}: no such preset; accepted: {', '.join(names)}{hint}")

@@ -4,7 +4,7 @@ Read from `preprocessor_config.json`, or from the newer `processor_config.json`,
 would be computed otherwise is refused.
 """
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from pttrainer.data.tokenization import image_tokens
@@ -24,6 +24,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models.config import AnyVision, Gemma4Vision, ModelConfig, Pixtral, QwenVision, Vision
 from pttrainer.models.families.config_json.fields import Fields
 from pttrainer.models.loading import pixtral_inputs
+from pttrainer.models.loading.model_spec import ModelSource
 from pttrainer.runtime.io import json_text
 
 FILES = OLD_FILE, NEW_FILE = "preprocessor_config.json", "processor_config.json"
@@ -64,9 +65,17 @@ def tokens(config: ModelConfig, tokenizer: Tokenizer, pixels: AnyFormat, display
     return image_tokens.gemma3(begin, part, end, ids, config.vision.tokens)
 
 
-def pixel_format(vision: AnyVision, directory: Path, display_name: str) -> AnyFormat:
-    """Return what becomes of a picture; raise ConfigError."""
-    fields = _fields(directory, display_name)
+def files_of(source: ModelSource) -> Mapping[str, bytes]:
+    """Return those of `FILES` that a model has."""
+    if source.directory is None:
+        return {} if source.with_images is None else source.with_images.files
+    paths = [source.directory / name for name in FILES]
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+
+
+def pixel_format(vision: AnyVision, files: Mapping[str, bytes], display_name: str) -> AnyFormat:
+    """Return what becomes of a picture, by what `files_of` returned; raise ConfigError."""
+    fields = _fields(files, display_name)
     try:
         for name in ("do_resize", "do_rescale", "do_convert_rgb"):
             fields.choice(name, (True,), True)
@@ -75,7 +84,7 @@ def pixel_format(vision: AnyVision, directory: Path, display_name: str) -> AnyFo
         for name in _WITHOUT_EFFECT:
             fields.value(name, None)
         if isinstance(vision, Pixtral):
-            pixtral_inputs.check(vision, Fields(_content(directory, NEW_FILE, display_name), NEW_FILE))
+            pixtral_inputs.check(vision, Fields(_content(files, NEW_FILE, display_name), NEW_FILE))
             read: AnyFormat = _sides(fields, vision)
         elif isinstance(vision, Gemma4Vision):
             read = _budget(fields, vision)
@@ -158,9 +167,9 @@ def _colours(fields: Fields, key: str, default: list[float]) -> tuple[float, flo
     return red, green, blue
 
 
-def _fields(directory: Path, display_name: str) -> Fields:
+def _fields(files: Mapping[str, bytes], display_name: str) -> Fields:
     for name in FILES:
-        raw: Any = _content(directory, name, display_name)
+        raw: Any = _content(files, name, display_name)
         if name == NEW_FILE:
             raw = raw.get("image_processor")
         if raw and isinstance(raw, dict):
@@ -168,12 +177,10 @@ def _fields(directory: Path, display_name: str) -> Fields:
     raise ConfigError(f"{display_name}: no {OLD_FILE}; accepted: a model with images has it beside config.json")
 
 
-def _content(directory: Path, name: str, display_name: str) -> dict[str, Any]:
-    """Return what a file of the directory says, nothing if it is not there."""
-    if not (directory / name).is_file():
-        return {}
+def _content(files: Mapping[str, bytes], name: str, display_name: str) -> dict[str, Any]:
+    """Return what a file says, nothing if it is not there."""
     try:
-        raw = json_text.loads((directory / name).read_bytes())
+        raw = json_text.loads(files.get(name, b"{}"))
     except ValueError as error:
         raise ConfigError(f"{display_name}/{name}: {error}; accepted: Hugging Face's format") from error
     return raw if isinstance(raw, dict) else {}

@@ -16,6 +16,7 @@ from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
+from pttrainer.models.families.vision_presets import VisionPreset
 from pttrainer.models.loading import image_inputs
 from pttrainer.models.loading.model_spec import RANDOM, ModelSource, headless, open_source, structure_of
 from pttrainer.models.loading.peft_adapters import InitialAdapters, open_initial_adapters
@@ -126,10 +127,10 @@ def chat_of(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
     template = tokenizer.template
     if spec.chat_template is not None:
         template = storage.read_file(spec.chat_template, "spec.model.chatTemplate").decode()
-    vision, directory = source.config.vision, source.directory
-    if vision is None or directory is None:
+    vision = source.config.vision
+    if vision is None:
         return Chat(tokenizer, template)
-    pixels = image_inputs.pixel_format(vision, directory, source.display_name)
+    pixels = image_inputs.pixel_format(vision, image_inputs.files_of(source), source.display_name)
     return Chat(tokenizer, template, image_inputs.tokens(source.config, tokenizer, pixels, source.display_name), pixels)
 
 
@@ -137,10 +138,16 @@ def _tokenizer(spec: ModelSpec, source: ModelSource, note: Note) -> Tokenizer:
     if spec.tokenizer is not None and not spec.tokenizer.startswith(RANDOM):
         files = model_files.fetch(spec.tokenizer, "spec.model.tokenizer", note, weights=False)
         return tokenizer.load(Directory(files.directory))
-    if source.directory is None or spec.tokenizer is not None:
-        return tokenizer.byte_tokenizer()
+    if spec.tokenizer is not None or source.directory is None:
+        return _byte_tokenizer(None if spec.tokenizer is not None else source.with_images)
     more = () if source.config.vision is None else image_inputs.FILES
     return tokenizer.load(Directory(source.directory), source.config.eos_ids, more)
+
+
+def _byte_tokenizer(seeing: VisionPreset | None) -> Tokenizer:
+    if seeing is None:
+        return tokenizer.byte_tokenizer()
+    return tokenizer.byte_tokenizer(seeing.texts, tokenizer.image_template(seeing.mark), seeing.files)
 
 
 def _initial_adapters(training: Training, model: Model, note: Note, pinned: str | None) -> InitialAdapters | None:

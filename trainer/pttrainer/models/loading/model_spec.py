@@ -15,6 +15,8 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig, ModelStructure, from_hf, preset
 from pttrainer.models.config.any_vision import have_same_inputs
 from pttrainer.models.families import takes_images
+from pttrainer.models.families.config_json.fields import Raw
+from pttrainer.models.families.vision_presets import VISION_PRESETS, VisionPreset
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.models.shapes.structure import Remat
 from pttrainer.runtime.io import json_text, model_files
@@ -74,12 +76,9 @@ def draft_of(
 
 def _with_same_images(source: ModelSource, target: ModelConfig) -> ModelSource:
     """Return the source with its vision tower if it reads images exactly as the target does."""
-    if source.directory is None or target.vision is None:
+    if target.vision is None or source.raw is None or not takes_images(source.raw):
         return source
-    raw = _read_json(source.directory, source.display_name)
-    if not takes_images(raw):
-        return source
-    config = _parsed(raw, source.display_name, images=True)
+    config = _parsed(source.raw, source.display_name, images=True)
     is_same = config.image_token_id == target.image_token_id and have_same_inputs(config.vision, target.vision)
     return replace(source, config=config) if is_same else source
 
@@ -109,7 +108,8 @@ def without_head(config: ModelConfig) -> ModelConfig:
 class ModelSource:
     """Where a model comes from: its config, and its local files (none for random weights).
 
-    display_name: its name in messages. unread: tensors that its files may have and nothing reads.
+    display_name: its name in messages. unread: tensors that its files may have and nothing reads. raw: its
+    `config.json`, where it has one. with_images: of random weights, what is there besides.
     """
 
     config: ModelConfig
@@ -117,6 +117,8 @@ class ModelSource:
     directory: Path | None = None
     commit: str | None = None
     unread: frozenset[str] = frozenset()
+    raw: Raw | None = None
+    with_images: VisionPreset | None = None
 
 
 def headless(source: ModelSource) -> ModelSource:
@@ -133,19 +135,23 @@ def open_source(
     """
     display_name = f"{field}: {uri}"
     if uri.startswith(RANDOM):
-        if images:
-            raise ConfigError(
-                f"{display_name}: takes no images; accepted: a model with a vision tower, such as Gemma 3 or Qwen3-VL"
-            )
-        return ModelSource(preset(uri.removeprefix(RANDOM)), display_name)
+        return _random_source(uri.removeprefix(RANDOM), display_name, images=images)
     files = model_files.fetch(uri, field, note, revision=revision, weights=weights)
-    return ModelSource(
-        _read_config(files.directory, display_name, images=images), display_name, files.directory, files.commit
-    )
+    raw = _read_json(files.directory, display_name)
+    return ModelSource(_parsed(raw, display_name, images=images), display_name, files.directory, files.commit, raw=raw)
 
 
-def _read_config(directory: Path, display_name: str, *, images: bool) -> ModelConfig:
-    return _parsed(_read_json(directory, display_name), display_name, images=images)
+def _random_source(name: str, display_name: str, *, images: bool) -> ModelSource:
+    seeing = VISION_PRESETS.get(name)
+    if seeing is not None:
+        config = _parsed(seeing.config, display_name, images=images)
+        return ModelSource(config, display_name, raw=seeing.config, with_images=seeing)
+    if images:
+        raise ConfigError(
+            f"{display_name}: takes no images; accepted: a model with a vision tower, such as Gemma 3 or Qwen3-VL, or "
+            f"{', '.join(RANDOM + preset for preset in VISION_PRESETS)}"
+        )
+    return ModelSource(preset(name), display_name)
 
 
 def _read_json(directory: Path, display_name: str) -> dict[str, Any]:
@@ -162,7 +168,7 @@ def _read_json(directory: Path, display_name: str) -> dict[str, Any]:
     return raw
 
 
-def _parsed(raw: dict[str, Any], display_name: str, *, images: bool) -> ModelConfig:
+def _parsed(raw: Raw, display_name: str, *, images: bool) -> ModelConfig:
     try:
         return from_hf(raw, images=images)
     except ConfigError as error:
