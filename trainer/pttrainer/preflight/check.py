@@ -153,7 +153,7 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
     if of.spec.model.images:
         sizes = "of 1,024 tokens where they differ in size, or filling the row"
-        lines.append(f"every row has one image, {sizes}; in rollouts only the weights of the vision tower are counted")
+        lines.append(f"every row and every prompt has one image, {sizes}")
     if has_teacher_logprobs(of.spec):
         lines.append(f"the data hold {TEACHER_TOKENS} of the teacher's tokens for each of the student's")
     if ROLLOUT in others(of):

@@ -1,5 +1,6 @@
 """A rollout as programs and as time: the engine's functions from shapes, and tokens per second by hand."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,16 +8,19 @@ import jax
 import pytest
 from tests.builders.trainer.preflight import spec
 
-from ptapi.spec import Environment
+from ptapi.spec import Environment, ModelSpec
 from pttrainer.models import PRESETS
 from pttrainer.models.attention.flash_kernels import Problem
 from pttrainer.models.attention.paged_kernel import is_supported
+from pttrainer.models.config import Vision
+from pttrainer.models.config.attention import MAX_SCORES
 from pttrainer.models.families.published_shapes import RAW
+from pttrainer.models.vision.names import VISION
 from pttrainer.preflight.compiler import rollout_programs
 from pttrainer.preflight.compiler.programs import shallow
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.shapes import rollout_shapes, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
+from pttrainer.preflight.shapes.job_shapes import JobShapes, read_config, shapes_of
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.rollout_time import generation
@@ -24,6 +28,9 @@ from pttrainer.preflight.timing.step_time import estimate
 from pttrainer.rollout.native import buckets
 from pttrainer.runtime.distributed import sharding
 
+SIGLIP = Vision(
+    d_model=1152, d_ff=4304, layers=27, heads=16, image_size=896, patch_size=14, tokens=256, begin_id=1, end_id=2
+)
 EIGHT: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 3072}
 
 
@@ -143,3 +150,37 @@ def test_kept_prompts_of_episodes_are_counted_while_completions_are_sampled() ->
     assert kept(of_episodes(short)) == [resident.Buffer(resident.KEPT, 64 * 48 // 8 * page, "rollout")]
     (bounded,) = kept(of_episodes(long))
     assert abs(tpu_topology.usable_bytes(long.slice) * buckets.KEPT_SHARE - bounded.bytes) < page
+
+
+def prompts_program(*, images: bool) -> tuple[JobShapes, Any]:
+    """What a program of prompts takes, as preflight lowers it, compiled for this machine."""
+    fields = {"options": {"groupSize": 2}, "batchSize": 4, "sequenceLength": 64, "rollout": {"maxNewTokens": 16}}
+    wanted = spec("tiny-gemma3", "v6e-1", algorithm="grpo", **fields)  # type: ignore[arg-type]
+    of = shapes_of(wanted.model_copy(update={"model": ModelSpec(uri="random://tiny-gemma3", images=images)}))
+    mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        program = next(one.program for one in rollout_programs.lowered(of, mesh) if one.name == PREFILL)
+        return of, program.compile(compiler_options={"xla_backend_optimization_level": 0}).memory_analysis()
+
+
+def test_the_prompts_of_a_model_with_images_are_compiled_with_its_tower() -> None:
+    (of, seeing), (_, blind) = prompts_program(images=True), prompts_program(images=False)
+    tower = sum(2 * math.prod(one.shape) for path, one in of.structure.weights.items() if path[0] == VISION)
+    plan = rollout_shapes.plan_of(of)
+    pixels, slots, which = 4 * 48 * 48 * 3, 4 * plan.prompt_slots, 4
+    of_images = tower + plan.prompts * (pixels + slots + which)
+    assert seeing.argument_size_in_bytes - blind.argument_size_in_bytes == of_images
+    assert seeing.temp_size_in_bytes > blind.temp_size_in_bytes
+
+
+def test_images_are_computed_with_whole_prompts_and_their_activations_are_counted() -> None:
+    """Gemma 3's tower of 4,096 patches beside short prompts: the largest of what is there for a moment."""
+    seeing = replace(read_config(spec("gemma3-4b", "v6e-4")), vision=SIGLIP)
+    fields = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 512, "rollout": {"maxNewTokens": 64}}
+    of = shapes_of(spec("gemma3-4b", "v6e-4", **fields), seeing)
+    plan = rollout_shapes.plan_of(of)
+    assert (plan.pool, plan.pieces) == (8, 1)
+    scores, stream = 8 * MAX_SCORES, 2 * 2 * 4096 * (8 * 1152 + 4 * 4304)
+    pixels = 2 * 896 * 896 * 3 * 4
+    name = "prompts: a layer of the vision tower"
+    assert resident.Buffer(name, scores + stream + pixels, "rollout") in resident.resident_buffers(of)

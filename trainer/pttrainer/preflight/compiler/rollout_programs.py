@@ -10,8 +10,8 @@ sample, the weights go there in chunks (`rollout.disaggregated.weight_sync`), by
 transfer/cut      the largest chunk, on the devices that train
     transfer/put      the same, on those that sample, in the layout of decoding
 
-Between the two it is copied from device to device. Left out: other engines than the native one; stop strings, which the
-host looks for; evaluation.
+Between the two it is copied from device to device. If the model takes images, a prompt has one, and `prefill` has the
+tower in it. Left out: other engines than the native one; stop strings, which the host looks for; evaluation.
 """
 
 from collections.abc import Generator
@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from pttrainer.batch import Images
 from pttrainer.models import Model, Params
 from pttrainer.preflight.compiler.abstract_inputs import inputs, model_of, placed
 from pttrainer.preflight.shapes import tpu_topology
@@ -96,7 +97,7 @@ def lowered(of: JobShapes, mesh: Mesh) -> Programs:
         with jax.set_mesh(there):
             return functions[name].lower(*inputs)
 
-    prefill = lower("prefill", plan.samples, weights, _prompts(plan, there), key, key, number, number, *guessed)
+    prefill = lower("prefill", plan.samples, weights, _prompts(of, plan, there), key, key, number, number, *guessed)
     pool = _made((yield Lowered(PREFILL, prefill, plan.pieces)))._replace(routes_PSLk=None)
     begin = ("idle", plan.rows) if plan.is_refilled else ("spread", plan.samples)
     rows = _made((yield Lowered(DECODE, lower(*begin, plan.slots, pool))))
@@ -131,14 +132,18 @@ def _transfer(of: JobShapes, mesh: Mesh, whole: Params) -> Programs:
         yield Lowered(WEIGHTS, part.lower({name: whole[name]}), times=1)
 
 
-def _prompts(plan: Plan, mesh: Mesh) -> prefill.PaddedPrompts:
-    """Return padded prompts, laid out like `sharding.put` does."""
+def _prompts(of: JobShapes, plan: Plan, mesh: Mesh) -> prefill.PaddedPrompts:
+    """Return padded prompts, laid out like `sharding.put` does; each has an image if the model takes them."""
 
     def one(shape: tuple[int, ...], dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
 
-    P = (plan.pool,)
-    return prefill.PaddedPrompts(one((plan.pool, plan.prompt_slots)), one(P), one(P, jnp.uint32), one(P))
+    P, tokens_PS, vision = (plan.pool,), one((plan.pool, plan.prompt_slots)), of.config.vision
+    images = None
+    if vision is not None:
+        pixels = one((plan.pool, 1, *vision.pixels_shape(plan.prompt_tokens)), jnp.float32)
+        images = Images(pixels, tokens_PS, one(P))
+    return prefill.PaddedPrompts(tokens_PS, one(P), one(P, jnp.uint32), one(P), images)
 
 
 def _made(compiled: Any) -> Any:

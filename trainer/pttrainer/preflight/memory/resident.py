@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from ptapi.spec import Vllm
 from pttrainer.models import ModelConfig, ModelStructure
+from pttrainer.models.shapes.parameters import ITEM_BYTES
+from pttrainer.preflight.memory import tower_activations
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.rollout_shapes import Plan
@@ -173,8 +175,8 @@ def _draft_cache(of: JobShapes, plan: Plan, draft: ModelStructure) -> Buffer:
 def _working(of: JobShapes, plan: Plan) -> Buffer:
     """Return the largest of the transient buffers.
 
-    The prompts' scores and activations, the logits of one token as computed and as sampled from, the smaller cache
-    while it grows.
+    The prompts' scores and activations, those of their images, the logits of one token as computed and as sampled from,
+    the smaller cache while it grows.
     """
     config, tensor = of.config, of.axis("tensor")
     here = math.ceil(plan.pool / of.row_shards)
@@ -182,6 +184,7 @@ def _working(of: JobShapes, plan: Plan) -> Buffer:
     scores = 4 * here * config.heads * piece * plan.prompt_slots // tensor
     each = {
         "prompts: scores and activations": scores + 4 * here * piece * max(config.d_ff, config.d_model),
+        "prompts: a layer of the vision tower": _of_images(of, plan, here),
         "logits of one token": 2
         * 4
         * math.ceil(plan.rows / of.row_shards)
@@ -192,3 +195,14 @@ def _working(of: JobShapes, plan: Plan) -> Buffer:
     }
     name = max(each, key=lambda name: each[name])
     return Buffer(name, each[name], "rollout")
+
+
+def _of_images(of: JobShapes, plan: Plan, prompts: int) -> int:
+    """Return the bytes of a layer of the vision tower, of one image for each prompt, and of their pixels."""
+    vision = of.config.vision
+    if vision is None:
+        return 0
+    pixels = ITEM_BYTES["float32"] * prompts * math.prod(vision.pixels_shape(plan.prompt_tokens))
+    numbers = ITEM_BYTES[of.structure.compute_dtype]
+    activations = tower_activations.of_layer(vision, prompts, plan.prompt_tokens, numbers)
+    return pixels + activations + tower_activations.of_scores(vision, prompts, plan.prompt_tokens)

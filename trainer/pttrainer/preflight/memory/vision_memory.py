@@ -11,8 +11,7 @@ Fitted to SigLIP's tower in Gemma 3, 8 images per device, beside a decoder too s
 """
 
 from pttrainer.models.config import AnyVision
-from pttrainer.models.config.attention import MAX_SCORES
-from pttrainer.preflight.memory import fitted
+from pttrainer.preflight.memory import tower_activations
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 
@@ -22,15 +21,13 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     vision = of.config.vision
     if vision is None:
         return []
-    numbers = fitted.TOWER_STREAM * vision.d_model + fitted.TOWER_MLP * vision.d_ff
-    passes = 2 if is_trained(of) else 1
-    activations = _bytes_of_number(of) * _patches(of, vision) * numbers * passes
-    N = vision.patches(of.spec.training.sequence_length)
-    scores = min(_images(of) * vision.heads * N * N, MAX_SCORES)
-    shown = f"{_images(of)} images of {N} patches"
+    passes, tokens = 2 if is_trained(of) else 1, of.spec.training.sequence_length
+    activations = tower_activations.of_layer(vision, _images(of), tokens, _bytes_of_number(of))
+    scores = tower_activations.of_scores(vision, _images(of), tokens)
+    shown = f"{_images(of)} images of {vision.patches(tokens)} patches"
     return [
-        Buffer("activations of a layer of the vision tower", int(activations), "train", shown),
-        Buffer("attention scores of the vision tower", int(fitted.TOWER_SCORES * scores * passes), "train"),
+        Buffer("activations of a layer of the vision tower", passes * activations, "train", shown),
+        Buffer("attention scores of the vision tower", passes * scores, "train"),
     ]
 
 

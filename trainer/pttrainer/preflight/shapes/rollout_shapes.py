@@ -32,6 +32,8 @@ class Plan:
     new_tokens: int
     ahead: int = 0
     """Tokens that are guessed at once."""
+    has_images: bool = False
+    """Whether prompts have images, one each: they are computed whole."""
 
     @property
     def is_refilled(self) -> bool:
@@ -56,6 +58,8 @@ class Plan:
     @property
     def pieces(self) -> int:
         """Return the number of pieces in which a prompt is computed."""
+        if self.has_images:
+            return 1
         return self.prompt_slots // buckets.prefill_piece(self.pool, self.prompt_slots)
 
     @property
@@ -112,7 +116,8 @@ def plan_of(of: JobShapes) -> Plan:
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
     prompt = max(length - rollout.max_new_tokens, 1)
-    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, guessed)
+    has_images = of.config.vision is not None
+    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, guessed, has_images)
 
 
 def ahead(spec: PostTrainJobSpec) -> int:
