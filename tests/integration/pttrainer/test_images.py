@@ -155,7 +155,27 @@ def letters_of_colours(home: Path, name: str, **changes: Any) -> Path:
         "export": {"format": "none"},
         "tensorboard": {"enabled": False},
     }
-    return job(home, name, **spec, **changes)
+    return job(home, name, **(spec | changes))
+
+
+def test_pictures_of_gemma_4_are_learned_and_then_reinforced_from_the_export(home: Path) -> None:
+    """A random model without files learns with its tower; what it learned is in the samples of the run after it."""
+    changes: dict[str, Any] = {
+        "model": {"uri": "random://tiny-gemma4"}, "tensorboard": {"enabled": False},
+        "training": {"steps": 16, "sequenceLength": 96, "vision": "all"},
+        "checkpoint": {"everySteps": 1000},
+    }  # fmt: skip
+    runs.run(job(home, "gemma4", **changes))
+    run = home / "runs" / "gemma4"
+    assert np.mean(runs.losses(run)[-3:]) < CHANCE / 2
+    exported = json.loads((run / run_directory.EXPORT / "config.json").read_text())
+    assert exported["architectures"] == ["Gemma4ForConditionalGeneration"]
+    training = {"steps": 2, "batchSize": 8, "sequenceLength": 96}
+    model = {"uri": f"file://{run}/{run_directory.EXPORT}"}
+    once: dict[str, Any] = {"sft": None, "grpo": {"groupSize": 8}}  # an update for a batch: nothing is scored again
+    runs.run(letters_of_colours(home, "gemma4-grpo", model=model, training=training, algorithm=once))
+    rewards = [line["reward"] for line in runs.metrics(home / "runs" / "gemma4-grpo")]
+    assert np.mean(rewards) > 0.8, "half of them is a guess between two colours"
 
 
 def test_reinforcement_with_pictures_resumes_to_the_bit_and_only_with_the_same_pictures(home: Path) -> None:
