@@ -9,6 +9,7 @@ tests compare our decoder with them where torch is not installed. Runs in the en
 
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,9 @@ from tests.builders.peers import (  # noqa: E402
     gemma4_images,
     image_models,
     image_reference,
+    llama4_image_reference,
+    llama4_images,
+    llama4_pixels,
     mistral_image_reference,
     mistral_images,
     qwen_image_reference,
@@ -66,8 +70,11 @@ def main(names: list[str]) -> None:
         np.savez_compressed(REFERENCE_OF_IMAGES, *(logits_TV[::3] for logits_TV in of_each))
         print("with images")
     of_sized_images(gemma4_images.MODELS, gemma4_image_reference.inputs, names)
+    of_sized_images(llama4_images.MODELS, llama4_image_reference.inputs, names)
     of_sized_images(mistral_images.MODELS, mistral_image_reference.inputs, names)
     of_sized_images(qwen_images.MODELS, qwen_image_reference.inputs, names)
+    if not names or "llama-4-tiles" in names:
+        of_tiles()
 
 
 def of_sized_images(models: SizedImages, inputs: sized_image_reference.InputsOf, names: list[str]) -> None:
@@ -79,6 +86,18 @@ def of_sized_images(models: SizedImages, inputs: sized_image_reference.InputsOf,
         file = REFERENCE_OF_IMAGES.with_name(f"{name}.npz")
         np.savez_compressed(file, *(logits_TV[::3] for logits_TV in of_each))
         print(f"{name} with images of any size")
+
+
+def of_tiles() -> None:
+    """Tiles of pictures as Llama 4's processor makes them, where torchvision is, which `parity` does not install."""
+    if find_spec("torchvision") is None:
+        print("llama-4-tiles: left as they are: no torchvision")
+        return
+    arrays = {}
+    for name in llama4_pixels.PICTURES:
+        arrays[name], arrays[f"{name}-canvas"] = llama4_image_reference.tiles(name)
+    np.savez_compressed(REFERENCE_OF_IMAGES.with_name("llama-4-tiles.npz"), **arrays)
+    print("llama-4-tiles")
 
 
 def adapted_logits(directory: Path, name: str) -> np.ndarray:

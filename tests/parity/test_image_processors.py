@@ -1,20 +1,31 @@
 """Pixels and tokens of images against the processors of `transformers`: pixels to 1e-3, the same ids."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.builders.peers import gemma4_images, mistral_image_reference, mistral_images
+from tests.builders.peers import (
+    gemma4_images,
+    llama4_image_reference,
+    llama4_images,
+    llama4_pixels,
+    mistral_image_reference,
+    mistral_images,
+)
 from tests.builders.peers.templates import (
     FAMILIES,
     GEMMA_IMAGE_TOKENS,
     QWEN_IMAGE_TOKENS,
+    WITH_TILES,
     chat_with_images,
     chat_with_sized_images,
+    chat_with_tiles,
 )
 from tests.builders.pictures import drawn
-from transformers import Gemma3Processor, PreTrainedTokenizerFast, Qwen3VLProcessor
+from transformers import BatchFeature, Gemma3Processor, Llama4Processor, PreTrainedTokenizerFast, Qwen3VLProcessor
+from transformers.image_processing_utils import BaseImageProcessor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -170,6 +181,61 @@ def test_ids_of_images_of_any_size_are_equal(content: Any) -> None:
     )  # fmt: skip
     template = FAMILIES["qwen-3-vl"].template
     processor = WithoutVideos(theirs_of_any_size(format_), tokenizer, None, chat_template=template)
+    text_ = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    expected = processor(text=text_, images=pictures or None, add_special_tokens=False)["input_ids"]
+    assert ours.prompt_ids([{"role": "user", "content": sized}]) == list(expected[0])
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="their processor needs torchvision")
+@pytest.mark.parametrize("name", llama4_pixels.PICTURES)
+def test_tiles_of_llama_4_are_equal(name: str) -> None:
+    """Without torchvision, unit tests compare with the numbers that `make references` wrote."""
+    size, format_ = llama4_pixels.PICTURES[name]
+    expected_TSSC, canvas = llama4_image_reference.tiles(name)
+    assert format_.canvas(size) == tuple(canvas)
+    assert np.abs(llama4_pixels.made(name) - expected_TSSC).max() <= TOLERANCE
+
+
+class OurTiles(BaseImageProcessor):  # type: ignore[misc]  # transformers has no types here
+    """In the place of their processor of pictures, which would need torchvision."""
+
+    model_input_names = ("pixel_values", "aspect_ratios")
+
+    def __call__(self, images: Any, **how: Any) -> BatchFeature:
+        """Return our tiles, channels first, and the rows and columns of each picture."""
+        del how
+        tiles = np.concatenate([llama4_images.FORMAT.array(each) for each in images]).transpose(0, 3, 1, 2)
+        return BatchFeature(
+            {"pixel_values": tiles, "aspect_ratios": [llama4_images.FORMAT.canvas(x.size) for x in images]}
+        )
+
+
+class WithOurTiles(Llama4Processor):  # type: ignore[misc]  # transformers has no types here
+    """Their processor of text with images."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        """Let the part for pictures be ours."""
+        return type(argument)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[IMAGE, text(" Which breed? ")], [text("First"), IMAGE, text("then"), IMAGE, IMAGE], "No image."],
+    ids=["one", "several", "none"],
+)
+def test_ids_of_tiles_are_equal(content: Any) -> None:
+    sizes = iter([(30, 29), (7, 6), (12, 31)])
+    pictures = [drawn(*next(sizes)) for part in content if part is IMAGE]
+    parts = iter([{**IMAGE, "size": picture.size} for picture in pictures])
+    sized = content if isinstance(content, str) else [next(parts) if part is IMAGE else part for part in content]
+    ours = chat_with_tiles(llama4_images.FORMAT)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=ours.tokenizer.engine, bos_token=WITH_TILES.bos, eos_token=WITH_TILES.ends[0]
+    )
+    processor = WithOurTiles(
+        OurTiles(), tokenizer, patch_size=llama4_images.PATCH, pixel_shuffle_ratio=1 / llama4_images.MERGE,
+        chat_template=WITH_TILES.template,
+    )  # fmt: skip
     text_ = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     expected = processor(text=text_, images=pictures or None, add_special_tokens=False)["input_ids"]
     assert ours.prompt_ids([{"role": "user", "content": sized}]) == list(expected[0])

@@ -11,6 +11,8 @@ from tests.builders.peers import (
     gemma4_image_reference,
     gemma4_images,
     inference,
+    llama4_image_reference,
+    llama4_images,
     mistral_image_reference,
     mistral_images,
     qwen_image_reference,
@@ -29,6 +31,7 @@ TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is 0.4 to 1.4. Not to be loosened."""
 PEERS: list[tuple[SizedImages, InputsOf]] = [
     (gemma4_images.MODELS, gemma4_image_reference.inputs),
+    (llama4_images.MODELS, llama4_image_reference.inputs),
     (mistral_images.MODELS, mistral_image_reference.inputs),
     (qwen_images.MODELS, qwen_image_reference.inputs),
 ]

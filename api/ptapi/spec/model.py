@@ -31,8 +31,8 @@ class ModelSpec(SpecModel):
     """URI of a Jinja chat template, `gs://` or `file://`, that replaces the model's own."""
     images: bool = False
     """Take images: load the vision tower (`training.vision`), and export the whole model. Otherwise a model with
-    images is its text part, and rows with images are refused. Gemma 3, Mistral 3, Qwen3-VL and Qwen 3.5, with sft,
-    dpo, grpo, ppo, raft."""
+    images is its text part, and rows with images are refused. Gemma 3 and 4, Llama 4, Mistral 3, Qwen3-VL and
+    Qwen 3.5, with sft, dpo, grpo, ppo, raft."""
     stage: bool = False
     """Copy an `hf://` model into the bucket of `output.uri` first, on a CPU, while no chips wait: all jobs with that
     `output.uri` share the copy of a commit. The job then reads it there. Needs posttrain's own trainer."""

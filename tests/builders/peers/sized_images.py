@@ -15,6 +15,7 @@ from tests.builders.pictures import drawn
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.image_slots import slots
 from pttrainer.data.tokenization.pixels import PatchFormat
+from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.models import Model, Params
 from pttrainer.models.config.vision import MOST_TOKENS
 
@@ -31,7 +32,7 @@ class SizedImages:
 
     cases: dict[str, dict[str, Any]]
     references: tuple[str, ...]
-    format: PatchFormat
+    format: PatchFormat | TileFormat
     files: dict[str, Any]
     part: int
     words: tuple[int, int]

@@ -9,8 +9,10 @@ from tokenizers import AddedToken
 from pttrainer.data.tokenization import image_tokens
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.pixels import PatchFormat
+from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
 from pttrainer.models.config.vision import MOST_TOKENS
+from pttrainer.models.loading import llama4_inputs
 
 
 @dataclass(frozen=True)
@@ -294,6 +296,22 @@ QWEN_3_VL = """{%- macro shown(content) -%}
     {{- '<|im_start|>assistant\\n' }}
 {%- endif -%}
 """
+LLAMA_4 = """{{- bos_token }}
+{%- for message in messages %}
+    {{- '<|header_start|>' + message.role + '<|header_end|>\\n\\n' }}
+    {%- if message.content is string %}
+        {{- message.content }}
+    {%- else %}
+        {%- for part in message.content %}
+            {%- if part.type == 'image' %}{{- '<|image|>' }}{%- else %}{{- part.text }}{%- endif %}
+        {%- endfor %}
+    {%- endif %}
+    {{- '<|eot|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|header_start|>assistant<|header_end|>\\n\\n' }}
+{%- endif %}
+"""
 GPT_OSS = """{%- macro render_parameter(spec) -%}
     {%- if spec.type == "array" -%}{{- (spec['items'].type or "any") + "[]" }}
     {%- elif spec.enum -%}{{- '"' + spec.enum|join('" | "') + '"' -}}
@@ -368,6 +386,9 @@ GEMMA_IMAGE_TOKENS = ("<start_of_image>", "<image_soft_token>", "<end_of_image>"
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 _HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
 QWEN_IMAGE_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
+_LLAMA_4_TOKENS = ("<|begin_of_text|>", "<|header_start|>", "<|header_end|>", "<|eot|>", "<|end_of_text|>")
+WITH_TILES = Family(LLAMA_4, (*_LLAMA_4_TOKENS, *llama4_inputs.TEXTS), "<|begin_of_text|>", ("<|eot|>",))
+"""Llama 4's, whose pictures become tiles."""
 FAMILIES = {
     "llama-3": Family(LLAMA, _LLAMA_TOKENS, "<|begin_of_text|>", ("<|eot_id|>",)),
     "mistral": Family(MISTRAL, _MISTRAL_TOKENS, "<s>", ("</s>",)),
@@ -428,6 +449,17 @@ def chat_with_sized_images(format_: PatchFormat) -> Chat:
     plain = chat(FAMILIES["qwen-3-vl"])
     begin, part, end = (int(plain.tokenizer.engine.token_to_id(text)) for text in QWEN_IMAGE_TOKENS[:3])
     images = image_tokens.qwen(QWEN_IMAGE_TOKENS[1], (begin, part, end), MOST_TOKENS, format_)
+    return replace(plain, images=images, pixels=format_)
+
+
+def chat_with_tiles(format_: TileFormat) -> Chat:
+    """Llama 4's, with tiles of this format."""
+    plain = chat(WITH_TILES)
+    ids = [int(plain.tokenizer.engine.token_to_id(text)) for text in llama4_inputs.TEXTS]
+    images = image_tokens.TileTokens(
+        llama4_inputs.MARK, llama4_inputs.BEGIN, llama4_inputs.END, llama4_inputs.PART, ids[1], MOST_TOKENS,
+        frozenset(ids), format_, llama4_inputs.COLUMN_END, llama4_inputs.ROW_END,
+    )  # fmt: skip
     return replace(plain, images=images, pixels=format_)
 
 

@@ -50,7 +50,7 @@ def context(
     notes: list[str] = []
     made = SimpleNamespace(
         spec=spec, model=model, mesh=mesh(), tokenizer=byte_tokenizer() if chat is None else chat.tokenizer,
-        chat=SimpleNamespace(source=None) if chat is None else chat,
+        chat=SimpleNamespace(source=None, pixels=None) if chat is None else chat,
         score=score, note=notes.append, alive=lambda: None, run=Directory(tmp_path / "runs" / "job"),
     )  # fmt: skip
     return cast(Context, made), notes

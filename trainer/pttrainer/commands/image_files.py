@@ -10,7 +10,7 @@ from pttrainer.batch import Images
 from pttrainer.data.sources.images import decoding
 from pttrainer.data.sources.images.references import Origin, reference
 from pttrainer.data.tokenization.image_slots import slots
-from pttrainer.data.tokenization.pixels import AnyFormat, PatchFormat, Size
+from pttrainer.data.tokenization.pixels import AnyFormat, PixelFormat, Size
 from pttrainer.errors import DataError
 from pttrainer.models.config import AnyVision
 from pttrainer.models.loading import image_inputs
@@ -42,7 +42,7 @@ def read_images(path: Path, rows: list[list[int]], source: "ModelSource") -> lis
 
 
 def _runs(vision: AnyVision, pixels: AnyFormat, size: Size) -> list[int]:
-    return pixels.runs(size) if isinstance(pixels, PatchFormat) else [vision.tokens]
+    return [vision.tokens] if isinstance(pixels, PixelFormat) else pixels.runs(size)
 
 
 def _padded(pictures: list["Image.Image"], pixels: AnyFormat, shape: tuple[int, ...]) -> np.ndarray:

@@ -152,7 +152,7 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
     if not names:
         lines.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
     if of.spec.model.images:
-        sizes = "of 1,024 tokens where they differ in size, or filling the row"
+        sizes = "of a typical size where they differ in size, or filling the row"
         lines.append(f"every row and every prompt has one image, {sizes}")
     if has_teacher_logprobs(of.spec):
         lines.append(f"the data hold {TEACHER_TOKENS} of the teacher's tokens for each of the student's")

@@ -48,7 +48,7 @@ def test_slots_go_on_from_line_to_line_and_move_with_their_tokens() -> None:
     assert own_T[own_T > 0].tolist() == [*range(1, 7), 1 + MOST, 2 + MOST]
     assert runs_of(own_T, MOST) == runs == [[3, 3], [1, 1]]
     with pytest.raises(
-        DataError, match="runs of 3, 3, 1, 1 tokens of id 10; accepted: runs of lines for its 1 images: 2 of 4"
+        DataError, match="runs of 3, 3, 1, 1 tokens of id 10; accepted: runs of lines or tiles for its 1 images: 2 of 4"
     ):
         slots(ids, PART, [[4, 4]], MOST, "here")
     counts = [sum(run) for run in runs]
@@ -102,7 +102,10 @@ def test_images_that_do_not_fit_their_tokens_are_refused(tmp_path: Path, capsys:
     directory = MODELS.write_checkpoint(tmp_path / "model", CASES["mistral-3"])
     (tmp_path / "a.png").write_bytes(encoded(drawn(13, 7)))
     assert logits(directory, [[5, PART, PART, END, 6]], [["a.png"]]) == ExitCode.DATA_ERROR
-    assert "runs of 2 tokens of id 10; accepted: runs of lines for its 1 images: 2 of 3" in capsys.readouterr().err
+    assert (
+        "runs of 2 tokens of id 10; accepted: runs of lines or tiles for its 1 images: 2 of 3"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import jax
 import numpy as np
 import pytest
-from tests.builders.peers import gemma4_images, mistral_images, qwen_images
+from tests.builders.peers import gemma4_images, llama4_images, mistral_images, qwen_images
 from tests.builders.peers.image_models import load_model
 from tests.builders.peers.sized_images import SizedImages
 
@@ -25,7 +25,7 @@ TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is 0.4 to 1.4. Not to be loosened."""
 MODELS = {
     case: models
-    for models in (gemma4_images.MODELS, mistral_images.MODELS, qwen_images.MODELS)
+    for models in (gemma4_images.MODELS, llama4_images.MODELS, mistral_images.MODELS, qwen_images.MODELS)
     for case in models.references
 }
 
@@ -56,6 +56,7 @@ SAMPLING = Sampling(max_new_tokens=7, max_length=96)
 @pytest.mark.parametrize(
     ("case", "shared"), [
         ("qwen-3-vl", None), ("qwen-3-vl", 64), ("qwen-3.5", None), ("gemma-4", 80), ("gemma-4-small", None),
+        ("llama-4", 88),
     ],
 )  # fmt: skip
 def test_the_trainer_scores_what_the_sampler_drew_from_pictures(case: str, shared: int | None) -> None:
@@ -81,6 +82,7 @@ def test_the_trainer_scores_what_the_sampler_drew_from_pictures(case: str, share
     np.testing.assert_allclose(scored[mask], batch.sampler_logps_BT[mask], atol=2e-5)
     assert batch.images is not None
     pixels = batch.images.pixels_BMSSC
-    grey = batch.images._replace(pixels_BMSSC=np.where(np.arange(pixels.shape[-1]) < PLACE, pixels, 0))
+    of_place = PLACE if pixels.ndim == 4 else 0  # patches have places; tiles have none
+    grey = batch.images._replace(pixels_BMSSC=np.where(np.arange(pixels.shape[-1]) < of_place, pixels, 0))
     blind = np.asarray(score_step(of, here)(params, batch._replace(images=grey), 1.0).logps_BT)
     assert np.abs(blind - scored)[mask].max() > 0.01, "pictures matter"

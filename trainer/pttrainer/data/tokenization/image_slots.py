@@ -13,8 +13,8 @@ from pttrainer.errors import DataError
 def slots(ids_T: np.ndarray, part_id: int, runs: Sequence[Sequence[int]], most: int, where: str) -> np.ndarray:
     """Return 0 for tokens of text, else 1 + the place among the embeddings of the row's images, each of `most` places.
 
-    runs: the tokens of each image's lines, which others part. Raises DataError, naming `where`, if the tokens are not
-    theirs.
+    runs: the tokens of each image's lines or tiles, which others part. Raises DataError, naming `where`, if the tokens
+    are not theirs.
     """
     is_part_T = ids_T == part_id
     starts = np.flatnonzero(is_part_T & ~np.append(False, is_part_T[:-1]))
@@ -57,7 +57,7 @@ def whole_images(ids: list[int], part_id: int, counts: Sequence[int]) -> tuple[i
 def _accepted(runs: Sequence[Sequence[int]], most: int) -> str:
     if any(len(of_image) > 1 for of_image in runs):
         listed = "; ".join(f"{len(of_image)} of {of_image[0]}" for of_image in runs)
-        return f"runs of lines for its {len(runs)} images: {listed}"
+        return f"runs of lines or tiles for its {len(runs)} images: {listed}"
     counts = [of_image[0] for of_image in runs]
     if len(set(counts)) > 1:
         return f"runs of {', '.join(map(str, counts))} for its {len(counts)} images"

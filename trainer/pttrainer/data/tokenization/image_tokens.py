@@ -6,6 +6,7 @@ from typing import Any
 
 from pttrainer.data.sources.images.in_messages import image_parts
 from pttrainer.data.tokenization.pixels import PatchFormat
+from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.errors import DataError
 
 
@@ -26,7 +27,7 @@ class ImageTokens:
     part_id: int
     most: int
     ids: frozenset[int]
-    of_size: PatchFormat | None = None
+    of_size: PatchFormat | TileFormat | None = None
     line_end: str = ""
 
     def runs(self, size: tuple[int, int]) -> list[int]:
@@ -40,6 +41,24 @@ class ImageTokens:
     def text(self, size: tuple[int, int]) -> str:
         """Return what stands in the place of a picture's mark; raise DataError as `runs` does."""
         return self.before + self.line_end.join(self.part * count for count in self.runs(size)) + self.after
+
+
+@dataclass(frozen=True)
+class TileTokens(ImageTokens):
+    """Llama 4's tokens: the tiles of each row, then the mark and the tile that shows the picture whole.
+
+    line_end: between two tiles of a row; row_end: behind each row.
+    """
+
+    row_end: str = ""
+
+    def text(self, size: tuple[int, int]) -> str:
+        """Return what stands in the place of a picture's mark."""
+        assert isinstance(self.of_size, TileFormat)
+        rows, columns = self.of_size.canvas(size)
+        tile = self.part * self.of_size.tokens_each
+        cut = (self.line_end.join([tile] * columns) + self.row_end) * rows if rows * columns > 1 else ""
+        return f"{self.before}{cut}{self.mark}{tile}{self.after}"
 
 
 def pixtral(texts: tuple[str, str, str], ids: Sequence[int], most: int, of_size: PatchFormat) -> ImageTokens:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pttrainer.data.tokenization.image_patches import PLACE
+from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -159,4 +160,4 @@ class BudgetFormat(PatchFormat):
         return width * side, height * side
 
 
-AnyFormat = PixelFormat | PatchFormat
+AnyFormat = PixelFormat | PatchFormat | TileFormat

@@ -1,6 +1,7 @@
 """Pictures of the arrays that a vision tower reads: the way back from `pixels`, for an engine that has its own.
 
 They are the resized pictures, exactly: a processor that is given one resizes nothing and comes to the same numbers.
+Not of tiles: the one that shows a picture whole was made of more pixels than all the others together keep.
 
 Letters: H, W height and width, C colour channels (3), P pixels of a patch's side, R and K rows and columns of tokens.
 """
@@ -8,10 +9,10 @@ Letters: H, W height and width, C colour channels (3), P pixels of a patch's sid
 import numpy as np
 
 from pttrainer.data.tokenization.image_patches import PLACE, grid
-from pttrainer.data.tokenization.pixels import AnyFormat, Colours, PatchFormat
+from pttrainer.data.tokenization.pixels import Colours, PatchFormat, PixelFormat
 
 
-def shown(pixels: np.ndarray, how: AnyFormat) -> np.ndarray:
+def shown(pixels: np.ndarray, how: PixelFormat | PatchFormat) -> np.ndarray:
     """Return the picture [H, W, C] of 8-bit colours that these pixels, or patches, came from."""
     return _colours(_placed(pixels, how) if isinstance(how, PatchFormat) else pixels, how.colours)
 

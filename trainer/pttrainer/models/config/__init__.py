@@ -10,6 +10,7 @@ from pttrainer.models.config.experts import Experts
 from pttrainer.models.config.gemma4_vision import Gemma4Vision
 from pttrainer.models.config.layer_embeddings import LayerEmbeddings
 from pttrainer.models.config.layer_groups import LayerGroup, Scan
+from pttrainer.models.config.llama4_vision import Llama4Vision
 from pttrainer.models.config.model_config import ModelConfig
 from pttrainer.models.config.pixtral import Pixtral
 from pttrainer.models.config.rope import (
@@ -25,6 +26,6 @@ from pttrainer.models.config.vision import QwenVision, Vision
 
 __all__ = [
     "AnyVision", "Chunk", "Delta", "Experts", "Gemma4Vision", "GlobalHeads", "Indexer", "Latent", "LayerEmbeddings",
-    "LayerGroup", "LinearScaling", "Llama3Scaling", "ModelConfig", "Pixtral", "ProportionalScaling", "QueryScaling",
-    "QwenVision", "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
+    "LayerGroup", "LinearScaling", "Llama3Scaling", "Llama4Vision", "ModelConfig", "Pixtral", "ProportionalScaling",
+    "QueryScaling", "QwenVision", "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
 ]  # fmt: skip

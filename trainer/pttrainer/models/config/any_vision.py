@@ -1,10 +1,11 @@
 """The config of any vision tower."""
 
 from pttrainer.models.config.gemma4_vision import Gemma4Vision
+from pttrainer.models.config.llama4_vision import Llama4Vision
 from pttrainer.models.config.pixtral import Pixtral
 from pttrainer.models.config.vision import QwenVision, Vision
 
-AnyVision = Vision | QwenVision | Pixtral | Gemma4Vision
+AnyVision = Vision | QwenVision | Pixtral | Gemma4Vision | Llama4Vision
 
 _OF_INPUTS = ("image_size", "patch_size", "merge", "tokens", "channels")
 """What the arrays of an image, and its tokens, depend on."""

@@ -55,6 +55,10 @@ class Vision:
         del row_tokens
         return self.patches_per_side**2
 
+    def patches_together(self, row_tokens: int) -> int:
+        """Return how many of them see each other: all."""
+        return self.patches(row_tokens)
+
     def pixels_shape(self, row_tokens: int) -> tuple[int, ...]:
         """Return [S, S, C] of an image in such rows."""
         del row_tokens
@@ -97,6 +101,10 @@ class ImagesOfAnySize:
     def patches(self, row_tokens: int) -> int:
         """Return the patches of an image in rows of so many tokens, of a typical one or of one that fills the row."""
         return min(row_tokens, TYPICAL_TOKENS) * self.merge**2
+
+    def patches_together(self, row_tokens: int) -> int:
+        """Return how many of them see each other: all."""
+        return self.patches(row_tokens)
 
     def pixels_shape(self, row_tokens: int) -> tuple[int, ...]:
         """Return [N, X] of such an image: patches, each its row, its column and its numbers."""

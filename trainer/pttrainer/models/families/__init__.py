@@ -10,13 +10,13 @@ from types import ModuleType
 from typing import Any
 
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import AnyVision, Gemma4Vision, ModelConfig, Pixtral, QwenVision
+from pttrainer.models.config import AnyVision, Gemma4Vision, Llama4Vision, ModelConfig, Pixtral, QwenVision
 from pttrainer.models.families import gpt_oss, phi3, smollm3
 from pttrainer.models.families.config_json import unsupported
 from pttrainer.models.families.config_json.fields import Fields, Raw
 from pttrainer.models.families.deepseek import deepseek_v3, deepseek_v32, glm4_moe
 from pttrainer.models.families.gemma import gemma2, gemma3, gemma4, gemma4_vision
-from pttrainer.models.families.llama import llama, llama4
+from pttrainer.models.families.llama import llama, llama4, llama4_vision
 from pttrainer.models.families.mistral import ministral3, mistral, mistral3
 from pttrainer.models.families.olmo import olmo2, olmo3
 from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next, qwen3_vl
@@ -51,6 +51,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
 VISION_READERS: dict[str, Callable[[Fields], AnyVision]] = {
     "gemma3": gemma3.read_vision,
     "gemma4": gemma4_vision.read,
+    "llama4": llama4_vision.read,
     "mistral3": mistral3.read_vision,
     "qwen3_5": qwen3_5.read_vision,
     "qwen3_5_moe": qwen3_5.read_vision,
@@ -111,6 +112,8 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         written = mistral3.with_vision(written, config, config.vision)
     if isinstance(config.vision, Gemma4Vision):
         written = gemma4_vision.with_vision(written, config, config.vision)
+    if isinstance(config.vision, Llama4Vision):
+        written = llama4_vision.with_vision(written, config, config.vision)
     if "text_config" in written:
         written["text_config"] = _without_absent(written["text_config"])
     return _without_absent(written)

@@ -21,9 +21,9 @@ from pttrainer.data.tokenization.pixels import (
 )
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import AnyVision, Gemma4Vision, ModelConfig, Pixtral, QwenVision, Vision
+from pttrainer.models.config import AnyVision, Gemma4Vision, Llama4Vision, ModelConfig, Pixtral, QwenVision, Vision
 from pttrainer.models.families.config_json.fields import Fields
-from pttrainer.models.loading import pixtral_inputs
+from pttrainer.models.loading import llama4_inputs, pixtral_inputs
 from pttrainer.models.loading.model_spec import ModelSource
 from pttrainer.runtime.io import json_text
 
@@ -50,6 +50,8 @@ def tokens(config: ModelConfig, tokenizer: Tokenizer, pixels: AnyFormat, display
     assert config.image_token_id is not None
     if isinstance(config.vision, Pixtral):
         return pixtral_inputs.tokens(config.image_token_id, config.vision, pixels, tokenizer, display_name)
+    if isinstance(config.vision, Llama4Vision):
+        return llama4_inputs.tokens(config.image_token_id, config.vision, pixels, tokenizer, display_name)
     ids = config.vision.begin_id, config.image_token_id, config.vision.end_id
     begin, part, end = (tokenizer.token(token) for token in ids)
     if not (begin and part and end):
@@ -88,6 +90,10 @@ def pixel_format(vision: AnyVision, files: Mapping[str, bytes], display_name: st
             read: AnyFormat = _sides(fields, vision)
         elif isinstance(vision, Gemma4Vision):
             read = _budget(fields, vision)
+        elif isinstance(vision, Llama4Vision):
+            llama4_inputs.check(vision, Fields(_content(directory, NEW_FILE, display_name), NEW_FILE))
+            mean, std = (_colours(fields, key, HALVES) for key in ("image_mean", "image_std"))
+            read = llama4_inputs.tiles(fields, vision, mean, std)
         else:
             read = _patches(fields, vision) if isinstance(vision, QwenVision) else _squares(fields, vision)
         fields.refuse_rest()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pttrainer.errors import ConfigError
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import Llama4Vision, ModelConfig
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.parameters import LAYER_EMBEDDINGS, Weights, low_rank
 from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
@@ -45,8 +45,8 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """PEFT's prefix of weight names."""
 EMBED_TOKENS, LM_HEAD = f"{PREFIX}model.embed_tokens", f"{PREFIX}lm_head"
-TEXT_PART = "model.language_model."
-"""Where transformers has the decoder of a model with images."""
+TEXT_PART, LLAMA4_TEXT_PART = "model.language_model.", "language_model."
+"""Where transformers has the decoder of a model with images; Llama 4's with its head."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,8 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
 
 def _of_text_part(config: ModelConfig, name: str) -> str:
     """Return PEFT's name of a decoder's adapter, which is a part of the model where that has images."""
+    if isinstance(config.vision, Llama4Vision):
+        return name.replace(PREFIX, f"{PREFIX}{LLAMA4_TEXT_PART}", 1)
     return name if config.vision is None else name.replace(f"{PREFIX}model.", f"{PREFIX}{TEXT_PART}", 1)
 
 

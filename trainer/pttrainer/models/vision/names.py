@@ -5,9 +5,11 @@ from typing import Any
 
 from pttrainer.models.config.any_vision import AnyVision
 from pttrainer.models.config.gemma4_vision import Gemma4Vision
+from pttrainer.models.config.llama4_vision import Llama4Vision
 from pttrainer.models.config.pixtral import Pixtral
 from pttrainer.models.config.vision import QwenVision, Vision
 from pttrainer.models.vision.gemma4 import weights as gemma4
+from pttrainer.models.vision.llama4 import weights as llama4
 from pttrainer.models.vision.pixtral import weights as pixtral
 from pttrainer.models.vision.qwen import weights as qwen
 from pttrainer.models.vision.qwen.weights import Located
@@ -29,6 +31,7 @@ LOCATED: dict[type, Callable[[Any, int], dict[Path, Located]]] = {
     QwenVision: qwen.weights,
     Pixtral: pixtral.weights,
     Gemma4Vision: gemma4.weights,
+    Llama4Vision: llama4.weights,
 }
 """Towers whose weights stand in one table with their shapes, from their config and the decoder's width."""
 
@@ -42,7 +45,8 @@ def names(of: AnyVision, d_model: int) -> dict[Path, Stored]:
 
 def prefix(of: AnyVision) -> str:
     """Return the prefix of the tower's names."""
-    return {QwenVision: qwen.TOWER, Pixtral: pixtral.TOWER, Gemma4Vision: gemma4.TOWER}.get(type(of), TOWER)
+    own = {QwenVision: qwen.TOWER, Pixtral: pixtral.TOWER, Gemma4Vision: gemma4.TOWER, Llama4Vision: llama4.TOWER}
+    return own.get(type(of), TOWER)
 
 
 def frozen(of: AnyVision, trained: str) -> tuple[str, ...]:
@@ -52,6 +56,8 @@ def frozen(of: AnyVision, trained: str) -> tuple[str, ...]:
     if isinstance(of, QwenVision):
         parts = ("patch_embed.*", "pos_embed.*", "blocks.*") if trained == "projector" else ("*",)
         return tuple(f"{qwen.TOWER}{part}" for part in parts)
+    if isinstance(of, Llama4Vision) and trained == "projector":
+        return tuple(f"{llama4.TOWER}{part}" for part in llama4.OUTSIDE_ADAPTER)
     projector = gemma4.PROJECTOR if isinstance(of, Gemma4Vision) else PROJECTOR
     return (f"{prefix(of)}*",) if trained == "projector" else (f"{prefix(of)}*", f"{projector}*")
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from pttrainer.models.attention import rope
 from pttrainer.models.attention.dot_product import Scoring, attend_packed
-from pttrainer.models.config import ModelConfig, QwenVision, Vision
+from pttrainer.models.config import Llama4Vision, ModelConfig, QwenVision, Vision
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import weight, zeros
 from pttrainer.models.layers.norm import unit_rms
@@ -60,10 +60,20 @@ def biased(module: nnx.Module, name: str, x: Array) -> Array:
 
 
 class VisionLayer(nnx.Module):
-    """Attention over an image's patches and an MLP, each after a norm and added to the stream; stacked over layers."""
+    """Attention over an image's patches and an MLP, each after a norm and added to the stream; stacked over layers.
 
-    def __init__(self, of: Vision | QwenVision, specs: Weights, rngs: nnx.Rngs) -> None:
-        self.of = of
+    has_interleaved_pairs: the elements of a head that turn together are stored side by side.
+    """
+
+    def __init__(
+        self,
+        of: Vision | QwenVision | Llama4Vision,
+        specs: Weights,
+        rngs: nnx.Rngs,
+        *,
+        has_interleaved_pairs: bool = False,
+    ) -> None:
+        self.of, self.has_interleaved_pairs = of, has_interleaved_pairs
         for name in names.MATRICES:
             spec = specs[name,]
             setattr(self, name, weight(rngs, spec, spec.shape[1] ** -0.5))
@@ -82,6 +92,8 @@ class VisionLayer(nnx.Module):
         images, N, D = x_IND.shape
         E = D // self.of.heads
         q, k, v = (biased(self, name, x_IND).reshape(images, N, self.of.heads, E) for name in ("q", "k", "v"))
+        if self.has_interleaved_pairs:
+            q, k = rope.apart(q), rope.apart(k)
         if rotation is not None:
             q, k = rope.rotated(q, k, rotation)
         mask_INN = jnp.ones((images, N, N), bool) if mask_INN is None else mask_INN

@@ -7,6 +7,7 @@ import numpy as np
 from pttrainer.errors import ConfigError
 from pttrainer.models.families import FLOAT8_BLOCK
 from pttrainer.models.vision.gemma4 import weights as gemma4
+from pttrainer.models.vision.llama4.weights import TOWER as LLAMA4_TOWER
 from pttrainer.models.vision.names import PROJECTOR, TOWER
 from pttrainer.models.vision.pixtral.weights import TOWER as PIXTRAL_TOWER
 from pttrainer.models.vision.qwen.weights import TOWER as QWEN_TOWER
@@ -114,9 +115,9 @@ def _indexed(index: Path, display_name: str) -> list[str]:
     return names
 
 
-_OF_IMAGES = (PIXTRAL_TOWER, PROJECTOR, QWEN_TOWER, gemma4.TOWER, gemma4.PROJECTOR)
+_OF_IMAGES = (PIXTRAL_TOWER, PROJECTOR, QWEN_TOWER, gemma4.TOWER, gemma4.PROJECTOR, LLAMA4_TOWER)
 _LEFT_OUT = (
-    "vision_model.", "vision_tower.", "multi_modal_projector.", QWEN_TOWER, "mtp.", gemma4.PROJECTOR,
+    LLAMA4_TOWER, "vision_tower.", "multi_modal_projector.", QWEN_TOWER, "mtp.", gemma4.PROJECTOR,
     "model.audio_tower.", "model.embed_audio.",
 )  # fmt: skip
 _POOLING_HEAD = f"{TOWER}head."

@@ -13,5 +13,6 @@ def of_layer(vision: AnyVision, images: int, row_tokens: int, number_bytes: int)
 
 def of_scores(vision: AnyVision, images: int, row_tokens: int) -> int:
     """Return bytes of its attention's scores."""
-    scores = min(images * vision.heads * vision.patches(row_tokens) ** 2, MAX_SCORES)
+    pairs = vision.patches(row_tokens) * vision.patches_together(row_tokens)
+    scores = min(images * vision.heads * pairs, MAX_SCORES)
     return int(fitted.TOWER_SCORES * scores)

@@ -16,8 +16,9 @@ import numpy as np
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.image_tokens import ImageTokens
-from pttrainer.data.tokenization.pixels import AnyFormat
+from pttrainer.data.tokenization.pixels import PatchFormat, PixelFormat
 from pttrainer.data.tokenization.shown_pixels import shown
+from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.engine import Prompt
@@ -37,6 +38,7 @@ def image_prompts(chat: Chat, prompts: Sequence[Prompt]) -> list[ImagePrompt | N
         return [None] * len(prompts)
     assert chat.images is not None
     assert chat.pixels is not None
+    assert not isinstance(chat.pixels, TileFormat), "refused when the engine is built"
     how = chat.pixels
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         files = threads.map(lambda pixels: _files(pixels[0], how), of_arrays.values())
@@ -97,7 +99,7 @@ def _without_lines(ids: list[int], count: int, tokenizer: Tokenizer, *, at_end: 
     return rest
 
 
-def _files(pixels_MX: np.ndarray, how: AnyFormat) -> tuple[bytes, ...]:
+def _files(pixels_MX: np.ndarray, how: PixelFormat | PatchFormat) -> tuple[bytes, ...]:
     """Return each picture as a PNG file."""
     from PIL import Image
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from ptapi.spec import Vllm as VllmSpec
+from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.errors import ConfigError, ServiceLost
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
@@ -143,6 +144,11 @@ class VllmEngine:
 
 def vllm_engine(context: Context, spec: VllmSpec) -> VllmEngine:
     """Build the engine that the job describes. Raises ConfigError."""
+    if isinstance(context.chat.pixels, TileFormat):
+        raise ConfigError(
+            "spec.rollout.engine: vllm: cannot be sent pictures cut into tiles (Llama 4): the trainer's arrays do not "
+            "give back the whole picture; accepted with spec.model.images: native"
+        )
     longest = context.spec.training.sequence_length
     client: Client
     if spec.endpoint is None:

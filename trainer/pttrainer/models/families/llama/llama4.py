@@ -1,6 +1,7 @@
-"""Llama 4, text only: chunks of attention with rotary embeddings beside global layers without them, and experts.
+"""Llama 4: chunks of attention with rotary embeddings beside global layers without them, and experts.
 
-Global layers scale queries by position. Files of the multimodal models nest the text part in `text_config`.
+Global layers scale queries by position. Files of the multimodal models nest the text part in
+`text_config`; their tower: `llama4_vision`.
 """
 
 from typing import Any

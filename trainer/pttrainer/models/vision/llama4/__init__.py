@@ -1,0 +1,1 @@
+"""The vision tower of Llama 4, for images cut into tiles."""
