@@ -19,7 +19,7 @@ SIXTEEN = 2**15
 
 def resized(pixels_HWC: np.ndarray, width: int, height: int) -> np.ndarray:
     """Return 8-bit pixels [height, width, C]."""
-    turned_WHC = _along_first(pixels_HWC.swapaxes(0, 1), width)
+    turned_WHC = _along_first(np.ascontiguousarray(pixels_HWC.swapaxes(0, 1)), width)
     return _along_first(np.ascontiguousarray(turned_WHC.swapaxes(0, 1)), height)
 
 
@@ -28,13 +28,13 @@ def _along_first(pixels_HWC: np.ndarray, size: int) -> np.ndarray:
         return pixels_HWC
     firsts_O, weights_OK = _weights(len(pixels_HWC), size)
     bits = _bits(float(weights_OK.max()))
-    whole_OK = np.floor(weights_OK * 2**bits + 0.5).astype(np.int32)
-    total_OWC = np.full((size, *pixels_HWC.shape[1:]), 2 ** (bits - 1), np.int32)
-    for place in range(weights_OK.shape[1]):
-        rows_O = np.minimum(firsts_O + place, len(pixels_HWC) - 1)
-        total_OWC += pixels_HWC[rows_O].astype(np.int32) * whole_OK[:, place, None, None]
-    levels: np.ndarray = np.clip(total_OWC >> bits, 0, 255).astype(np.uint8)
-    return levels
+    whole_OK = np.floor(weights_OK * 2**bits + 0.5)
+    resized_OX, pixels_HX = np.empty((size, pixels_HWC[0].size), np.uint8), pixels_HWC.reshape(len(pixels_HWC), -1)
+    for place, (first, whole_K) in enumerate(zip(firsts_O, whole_OK, strict=True)):
+        rows_KX = pixels_HX[first : first + len(whole_K)].astype(np.float64)
+        total_X = whole_K[: len(rows_KX)] @ rows_KX  # whole numbers below 2**53, so exact, and by BLAS
+        resized_OX[place] = np.minimum((total_X + 2 ** (bits - 1)) / 2**bits, 255)
+    return resized_OX.reshape(size, *pixels_HWC.shape[1:])
 
 
 def _weights(inputs: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
