@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.builders.peers import qwen_images
+from tests.builders.peers import llama4_images, qwen_images
 from tests.builders.peers.image_models import write_trainable
 from tests.builders.trainer import runs
 
@@ -143,6 +143,30 @@ def test_pictures_of_any_size_are_learned_and_the_whole_model_is_exported(
     assert changed == {name for name in before if not name.startswith("model.visual.")}
     exported = json.loads((run / run_directory.EXPORT / "config.json").read_text())
     assert exported["architectures"] == ["Qwen3VLForConditionalGeneration"]
+
+
+def test_pictures_cut_into_tiles_are_learned_with_the_tower_unchanged(home: Path) -> None:
+    """Llama 4: pictures of one to five tiles, in packed rows."""
+    llama4_images.write_trainable(home / "llama4")
+    sizes = [(23, 9), (12, 31), (6, 6), (30, 29)]
+    for number in range(24):
+        with Image.open(home / f"{number}.png") as picture:
+            picture.resize(sizes[number // 2 % 4]).save(home / f"tiled-{number}.png")
+    rows = [{"prompt": "?", "completion": "rb"[n % 2], "image": f"tiled-{n}.png"} for n in range(24)]
+    runs.write_rows(home / "tiled.jsonl", rows)
+    changes: dict[str, Any] = {
+        "data": {"train": {"uri": f"file://{home}/tiled.jsonl"}}, "model": {"uri": f"file://{home}/llama4"},
+        "training": {"steps": 20, "optimizer": {"learningRate": 5e-3}}, "checkpoint": {"everySteps": 20},
+    }  # fmt: skip
+    log = runs.run(job(home, "tiled", **changes))
+    run = home / "runs" / "tiled"
+    assert np.mean(runs.losses(run)[-3:]) < CHANCE / 2, log
+    before, after = tensors(home / "llama4"), tensors(run / run_directory.EXPORT)
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {name for name in before if name.startswith("language_model.")}
+    exported = json.loads((run / run_directory.EXPORT / "config.json").read_text())
+    assert exported["architectures"] == ["Llama4ForConditionalGeneration"]
 
 
 def letters_of_colours(home: Path, name: str, **changes: Any) -> Path:
