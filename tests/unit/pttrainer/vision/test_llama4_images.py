@@ -98,6 +98,11 @@ def test_a_job_trains_the_parts_of_the_tower_that_it_says() -> None:
     assert frozen == {"frozen": of_vision, "projector": of_vision - projector, "all": frozenset()}
 
 
+def test_an_empty_list_of_layers_without_rotary_embedding_says_nothing_as_in_released_files() -> None:
+    text = CASES["llama-4"]["text_config"]
+    assert from_hf(text | {"no_rope_layers": []}) == from_hf(text)
+
+
 def test_llama_4_scout_has_as_many_weights_as_its_released_files() -> None:
     text = {"model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "num_hidden_layers": 48}
     tower = TOWER | {

@@ -48,10 +48,15 @@ def write(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def still_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """Return which layers have no rotary embedding; in `no_rope_layers` these are 0, and a list may be too long."""
+def still_layers(fields: Fields, layers: int, *, may_be_empty: bool = False) -> tuple[bool, ...]:
+    """Return which layers have no rotary embedding; in `no_rope_layers` these are 0, and a list may be too long.
+
+    may_be_empty: an empty list says as little as none.
+    """
     interval = fields.integer("no_rope_layer_interval", 4)
-    listed = fields.value("no_rope_layers", [int((layer + 1) % interval != 0) for layer in range(layers)])
+    by_interval = [int((layer + 1) % interval != 0) for layer in range(layers)]
+    listed = fields.value("no_rope_layers", by_interval)
+    listed = by_interval if may_be_empty and listed == [] else listed
     if not isinstance(listed, list) or len(listed) < layers or not set(listed) <= {0, 1}:
         fields.refuse("no_rope_layers", f"a list of 0 and 1, at least {layers} of them")
     return tuple(not has_rope for has_rope in listed[:layers])

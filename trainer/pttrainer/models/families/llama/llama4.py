@@ -1,7 +1,7 @@
 """Llama 4: chunks of attention with rotary embeddings beside global layers without them, and experts.
 
-Global layers scale queries by position. Files of the multimodal models nest the text part in
-`text_config`; their tower: `llama4_vision`.
+Global layers scale queries by position. Files of the multimodal models nest the text part in `text_config`; their tower
+is `llama4_vision`'s.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def read(fields: Fields) -> ModelConfig:
         norm_eps=1e-5,
     )  # fmt: skip
     layers, expert_d_ff, bias = common["layers"], common["d_ff"], fields.flag("attention_bias", False)
-    still = still_layers(fields, layers)
+    still = still_layers(fields, layers, may_be_empty=True)
     kinds = [rope_fields.GLOBAL if is_still else CHUNKED for is_still in still]
     # Rotary embedding and chunks could differ by layer in transformers; no released model has it.
     fields.choice("layer_types", (kinds,), kinds)
