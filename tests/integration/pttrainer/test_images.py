@@ -44,7 +44,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job(home: Path, name: str, **changes: Any) -> Path:
     training = {"steps": 30, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 1e-2}}
     model = {"uri": f"file://{home}/model", "images": True}
-    return runs.job(home, name, {"model": model, "training": training, "checkpoint": {"everySteps": 10}}, changes)
+    return runs.job(home, name, {"model": model, "training": training, "checkpoint": {"everySteps": 5}}, changes)
 
 
 def tensors(directory: Path) -> dict[str, np.ndarray]:

@@ -147,15 +147,13 @@ def test_images_that_do_not_fit_their_tokens_are_refused(tmp_path: Path, capsys:
         ("preprocessor_config.json", {"do_normalize": False}, "do_normalize: False: not supported; accepted: True"),
     ],
 )  # fmt: skip
-def test_preprocessing_that_is_not_computed_is_refused(
-    tmp_path: Path, file: str, change: dict[str, Any], answer: str
-) -> None:
+def test_preprocessing_that_is_not_computed_is_refused(file: str, change: dict[str, Any], answer: str) -> None:
     config = from_hf(CASES["llama-4"], images=True)
-    for name, content in (("processor_config.json", PROCESSOR), ("preprocessor_config.json", PREPROCESSOR)):
-        (tmp_path / name).write_text(json.dumps(content | (change if name == file else {})))
+    whole = {"processor_config.json": PROCESSOR, "preprocessor_config.json": PREPROCESSOR}
+    files = {name: json.dumps(content | (change if name == file else {})).encode() for name, content in whole.items()}
     assert config.vision is not None
     with pytest.raises(ConfigError) as raised:
-        image_inputs.pixel_format(config.vision, tmp_path, "a model")
+        image_inputs.pixel_format(config.vision, files, "a model")
     assert answer in str(raised.value)
 
 

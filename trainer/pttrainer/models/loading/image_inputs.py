@@ -91,7 +91,7 @@ def pixel_format(vision: AnyVision, files: Mapping[str, bytes], display_name: st
         elif isinstance(vision, Gemma4Vision):
             read = _budget(fields, vision)
         elif isinstance(vision, Llama4Vision):
-            llama4_inputs.check(vision, Fields(_content(directory, NEW_FILE, display_name), NEW_FILE))
+            llama4_inputs.check(vision, Fields(_content(files, NEW_FILE, display_name), NEW_FILE))
             mean, std = (_colours(fields, key, HALVES) for key in ("image_mean", "image_std"))
             read = llama4_inputs.tiles(fields, vision, mean, std)
         else:
