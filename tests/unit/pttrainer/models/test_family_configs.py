@@ -14,6 +14,7 @@ from tests.builders.peers.models import CASES, write_checkpoint
 
 from pttrainer.errors import ConfigError
 from pttrainer.models import from_hf, to_hf
+from pttrainer.models.config import YarnScaling
 from pttrainer.models.families import FAMILIES
 from pttrainer.models.layers import linear
 from pttrainer.models.shapes.parameters import ParamSpec
@@ -45,7 +46,12 @@ def test_the_text_part_of_mistral_3_is_the_model_that_it_nests() -> None:
          "layer_types: .*accepted: sliding_attention for the layers without rotary embedding"),
         ("smollm-3", {"no_rope_layers": [1, 0]}, r"no_rope_layers: \[1, 0\]: .*at least 4 of them"),
         ("olmo-3", {"rope_theta": 1e6}, "rope_theta: 1000000.0: not supported; accepted: 500000.0"),
-        ("phi-4", {"rope_scaling": {"type": "longrope"}}, "type: 'longrope': not supported; accepted: default"),
+        ("phi-4", {"rope_scaling": {"type": "longrope"}}, "type: 'longrope': not supported; accepted: default$"),
+        ("phi-4", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type: 'yarn': .*; accepted: default$"),
+        ("qwen-3.5", {"attn_output_gate": False}, "attn_output_gate: False: not supported; accepted: True"),
+        ("glm-5", {"indexer_rope_interleave": False}, "indexer_rope_interleave: False: .*accepted: True"),
+        ("gemma-2", {"sliding_window_size": 4095}, "sliding_window_size: 4095: not supported"),
+        ("qwen-3.5", {"hidden_act": "gelu"}, "hidden_act: 'gelu': not supported; accepted: silu, swish"),
         ("glm-4.5", {"n_group": 3}, "n_group: 3: accepted: a divisor of the 8 experts"),
         ("glm-4.5", {"first_k_dense_replace": 3}, "first_k_dense_replace: 3: .*less than num_hidden_layers"),
         ("glm-4.5", {"topk_group": 1}, "num_experts_per_tok: 3: more than the experts of 1 groups; .* at most 2"),
@@ -54,6 +60,58 @@ def test_the_text_part_of_mistral_3_is_the_model_that_it_nests() -> None:
 def test_what_a_family_cannot_compute_is_refused(name: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_hf(CASES[name] | changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "means"),
+    [
+        ("deepseek-v3", "eos_token_id", {"eos_ids": (1,)}),
+        ("deepseek-v3", "bos_token_id", {"bos_id": 0}),
+        ("qwen-3-next", "intermediate_size", {"d_ff": 5632}),
+        ("qwen-3.5", "intermediate_size", {"d_ff": 12_288}),
+    ],
+)  # fmt: skip
+def test_a_key_that_transformers_leaves_out_has_its_default(name: str, key: str, means: dict[str, Any]) -> None:
+    raw = {other: value for other, value in CASES[name].items() if other != key}
+    assert from_hf(raw) == replace(from_hf(CASES[name]), **means)
+
+
+def test_keys_that_transformers_writes_without_need_are_read() -> None:
+    assert from_hf(CASES["deepseek-v3"] | {"qk_head_dim": 17}) == from_hf(CASES["deepseek-v3"])
+    without_experts = from_hf(CASES["qwen-3-next"] | {"num_experts": 0, "decoder_sparse_step": 99})
+    assert without_experts == replace(from_hf(CASES["qwen-3-next"]), experts=None, dense_layers=())
+
+
+@pytest.mark.parametrize(
+    ("name", "released"),
+    [
+        ("qwen-3.5", {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+                      "mtp_use_dedicated_embeddings": False}),
+        ("qwen-3.5-moe", {"attn_output_gate": True, "output_gate_type": "swish", "mtp_num_hidden_layers": 1}),
+        ("glm-5", {"indexer_rope_interleave": True, "rope_interleave": True, "index_share_for_mtp_iteration": True}),
+        ("gemma-2", {"sliding_window_size": CASES["gemma-2"]["sliding_window"]}),
+        ("llama-4", {"no_rope_layers": []}),
+    ],
+)  # fmt: skip
+def test_keys_of_released_files_say_what_the_model_is_anyway(name: str, released: dict[str, Any]) -> None:
+    assert from_hf(CASES[name] | released) == from_hf(CASES[name])
+
+
+def test_a_yarn_of_one_of_several_kinds_of_layers_is_truncated_whatever_it_says() -> None:
+    """transformers looks for `truncate` beside the kinds; elsewhere the file decides, and null is false there."""
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 24}
+    of_kinds = {"full_attention": yarn | {"truncate": False}, "sliding_attention": yarn | {"truncate": False}}
+    olmo = from_hf(CASES["olmo-3"] | {"rope_theta": None, "rope_scaling": None, "rope_parameters": of_kinds})
+    assert olmo.local_rope is not None
+    for rope, is_truncated in (
+        (olmo.rope, True),
+        (olmo.local_rope, True),
+        (from_hf(CASES["qwen-2.5"] | {"rope_scaling": yarn | {"truncate": False}}).rope, False),
+        (from_hf(CASES["qwen-2.5"] | {"rope_scaling": yarn | {"truncate": None}}).rope, False),
+        (from_hf(CASES["qwen-2.5"] | {"rope_scaling": yarn}).rope, True),
+    ):
+        assert isinstance(rope.scaling, YarnScaling)
+        assert rope.scaling.truncate is is_truncated
 
 
 @pytest.mark.parametrize(

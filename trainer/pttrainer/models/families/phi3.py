@@ -24,6 +24,9 @@ def read(fields: Fields) -> ModelConfig:
         fields.choice(unused, (1,), 1)
     fields.value("original_max_position_embeddings", None)
     window = fields.nullable("sliding_window", fields.integer, None)
+    # transformers takes any other for Phi's own, whose factors it then misses.
+    scaling = fields.inside("rope_scaling" if "rope_scaling" in fields else "rope_parameters")
+    scaling.choice("rope_type" if "rope_type" in scaling else "type", ("default",), "default")
     return ModelConfig(
         family=FAMILY,
         **common,

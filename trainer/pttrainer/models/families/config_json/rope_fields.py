@@ -6,6 +6,7 @@ understands it.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from pttrainer.models.config import LinearScaling, Llama3Scaling, ProportionalScaling, Rope, Scaling, YarnScaling
@@ -35,9 +36,16 @@ def read_by_kind(fields: Fields, theta: float, local_theta: float, max_positions
     global_fields, local_fields = by_kind.inside(GLOBAL), by_kind.inside(LOCAL)
     by_kind.refuse_rest()
     return (
-        read_one(scaling if scaling.keys() else global_fields, theta, max_positions),
-        read_one(local_fields, local_theta, max_positions),
+        _always_truncated(read_one(scaling if scaling.keys() else global_fields, theta, max_positions)),
+        _always_truncated(read_one(local_fields, local_theta, max_positions)),
     )
+
+
+def _always_truncated(rope: Rope) -> Rope:
+    """Return the rotary embedding of one of several kinds: transformers looks for `truncate` beside the kinds."""
+    if not isinstance(rope.scaling, YarnScaling):
+        return rope
+    return replace(rope, scaling=replace(rope.scaling, truncate=True))
 
 
 def write_by_kind(global_rope: Rope, local_rope: Rope) -> dict[str, Any]:
@@ -146,7 +154,7 @@ def _yarn(fields: Fields, max_positions: int) -> Scaling:
         attention_factor=fields.number("attention_factor", _attention_factor(fields, factor)),
         beta_fast=fields.number("beta_fast", 32.0),
         beta_slow=fields.number("beta_slow", 1.0),
-        truncate=fields.flag("truncate", True),
+        truncate=fields.nullable("truncate", lambda key: fields.flag(key, True), True) or False,
     )
 
 

@@ -18,7 +18,7 @@ ARCHITECTURE = "DeepseekV3ForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
-    common = common_fields.read(fields, vocab_size=129_280, heads=128, max_positions=4096)
+    common = common_fields.read(fields, vocab_size=129_280, heads=128, max_positions=4096, bos=(0,), eos=(1,))
     latent = Latent(
         rank=fields.integer("kv_lora_rank", 512),
         query_rank=fields.nullable("q_lora_rank", fields.integer, 1536),
@@ -97,8 +97,8 @@ def _refuse_variants(fields: Fields) -> None:
     fields.choice("scoring_func", ("sigmoid",), "sigmoid")
     fields.choice("topk_method", ("noaux_tc",), "noaux_tc")
     fields.choice("moe_layer_freq", (1,), 1)
-    # Of their training: balance of a sequence, devices that held the experts.
-    for key in ("aux_loss_alpha", "seq_aux", "ep_size"):
+    # Of their training: balance of a sequence, devices that held the experts. And a sum that transformers writes.
+    for key in ("aux_loss_alpha", "seq_aux", "ep_size", "qk_head_dim"):
         fields.value(key, None)
 
 

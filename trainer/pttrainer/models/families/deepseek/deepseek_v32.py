@@ -29,6 +29,7 @@ def read(fields: Fields) -> ModelConfig:
     latent = _read_latent(fields, is_glm=is_glm)
     head_dim = fields.integer("qk_nope_head_dim", 192 if is_glm else 128) + latent.rotary
     _refuse_variants(fields, common["layers"])
+    fields.choice("indexer_rope_interleave", (is_glm,), is_glm)
     slope, groups = read_slope(fields), (1, 1) if is_glm else (8, 4)
     return ModelConfig(
         family=family,
@@ -81,7 +82,8 @@ def _refuse_variants(fields: Fields, layers: int) -> None:
     _one_kind(fields, "indexer_types", "full", layers)
     fields.choice("index_topk_pattern", (None, "F" * layers), None)
     fields.choice("index_topk_freq", (1,), 1)
-    for key in ("index_skip_topk_offset", "qk_head_dim", "aux_loss_alpha", "seq_aux", "ep_size"):
+    unread = ("index_skip_topk_offset", "index_share_for_mtp_iteration", "qk_head_dim")
+    for key in (*unread, "aux_loss_alpha", "seq_aux", "ep_size"):
         fields.value(key, None)
 
 

@@ -39,7 +39,8 @@ def read_sizes(fields: Fields, vocab_size: int, max_positions: int) -> dict[str,
         fields, head_dim=256, heads=8, kv_heads=4, vocab_size=vocab_size, max_positions=max_positions, tied=True,
         bos=(2,), eos=(1,), pad=(0,),
     )  # fmt: skip
-    bias = fields.flag("attention_bias", False)
+    bias, window = fields.flag("attention_bias", False), fields.nullable("sliding_window", fields.integer, 4096)
+    fields.choice("sliding_window_size", (window,), window)  # of early files, beside the key that counts
     fields.choice("use_bidirectional_attention", (False,), False)
     # Early files have this key too; `hidden_activation` is the one that counts.
     fields.choice("hidden_act", ("gelu_pytorch_tanh", "gelu"), "gelu_pytorch_tanh")
@@ -48,7 +49,7 @@ def read_sizes(fields: Fields, vocab_size: int, max_positions: int) -> dict[str,
         "activation": common_fields.activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
         "qkv_bias": bias,
         "o_bias": bias,
-        "window": fields.nullable("sliding_window", fields.integer, 4096),
+        "window": window,
         "zero_centred_norms": True,
         "post_norms": True,
         "embedding_scale": common["d_model"] ** 0.5,

@@ -31,6 +31,8 @@ def read_vision(fields: Fields) -> Pixtral:
     tower.choice("attention_dropout", (0.0,), 0.0)
     tower.choice("num_channels", (3,), 3)
     fields.choice("vision_feature_layer", (-1,), -1)
+    text = fields.inside("text_config")
+    usual_eps = 1e-5 if text.value("model_type", mistral.FAMILY) == ministral3.FAMILY else 1e-6
     rope = tower.inside("rope_parameters")
     rope.choice("rope_type", ("axial", "default"), "axial")
     theta = rope.number("rope_theta", tower.number("rope_theta", 10_000.0))
@@ -38,7 +40,6 @@ def read_vision(fields: Fields) -> Pixtral:
     heads, width = tower.integer("num_attention_heads", 16), tower.integer("hidden_size", 1024)
     tower.choice("head_dim", (width // heads,), width // heads)
     tower.value("vocab_size", None)  # released files have one; no picture has
-    text = fields.inside("text_config")
     vision = Pixtral(
         d_model=width,
         d_ff=tower.integer("intermediate_size", 4096),
@@ -47,7 +48,7 @@ def read_vision(fields: Fields) -> Pixtral:
         image_size=tower.integer("image_size", 1024),
         patch_size=tower.integer("patch_size", 16),
         merge=fields.integer("spatial_merge_size", 2),
-        projector_eps=text.number("rms_norm_eps", 1e-5 if text.value("model_type", None) == "ministral3" else 1e-6),
+        projector_eps=text.number("rms_norm_eps", usual_eps),
         theta=theta,
         activation=common_fields.activation(tower, "hidden_act", "gelu"),
         projector_activation=common_fields.activation(fields, "projector_hidden_act", "gelu"),

@@ -20,12 +20,15 @@ TOKENS = {vision.IMAGE: 248_056, vision.VIDEO: 248_057, vision.BEGIN: 248_053, v
 
 def read(fields: Fields) -> ModelConfig:
     """Return the config in the `config.json` of a dense model."""
-    return ModelConfig(family=FAMILY, **qwen3_next.read_layers(fields, vocab_size=248_320, kv_heads=4, by_head=False))
+    layers = qwen3_next.read_layers(fields, vocab_size=248_320, kv_heads=4, d_ff=12_288, by_head=False)
+    return ModelConfig(family=FAMILY, **layers)
 
 
 def read_with_experts(fields: Fields) -> ModelConfig:
     """Return the config in the `config.json` of a model with experts."""
-    common = qwen3_next.read_layers(fields, vocab_size=248_320, kv_heads=2, by_head=False)
+    # Every layer has experts: there is no MLP of this size.
+    d_ff = fields.value("moe_intermediate_size", 512)
+    common = qwen3_next.read_layers(fields, vocab_size=248_320, kv_heads=2, d_ff=d_ff, by_head=False)
     experts = qwen3_next.read_experts(fields, fields.integer("num_experts", 256), 8, normalised=True)
     return ModelConfig(family=FAMILY_WITH_EXPERTS, **common, experts=experts)
 

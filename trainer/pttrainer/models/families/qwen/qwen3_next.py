@@ -14,17 +14,26 @@ from pttrainer.models.families.qwen.vision import ROPE_OF_IMAGES
 FAMILY = "qwen3_next"
 ARCHITECTURE = "Qwen3NextForCausalLM"
 LINEAR = "linear_attention"
+KEYS_OF_EXPERTS = (
+    "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
+    "decoder_sparse_step", "mlp_only_layers", "output_router_logits", "router_aux_loss_coef",
+)  # fmt: skip
+"""What transformers writes of a model without experts, too."""
 
 
 def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
-    common = read_layers(fields, vocab_size=151_936, kv_heads=2, by_head=True)
+    common = read_layers(fields, vocab_size=151_936, kv_heads=2, d_ff=5632, by_head=True)
     experts = fields.count("num_experts", 512)
+    if not experts:
+        for key in KEYS_OF_EXPERTS:
+            fields.value(key, None)
+        return ModelConfig(family=FAMILY, **common)
     return ModelConfig(
         family=FAMILY,
         **common,
-        experts=read_experts(fields, experts, 10, normalised=fields.flag("norm_topk_prob", True)) if experts else None,
-        dense_layers=read_dense_layers(fields, common["layers"]) if experts else (),
+        experts=read_experts(fields, experts, 10, normalised=fields.flag("norm_topk_prob", True)),
+        dense_layers=read_dense_layers(fields, common["layers"]),
     )
 
 
@@ -43,13 +52,17 @@ def write(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def read_layers(fields: Fields, *, vocab_size: int, kv_heads: int, by_head: bool) -> dict[str, Any]:
-    """Return what Qwen3-Next and Qwen 3.5 share: all but the experts."""
-    fields.default("intermediate_size", fields.value("moe_intermediate_size", 512), unless="intermediate_size")
+def read_layers(fields: Fields, *, vocab_size: int, kv_heads: int, d_ff: int, by_head: bool) -> dict[str, Any]:
+    """Return what Qwen3-Next and Qwen 3.5 share: all but the experts. vocab_size, kv_heads, d_ff: defaults."""
+    fields.default("intermediate_size", d_ff, unless="intermediate_size")
     common = common_fields.read(
         fields, vocab_size=vocab_size, head_dim=256, heads=16, kv_heads=kv_heads, max_positions=32_768
     )
     fields.choice("attention_bias", (False,), False)
+    _read_released(fields)
+    delta_layers = _delta_layers(fields, common["layers"])
+    if any(delta_layers):  # it would be that of their convolutions, too, which are silu here
+        fields.choice("hidden_act", ("silu", "swish"), "silu")
     return {
         **common,
         "rope": rope_fields.read(fields, 10_000.0, common["max_positions"], share=0.25, unread=ROPE_OF_IMAGES),
@@ -65,7 +78,7 @@ def read_layers(fields: Fields, *, vocab_size: int, kv_heads: int, by_head: bool
             width=fields.integer("linear_conv_kernel_dim", 4),
             by_head=by_head,
         ),
-        "delta_layers": _delta_layers(fields, common["layers"]),
+        "delta_layers": delta_layers,
     }
 
 
@@ -110,6 +123,15 @@ def write_experts(experts: Experts) -> dict[str, Any]:
         "moe_intermediate_size": experts.d_ff,
         "shared_expert_intermediate_size": experts.shared_d_ff,
     }
+
+
+def _read_released(fields: Fields) -> None:
+    """Read keys of released files that transformers does not: what they say is so, or of further predicted tokens."""
+    fields.choice("attn_output_gate", (True,), True)
+    fields.choice("output_gate_type", ("swish", "silu"), "swish")
+    fields.choice("mamba_ssm_dtype", ("float32",), "float32")
+    for key in ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"):
+        fields.value(key, None)
 
 
 def _delta_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
