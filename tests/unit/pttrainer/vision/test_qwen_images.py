@@ -29,6 +29,8 @@ from pttrainer.__main__ import main
 from pttrainer.data.tokenization.image_slots import whole_images
 from pttrainer.errors import ConfigError, DataError
 from pttrainer.models import Model, ModelStructure, Params, from_hf, to_hf
+from pttrainer.models.attention import rope
+from pttrainer.models.config import Rope
 from pttrainer.train_step.optimizer import freeze_patterns
 
 
@@ -113,6 +115,18 @@ def test_tokens_that_do_not_fit_an_images_size_and_videos_are_refused(
     assert answer in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("sections", "axes"), [((24, 20, 20), [0, 1, 2, 0, 1]), ((1, 1, 1), [0, 1, 2, 0, 0]), ((0, 2, 0), [0, 1, 0, 0, 1])]
+)
+def test_pairs_take_turns_whatever_the_sections_sum_to(sections: rope.Sections, axes: list[int]) -> None:
+    """As in transformers: a small model has the large ones' sections if its config names none."""
+    positions = np.random.default_rng(0).integers(0, 9, (3, 1, 4))
+    [cos, sin] = rope.rotation(Rope(1e4), 10, jnp.asarray(positions), sections)
+    of_pairs = positions[axes].transpose(1, 2, 0) * rope.frequencies(Rope(1e4), 10)
+    np.testing.assert_allclose(cos, np.cos(of_pairs), atol=1e-6)
+    np.testing.assert_allclose(sin, np.sin(of_pairs), atol=1e-6)
+
+
 NO_DEEP = {**TOWER, "deepstack_visual_indexes": []}
 
 
@@ -127,7 +141,6 @@ NO_DEEP = {**TOWER, "deepstack_visual_indexes": []}
             {"vision_config": {**NO_DEEP, "window_size": 3}},
             "vision_config window_size: 3: not supported; accepted: u",
         ),
-        ({"text_config": {**RAW["text_config"], "head_dim": 16}}, "mrope_section: [3, 2, 2]: accepted: three numbers"),
         (
             {"model_type": "qwen3_vl_moe", "text_config": {**RAW["text_config"], "norm_topk_prob": False}},
             "text_config norm_topk_prob: False: not supported; accepted: True",

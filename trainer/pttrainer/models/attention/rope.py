@@ -72,7 +72,7 @@ def rotation(rope: Rope, head_dim: int, positions_BT: Array, sections: Sections 
     sections: positions are [3, B, T], of which each pair turns by one (Qwen3-VL's interleaved M-RoPE).
     """
     if sections is not None:
-        return _rotation(rope, head_dim, _by_pair(positions_BT, sections))
+        return _rotation(rope, head_dim, _by_pair(positions_BT, sections, len(frequencies(rope, head_dim))))
     if rope.query_scaling is None:
         return _rotation(rope, head_dim, positions_BT)
     return *_rotation(rope, head_dim, positions_BT), _query_factor(rope.query_scaling, positions_BT)
@@ -84,9 +84,12 @@ def _query_factor(scaling: QueryScaling, positions_BT: Array) -> Array:
     return 1.0 + scaling.slope * jnp.log1p(periods_BT.astype(jnp.float32))
 
 
-def _by_pair(positions_3BT: Array, sections: Sections) -> Array:
-    """Return each pair's position [B, T, R]: time, row and column take turns until a section is used up."""
-    axes_R = np.zeros(sum(sections), np.int32)
+def _by_pair(positions_3BT: Array, sections: Sections, pairs: int) -> Array:
+    """Return each pair's position [B, T, R]: time, row and column take turns until one's section is used up.
+
+    The pairs left turn by time, as many as they are: as in transformers, its own section counts for nothing.
+    """
+    axes_R = np.zeros(pairs, np.int32)
     for axis in (1, 2):
         axes_R[axis : 3 * sections[axis] : 3] = axis
     return jnp.moveaxis(positions_3BT[axes_R], 0, -1)

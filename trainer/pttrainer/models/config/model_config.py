@@ -13,7 +13,6 @@ from pttrainer.models.config.experts import Experts
 from pttrainer.models.config.layer_embeddings import LayerEmbeddings
 from pttrainer.models.config.layer_groups import LayerGroup, Scan
 from pttrainer.models.config.rope import Rope
-from pttrainer.models.config.vision import QwenVision
 
 PLAIN_ROPE = Rope(10_000.0)
 """That of the paper (arXiv 2104.09864), and of the first Llama."""
@@ -114,12 +113,6 @@ class ModelConfig:
         if any(self.local_layers) and self.window is None and not has_own_rope:
             raise ConfigError(
                 "config.json sliding_window: unset; accepted: a number, because layer_types has sliding_attention"
-            )
-        turning = int(self.rotary_dim * self.rope.share) // 2
-        if isinstance(self.vision, QwenVision) and sum(self.vision.sections) != turning:
-            raise ConfigError(
-                f"config.json mrope_section: {list(self.vision.sections)}: accepted: three numbers whose sum is "
-                f"{turning}, the pairs of a head that turn"
             )
 
     def is_local(self, layer: int) -> bool:
