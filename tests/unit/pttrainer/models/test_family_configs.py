@@ -97,6 +97,12 @@ def test_keys_of_released_files_say_what_the_model_is_anyway(name: str, released
     assert from_hf(CASES[name] | released) == from_hf(CASES[name])
 
 
+def test_a_whole_gemma_3_has_no_soft_cap_on_logits_unlike_its_text_part_alone() -> None:
+    text = CASES["gemma-3"] | {"final_logit_softcapping": 5.0}
+    assert from_hf(text).final_softcap == 5.0
+    assert from_hf({"model_type": "gemma3", "text_config": text, "mm_tokens_per_image": 9}).final_softcap is None
+
+
 def test_a_yarn_of_one_of_several_kinds_of_layers_is_truncated_whatever_it_says() -> None:
     """transformers looks for `truncate` beside the kinds; elsewhere the file decides, and null is false there."""
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 24}

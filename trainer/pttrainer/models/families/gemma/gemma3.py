@@ -4,6 +4,7 @@ Files of the multimodal models nest the text part in `text_config`. A job that t
 and exports the whole model; for any other, images are left out, and the export is a text model.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Rope, Vision
@@ -33,8 +34,9 @@ def read(fields: Fields) -> ModelConfig:
 
 
 def read_with_images(fields: Fields) -> ModelConfig:
-    """Return the text part of a multimodal config."""
-    return image_models.text_part(fields, lambda _: read, 262_144, ("mm_tokens_per_image",))
+    """Return the text part of a multimodal config, in which transformers leaves a soft cap on logits out."""
+    config = image_models.text_part(fields, lambda _: read, 262_144, ("mm_tokens_per_image",))
+    return replace(config, final_softcap=None)
 
 
 def read_vision(fields: Fields) -> Vision:
