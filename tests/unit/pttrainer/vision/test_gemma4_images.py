@@ -1,9 +1,11 @@
 """Gemma 4 with images, beyond its numbers: tokens, sizes, frozen parts, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.builders.peers.gemma4_images import (
     AUDIO,
@@ -17,11 +19,13 @@ from tests.builders.peers.gemma4_images import (
     TOWER,
     VIDEO,
 )
+from tests.builders.peers.image_models import load_model
 from tests.builders.pictures import drawn, encoded
 
 from ptapi.failures import ExitCode
 from ptapi.spec import Training
 from pttrainer.__main__ import main
+from pttrainer.batch import Images
 from pttrainer.data.tokenization.image_tokens import expanded, gemma4
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelStructure, from_hf, to_hf
@@ -39,6 +43,23 @@ def test_a_mark_becomes_as_many_tokens_as_a_pictures_proportions_make() -> None:
     assert expanded("?".join(["<|image|>"] * 4), [{"role": "user", "content": parts}], tokens) == runs
     assert [FORMAT.tokens(size) for size in sizes] == [66, 70, 70, 64]
     assert [FORMAT.resized(size) for size in sizes] == [(66, 36), (420, 6), (6, 420), (48, 48)]
+
+
+def test_patches_padded_to_a_power_of_two_are_of_whole_tokens(tmp_path: Path) -> None:
+    """As the sampler pads them; released towers join 9 patches to a token."""
+    three = replace(MODELS, format=replace(FORMAT, merge=3, tokens_most=10))
+    tower = TOWER | {"pooling_kernel_size": 3, "position_embedding_size": 100, "num_hidden_layers": 1}
+    raw = CASES["gemma-4"] | {"vision_config": tower}
+    model, params = load_model(three.write_checkpoint(tmp_path, raw))
+    picture = drawn(20, 31)
+    tokens_BT = np.array([[7, BEGIN, *[PART] * three.format.tokens(picture.size), END, 9]])
+    images = three.images_of(tokens_BT, [[picture]])
+    patches = images.pixels_BMSSC.shape[2]
+    assert 32 < patches < 64
+    pixels = np.pad(images.pixels_BMSSC, ((0, 0), (0, 0), (0, 64 - patches), (0, 0)))
+    rows = tokens_BT, np.arange(tokens_BT.size)[None], np.ones_like(tokens_BT)
+    alone, padded = (model.forward(params, *rows, images=Images(each, images.slots_BT)) for each in (images[0], pixels))
+    np.testing.assert_allclose(padded, alone, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -16,7 +16,7 @@ from jax import Array
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.image_patches import grid
 from pttrainer.models.attention.rope import Sections
-from pttrainer.models.config import ModelConfig, QwenVision
+from pttrainer.models.config import AnyVision, ModelConfig, QwenVision, Vision
 from pttrainer.models.layers.decoder import Decoder
 from pttrainer.models.shapes.structure import ModelStructure
 
@@ -44,7 +44,8 @@ def inserted(model: ModelStructure, decoder: Decoder, x_BTD: Array, images: Imag
     assert decoder.vision is not None
     assert model.config.vision is not None
     (B, T), (U, M) = x_BTD.shape[:2], images.pixels_BMSSC.shape[:2]
-    of_images = decoder.vision(images.pixels_BMSSC.reshape(U * M, *images.pixels_BMSSC.shape[2:]), model.compute_dtype)
+    pixels = images.pixels_BMSSC.reshape(U * M, *images.pixels_BMSSC.shape[2:])
+    of_images = decoder.vision(_of_whole_tokens(model.config.vision, pixels), model.compute_dtype)
     J = of_images[0].shape[1]
     slots_BT = _padded_slots(images, T)
     image_BT, part_BT = _image_and_part(slots_BT, model.config.vision.tokens)
@@ -58,6 +59,16 @@ def inserted(model: ModelStructure, decoder: Decoder, x_BTD: Array, images: Imag
     is_image_BT1 = (slots_BT > 0)[..., None]
     added = [jnp.where(is_image_BT1, each_BTD, jnp.zeros_like(each_BTD)) for each_BTD in deep]
     return Embedded(jnp.where(is_image_BT1, own_BTD, x_BTD), jnp.stack(added) if added else None)
+
+
+def _of_whole_tokens(of: AnyVision, pixels: Array) -> Array:
+    """Return patches [I, N, X] with so many more, empty ones, that N is of whole tokens; pixels as they are.
+
+    A sampler pads patches to a power of two, which is no multiple of Gemma 4's 9 of a token.
+    """
+    if isinstance(of, Vision):
+        return pixels
+    return jnp.pad(pixels, ((0, 0), (0, -pixels.shape[1] % of.merge**2), (0, 0)))
 
 
 def text_tokens(config: ModelConfig, tokens_BT: Array, images: Images | None) -> Array:
