@@ -16,7 +16,7 @@ from jax import Array
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.image_patches import grid
 from pttrainer.models.attention.rope import Sections
-from pttrainer.models.config import AnyVision, ModelConfig, QwenVision, Vision
+from pttrainer.models.config import AnyVision, Llama4Vision, ModelConfig, QwenVision, Vision
 from pttrainer.models.layers.decoder import Decoder
 from pttrainer.models.shapes.structure import ModelStructure
 
@@ -66,7 +66,7 @@ def _of_whole_tokens(of: AnyVision, pixels: Array) -> Array:
 
     A sampler pads patches to a power of two, which is no multiple of Gemma 4's 9 of a token.
     """
-    if isinstance(of, Vision):
+    if isinstance(of, (Vision, Llama4Vision)):
         return pixels
     return jnp.pad(pixels, ((0, 0), (0, -pixels.shape[1] % of.merge**2), (0, 0)))
 
