@@ -24,6 +24,7 @@ from tests.builders.peers.image_reference import greedy, load_reference, logits
 from tests.builders.pictures import drawn, encoded
 
 from pttrainer.__main__ import main
+from pttrainer.models import Model, Params
 from pttrainer.models.loading.peft_adapters import open_initial_adapters
 
 TOLERANCE = 1e-4
@@ -81,6 +82,31 @@ def test_adapters_apart_have_our_logits_there_and_leave_the_tower_alone(both: tu
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     loaded = again.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
     jax.tree.map(np.testing.assert_array_equal, loaded, model.trained(params))
+
+
+def test_adapters_of_tower_and_projector_have_our_logits_there(both: tuple[Any, ...], tmp_path: Path) -> None:
+    _, plain_model, weights = both
+    base, tokens, picture = write_checkpoint(tmp_path / "base", RAW), example(3, 4, 1, 9), pixels(3, 1)
+    rows = (tokens[None], np.arange(len(tokens))[None], np.ones((1, len(tokens)), np.int32))
+    images = images_of(tokens[None], [picture])
+
+    def ours(model: Model, params: Params) -> np.ndarray:
+        return np.asarray(model.logits(params, model.forward(params, *rows, images=images)))[0]
+
+    model, params = adapted(plain_model, weights, "gemma-3", vision=True)
+    ours_TV = ours(model, params)
+    assert np.abs(ours_TV - ours(*adapted(plain_model, weights, "gemma-3"))).max() > 0.1  # those of the tower do more
+    apart, merged = export_both(model, params, base, tmp_path)
+    theirs = peft.PeftModel.from_pretrained(load_reference(base), apart).eval()
+    for reference in (theirs, load_reference(merged)):
+        assert np.abs(logits(reference, tokens, picture) - ours_TV).max() <= TOLERANCE
+    theirs.save_pretrained(tmp_path / "theirs")
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shardings = jax.tree.map(lambda _: device, model.trained(model.abstract()))
+    for directory in (apart, tmp_path / "theirs"):
+        again = open_initial_adapters(f"file://{directory}", model, lambda line: None)
+        loaded = again.params(model, shardings)
+        jax.tree.map(np.testing.assert_array_equal, loaded, model.trained(params))
 
 
 def test_an_export_has_the_same_logits_there(both: tuple[Any, ...], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import peft
 import pytest
@@ -26,6 +27,7 @@ from tests.builders.pictures import encoded
 
 from pttrainer.__main__ import main
 from pttrainer.models import Model, Params
+from pttrainer.models.loading.peft_adapters import open_initial_adapters
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is 0.4 to 1.4. Not to be loosened."""
@@ -99,19 +101,45 @@ def test_greedy_tokens_are_equal(both: Both, tmp_path: Path, capsys: pytest.Capt
 def test_an_export_has_the_same_logits_there_and_adapters_leave_the_tower_alone(both: Both, tmp_path: Path) -> None:
     (tmp_path / "export").mkdir()
     inference.export(both.model, both.params, tmp_path / "export")
-    example = tokens, pictures = both.models.examples[0]
+    example = both.models.examples[0]
     again = load_reference(tmp_path / "export")
     expected = logits(both.theirs, both.inputs, example)
     np.testing.assert_array_equal(logits(again, both.inputs, example), expected)
     base = both.models.write_checkpoint(tmp_path / "base", both.models.cases[both.case])
-    model, params = adapted(both.model, both.params, "deepseek-v3" if both.case in ATTENTION_ALONE else "qwen-3")
+    model, params = _adapted(both)
     apart, merged = export_both(model, params, base, tmp_path)
-    rows = (tokens[None], np.arange(len(tokens))[None], np.ones((1, len(tokens)), np.int32))
-    hidden_BTD = model.forward(params, *rows, images=both.models.images_of(tokens[None], [pictures]))
-    ours_TV = np.asarray(model.logits(params, hidden_BTD))[0]
+    ours_TV = _logits(both, model, params)
     with_adapters = peft.PeftModel.from_pretrained(load_reference(base), apart).eval()
     names = [name for name, _ in with_adapters.named_parameters() if "lora_" in name]
     assert names
     assert not [name for name in names if "vis" in name], "vision_tower, visual, embed_vision"
     for reference in (with_adapters, load_reference(merged)):
         assert np.abs(logits(reference, both.inputs, example) - ours_TV).max() <= TOLERANCE
+
+
+def test_adapters_of_tower_and_projector_have_our_logits_there(both: Both, tmp_path: Path) -> None:
+    example, base = both.models.examples[0], both.models.write_checkpoint(tmp_path / "b", both.models.cases[both.case])
+    model, params = _adapted(both, vision=True)
+    ours_TV = _logits(both, model, params)
+    assert np.abs(ours_TV - _logits(both, *_adapted(both))).max() > 0.1  # those of the tower do more
+    apart, merged = export_both(model, params, base, tmp_path)
+    theirs = peft.PeftModel.from_pretrained(load_reference(base), apart).eval()
+    for reference in (theirs, load_reference(merged)):
+        assert np.abs(logits(reference, both.inputs, example) - ours_TV).max() <= TOLERANCE
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = open_initial_adapters(f"file://{tmp_path / 'theirs'}", model, lambda line: None)
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    loaded = again.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
+    jax.tree.map(np.testing.assert_array_equal, loaded, model.trained(params))
+
+
+def _adapted(both: Both, *, vision: bool = False) -> tuple[Model, Params]:
+    return adapted(both.model, both.params, "deepseek-v3" if both.case in ATTENTION_ALONE else "qwen-3", vision=vision)
+
+
+def _logits(both: Both, model: Model, params: Params) -> np.ndarray:
+    """Our logits of the first example [T, V]."""
+    tokens, pictures = both.models.examples[0]
+    rows = (tokens[None], np.arange(len(tokens))[None], np.ones((1, len(tokens)), np.int32))
+    hidden_BTD = model.forward(params, *rows, images=both.models.images_of(tokens[None], [pictures]))
+    return np.asarray(model.logits(params, hidden_BTD))[0]

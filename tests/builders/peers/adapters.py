@@ -43,10 +43,15 @@ EMBEDDED = ("llama-3.1", "qwen-2.5", "gemma-2")
 """Those compared with adapters on embedding and head as well: untied, tied, tied with scaled embeddings."""
 
 
-def adapted(model: Model, params: Params, name: str, *, embeddings: bool = False) -> tuple[Model, Params]:
-    """The model with adapters that are no longer fresh."""
+def adapted(
+    model: Model, params: Params, name: str, *, embeddings: bool = False, vision: bool = False
+) -> tuple[Model, Params]:
+    """The model with adapters that are no longer fresh. vision: on all matrices of its tower and projector, too."""
     targets, is_rank_stabilised = CASES[name]
-    chosen = Adapters(5, 8.0, adapters.matrices(model.config, targets), is_rank_stabilised, embeddings=embeddings)
+    of_vision = adapters.vision_matrices(model.config, "all-linear") if vision else ()
+    chosen = Adapters(
+        5, 8.0, adapters.matrices(model.config, targets), is_rank_stabilised, embeddings=embeddings, vision=of_vision
+    )
     with_adapters = dataclasses.replace(model, adapters=chosen)
     numbers = jax.tree_util.tree_map_with_path(_numbers, with_adapters.trained(with_adapters.abstract()))
     return with_adapters, with_adapters.join_params(params, numbers)

@@ -124,6 +124,7 @@ def adapter_config(model: Model, base: BaseModelRef) -> dict[str, Any]:
     """Return PEFT's `adapter_config.json`."""
     lora = model.adapters
     assert lora is not None
+    parameters = adapters.target_parameters(model.config, lora)
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -133,6 +134,7 @@ def adapter_config(model: Model, base: BaseModelRef) -> dict[str, Any]:
         "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
         "use_rslora": lora.is_rank_stabilised,
         "target_modules": adapters.target_modules(model.config, lora),
+        **({"target_parameters": parameters} if parameters else {}),
         **adapters.patterns(model.config, lora),
         "lora_dropout": lora.dropout,
         **({"ensure_weight_tying": True} if lora.embeddings and model.config.tied_head else {}),

@@ -131,7 +131,7 @@ class Decoder(nnx.Module):
         if not config.tied_head:
             self.head = weight(rngs, parameters.table(config), EMBEDDING_STD)
             self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)
-        self.vision = build(config, rngs)
+        self.vision = build(config, rngs, adapters)
 
 
 class Skeleton(NamedTuple):

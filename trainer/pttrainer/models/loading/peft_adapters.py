@@ -25,7 +25,6 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "fan_in_fan_out": (False,),
     "lora_bias": (False,),
     "modules_to_save": (None, []),
-    "target_parameters": (None, []),
     "trainable_token_indices": (None, []),
 }
 """Required values of other fields of an adapter_config.json, if present: otherwise PEFT computes something else."""
@@ -92,9 +91,10 @@ def differences(config: dict[str, Any], model: Model) -> list[str]:
         for name in ("rank_pattern", "alpha_pattern")
         if name in config and config[name] != own.get(name, {})
     ]
+    parameters = adapters.target_parameters(model.config, lora)
     problems += [
         f"{name} is {config[name]!r} there, which is not supported; accepted: {accepted[0]!r}"
-        for name, accepted in PLAIN.items()
+        for name, accepted in {**PLAIN, "target_parameters": (parameters,) if parameters else (None, [])}.items()
         if name in config and config[name] not in accepted
     ]
     return problems

@@ -7,17 +7,21 @@ whatever takes a model's weights takes them too: training, scoring, rollout. Onl
 (`only_adapters`, `without_adapters`, `join`). B starts at zero, so a fresh adapter changes nothing.
 
 Targets are the linear layers of attention and MLP, including router and experts of Qwen 3 MoE; embedding and head on
-request. Left out: the experts of gpt-oss, which PEFT's `all-linear` leaves out too. `init_and_merge` initialises and
-merges them; nothing here imports jax.
+request, and so are the matrices of a vision tower and of its projector. Left out: the experts of gpt-oss, which PEFT's
+`all-linear` leaves out too, and what cuts pictures into patches. `init_and_merge` initialises and merges them; nothing
+here imports jax.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import Llama4Vision, ModelConfig
+from pttrainer.models.config.layer_groups import LAYERS
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.parameters import LAYER_EMBEDDINGS, Weights, low_rank
+from pttrainer.models.vision.names import VISION, module_name
 from pttrainer.models.weights.hf_names import Part, Path, Stored, is_of_layer, table
 
 SUFFIX = "_lora"
@@ -40,6 +44,8 @@ CONTEXT = ("context",)
 EMBEDDING, HEAD = "embedding_lora", "head_lora"
 TABLES = (EMBEDDING, HEAD)
 """Adapters of tables [V, D]: `a` is [V, rank] and `b` [rank, D]."""
+PROJECTIONS = ("merge", "inner", "outer", "projection")
+"""Of projectors, which make the decoder's embeddings of a tower's patches."""
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -61,6 +67,8 @@ class Adapters:
     """Of training (`pttrainer.train_step.lora_dropout`); an export says it."""
     embeddings: bool = False
     """Whether embedding and head have adapters too; a tied head has the embedding's."""
+    vision: tuple[Path, ...] = ()
+    """Matrices with adapters of the vision tower and its projector, by their places in the tree of weights."""
 
     @property
     def scale(self) -> float:
@@ -90,6 +98,16 @@ def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
             "adapters; accepted: all-linear, attention (here the same: q_proj, k_proj, v_proj, o_proj)"
         )
     return ATTENTION
+
+
+def vision_matrices(config: ModelConfig, targets: str) -> tuple[Path, ...]:
+    """Return the matrices of a spec's target in this model's vision tower; its projector's belong to all-linear."""
+    chosen = {"all-linear": ATTENTION + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
+    paths = [path for path in table(config) if path[0] == VISION]
+    of_layers = tuple(path for path in paths if path[1] == LAYERS and path[-1] in chosen)
+    if targets != "all-linear":
+        return of_layers
+    return of_layers + tuple(path for path in paths if path[1] != LAYERS and path[-1] in MLP + PROJECTIONS)
 
 
 def check_peft(config: ModelConfig, adapters: Adapters | None, field: str) -> None:
@@ -140,7 +158,7 @@ def adapter_params(config: ModelConfig, adapters: Adapters | None, weights: Weig
     """Return the specs of the adapters' own weights. The experts of gpt-oss and Llama 4 have none."""
     if adapters is None:
         return {}
-    targets = {path: spec for path, spec in weights.items() if _is_target(path) and path[-1] in adapters.matrices}
+    targets = {path: spec for path, spec in weights.items() if _is_adapted(path, adapters)}
     if config.experts is not None and not config.experts.is_linear:
         targets = {path: spec for path, spec in targets.items() if path[1] != "mlp" or path[-1] in ROUTER + SHARED}
     if adapters.embeddings:
@@ -157,18 +175,37 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
     names_by_path: dict[Path, Stored] = {}
     places = _places_in_fused(config)
     for path, stored in table(config).items():
-        if path[-1] in adapters.matrices and _is_target(path):
-            adapter_params, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
+        if not _is_adapted(path, adapters):
+            continue
+        adapter_params, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + _module(config, path, stored)
+        if not _is_parameter(path, stored):
             of_a, of_b = (None, None) if stored.part is None else _parts(stored.part, *places[path], adapters.rank)
             names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_A.weight", True, stored.layers, of_a)
             names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_B.weight", True, stored.layers, of_b)
+        else:  # a parameter [in, out], which PEFT reads as [out, in]: its A is our b
+            names_by_path[*adapter_params, "a"] = Stored(f"{module}.lora_B.weight")
+            names_by_path[*adapter_params, "b"] = Stored(f"{module}.lora_A.weight")
     if adapters.embeddings:
         names_by_path[EMBEDDING, "a"] = Stored(f"{EMBED_TOKENS}.lora_embedding_A", transposed=True)
         names_by_path[EMBEDDING, "b"] = Stored(f"{EMBED_TOKENS}.lora_embedding_B", transposed=True)
         if not config.tied_head:  # a linear layer, from D to V: its A is our b
             names_by_path[HEAD, "a"] = Stored(f"{LM_HEAD}.lora_B.weight")
             names_by_path[HEAD, "b"] = Stored(f"{LM_HEAD}.lora_A.weight")
-    return {path: replace(stored, name=_of_text_part(config, stored.name)) for path, stored in names_by_path.items()}
+    return {
+        path: stored if path[0] == VISION else replace(stored, name=_of_text_part(config, stored.name))
+        for path, stored in names_by_path.items()
+    }
+
+
+def _module(config: ModelConfig, path: Path, stored: Stored) -> str:
+    """Return transformers' name of a matrix's module: of the text part without what stands before its name there."""
+    module = stored.name.rpartition(".")[0] if _is_parameter(path, stored) else stored.name.removesuffix(".weight")
+    return module_name(config.vision, module) if path[0] == VISION and config.vision is not None else module
+
+
+def _is_parameter(path: Path, stored: Stored) -> bool:
+    """Return True for a tower's matrix that is no linear layer: these are stored the other way round."""
+    return path[0] == VISION and not stored.transposed
 
 
 def _of_text_part(config: ModelConfig, name: str) -> str:
@@ -187,11 +224,16 @@ def patterns(config: ModelConfig, adapters: Adapters) -> dict[str, dict[str, flo
     alphas: dict[str, float] = {}
     places = _places_in_fused(config)
     for path, stored in table(config).items():
-        if path in places and path[-1] in adapters.matrices:
+        if path in places and _is_adapted(path, adapters):
             module, (_, count) = stored.name.split(".")[-2], places[path]
             ranks[module] = adapters.rank * count
             alphas[module] = adapters.alpha * (count**0.5 if adapters.is_rank_stabilised else count)
     return {"rank_pattern": ranks, "alpha_pattern": alphas} if ranks else {}
+
+
+def _is_adapted(path: Path, adapters: Adapters) -> bool:
+    """Return True if a matrix of the decoder's layers, or of the vision tower, has an adapter."""
+    return path in adapters.vision or (_is_target(path) and path[-1] in adapters.matrices)
 
 
 def _is_target(path: Path) -> bool:
@@ -202,7 +244,7 @@ def _places_in_fused(config: ModelConfig) -> dict[Path, tuple[int, int]]:
     """Return the place of each matrix among those of its module, and their number."""
     modules: dict[tuple[str, str], list[Path]] = {}
     for path, stored in table(config).items():
-        if stored.part is not None and _is_target(path):
+        if stored.part is not None and (_is_target(path) or path[0] == VISION):
             modules.setdefault((path[0], stored.name), []).append(path)
     return {path: (i, len(paths)) for paths in modules.values() for i, path in enumerate(paths)}
 
@@ -225,13 +267,34 @@ def repeated(config: ModelConfig, adapters: Adapters) -> frozenset[str]:
 
 def modules(config: ModelConfig, adapters: Adapters) -> list[str]:
     """Return the last part of each linear layer's name."""
-    return sorted({stored.name.partition(".lora_")[0].split(".")[-1] for stored in names(config, adapters).values()})
+    stored = [one for path, one in names(config, adapters).items() if path[:-1] not in _parameters(config, adapters)]
+    return sorted({one.name.partition(".lora_")[0].split(".")[-1] for one in stored})
 
 
 def target_modules(config: ModelConfig, adapters: Adapters) -> list[str] | str:
     """Return PEFT's `target_modules`: a pattern where a vision tower has modules of the same names."""
-    own = modules(config, adapters)
-    return own if config.vision is None else rf"(.*\.)?language_model\..*({'|'.join(own)})"
+    own = modules(config, replace(adapters, vision=()))
+    if config.vision is None:
+        return own
+    whole = table(config)
+    linear = [_module(config, path, whole[path]) for path in adapters.vision if not _is_parameter(path, whole[path])]
+    of_vision = sorted({re.escape(name).replace(r"\{i\}", r"\d+") for name in linear})
+    return "|".join([rf"(.*\.)?language_model\..*({'|'.join(own)})", *of_vision])
+
+
+def target_parameters(config: ModelConfig, adapters: Adapters) -> list[str]:
+    """Return PEFT's `target_parameters`: of matrices that transformers has in a module of their own kind."""
+    return sorted(_parameters(config, adapters).values())
+
+
+def _parameters(config: ModelConfig, adapters: Adapters) -> dict[Path, str]:
+    """Return transformers' name of each matrix with an adapter that is no linear layer, by the adapter's place."""
+    whole = {path: stored for path, stored in table(config).items() if path in adapters.vision}
+    return {
+        (*path[:-1], f"{path[-1]}{SUFFIX}"): f"{_module(config, path, stored)}.{stored.name.rpartition('.')[2]}"
+        for path, stored in whole.items()
+        if _is_parameter(path, stored)
+    }
 
 
 def _is_inner(value: Any) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from flax import nnx
 
 from pttrainer.models.config import Gemma4Vision, Llama4Vision, ModelConfig, Pixtral, QwenVision, Vision
+from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.vision.gemma4.tower import Gemma4Tower
 from pttrainer.models.vision.llama4.tower import Llama4Tower
 from pttrainer.models.vision.pixtral.tower import PixtralTower
@@ -12,7 +13,7 @@ from pttrainer.models.vision.qwen.tower import QwenTower
 from pttrainer.models.vision.tower import VisionTower
 
 Tower = VisionTower | QwenTower | PixtralTower | Gemma4Tower | Llama4Tower
-TOWERS: dict[type, Callable[[ModelConfig, nnx.Rngs], Tower]] = {
+TOWERS: dict[type, Callable[[ModelConfig, nnx.Rngs, Adapters | None], Tower]] = {
     Vision: VisionTower,
     QwenVision: QwenTower,
     Pixtral: PixtralTower,
@@ -21,6 +22,6 @@ TOWERS: dict[type, Callable[[ModelConfig, nnx.Rngs], Tower]] = {
 }
 
 
-def build(config: ModelConfig, rngs: nnx.Rngs) -> Tower | None:
+def build(config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> Tower | None:
     """Return the tower, with random weights; None for a model that takes no images."""
-    return None if config.vision is None else TOWERS[type(config.vision)](config, rngs)
+    return None if config.vision is None else TOWERS[type(config.vision)](config, rngs, adapters)

@@ -49,6 +49,13 @@ def prefix(of: AnyVision) -> str:
     return own.get(type(of), TOWER)
 
 
+def module_name(of: AnyVision, name: str) -> str:
+    """Return what transformers calls a module of this name in files."""
+    if isinstance(of, Vision):
+        name = name.replace(TOWER, "vision_tower.", 1)
+    return f"model.{name}" if isinstance(of, Vision | Pixtral) else name
+
+
 def frozen(of: AnyVision, trained: str) -> tuple[str, ...]:
     """Return patterns of the names that are frozen where `training.vision` says what is trained."""
     if trained == "all":

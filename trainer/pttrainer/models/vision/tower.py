@@ -19,8 +19,10 @@ from pttrainer.models.config import Llama4Vision, ModelConfig, QwenVision, Visio
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import weight, zeros
 from pttrainer.models.layers.norm import unit_rms
+from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes.parameters import ParamSpec, Weights
 from pttrainer.models.vision import names, parameters
+from pttrainer.models.vision.matrices import product, put_adapters
 
 
 class LayerNorm(nnx.Module):
@@ -52,13 +54,6 @@ class TokenNorm(nnx.Module):
         return normed.astype(x.dtype)
 
 
-def biased(module: nnx.Module, name: str, x: Array) -> Array:
-    """Return the product with a matrix of a module, and its bias."""
-    matrix: Array = getattr(module, name)[...]
-    bias: Array = getattr(module, f"{name}_bias")[...]
-    return x @ matrix.astype(x.dtype) + bias.astype(x.dtype)
-
-
 class VisionLayer(nnx.Module):
     """Attention over an image's patches and an MLP, each after a norm and added to the stream; stacked over layers.
 
@@ -70,6 +65,7 @@ class VisionLayer(nnx.Module):
         of: Vision | QwenVision | Llama4Vision,
         specs: Weights,
         rngs: nnx.Rngs,
+        adapters: Adapters | None,
         *,
         has_interleaved_pairs: bool = False,
     ) -> None:
@@ -78,6 +74,7 @@ class VisionLayer(nnx.Module):
             spec = specs[name,]
             setattr(self, name, weight(rngs, spec, spec.shape[1] ** -0.5))
             setattr(self, f"{name}_bias", zeros(specs[f"{name}_bias",]))
+        put_adapters(self, names.MATRICES, adapters, ("layers",))
         self.attention_norm, self.mlp_norm = (
             LayerNorm(specs[name, "scale"], specs[name, "bias"], of.norm_eps) for name in names.NORMS
         )
@@ -85,36 +82,38 @@ class VisionLayer(nnx.Module):
     def __call__(self, x_IND: Array, mask_INN: Array | None = None, rotation: rope.Rotation | None = None) -> Array:
         """Return the new stream. mask_INN: which patches see which; all of them without one."""
         x_IND = x_IND + self._attention(self.attention_norm(x_IND), mask_INN, rotation)
-        hidden_INF = ACTIVATIONS[self.of.activation](biased(self, "up", self.mlp_norm(x_IND)))
-        return x_IND + biased(self, "down", hidden_INF)
+        hidden_INF = ACTIVATIONS[self.of.activation](product(self, "up", self.mlp_norm(x_IND)))
+        return x_IND + product(self, "down", hidden_INF)
 
     def _attention(self, x_IND: Array, mask_INN: Array | None, rotation: rope.Rotation | None) -> Array:
         images, N, D = x_IND.shape
         E = D // self.of.heads
-        q, k, v = (biased(self, name, x_IND).reshape(images, N, self.of.heads, E) for name in ("q", "k", "v"))
+        q, k, v = (product(self, name, x_IND).reshape(images, N, self.of.heads, E) for name in ("q", "k", "v"))
         if self.has_interleaved_pairs:
             q, k = rope.apart(q), rope.apart(k)
         if rotation is not None:
             q, k = rope.rotated(q, k, rotation)
         mask_INN = jnp.ones((images, N, N), bool) if mask_INN is None else mask_INN
         out_INHE = attend_packed(q, k, v, mask_INN, Scoring(E**-0.5))
-        return biased(self, "o", out_INHE.reshape(images, N, D))
+        return product(self, "o", out_INHE.reshape(images, N, D))
 
 
 class VisionTower(nnx.Module):
     """The tower and its projection to the decoder's width."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         assert isinstance(config.vision, Vision)
-        specs = {path[1:]: one for path, one in parameters.tower(config).items()}
+        specs: Weights = {path[1:]: one for path, one in parameters.tower(config).items()}
         self.of = of = config.vision
         self.patches = weight(rngs, specs["patches",], (of.channels * of.patch_size**2) ** -0.5)
         self.patches_bias = zeros(specs["patches_bias",])
         self.positions = weight(rngs, specs["positions",], of.d_model**-0.5)
-        self.layers = VisionLayer(of, {path[1:]: one for path, one in specs.items() if path[0] == "layers"}, rngs)
+        of_layers: Weights = {path[1:]: one for path, one in specs.items() if path[0] == "layers"}
+        self.layers = VisionLayer(of, of_layers, rngs, adapters)
         self.norm = LayerNorm(specs["norm", "scale"], specs["norm", "bias"], of.norm_eps)
         self.token_norm = TokenNorm(specs["token_norm", "scale"], of.norm_eps)
         self.projection = weight(rngs, specs["projection",], of.d_model**-0.5)
+        put_adapters(self, ("projection",), adapters, ())
 
     def __call__(self, pixels_ISSC: Array, dtype: str) -> list[Array]:
         """Return the embeddings [I, J, M] of normalised pixels, and nothing for later layers."""
@@ -127,8 +126,7 @@ class VisionTower(nnx.Module):
 
         x_IND, _ = jax.lax.scan(layer, x_IND, stacked)
         tokens_IJD = self.token_norm(self._pooled(self.norm(x_IND)))
-        embeddings: Array = tokens_IJD @ self.projection[...].astype(tokens_IJD.dtype)
-        return [embeddings]
+        return [product(self, "projection", tokens_IJD)]
 
     def _embedded(self, pixels_ISSC: Array) -> Array:
         """Return the patches' embeddings: their pixels in the order of the matrix, channel by channel."""

@@ -21,9 +21,11 @@ from pttrainer.models.config import Gemma4Vision, ModelConfig
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import weight, zeros
 from pttrainer.models.layers.norm import unit_rms
+from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes.parameters import ParamSpec, Weights
 from pttrainer.models.vision import parameters
 from pttrainer.models.vision.gemma4 import weights as names
+from pttrainer.models.vision.matrices import product, put_adapters
 from pttrainer.models.vision.norm import ScaledNorm
 
 Rotations = tuple[tuple[Array, Array], tuple[Array, Array]]
@@ -40,12 +42,13 @@ class Gemma4Layer(nnx.Module):
     q_norm: ScaledNorm
     k_norm: ScaledNorm
 
-    def __init__(self, of: Gemma4Vision, specs: Weights, rngs: nnx.Rngs) -> None:
+    def __init__(self, of: Gemma4Vision, specs: Weights, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         self.of = of
         for name in names.MATRICES:
             setattr(self, name, weight(rngs, specs[name,], specs[name,].shape[1] ** -0.5))
             for bound in names.BOUNDS * of.clipped:
                 setattr(self, f"{name}_{bound}", _unbounded(specs[f"{name}_{bound}",], bound))
+        put_adapters(self, names.MATRICES, adapters, ("layers",))
         for name in (*names.NORMS, *names.HEAD_NORMS):
             setattr(self, name, ScaledNorm(specs[name, "scale"], of.norm_eps))
 
@@ -64,26 +67,27 @@ class Gemma4Layer(nnx.Module):
         return self._product("o", out_INHE.reshape(*x_IND.shape[:2], -1))
 
     def _product(self, name: str, x: Array) -> Array:
-        matrix: Array = getattr(self, name)[...].astype(x.dtype)
         if not self.of.clipped:
-            return x @ matrix
+            return product(self, name, x)
         low, high, least, most = (getattr(self, f"{name}_{bound}")[...].astype(x.dtype) for bound in names.BOUNDS)
-        return jnp.clip(jnp.clip(x, low, high) @ matrix, least, most)
+        return jnp.clip(product(self, name, jnp.clip(x, low, high)), least, most)
 
 
 class Gemma4Tower(nnx.Module):
     """The tower and its projection to the decoder's width."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         assert isinstance(config.vision, Gemma4Vision)
         self.of = of = config.vision
         specs: Weights = {path[1:]: one for path, one in parameters.tower(config).items()}
         self.patches = weight(rngs, specs["patches",], specs["patches",].shape[0] ** -0.5)
         self.positions = weight(rngs, specs["positions",], of.d_model**-0.5)
-        self.layers = Gemma4Layer(of, {path[1:]: one for path, one in specs.items() if path[0] == "layers"}, rngs)
+        of_layers: Weights = {path[1:]: one for path, one in specs.items() if path[0] == "layers"}
+        self.layers = Gemma4Layer(of, of_layers, rngs, adapters)
         if of.standardised:
             self.std_bias, self.std_scale = zeros(specs["std_bias",]), _ones(specs["std_scale",])
         self.projection = weight(rngs, specs["projection",], of.d_model**-0.5)
+        put_adapters(self, ("projection",), adapters, ())
 
     def __call__(self, patches_INX: Array, dtype: str) -> list[Array]:
         """Return the embeddings [I, J, M] of patches (`image_patches`), and nothing for later layers."""
@@ -99,8 +103,7 @@ class Gemma4Tower(nnx.Module):
 
         x_IND, _ = jax.lax.scan(layer, x_IND, stacked)
         tokens_IJD = unit_rms(self._pooled(x_IND).astype(x_IND.dtype), self.of.norm_eps)
-        embeddings: Array = tokens_IJD @ self.projection[...].astype(tokens_IJD.dtype)
-        return [embeddings]
+        return [product(self, "projection", tokens_IJD)]
 
     def _embedded(self, pixels_INX: Array, places_IN2: Array, dtype: str) -> Array:
         """Return the embeddings of patches, whose numbers are from 0 to 1 and stand channel by channel."""

@@ -19,16 +19,18 @@ from pttrainer.models.attention.rope import Rotation
 from pttrainer.models.config import Llama4Vision, ModelConfig
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import weight
+from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes.parameters import Weights
 from pttrainer.models.vision import parameters
 from pttrainer.models.vision.llama4 import weights as names
+from pttrainer.models.vision.matrices import product, put_adapters
 from pttrainer.models.vision.tower import LayerNorm, VisionLayer
 
 
 class Llama4Tower(nnx.Module):
     """The tower, its adapter, which makes tokens of patches, and the projection to the decoder's width."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         assert isinstance(config.vision, Llama4Vision)
         self.of = of = config.vision
         specs: Weights = {path[1:]: one for path, one in parameters.tower(config).items()}
@@ -36,12 +38,13 @@ class Llama4Tower(nnx.Module):
         self.class_token = weight(rngs, specs["class_token",], of.d_model**-0.5)
         self.positions = weight(rngs, specs["positions",], of.d_model**-0.5)
         of_layers: Weights = {path[1:]: one for path, one in specs.items() if path[0] == "layers"}
-        self.layers = VisionLayer(of, of_layers, rngs, has_interleaved_pairs=True)
+        self.layers = VisionLayer(of, of_layers, rngs, adapters, has_interleaved_pairs=True)
         self.norm, self.last_norm = (
             LayerNorm(specs[name, "scale"], specs[name, "bias"], of.norm_eps) for name in names.NORMS
         )
         for name in names.PROJECTIONS:
             setattr(self, name, weight(rngs, specs[name,], specs[name,].shape[0] ** -0.5))
+        put_adapters(self, names.PROJECTIONS, adapters, ())
 
     def __call__(self, pixels_ITSSC: Array, dtype: str) -> list[Array]:
         """Return the embeddings [I, J, M] of normalised tiles, and nothing for later layers."""
@@ -54,7 +57,7 @@ class Llama4Tower(nnx.Module):
             return nnx.merge(graphdef, weights)(x_ZND, rotation=rotation), None
 
         x_ZND, _ = jax.lax.scan(layer, self.norm(x_ZND), stacked)
-        embeddings = self._product("projection", self._adapted(self.last_norm(x_ZND)[:, :-1]))
+        embeddings = product(self, "projection", self._adapted(self.last_norm(x_ZND)[:, :-1]))
         return [embeddings.reshape(len(pixels_ITSSC), -1, embeddings.shape[-1])]
 
     def _embedded(self, pixels_ZSSC: Array) -> Array:
@@ -62,7 +65,7 @@ class Llama4Tower(nnx.Module):
         n, P, C = self.of.patches_per_side, self.of.patch_size, self.of.channels
         cut = pixels_ZSSC.reshape(-1, n, P, n, P, C).transpose(0, 1, 3, 5, 2, 4).reshape(-1, n * n, C * P * P)
         of_class = jnp.broadcast_to(self.class_token[...].astype(cut.dtype), (len(cut), 1, self.of.d_model))
-        embedded: Array = jnp.concatenate([self._product("patches", cut), of_class], axis=1)
+        embedded: Array = jnp.concatenate([product(self, "patches", cut), of_class], axis=1)
         return embedded + self.positions[...].astype(cut.dtype)
 
     def _adapted(self, x_ZND: Array) -> Array:
@@ -70,11 +73,7 @@ class Llama4Tower(nnx.Module):
         m, side, D = self.of.merge, self.of.patches_per_side // self.of.merge, self.of.d_model
         squares = x_ZND.reshape(-1, side, m, side, m, D).transpose(0, 1, 3, 2, 4, 5).reshape(-1, side * side, m * m * D)
         activation = ACTIVATIONS[self.of.activation]
-        return activation(self._product("inner", activation(self._product("merge", squares))))
-
-    def _product(self, name: str, x: Array) -> Array:
-        product: Array = x @ getattr(self, name)[...].astype(x.dtype)
-        return product
+        return activation(product(self, "inner", activation(product(self, "merge", squares))))
 
 
 def _rotation(of: Llama4Vision, tiles: int) -> Rotation:

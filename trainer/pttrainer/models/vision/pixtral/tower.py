@@ -21,8 +21,10 @@ from pttrainer.models.attention.rope import rotate
 from pttrainer.models.config import ModelConfig, Pixtral
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import weight, zeros
+from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes.parameters import Weights
 from pttrainer.models.vision import parameters
+from pttrainer.models.vision.matrices import product, put_adapters
 from pttrainer.models.vision.norm import ScaledNorm
 from pttrainer.models.vision.pixtral import weights as names
 
@@ -33,47 +35,45 @@ NORM_EPS = 1e-5
 class PixtralLayer(nnx.Module):
     """Attention over an image's patches and a gated MLP, each after a norm and added to the stream; stacked."""
 
-    def __init__(self, of: Pixtral, specs: Weights, rngs: nnx.Rngs) -> None:
+    def __init__(self, of: Pixtral, specs: Weights, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         self.of = of
         for name in names.MATRICES:
             setattr(self, name, weight(rngs, specs[name,], specs[name,].shape[1] ** -0.5))
+        put_adapters(self, names.MATRICES, adapters, ("layers",))
         self.attention_norm, self.mlp_norm = (ScaledNorm(specs[name, "scale"], NORM_EPS) for name in names.NORMS)
 
     def __call__(self, x_IND: Array, rotation: tuple[Array, Array], mask_INN: Array) -> Array:
         """Return the new stream."""
         x_IND = x_IND + self._attention(self.attention_norm(x_IND), rotation, mask_INN)
         normed_IND = self.mlp_norm(x_IND)
-        gate_INF = ACTIVATIONS[self.of.activation](normed_IND @ self._matrix("gate", x_IND))
-        return x_IND + (gate_INF * (normed_IND @ self._matrix("up", x_IND))) @ self._matrix("down", x_IND)
+        gate_INF = ACTIVATIONS[self.of.activation](product(self, "gate", normed_IND))
+        return x_IND + product(self, "down", gate_INF * product(self, "up", normed_IND))
 
     def _attention(self, x_IND: Array, rotation: tuple[Array, Array], mask_INN: Array) -> Array:
         shape = (*x_IND.shape[:2], self.of.heads, self.of.head_dim)
-        q, k, v = ((x_IND @ self._matrix(name, x_IND)).reshape(shape) for name in ("q", "k", "v"))
+        q, k, v = (product(self, name, x_IND).reshape(shape) for name in ("q", "k", "v"))
         scoring = Scoring(self.of.head_dim**-0.5)
         out_INHE = attend_packed(rotate(q, *rotation), rotate(k, *rotation), v, mask_INN, scoring)
-        attended: Array = out_INHE.reshape(x_IND.shape) @ self._matrix("o", x_IND)
-        return attended
-
-    def _matrix(self, name: str, like: Array) -> Array:
-        matrix: Array = getattr(self, name)[...].astype(like.dtype)
-        return matrix
+        return product(self, "o", out_INHE.reshape(x_IND.shape))
 
 
 class PixtralTower(nnx.Module):
     """The tower and Mistral 3's projector."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         assert isinstance(config.vision, Pixtral)
         self.of = of = config.vision
         specs: Weights = {path[1:]: one for path, one in parameters.tower(config).items()}
         self.patches = weight(rngs, specs["patches",], (of.channels * of.patch_size**2) ** -0.5)
         self.norm = ScaledNorm(specs["norm", "scale"], NORM_EPS)
-        self.layers = PixtralLayer(of, {path[1:]: one for path, one in specs.items() if path[0] == "layers"}, rngs)
+        of_layers: Weights = {path[1:]: one for path, one in specs.items() if path[0] == "layers"}
+        self.layers = PixtralLayer(of, of_layers, rngs, adapters)
         self.token_norm = ScaledNorm(specs["token_norm", "scale"], of.projector_eps)
         for name in names.PROJECTIONS:
             setattr(self, name, weight(rngs, specs[name,], specs[name,].shape[0] ** -0.5))
             bias = specs.get((f"{name}_bias",))
             setattr(self, f"{name}_bias", None if bias is None else zeros(bias))
+        put_adapters(self, names.PROJECTIONS, adapters, ())
 
     def __call__(self, patches_INX: Array, dtype: str) -> list[Array]:
         """Return the embeddings [I, J, M] of patches (`image_patches`), and nothing for later layers."""
@@ -95,13 +95,8 @@ class PixtralTower(nnx.Module):
         images, N, D = x_IND.shape
         Q = self.of.merge**2
         joined = x_IND.reshape(images, N // Q, Q, D).swapaxes(2, 3).reshape(images, N // Q, D * Q)
-        hidden_IJM = self._product("inner", self._product("merge", joined))
-        return self._product("outer", ACTIVATIONS[self.of.projector_activation](hidden_IJM))
-
-    def _product(self, name: str, x: Array) -> Array:
-        product: Array = x @ getattr(self, name)[...].astype(x.dtype)
-        bias = getattr(self, f"{name}_bias")
-        return product if bias is None else product + bias[...].astype(x.dtype)
+        hidden_IJM = product(self, "inner", product(self, "merge", joined))
+        return product(self, "outer", ACTIVATIONS[self.of.projector_activation](hidden_IJM))
 
 
 def _rotation(of: Pixtral, places_IN2: Array) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@
 Letters: I images, N patches, X numbers of a patch, D width, J tokens, E elements of a head, M width of the decoder.
 """
 
-from itertools import product
+import itertools
 from typing import Any
 
 import jax
@@ -18,9 +18,11 @@ from pttrainer.data.tokenization.image_patches import PLACE, grid
 from pttrainer.models.attention import rope
 from pttrainer.models.config import ModelConfig, QwenVision, Rope
 from pttrainer.models.layers.linear import weight, zeros
+from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes.parameters import ParamSpec, Weights
 from pttrainer.models.vision import parameters
-from pttrainer.models.vision.tower import LayerNorm, VisionLayer, biased
+from pttrainer.models.vision.matrices import product, put_adapters
+from pttrainer.models.vision.tower import LayerNorm, VisionLayer
 
 ROPE = Rope(10_000.0)
 
@@ -28,36 +30,41 @@ ROPE = Rope(10_000.0)
 class Merger(nnx.Module):
     """Squares of patches to tokens. The norm is of each patch, or of the whole square."""
 
-    def __init__(self, specs: Weights, eps: float, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, name: str, specs: dict[tuple[str, ...], ParamSpec], eps: float, rngs: nnx.Rngs, adapters: Adapters | None
+    ) -> None:
+        specs = _below(name, specs)
         self.norm = LayerNorm(specs["norm", "scale"], specs["norm", "bias"], eps)
         self.up = weight(rngs, specs["up",], specs["up",].shape[0] ** -0.5)
         self.up_bias = zeros(specs["up_bias",])
         self.down = weight(rngs, specs["down",], specs["down",].shape[0] ** -0.5)
         self.down_bias = zeros(specs["down_bias",])
+        put_adapters(self, ("up", "down"), adapters, (name,))
 
     def __call__(self, x_IND: Array) -> Array:
         """Return the tokens' embeddings [I, J, M]."""
         X = self.up[...].shape[0]
         normed: Array = self.norm(x_IND.reshape(len(x_IND), -1, self.norm.scale[...].shape[0]))
         normed = normed.reshape(len(x_IND), -1, X)
-        hidden = jax.nn.gelu(biased(self, "up", normed), approximate=False)
-        return biased(self, "down", hidden)
+        hidden = jax.nn.gelu(product(self, "up", normed), approximate=False)
+        return product(self, "down", hidden)
 
 
 class QwenTower(nnx.Module):
     """The tower, and what makes tokens of its patches."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None) -> None:
         assert isinstance(config.vision, QwenVision)
         self.of = of = config.vision
         specs: dict[tuple[str, ...], ParamSpec] = {path[1:]: one for path, one in parameters.tower(config).items()}
         self.patches = weight(rngs, specs["patches",], (of.channels * of.frames * of.patch_size**2) ** -0.5)
         self.patches_bias = zeros(specs["patches_bias",])
         self.positions = weight(rngs, specs["positions",], of.d_model**-0.5)
-        self.layers = VisionLayer(of, _below("layers", specs), rngs)
-        self.merger = Merger(_below("merger", specs), of.norm_eps, rngs)
+        self.layers = VisionLayer(of, _below("layers", specs), rngs, adapters)
+        self.merger = Merger("merger", specs, of.norm_eps, rngs, adapters)
         for number in range(len(of.deep_layers)):
-            setattr(self, f"deep_{number}", Merger(_below(f"deep_{number}", specs), of.norm_eps, rngs))
+            name = f"deep_{number}"
+            setattr(self, name, Merger(name, specs, of.norm_eps, rngs, adapters))
 
     def __call__(self, patches_INX: Array, dtype: str) -> list[Array]:
         """Return the tokens' embeddings [I, J, M], and what the decoder's first layers add to them."""
@@ -88,7 +95,7 @@ class QwenTower(nnx.Module):
         share_IN2 = at_IN2 - before_IN2
         near = [(before_IN2, 1 - share_IN2), (jnp.minimum(before_IN2 + 1, side - 1), share_IN2)]
         positions_IND = jnp.zeros((), jnp.float32)
-        for (rows_IN2, of_rows_IN2), (columns_IN2, of_columns_IN2) in product(near, repeat=2):
+        for (rows_IN2, of_rows_IN2), (columns_IN2, of_columns_IN2) in itertools.product(near, repeat=2):
             own_IND = self.positions[...][rows_IN2[..., 0] * side + columns_IN2[..., 1]].astype(jnp.float32)
             share_IN = of_rows_IN2[..., 0] * of_columns_IN2[..., 1]
             positions_IND = positions_IND + own_IND * share_IN[..., None]
