@@ -167,9 +167,11 @@ class Training(SpecModel):
     freeze: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=64)] = []
     """Weights that are not trained: `embeddings`, `head`, `norms`, `layers.0-3`, or patterns of Hugging Face's names
     such as `model.layers.[0-3].*`. They get no update, no weight decay and, if entirely frozen, no optimizer state."""
-    vision: Literal["frozen", "projector", "all"] = "frozen"
+    vision: Literal["frozen", "projector", "all", "lora"] = "frozen"
     """What is trained of a model's vision part, with `model.images`: nothing, since a tower has learned from far more
-    pictures than a job has; the `projector` between tower and decoder; or `all`, for pictures unlike any it knows."""
+    pictures than a job has; the `projector` between tower and decoder; or `all`, for pictures unlike any it knows. With
+    `training.lora`, `lora` adds adapters to the matrices of both, of the same rank, alpha and targets; those of the
+    projector with `targets: all-linear`."""
     max_non_finite_steps: PositiveInt = 5
     """A step whose loss or gradient is not finite is skipped; after this many in a row the run stops and saves the
     batch. Single ones come from single rows; five in a row have a lasting cause."""

@@ -88,6 +88,24 @@ def test_without_pictures_nothing_is_learned_and_adapters_leave_the_tower_alone(
     assert all(np.array_equal(before[name], after[name]) for name in before if not name.startswith("language_model."))
 
 
+def test_adapters_of_the_tower_are_trained_resumed_exported_and_sampled_with(home: Path) -> None:
+    plain: dict[str, Any] = {"tensorboard": {"enabled": False}, "checkpoint": {"everySteps": 4}}
+    training = {"steps": 16, "vision": "lora", "lora": {"rank": 8, "alpha": 32}, "optimizer": {"learningRate": 2e-2}}
+    runs.killed_and_resumed(job(home, "eyes", training=training, export={"format": "peft"}, **plain), 12)
+    run = home / "runs" / "eyes"
+    assert np.mean(runs.losses(run)[-3:]) < CHANCE / 2
+    header = read_header(run / run_directory.EXPORT / "adapter_model.safetensors")
+    trained = {name: tensor.rows(0, tensor.shape[0]) for name, tensor in header.items() if "language_model" not in name}
+    assert {name.split(".")[3] for name in trained} == {"vision_tower", "multi_modal_projector"}
+    assert all(np.abs(numbers).max() > 0 for numbers in trained.values()), "the second matrix began at zero"
+    # The next run begins with these adapters: its samples name the colours, which the model without them cannot.
+    adapted = {"rank": 8, "alpha": 32, "from": f"file://{run}/{run_directory.EXPORT}"}
+    training = {"steps": 2, "batchSize": 16, "microBatchSize": 8, "vision": "lora", "lora": adapted}
+    runs.run(letters_of_colours(home, "eyes-grpo", training={**training, "optimizer": {"learningRate": 1e-4}}))
+    rewards = [line["reward"] for line in runs.metrics(home / "runs" / "eyes-grpo")]
+    assert np.mean(rewards) > 0.75, "half is a guess"
+
+
 def test_data_check_shows_sizes_and_tokens_of_images(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", str(job(home, "look")), "--examples", "1"]) == ExitCode.OK
     out = capsys.readouterr().out

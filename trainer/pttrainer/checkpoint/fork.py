@@ -115,7 +115,10 @@ def _hint(differing: list[str]) -> str:
     if all(name.startswith("optimizer") for name in differing):
         return "use the same training.optimizer, or state: weights"
     if any("_lora" in name for name in differing):
-        return "use the same training.lora (rank and targets) as that run, or export it and start from the export"
+        return (
+            "use the same training.lora (rank and targets) and training.vision as that run, or export it and start "
+            "from the export"
+        )
     return "model.uri must be of the same shape as that run's"
 
 

@@ -91,7 +91,20 @@ RULES: tuple[Rule, ...] = (
     _TRAINING.rule("freeze", "each pattern once", each_once("freeze")),
     _TRAINING.rule("freeze", "unset with lora, which trains adapters alone", unset("lora") | empty("freeze")),
     _TRAINING.rule(
-        "vision", "frozen with lora, which trains adapters alone", unset("lora") | equals("vision", "frozen")
+        "vision",
+        "frozen or lora with training.lora, which trains adapters alone",
+        unset("lora") | equals("vision", "frozen") | equals("vision", "lora"),
+    ),
+    _TRAINING.rule(
+        "vision",
+        "frozen, projector or all without training.lora, which has the rank and targets of a tower's adapters",
+        has("lora") | differs("vision", "lora"),
+        "lora: {}",
+    ),
+    _TRAINING.rule(
+        "lora.dropout",
+        "0 with vision: lora: the adapters of a tower drop nothing",
+        unset("lora") | differs("vision", "lora") | equals("lora.dropout", 0.0),
     ),
     SPEC.rule(
         "training.vision",

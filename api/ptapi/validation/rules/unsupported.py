@@ -79,6 +79,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
+        "rollout.engine",
+        "not supported yet; accepted: native with training.vision: lora, because vLLM adds adapters to the decoder "
+        "alone",
+        unset("rollout") | samples_natively("rollout.") | differs("training.vision", "lora"),
+        "engine: native",
+    ),
+    Rule(
+        "spec",
+        "export.format",
+        "not supported yet; accepted: safetensors with serve and training.vision: lora, because vLLM adds adapters to "
+        "the decoder alone",
+        unset("serve") | differs("export.format", "peft") | differs("training.vision", "lora"),
+        "export: {format: safetensors} merges them",
+    ),
+    Rule(
+        "spec",
         "rollout.speculative.draft",
         "not supported yet; accepted: unset with rollout.placement: separate",
         unset("rollout.separate") | unset("rollout.speculative") | unset("rollout.speculative.draft"),

@@ -124,9 +124,12 @@ def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_bot
     assert beside(precision={"params": "bfloat16"}) == teacher + 10 * 151_936 * 2560
 
 
-@pytest.mark.parametrize(("vision", "compiled_gib"), [("frozen", 2.59), ("all", 7.86)])
+@pytest.mark.parametrize(
+    ("training", "compiled_gib"),
+    [({"vision": "frozen"}, 2.59), ({"vision": "all"}, 7.86), ({"vision": "lora", "lora": {"rank": 16}}, 4.47)],
+)
 def test_a_vision_towers_activations_are_counted_as_the_compiler_has_them(
-    tmp_path: Path, vision: str, compiled_gib: float
+    tmp_path: Path, training: dict[str, Any], compiled_gib: float
 ) -> None:
     """SigLIP's tower of Gemma 3 and a decoder too small to matter: 8 pictures a device, on v6e-4."""
     decoder = {
@@ -141,6 +144,6 @@ def test_a_vision_towers_activations_are_counted_as_the_compiler_has_them(
     ids = {"boi_token_index": 1001, "eoi_token_index": 1002, "image_token_index": 1003}
     raw = {"model_type": "gemma3", "mm_tokens_per_image": 256, **ids, "text_config": decoder, "vision_config": tower}
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    wanted = spec("tiny", "v6e-4", batchSize=32, sequenceLength=1024, vision=vision, remat="full")
+    wanted = spec("tiny", "v6e-4", batchSize=32, sequenceLength=1024, **training, remat="full")
     of = shapes_of(wanted.model_copy(update={"model": ModelSpec(uri=f"file://{tmp_path}", images=True)}))
     assert formula.memory(of).program.peak / 2**30 == pytest.approx(compiled_gib, rel=0.05)

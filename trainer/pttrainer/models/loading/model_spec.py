@@ -17,7 +17,7 @@ from pttrainer.models.config.any_vision import have_same_inputs
 from pttrainer.models.families import takes_images
 from pttrainer.models.families.config_json.fields import Raw
 from pttrainer.models.families.vision_presets import VISION_PRESETS, VisionPreset
-from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.models.lora.adapters import Adapters, matrices, vision_matrices
 from pttrainer.models.shapes.structure import Remat
 from pttrainer.runtime.io import json_text, model_files
 from pttrainer.runtime.io.model_files import Note
@@ -191,7 +191,8 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
             f"spec.training.lora.dropout: {lora.dropout}: not supported for the experts of {config.family}; "
             "accepted: 0, or targets: attention"
         )
-    return Adapters(lora.rank, lora.alpha, chosen, lora.rs_lora, lora.dropout, lora.embeddings)
+    of_vision = vision_matrices(config, lora.targets) if training.vision == "lora" else ()
+    return Adapters(lora.rank, lora.alpha, chosen, lora.rs_lora, lora.dropout, lora.embeddings, of_vision)
 
 
 def _remat(training: Training, platform: str) -> Remat:

@@ -5,7 +5,8 @@ format.
 
     forward     b · I · N · (stream · D + mlp · F)  +  scores
     backward    where the tower is trained: twice as much beside the gradients, and the input of every layer,
-                b · I · N · D · L, kept while the decoder computes
+                b · I · N · D · L, kept while the decoder computes; where its adapters are: once as much, as its own
+                matrices have no gradients
 
 Fitted to SigLIP's tower in Gemma 3, 8 images per device, beside a decoder too small to matter.
 """
@@ -17,11 +18,11 @@ from pttrainer.preflight.shapes.job_shapes import JobShapes
 
 
 def one_layer(of: JobShapes) -> list[Buffer]:
-    """Return what a layer of the tower takes, both passes where it is trained; nothing without a tower."""
+    """Return what a layer of the tower takes, both passes where it is trained whole; nothing without a tower."""
     vision = of.config.vision
     if vision is None:
         return []
-    passes, tokens = 2 if is_trained(of) else 1, of.spec.training.sequence_length
+    passes, tokens = 2 if of.spec.training.vision == "all" else 1, of.spec.training.sequence_length
     activations = tower_activations.of_layer(vision, _images(of), tokens, _bytes_of_number(of))
     scores = tower_activations.of_scores(vision, _images(of), tokens)
     shown = f"{_images(of)} images of {vision.patches(tokens)} patches"
@@ -42,7 +43,7 @@ def kept(of: JobShapes) -> list[Buffer]:
 
 def is_trained(of: JobShapes) -> bool:
     """Return True if gradients flow through the tower."""
-    return of.spec.training.vision == "all"
+    return of.spec.training.vision in ("all", "lora")
 
 
 def _images(of: JobShapes) -> int:
