@@ -62,6 +62,18 @@ def test_the_verb_generate_writes_their_tokens(case: tuple[Any, ...], tmp_path: 
         assert ours == wanted[: min([24, *ends])]
 
 
+@pytest.mark.parametrize("switch", [12, 40])
+def test_a_row_that_outgrows_short_rotary_factors_is_begun_anew(switch: int, tmp_path: Path, capsys: Any) -> None:
+    raw = CASES["phi-4-mini"] | {"original_max_position_embeddings": switch}
+    directory = write_checkpoint(tmp_path / "model", raw)
+    theirs, prompts = reference.load_reference(directory), examples(raw)[1:]
+    (tmp_path / "ids.json").write_text(json.dumps([prompt.tolist() for prompt in prompts]))
+    options = ["--model", f"file://{directory}", "--tokens", str(tmp_path / "ids.json"), "--max-new", "24"]
+    assert main(["generate", *options]) == 0
+    for ours, prompt in zip(json.loads(capsys.readouterr().out), prompts, strict=True):
+        assert ours == reference.greedy(theirs, prompt, 24).tolist()
+
+
 def test_an_export_has_the_same_logits_there(case: tuple[Any, ...], tmp_path: Path) -> None:
     raw, _, theirs, model, params = case
     export(model, params, tmp_path)

@@ -67,6 +67,12 @@ def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
         share = float(rng.choice([0.5, 0.75, 1.0]))
         values["head_dim"] = 8 * int(rng.integers(1, 4))
         values["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": share}
+        if rng.integers(2):  # short factors for whole rows, or long ones for all that are looked at
+            pairs = int(values["head_dim"] * share) // 2
+            values["hidden_size"] = heads * values["head_dim"]  # by which the class counts pairs
+            values["original_max_position_embeddings"] = int(rng.choice([7, 125]))
+            factors = {name: rng.uniform(1, 9, pairs).tolist() for name in ("short_factor", "long_factor")}
+            values["rope_parameters"] |= {"rope_type": "longrope", **factors}
     if family == "ministral3":
         positions = {
             "factor": float(rng.uniform(1.5, 16)),

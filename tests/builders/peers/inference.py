@@ -12,6 +12,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tests.builders.peers.models import LENGTH
 
 from pttrainer.batch import Images
 from pttrainer.models import Model, Params, from_hf, to_hf
@@ -24,8 +25,8 @@ T = TypeVar("T")
 
 
 def load_model(directory: Path) -> tuple[Model, Params]:
-    """The model of a directory in Hugging Face's layout, in float32 on one device."""
-    model = Model(from_hf(json.loads((directory / "config.json").read_text())))
+    """The model of a directory in Hugging Face's layout, in float32 on one device, for sequences of LENGTH tokens."""
+    model = Model(from_hf(json.loads((directory / "config.json").read_text())).at_length(LENGTH))
     abstract = model.abstract()
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return model, load(model.config, directory, abstract, jax.tree.map(lambda _: here, abstract))

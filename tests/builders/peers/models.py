@@ -31,6 +31,10 @@ DELTA = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10,
     "linear_conv_kernel_dim": 4,
 }  # fmt: skip
+LONGROPE = {
+    "type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.5, 1.9, 2.5],
+    "long_factor": [1.0, 1.4, 3.0, 7.0, 12.0, 20.0],
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 
 
@@ -117,6 +121,18 @@ CASES: dict[str, dict[str, Any]] = {
     "phi-4": _config(
         "phi3", num_hidden_layers=2, rope_theta=250_000.0, hidden_size=72, head_dim=12, partial_rotary_factor=0.5,
         pad_token_id=0,
+    ),
+    "phi-4-mini": _config(
+        "phi3", num_hidden_layers=2, hidden_size=96, partial_rotary_factor=0.75, head_dim=16, pad_token_id=0,
+        tie_word_embeddings=True, sliding_window=400, original_max_position_embeddings=5 * ORIGINAL,
+        max_position_embeddings=20 * ORIGINAL, rope_scaling=LONGROPE,
+    ),
+    "phi-3-long": _config(
+        "phi3", num_hidden_layers=2, hidden_size=60, pad_token_id=0, original_max_position_embeddings=7,
+        rope_parameters={
+            "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0], "long_factor": [1, 1.5, 2.5, 6.0, 9.0],
+            "rope_theta": 2e4, "factor": 4.0,
+        },
     ),
     "ministral-3": _config(
         "ministral3", num_hidden_layers=2, rope_parameters=YARN | {

@@ -57,7 +57,7 @@ def loaded(options: argparse.Namespace, rows: Rows) -> Iterator[tuple["Model", "
 
     has_images = options.images is not None
     source = open_source(options.model, "--model", note, options.revision, images=has_images)
-    model = Model(source.config)
+    model = Model(source.config.at_length(max(map(len, rows))))
     _check(model.config, rows)
     images: list[Any] = [None] * len(rows)
     if has_images:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,27 @@ def test_generated_tokens_are_the_likeliest_of_the_full_forward_pass(
     logits_BTV = forward(*load_model(directory), [plain(np.array(row, np.int32), length) for row in whole])
     for prompt, new, logits_TV in zip(ROWS, rows, logits_BTV, strict=True):
         assert new == logits_TV.argmax(-1)[len(prompt) - 1 : len(prompt) - 1 + NEW].tolist()
+
+
+def test_a_row_that_outgrows_short_rotary_factors_goes_on_with_the_long_ones_from_its_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of three rows begins beyond them, one never gets there."""
+    switch = 11
+    raw = CASES["phi-4-mini"] | {"num_hidden_layers": 1, "original_max_position_embeddings": switch}
+    directory = write_checkpoint(tmp_path / "model", raw)
+    assert run("generate", directory, ROWS, "--max-new", str(NEW)) == ExitCode.OK
+    rows = json.loads(capsys.readouterr().out)
+    model, params = load_model(directory)
+    whole = [plain(np.array([*prompt, *new], np.int32), 24) for prompt, new in zip(ROWS, rows, strict=True)]
+    short_BTV, long_BTV = (
+        forward(replace(model, config=model.config.at_length(length)), params, whole) for length in (switch, 24)
+    )
+    for prompt, new, *logits in zip(ROWS, rows, short_BTV, long_BTV, strict=True):
+        short_TV, long_TV = logits
+        at = range(len(prompt) - 1, len(prompt) - 1 + NEW)
+        assert new == [(short_TV if t < switch else long_TV)[t].argmax() for t in at]
+    assert (short_BTV[0].argmax(-1) != long_BTV[0].argmax(-1))[len(ROWS[0]) :].any()
 
 
 def test_long_prompts_of_a_gated_delta_rule_compile_as_a_user_compiles_them(tmp_path: Path) -> None:

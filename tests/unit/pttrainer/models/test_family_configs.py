@@ -10,13 +10,16 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 from tests.builders.peers.inference import load_model
-from tests.builders.peers.models import CASES, write_checkpoint
+from tests.builders.peers.models import CASES, LONGROPE, ORIGINAL, write_checkpoint
 
+from ptapi.spec import Training
 from pttrainer.errors import ConfigError
 from pttrainer.models import from_hf, to_hf
+from pttrainer.models.attention.rope import frequencies
 from pttrainer.models.config import YarnScaling
 from pttrainer.models.families import FAMILIES
 from pttrainer.models.layers import linear
+from pttrainer.models.loading.model_spec import auxiliary_structure, structure_of
 from pttrainer.models.shapes.parameters import ParamSpec
 
 
@@ -46,8 +49,10 @@ def test_the_text_part_of_mistral_3_is_the_model_that_it_nests() -> None:
          "layer_types: .*accepted: sliding_attention for the layers without rotary embedding"),
         ("smollm-3", {"no_rope_layers": [1, 0]}, r"no_rope_layers: \[1, 0\]: .*at least 4 of them"),
         ("olmo-3", {"rope_theta": 1e6}, "rope_theta: 1000000.0: not supported; accepted: 500000.0"),
-        ("phi-4", {"rope_scaling": {"type": "longrope"}}, "type: 'longrope': not supported; accepted: default$"),
-        ("phi-4", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type: 'yarn': .*; accepted: default$"),
+        ("phi-4", {"rope_scaling": {"type": "linear"}}, "type: 'linear': .*; accepted: default, longrope, su, yarn$"),
+        ("phi-4", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling short_factor: missing"),
+        ("phi-4", {"rope_scaling": LONGROPE}, r"short_factor: \[.*a list of 3 numbers above 0, one for each pair that"),
+        ("phi-4-mini", {"rope_scaling": LONGROPE | {"long_mscale": 1.2}}, "rope_scaling long_mscale: 1.2: not support"),
         ("qwen-3.5", {"attn_output_gate": False}, "attn_output_gate: False: not supported; accepted: True"),
         ("glm-5", {"indexer_rope_interleave": False}, "indexer_rope_interleave: False: .*accepted: True"),
         ("gemma-2", {"sliding_window_size": 4095}, "sliding_window_size: 4095: not supported"),
@@ -118,6 +123,28 @@ def test_a_yarn_of_one_of_several_kinds_of_layers_is_truncated_whatever_it_says(
     ):
         assert isinstance(rope.scaling, YarnScaling)
         assert rope.scaling.truncate is is_truncated
+
+
+def test_long_factors_of_phi_are_read_in_all_spellings_and_written_as_released() -> None:
+    released = from_hf(CASES["phi-4-mini"])
+    assert to_hf(released)["rope_scaling"] == LONGROPE
+    for name in ("su", "yarn"):
+        assert from_hf(CASES["phi-4-mini"] | {"rope_scaling": LONGROPE | {"type": name}}) == released
+    saved = LONGROPE | {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+                        "original_max_position_embeddings": 999, "factor": 4.0}  # fmt: skip
+    assert from_hf(CASES["phi-4-mini"] | {"rope_scaling": None, "rope_parameters": saved}) == released
+
+
+def test_the_longest_sequence_of_a_job_decides_which_factors_count() -> None:
+    config, original = from_hf(CASES["phi-4-mini"]), 5 * ORIGINAL
+    plain = 1e4 ** (-np.arange(0, 12, 2) / 12)
+    for length, factors, longest in ((original, "short_factor", original), (original + 1, "long_factor", 480)):
+        of_job = structure_of(config, Training(sequence_length=length), "cpu").config
+        np.testing.assert_allclose(frequencies(of_job.rope, 16), plain / np.array(LONGROPE[factors]), rtol=1e-6)
+        assert of_job.longest == longest
+        student = structure_of(from_hf(CASES["phi-4"]), Training(sequence_length=length), "cpu")
+        assert auxiliary_structure(config, student).config == of_job
+    assert to_hf(of_job) == to_hf(config)
 
 
 @pytest.mark.parametrize(

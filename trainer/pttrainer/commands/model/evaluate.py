@@ -13,7 +13,7 @@ from ptapi.spec import API_GROUP, API_VERSION, KIND, DataSource, PostTrainJobSpe
 from pttrainer.commands import note
 from pttrainer.commands.exit import exit_code_of
 from pttrainer.commands.model import eval_tasks, metric_bars
-from pttrainer.commands.model.loaded_model import length_of, name_of, open_model, uri_of
+from pttrainer.commands.model.loaded_model import length_of, name_of, of_length, open_model, uri_of
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io.directory import Directory
 
@@ -160,7 +160,7 @@ def _context(opened: "OpenedModel", spec: PostTrainJobSpec, directory: str) -> "
     parts = opened.parts
     return Context(
         spec=spec,
-        model=parts.model,
+        model=of_length(parts.model, spec.training.sequence_length),
         mesh=opened.mesh,
         chat=parts.chat,
         score=unused,

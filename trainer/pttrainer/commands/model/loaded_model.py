@@ -1,6 +1,7 @@
 """A model to serve: an export, weights of a hub or random ones, or a run (its export, else its newest checkpoint)."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from pttrainer.data.tokenization.chat_template import Chat
+    from pttrainer.models import Model
     from pttrainer.models.loading.model_loader import LoadedModel as ModelParts
     from pttrainer.rollout.native.native_engine import NativeEngine
 
@@ -58,20 +60,29 @@ def load(path: str, name: str | None, length: int | None) -> LoadedModel:
     uri = uri_of(path)
     parts, params, mesh = open_model(uri)
     length = length_of(parts, length)
+    model = of_length(parts.model, length)
     mesh = reshaped(mesh, (1, 1, mesh.size, 1, 1))  # a few rows have nothing to split but the matrices
     with jax.set_mesh(mesh):
-        weights = DecodingWeights(parts.model, mesh)(params)
+        weights = DecodingWeights(model, mesh)(params)
     place = partial(sharding.put, mesh)
-    engine = NativeEngine(parts.model, parts.tokenizer, place, jax.device_get, mesh, delivered=True)
+    engine = NativeEngine(model, parts.tokenizer, place, jax.device_get, mesh, delivered=True)
     return LoadedModel(name or name_of(uri), engine, weights, parts.chat, length)
 
 
 def length_of(parts: "ModelParts", length: int | None) -> int:
-    """Return the most tokens of prompt and answer: those that are wanted, or the model's up to 8192."""
+    """Return the most tokens of prompt and answer: those that are wanted, or the model's up to 8192.
+
+    Of a model with other rotary factors for longer sequences: up to those.
+    """
     positions = parts.model.config.max_positions
     if length is not None and not 2 <= length <= positions:
         raise ConfigError(f"--max-length: {length}: accepted: 2 to {positions}, the model's positions")
-    return length or min(positions, 8192)
+    return length or min(parts.model.config.longest, 8192)
+
+
+def of_length(model: "Model", length: int) -> "Model":
+    """Return the model for sequences of this many tokens; one for long sequences stays one."""
+    return model if length <= model.config.longest else replace(model, config=model.config.at_length(length))
 
 
 def uri_of(path: str) -> str:

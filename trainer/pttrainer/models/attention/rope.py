@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pttrainer.models.config import LinearScaling, Llama3Scaling, ProportionalScaling, QueryScaling, Rope, YarnScaling
+from pttrainer.models.config import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    ProportionalScaling,
+    QueryScaling,
+    Rope,
+    YarnScaling,
+)
 from pttrainer.runtime.distributed import sharding
 
 _EXACT = jax.lax.Precision.HIGHEST
@@ -35,6 +43,8 @@ def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
             inverse = _llama3(inverse, rope.scaling)
         case YarnScaling():
             inverse = _yarn(inverse, rope.theta, rope.scaling)
+        case LongRopeScaling():
+            inverse = inverse / np.asarray(rope.scaling.long if rope.scaling.is_long else rope.scaling.short)
         case ProportionalScaling(share, factor):
             inverse = np.where(np.arange(len(inverse)) < int(share * head_dim // 2), inverse / factor, 0.0)
     return inverse.astype(np.float32)
@@ -100,7 +110,7 @@ def _rotation(rope: Rope, head_dim: int, positions: Array) -> tuple[Array, Array
     by_pair = positions if positions.ndim == 3 else positions[..., None]
     angles = by_pair.astype(jnp.float32) * frequencies(rope, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    if isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor != 1.0:
+    if isinstance(rope.scaling, YarnScaling | LongRopeScaling) and rope.scaling.attention_factor != 1.0:
         return cos * rope.scaling.attention_factor, sin * rope.scaling.attention_factor
     return cos, sin
 

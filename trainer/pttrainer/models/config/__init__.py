@@ -16,6 +16,7 @@ from pttrainer.models.config.pixtral import Pixtral
 from pttrainer.models.config.rope import (
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     ProportionalScaling,
     QueryScaling,
     Rope,
@@ -26,6 +27,6 @@ from pttrainer.models.config.vision import QwenVision, Vision
 
 __all__ = [
     "AnyVision", "Chunk", "Delta", "Experts", "Gemma4Vision", "GlobalHeads", "Indexer", "Latent", "LayerEmbeddings",
-    "LayerGroup", "LinearScaling", "Llama3Scaling", "Llama4Vision", "ModelConfig", "Pixtral", "ProportionalScaling",
-    "QueryScaling", "QwenVision", "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
+    "LayerGroup", "LinearScaling", "Llama3Scaling", "Llama4Vision", "LongRopeScaling", "ModelConfig", "Pixtral",
+    "ProportionalScaling", "QueryScaling", "QwenVision", "Rope", "Scaling", "Scan", "Vision", "Window", "YarnScaling",
 ]  # fmt: skip

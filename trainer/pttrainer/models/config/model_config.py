@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pttrainer.errors import ConfigError
@@ -12,7 +12,7 @@ from pttrainer.models.config.attention import Chunk, Delta, GlobalHeads, Latent,
 from pttrainer.models.config.experts import Experts
 from pttrainer.models.config.layer_embeddings import LayerEmbeddings
 from pttrainer.models.config.layer_groups import LayerGroup, Scan
-from pttrainer.models.config.rope import Rope
+from pttrainer.models.config.rope import LongRopeScaling, Rope
 
 PLAIN_ROPE = Rope(10_000.0)
 """That of the paper (arXiv 2104.09864), and of the first Llama."""
@@ -165,9 +165,24 @@ class ModelConfig:
         """Return the numbers of the layers with experts, in order: axis L of a token's experts."""
         return tuple(layer for layer in range(self.layers) if not self.is_dense(layer))
 
+    def at_length(self, length: int | None) -> ModelConfig:
+        """Return the config for sequences of at most this many tokens; None for those that it is of already.
+
+        It differs where the rotary embedding depends on the length (`LongRopeScaling`).
+        """
+        return self if length is None else replace(self, rope=self.rope.at_length(length))
+
     def first_layers(self, count: int) -> ModelConfig:
         """Return the config of a model with only the first layers."""
         return layer_groups.with_layers(self, range(count))
+
+    @property
+    def longest(self) -> int:
+        """Return the most tokens of a sequence; fewer than max_positions with factors of short ones (`at_length`)."""
+        scaling = self.rope.scaling
+        if isinstance(scaling, LongRopeScaling) and not scaling.is_long:
+            return min(self.max_positions, scaling.original_max_positions)
+        return self.max_positions
 
     @property
     def scale(self) -> float:

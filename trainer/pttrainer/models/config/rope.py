@@ -1,6 +1,8 @@
 """Rotary position embeddings of a model: base, scaling of frequencies, which share of a head turns."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,22 @@ class ProportionalScaling:
     factor: float = 1.0
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | ProportionalScaling
+@dataclass(frozen=True)
+class LongRopeScaling:
+    """LongRoPE (arXiv 2402.13753): each pair's frequency divided by a factor of its own.
+
+    short, long: the factors of sequences up to original_max_positions, and of longer ones. is_long: which of them count
+    (`Rope.at_length`). attention_factor: multiplies cosine and sine of both.
+    """
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_max_positions: int
+    attention_factor: float
+    is_long: bool = False
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | ProportionalScaling | LongRopeScaling
 
 
 @dataclass(frozen=True)
@@ -67,3 +84,14 @@ class Rope:
     scaling: Scaling | None = None
     share: float = 1.0
     query_scaling: QueryScaling | None = None
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Return True if sequences of different lengths turn differently."""
+        return isinstance(self.scaling, LongRopeScaling)
+
+    def at_length(self, length: int) -> Rope:
+        """Return the embedding of sequences of this many tokens, which is another one where a scaling depends on it."""
+        if not isinstance(self.scaling, LongRopeScaling):
+            return self
+        return replace(self, scaling=replace(self.scaling, is_long=length > self.scaling.original_max_positions))

@@ -1,9 +1,12 @@
-"""Phi 3 and 4: a plain decoder whose files hold queries, keys and values, and gate and up, as one matrix each."""
+"""Phi 3 and 4: a plain decoder whose files hold queries, keys and values, and gate and up, as one matrix each.
+
+The long ones have two lists of rotary factors; the longest sequence of a job decides which (`ModelConfig.at_length`).
+"""
 
 from typing import Any
 
-from pttrainer.models.config import ModelConfig
-from pttrainer.models.families.config_json import common_fields, rope_fields
+from pttrainer.models.config import LongRopeScaling, ModelConfig, Rope
+from pttrainer.models.families.config_json import common_fields, long_rope, rope_fields
 from pttrainer.models.families.config_json.fields import Fields
 
 FAMILY = "phi3"
@@ -22,27 +25,49 @@ def read(fields: Fields) -> ModelConfig:
     # Of models that are no plain decoders; released files have them as 1.
     for unused in ("full_attn_mod", "interpolate_factor"):
         fields.choice(unused, (1,), 1)
-    fields.value("original_max_position_embeddings", None)
     window = fields.nullable("sliding_window", fields.integer, None)
-    # transformers takes any other for Phi's own, whose factors it then misses.
-    scaling = fields.inside("rope_scaling" if "rope_scaling" in fields else "rope_parameters")
-    scaling.choice("rope_type" if "rope_type" in scaling else "type", ("default",), "default")
     return ModelConfig(
         family=FAMILY,
         **common,
-        rope=rope_fields.read(fields, 10_000.0, common["max_positions"], share=1.0),
+        rope=_read_rope(fields, common["head_dim"], common["max_positions"]),
         activation=common_fields.activation(fields, "hidden_act", "silu"),
         window=window,
         local_layers=(True,) * common["layers"] if window else (),
     )
 
 
+def _read_rope(fields: Fields, head_dim: int, max_positions: int) -> Rope:
+    original = fields.integer("original_max_position_embeddings", 4096)
+    scaling = fields.inside("rope_scaling" if "rope_scaling" in fields else "rope_parameters")
+    key = "rope_type" if "rope_type" in scaling else "type"
+    if scaling.choice(key, ("default", *long_rope.NAMES), "default") == "default":
+        return rope_fields.read(fields, 10_000.0, max_positions, share=1.0)
+    share = scaling.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    theta = scaling.number("rope_theta", fields.number("rope_theta", 10_000.0))
+    scaling.value("type", None)  # which the other name, if it is there, takes precedence over
+    pairs = int(head_dim * share) // 2
+    read = long_rope.read(scaling, original=original, max_positions=max_positions, pairs=pairs)
+    scaling.refuse_rest()
+    return Rope(theta, read, share)
+
+
 def write(config: ModelConfig) -> dict[str, Any]:
     """Return the `config.json` of this model."""
     return {
         **common_fields.write(config, ARCHITECTURE, FAMILY),
-        **rope_fields.write(config.rope),
+        **_write_rope(config),
         "partial_rotary_factor": config.rope.share,
         "hidden_act": common_fields.written_activation(config),
         "sliding_window": config.window,
+    }
+
+
+def _write_rope(config: ModelConfig) -> dict[str, Any]:
+    scaling = config.rope.scaling
+    if not isinstance(scaling, LongRopeScaling):
+        return rope_fields.write(config.rope)
+    return {
+        "rope_theta": config.rope.theta,
+        "rope_scaling": long_rope.write(scaling, config.max_positions),
+        "original_max_position_embeddings": scaling.original_max_positions,
     }

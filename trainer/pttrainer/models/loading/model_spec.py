@@ -33,7 +33,9 @@ def structure_of(config: ModelConfig, training: Training, platform: str) -> Mode
     """Return the model's structure as this job computes it on this platform (`cpu`, `tpu`, `gpu`)."""
     quantization = None if training.quantization is None else training.quantization.weights
     dtype, remat = _compute_dtype(training, platform), _remat(training, platform)
-    return ModelStructure(config, dtype, training.precision.params, remat, _adapters(training, config), quantization)
+    adapters, length = _adapters(training, config), training.sequence_length
+    config = config.at_length(length)
+    return ModelStructure(config, dtype, training.precision.params, remat, adapters, quantization, length)
 
 
 def auxiliary_structure(config: ModelConfig, form: ModelStructure) -> ModelStructure:
@@ -41,7 +43,8 @@ def auxiliary_structure(config: ModelConfig, form: ModelStructure) -> ModelStruc
 
     It computes in the format of the job's model and is stored in it.
     """
-    return ModelStructure(config, form.compute_dtype, form.compute_dtype)
+    of = config.at_length(form.length)
+    return ModelStructure(of, form.compute_dtype, form.compute_dtype, length=form.length)
 
 
 def check_state(field: str, config: ModelConfig) -> None:
@@ -96,7 +99,8 @@ def critic_of(
     source = None
     if spec.critic.uri is not None:
         source = headless(open_source(spec.critic.uri, CRITIC_URI, note, spec.critic.revision, weights=weights))
-    return replace(policy, config=without_head(policy.config) if source is None else source.config), source
+    config = without_head(policy.config) if source is None else source.config.at_length(policy.length)
+    return replace(policy, config=config), source
 
 
 def without_head(config: ModelConfig) -> ModelConfig:

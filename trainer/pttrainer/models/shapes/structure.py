@@ -23,7 +23,10 @@ Remat = Literal["none", "full", "save-context", "save-qkv-context"]
 
 @dataclass(frozen=True)
 class ModelStructure:
-    """With adapters, only they are trained, and the frozen weights may be quantised."""
+    """With adapters, only they are trained, and the frozen weights may be quantised.
+
+    length: most tokens of the job's sequences, of which `config` is the config; None where nothing says.
+    """
 
     config: ModelConfig
     compute_dtype: str = "float32"
@@ -31,6 +34,7 @@ class ModelStructure:
     remat: Remat = "none"
     adapters: Adapters | None = None
     quantization: packed_matrix.Format | None = None
+    length: int | None = None
 
     @cached_property
     def weights(self) -> Weights:

@@ -53,7 +53,7 @@ class RewardModel:
         whole = sharding.replicated(context.mesh)
         self._context = context
         self._chat: Chat = chat_of(ModelSpec(uri=spec.uri, revision=spec.revision), source, context.note)
-        self._limit = source.config.max_positions
+        self._limit = model.config.longest
         self._params: Params = load_params(source, model, where, seed=seed)
         self._head = value_head.placed({"value": {"weight": _head(source, seed)}}, {"value": {"weight": whole}})
         self._values = scoring.value_step(model, critic, whole, 1.0, scored=False)

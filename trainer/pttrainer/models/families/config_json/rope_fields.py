@@ -9,7 +9,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pttrainer.models.config import LinearScaling, Llama3Scaling, ProportionalScaling, Rope, Scaling, YarnScaling
+from pttrainer.models.config import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    ProportionalScaling,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
 from pttrainer.models.families.config_json.fields import Fields
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
@@ -128,6 +136,8 @@ def write_scaling(scaling: Scaling | None) -> dict[str, Any] | None:
                 "partial_rotary_factor": scaling.turning,
                 "factor": scaling.factor,
             }
+        case LongRopeScaling():
+            raise AssertionError("written with the lengths that it depends on (`long_rope`)")
 
 
 def _linear(fields: Fields) -> Scaling:
