@@ -20,6 +20,7 @@ from pttrainer.models.config import YarnScaling
 from pttrainer.models.families import FAMILIES
 from pttrainer.models.layers import linear
 from pttrainer.models.loading.model_spec import auxiliary_structure, structure_of
+from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.parameters import ParamSpec
 
 
@@ -55,6 +56,8 @@ def test_the_text_part_of_mistral_3_is_the_model_that_it_nests() -> None:
         ("phi-4-mini", {"rope_scaling": LONGROPE | {"long_mscale": 1.2}}, "rope_scaling long_mscale: 1.2: not support"),
         ("qwen-3.5", {"attn_output_gate": False}, "attn_output_gate: False: not supported; accepted: True"),
         ("glm-5", {"indexer_rope_interleave": False}, "indexer_rope_interleave: False: .*accepted: True"),
+        ("glm-5", {"indexer_types": ["shared", "full", "full"]}, "indexer_types: .*3 of full, shared, the first"),
+        ("deepseek-v3.2", {"index_topk_freq": 2, "index_skip_topk_offset": 1}, "accepted: 3 of full, the first"),
         ("gemma-2", {"sliding_window_size": 4095}, "sliding_window_size: 4095: not supported"),
         ("qwen-3.5", {"hidden_act": "gelu"}, "hidden_act: 'gelu': not supported; accepted: silu, swish"),
         ("glm-4.5", {"n_group": 3}, "n_group: 3: accepted: a divisor of the 8 experts"),
@@ -133,6 +136,17 @@ def test_long_factors_of_phi_are_read_in_all_spellings_and_written_as_released()
     saved = LONGROPE | {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
                         "original_max_position_embeddings": 999, "factor": 4.0}  # fmt: skip
     assert from_hf(CASES["phi-4-mini"] | {"rope_scaling": None, "rope_parameters": saved}) == released
+
+
+def test_layers_of_glm_that_share_a_choice_are_listed_or_follow_from_a_pattern_or_a_rule() -> None:
+    config = from_hf(CASES["glm-5.1"])
+    assert [config.chooser(layer) for layer in range(4)] == [0, 0, 0, 3]
+    assert [len(parameters.indexer(group.config)) > 0 for group, _ in config.layer_places] == [True, False, False, True]
+    plain = CASES["glm-5.1"] | {"index_topk_pattern": None}
+    assert from_hf(plain | {"indexer_types": ["full", "shared", "shared", "full"]}) == config
+    assert from_hf(plain | {"index_topk_freq": 3, "index_skip_topk_offset": 1}) == config
+    assert from_hf(plain | {"index_topk_freq": 3}).following_layers == (False, False, True, True)
+    assert from_hf(plain).following_layers == ()
 
 
 def test_the_longest_sequence_of_a_job_decides_which_factors_count() -> None:

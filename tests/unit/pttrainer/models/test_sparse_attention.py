@@ -2,11 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from tests.builders.peers.models import CASES, KEEP
 
 from ptapi.spec import Training
-from pttrainer.errors import ConfigError
 from pttrainer.models import from_hf
 from pttrainer.models.attention import sparse_selection
 from pttrainer.models.attention.sparse_selection import Queries
@@ -68,6 +66,14 @@ def test_an_indexer_is_never_trained() -> None:
     assert frozen == indexers
 
 
+def test_a_choice_that_layers_share_is_made_and_stored_once() -> None:
+    shared, alone = from_hf(CASES["glm-5.1"]), from_hf(CASES["glm-5.1"] | {"index_topk_pattern": None})
+    assert flops.indexers(shared, 40, lambda _: 820) == 2 / 4 * flops.indexers(alone, 40, lambda _: 820)
+    assert flops.attention(shared, lambda _: 820) == flops.attention(alone, lambda _: 820)
+    assert [group.config.cached[1] for group, _ in shared.layer_places] == [38, 28, 28, 38]
+    assert sum("indexer" in path for path in parameters.decoder(shared)) == 5 * 2
+
+
 def test_flops_count_what_is_seen_and_the_choice_once() -> None:
     config = from_hf(CASES["deepseek-v3.2"])
     assert config.latent is not None
@@ -84,13 +90,3 @@ def test_flops_count_what_is_seen_and_the_choice_once() -> None:
     assert flops.indexers(config, tokens, pairs) == 3 * (
         2 * tokens * matrices + 2 * 9 * 15 * flops.visible(tokens, None)
     )
-
-
-def test_layers_that_share_a_choice_are_refused() -> None:
-    kinds = ["full", "shared", "full"]
-    with pytest.raises(
-        ConfigError, match=r"indexer_types: \['full', 'shared', 'full'\]: not supported; accepted: full"
-    ):
-        from_hf(CASES["glm-5"] | {"indexer_types": kinds})
-    with pytest.raises(ConfigError, match="index_topk_freq: 4: not supported; accepted: 1"):
-        from_hf(CASES["glm-5"] | {"index_topk_freq": 4})

@@ -36,13 +36,14 @@ class Indexer:
     """What chooses the tokens that a query sees (sparse attention of DeepSeek V3.2, arXiv 2512.02556).
 
     heads, head_dim: of its own queries; keep: tokens that a query sees at most. interleaved: pairs that turn are stored
-    side by side.
+    side by side. shared: these layers have none, and see what the last one before them chose (arXiv 2603.12201).
     """
 
     heads: int
     head_dim: int
     keep: int
     interleaved: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,14 @@ class Latent:
     indexer: Indexer | None = None
 
     @property
+    def own_indexer(self) -> Indexer | None:
+        """Return the indexer that these layers have themselves."""
+        return None if self.indexer is None or self.indexer.shared else self.indexer
+
+    @property
     def stored(self) -> int:
         """Return the elements that a cache has of each token."""
-        return self.rank + self.rotary + (0 if self.indexer is None else self.indexer.head_dim)
+        return self.rank + self.rotary + (0 if self.own_indexer is None else self.own_indexer.head_dim)
 
 
 @dataclass(frozen=True)

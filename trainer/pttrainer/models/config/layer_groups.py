@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pttrainer.models.config.model_config import ModelConfig
 
-FLAGS = ("local_layers", "dense_layers", "delta_layers", "borrowing_layers")
+FLAGS = ("local_layers", "dense_layers", "delta_layers", "borrowing_layers", "following_layers")
 """Fields of a config with an entry for each layer."""
 LAYERS = "layers"
 """Name of the stacked layers in a tree of weights; with several groups, a number follows."""
@@ -38,7 +38,13 @@ def scans(config: ModelConfig) -> tuple[Scan, ...]:
     """Return the loops over layers, in order. Layers that differ only in what they see (`is_local`) are of one kind."""
     apart = config.local_l2_norm or config.global_heads is not None or any(config.borrowing_layers)
     kinds = [
-        (config.is_dense(layer), config.is_delta(layer), apart and config.is_local(layer), config.borrows(layer))
+        (
+            config.is_dense(layer),
+            config.is_delta(layer),
+            apart and config.is_local(layer),
+            config.borrows(layer),
+            config.follows(layer),
+        )
         for layer in range(config.layers)
     ]
     if len(set(kinds)) == 1:
@@ -59,6 +65,10 @@ def _group(config: ModelConfig, name: str, numbers: range) -> LayerGroup:
         changes["d_ff"] = config.borrowing_d_ff
         if experts is not None and experts.beside_mlp:
             changes["experts"] = replace(experts, shared_d_ff=config.borrowing_d_ff)
+    if of_kind.follows(0):
+        assert config.latent is not None
+        assert config.latent.indexer is not None
+        changes["latent"] = replace(config.latent, indexer=replace(config.latent.indexer, shared=True))
     if config.global_heads is not None and not of_kind.is_local(0):
         changes |= vars(config.global_heads)
     return LayerGroup(name, numbers, replace(of_kind, **changes))

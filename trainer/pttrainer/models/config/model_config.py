@@ -37,8 +37,9 @@ class ModelConfig:
     global_heads: of global layers, where they have others than local ones; values_are_keys: of layers of one kind
     (`GlobalHeads`). value_norm: a norm without a scale on each value. borrowing_layers: which layers read the keys and
     values of the last layer of their kind before them that has its own; borrowing_d_ff: their feed-forward size where
-    it differs. layer_embeddings: what layers are given of a token beside the stream. layer_scalars: a number per layer,
-    which nothing trains, multiplies its result.
+    it differs. following_layers: which layers see what the last indexer before them chose. layer_embeddings: what
+    layers are given of a token beside the stream. layer_scalars: a number per layer, which nothing trains, multiplies
+    its result.
     prediction_layers: layers behind the last that predict further tokens; their weights are left out. vision: the
     tower whose embeddings stand in the places of image tokens, where the job takes images.
     """
@@ -90,6 +91,7 @@ class ModelConfig:
     value_norm: bool = False
     borrowing_layers: tuple[bool, ...] = ()
     borrowing_d_ff: int | None = None
+    following_layers: tuple[bool, ...] = ()
     layer_embeddings: LayerEmbeddings | None = None
     layer_scalars: bool = False
     prediction_layers: int = 0
@@ -131,6 +133,10 @@ class ModelConfig:
         """Return True if a layer has no keys and values of its own."""
         return bool(self.borrowing_layers) and self.borrowing_layers[layer]
 
+    def follows(self, layer: int) -> bool:
+        """Return True if a layer sees what an earlier layer's indexer chose."""
+        return bool(self.following_layers) and self.following_layers[layer]
+
     @property
     def absent(self) -> frozenset[str]:
         """Return the names of weights of attention that layers of this kind lack."""
@@ -143,6 +149,10 @@ class ModelConfig:
         if not self.borrows(layer):
             return layer
         return max(n for n in range(layer) if not self.borrows(n) and self.is_local(n) == self.is_local(layer))
+
+    def chooser(self, layer: int) -> int:
+        """Return the layer whose indexer chooses what a layer sees: itself, if it has its own."""
+        return max(n for n in range(layer + 1) if not self.follows(n))
 
     @cached_property
     def scans(self) -> tuple[Scan, ...]:

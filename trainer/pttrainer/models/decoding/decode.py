@@ -114,6 +114,7 @@ def _over_slots(
         kind: _cached_masks(config, positions_BT, cache, of_images, is_local=kind[0])
         for kind in layer_kinds.views(config)
     }
+    choices: dict[int, tuple[Array, Array | None]] = {}
 
     def of_layer(i: int, stored_before: Sequence[Any], chosen: Chosen = None) -> Attend:
         group, place = config.layer_places[i]
@@ -139,7 +140,10 @@ def _over_slots(
             if of_prompt is not None and prompt_mask is not None:
                 prompt = (of_prompt if rank is None else latent_attention.as_stored(of_prompt, rank)), prompt_mask
             if chosen is not None:
-                mask, prompt = _chosen(group.config, chosen[0], (read, own_mask), prompt)
+                choices[i] = _chosen(group.config, chosen[0], (read, own_mask), prompt)
+            if config.chooser(i) in choices:
+                mask, of_prompt_mask = choices[config.chooser(i)]
+                prompt = None if prompt is None or of_prompt_mask is None else (prompt[0], of_prompt_mask)
             scoring, kernels = layer_kinds.scoring(group.config, sinks_N), use_kernels and rank is None
             out = decode_backend.attend(q, (read, mask), prompt, scoring, use_kernels=kernels)
             return out, own if lender == i else None
@@ -155,14 +159,13 @@ def _with_keys_of_indexer(q_BTNH: Array, k_BT1H: Array, k_BTE: Array) -> tuple[A
     return q_BTNH, jnp.concatenate([k_BT1H, k_BTE[:, :, None].astype(k_BT1H.dtype)], axis=-1)
 
 
-def _chosen(config: ModelConfig, queries: Queries, own: Slots, prompt: Slots | None) -> tuple[Array, Slots | None]:
-    """Return the mask of a row's own slots, and its prompt's slots, where an indexer chooses what is seen of both."""
+def _chosen(config: ModelConfig, queries: Queries, own: Slots, prompt: Slots | None) -> tuple[Array, Array | None]:
+    """Return the masks of a row's own slots and of its prompt's, where an indexer chooses what is seen of both."""
     assert config.latent is not None
     assert config.latent.indexer is not None
     first, keep = config.latent.rank + config.latent.rotary, config.latent.indexer.keep
     slots = [(layer.k_BKHS[:, 0, first:], mask) for layer, mask in ([own] if prompt is None else [own, prompt])]
-    own_mask, prompt_mask = sparse_selection.cached(queries, slots[0], slots[1] if prompt is not None else None, keep)
-    return own_mask, None if prompt is None or prompt_mask is None else (prompt[0], prompt_mask)
+    return sparse_selection.cached(queries, slots[0], slots[1] if prompt is not None else None, keep)
 
 
 def _over_pages(config: ModelConfig, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, Attends]:

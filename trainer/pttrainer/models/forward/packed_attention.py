@@ -1,6 +1,7 @@
 """How a layer attends within packed rows: by the delta rule, over shared prefixes, without a kernel, or with one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 from jax import Array
@@ -17,6 +18,8 @@ from pttrainer.runtime.distributed import sharding
 
 KeysAndValues = tuple[Array, Array]
 """Of the tokens of a row, as attention reads them."""
+Lent = KeysAndValues | Array
+"""What later layers may borrow: keys and values, or which tokens an indexer chose, [B, T, T]."""
 
 
 def attend(
@@ -26,7 +29,7 @@ def attend(
     segment_ids_BT: Array,
     *,
     is_causal: bool = True,
-    borrowed: KeysAndValues | None = None,
+    borrowed: Lent | None = None,
     lends: bool = False,
 ) -> Attend:
     """Return how a layer attends. is_local: a flag where both kinds of layers are in one scan, else None.
@@ -37,9 +40,13 @@ def attend(
 
     def packed(q: Array, k: Array | None, v: Array | None, sinks_N: Array | None) -> tuple[Array, KeysAndValues | None]:
         if k is None or v is None:
-            assert borrowed is not None
+            assert isinstance(borrowed, tuple)
             k, v = borrowed
         return computed(q, k, v, sinks_N), (k, v) if lends else None
+
+    if config.follows(0):
+        assert isinstance(borrowed, Array)
+        return _among(config, borrowed, segment_ids_BT)
 
     def computed(q: Array, k: Array, v: Array, sinks_N: Array | None) -> Array:
         if config.delta is not None:
@@ -58,21 +65,31 @@ def attend(
     return packed
 
 
-def choosing(config: ModelConfig, mask: Array | shared_prefix.Masks, segment_ids_BT: Array) -> Choosing:
+def choosing(
+    config: ModelConfig, mask: Array | shared_prefix.Masks, segment_ids_BT: Array, *, lends: bool = False
+) -> Choosing:
     """Return how a layer attends whose indexer chooses what queries see: no kernel knows its mask.
 
-    Rows in which nothing is left out are those of any other layer.
+    Rows in which nothing is left out are those of any other layer. lends: the layer's state is its choice, for others.
     """
 
     def chosen(queries: Queries, k_BTE: Array) -> Attend:
         assert config.latent is not None
         assert config.latent.indexer is not None
         assert isinstance(mask, Array), "prompts are not shared beside experts (`prompt_sharing`)"
-        keep, T = config.latent.indexer.keep, k_BTE.shape[1]
-        chosen_BTT = sparse_selection.packed(queries, _whole(k_BTE), mask, keep)
-        return attend(config, chosen_BTT, None, segment_ids_BT, is_causal=keep >= T)
+        chosen_BTT = sparse_selection.packed(queries, _whole(k_BTE), mask, config.latent.indexer.keep)
+        among = _among(config, chosen_BTT, segment_ids_BT)
+        return lambda *inputs: (among(*inputs)[0], chosen_BTT if lends else None)
 
     return chosen
+
+
+def _among(config: ModelConfig, chosen_BTT: Array, segment_ids_BT: Array) -> Attend:
+    """Return how a layer attends to what an indexer chose."""
+    assert config.latent is not None
+    assert config.latent.indexer is not None
+    is_causal = config.latent.indexer.keep >= chosen_BTT.shape[-1]
+    return attend(replace(config, following_layers=()), chosen_BTT, None, segment_ids_BT, is_causal=is_causal)
 
 
 def _whole(k_BTE: Array) -> Array:

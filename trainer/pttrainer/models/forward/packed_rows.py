@@ -21,7 +21,6 @@ from pttrainer.models.attention.dot_product import packed_mask, packed_window
 from pttrainer.models.config import LayerGroup, ModelConfig, Scan
 from pttrainer.models.forward import embedding, images, layer_kinds, packed_attention
 from pttrainer.models.forward.layer_kinds import ViewKind
-from pttrainer.models.forward.packed_attention import KeysAndValues
 from pttrainer.models.forward.remat import LayerFunction, rematerialised
 from pttrainer.models.layers import decoder as modules
 from pttrainer.models.layers.attention import Attention, AttentionInputs
@@ -53,8 +52,8 @@ class Perturbations(NamedTuple):
 
 
 UNPERTURBED = Perturbations()
-Lent = dict[bool, KeysAndValues]
-"""Keys and values that later layers may borrow, of the last local layer (True) and the last global one."""
+Lent = dict[bool, packed_attention.Lent]
+"""What later layers may borrow of the last local layer (True) and the last global one."""
 
 
 class _Pass(NamedTuple):
@@ -97,7 +96,7 @@ def hidden_states(
     own_BTLP = embedding.for_layers(model, decoder, looked_up_BT, x_BTD, perturbations.dropped, is_explicit=is_explicit)
     of_pass = _Pass(
         views, rows.segment_ids_BT, counts_BT, perturbations.dropped, is_explicit, model.remat, own_BTLP,
-        any(model.config.borrowing_layers), embedded, routes_BTLk,
+        any(model.config.borrowing_layers + model.config.following_layers), embedded, routes_BTLk,
     )  # fmt: skip
     lent: Lent = {}
     for scan in model.config.scans:
@@ -158,10 +157,10 @@ def _through(
         (x_BTD, made), uses = carry, []
         for layer, group, of_layer in zip(layers, scan, of_period, strict=True):
             is_local = group.config.is_local(0)
-            borrowed = {**lent, **made}[is_local] if group.config.borrows(0) else None
-            x_BTD, (use, keys_and_values) = layer(x_BTD, (*of_layer, borrowed))
+            borrowed = {**lent, **made}[is_local] if group.config.borrows(0) or group.config.follows(0) else None
+            x_BTD, (use, lends) = layer(x_BTD, (*of_layer, borrowed))
             uses.append(use)
-            made = made if keys_and_values is None else {**made, is_local: keys_and_values}
+            made = made if lends is None else {**made, is_local: lends}
         return (x_BTD, made), uses
 
     (x_BTD, made), uses = jax.lax.scan(period, (x_BTD, new), stacks)
@@ -174,11 +173,13 @@ def _is_numbered(of_pass: _Pass) -> bool:
 
 
 def _lends(config: ModelConfig, of_pass: _Pass) -> bool:
-    return of_pass.has_lenders and not config.borrows(0)
+    return of_pass.has_lenders and not config.borrows(0) and not config.follows(0)
 
 
-def _nothing(config: ModelConfig, x_BTD: Array) -> KeysAndValues:
-    """Return what a scan begins with in place of keys and values that its layers make."""
+def _nothing(config: ModelConfig, x_BTD: Array) -> packed_attention.Lent:
+    """Return what a scan begins with in place of what its layers make."""
+    if config.latent is not None:
+        return jnp.zeros((*x_BTD.shape[:2], x_BTD.shape[1]), bool)
     shape = (*x_BTD.shape[:2], config.kv_heads, config.head_dim)
     return jnp.zeros(shape, x_BTD.dtype), jnp.zeros(shape, x_BTD.dtype)
 
@@ -210,7 +211,9 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
     whole, *local = (of_pass.views[layer_kinds.view_kind(config, kind)] for kind in kinds)
     is_causal = vision is None or not any(vision.sees_both_ways(is_local=kind) for kind in kinds)
 
-    def layer(x_BTD: Array, of_layer: tuple[Any, ...]) -> tuple[Array, tuple[RouterUse | None, KeysAndValues | None]]:
+    def layer(
+        x_BTD: Array, of_layer: tuple[Any, ...]
+    ) -> tuple[Array, tuple[RouterUse | None, packed_attention.Lent | None]]:
         weights, is_local, number, own_BTP, given_BTk, borrowed = of_layer
         block: DecoderLayer = nnx.merge(graphdef, weights)
         if of_pass.is_explicit:
@@ -221,7 +224,7 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
             config, mask, is_local, of_pass.segment_ids_BT, is_causal=is_causal, borrowed=borrowed,
             lends=_lends(config, of_pass),
         )  # fmt: skip
-        choosing = packed_attention.choosing(config, mask, of_pass.segment_ids_BT)
+        choosing = packed_attention.choosing(config, mask, of_pass.segment_ids_BT, lends=_lends(config, of_pass))
         x_BTD, lent, routing = block(
             x_BTD, AttentionInputs(rotation, attend, drop, choosing=choosing), of_pass.counts_BT, own_BTP, given_BTk
         )

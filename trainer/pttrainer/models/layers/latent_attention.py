@@ -45,7 +45,7 @@ class LatentAttention(nnx.Module):
             put_matrix(self, name, of, inputs**-0.5, rngs, adapters)
         for name, of in parameters.attention_norms(config).items():
             setattr(self, name, RMSNorm(of, config, EPSILON))
-        indexer = config.latent.indexer
+        indexer = config.latent.own_indexer
         self.indexer = None if indexer is None else TokenIndexer(config, indexer, rngs)
 
     def __call__(self, x_BTD: Array, inputs: AttentionInputs) -> tuple[Array, Any]:

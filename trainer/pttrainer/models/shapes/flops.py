@@ -116,10 +116,10 @@ def indexers(config: ModelConfig, tokens: int, pairs: Pairs) -> float:
     total = 0.0
     for group in config.groups:
         of, latent = group.config, group.config.latent
-        if latent is not None and latent.indexer is not None:
+        if latent is not None and latent.own_indexer is not None:
             matrices = sum(one.size for one in parameters.indexer(of).values() if len(one.shape) == 3)
             total += 2.0 * tokens * matrices
-            total += 2.0 * of.layers * latent.indexer.heads * (latent.indexer.head_dim + 1) * pairs(None)
+            total += 2.0 * of.layers * latent.own_indexer.heads * (latent.own_indexer.head_dim + 1) * pairs(None)
     return total
 
 

@@ -187,10 +187,10 @@ def _latent_attention(c: ModelConfig, of: Latent) -> dict[str, ParamSpec]:
 
 def indexer(c: ModelConfig) -> dict[str, ParamSpec]:
     """Return the weights of what chooses the tokens that a query sees; none if it sees all."""
-    if c.latent is None or c.latent.indexer is None:
+    if c.latent is None or c.latent.own_indexer is None:
         return {}
     assert c.latent.query_rank is not None
-    L, of = c.layers, c.latent.indexer
+    L, of = c.layers, c.latent.own_indexer
     vector = ParamSpec((L, of.head_dim), ("layer", None))
     return {
         "q": ParamSpec((L, c.latent.query_rank, of.heads * of.head_dim), ("layer", "latent", None)),

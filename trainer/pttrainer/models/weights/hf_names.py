@@ -277,7 +277,7 @@ def _attention(config: ModelConfig) -> Names:
         return ATTENTION
     absent = ("q",) if config.latent.query_rank else ("q_down", "q_norm", "q_up")
     named = {path: stored for path, stored in LATENT_ATTENTION.items() if path[2] not in absent}
-    return named if config.latent.indexer is None else named | INDEXER
+    return named if config.latent.own_indexer is None else named | INDEXER
 
 
 def _of_layers(config: ModelConfig) -> Names:

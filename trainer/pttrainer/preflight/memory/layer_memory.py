@@ -11,7 +11,7 @@ def kept(of: JobShapes) -> Buffer:
     """Return the stream between layers, and what is not computed again."""
     each = 2 if of.structure.compute_dtype == "bfloat16" else 4
     numbers = sum(group.config.layers * _kept_of_layer(of, group.config) for group in of.config.groups) + _lent(of)
-    size = each * of.tokens_per_device * numbers
+    size = of.tokens_per_device * (each * numbers + _chosen(of))
     inputs = {"full": "inputs", "none": "inputs and products"}.get(of.structure.remat, "inputs and attention")
     stream = f"{inputs} of {of.config.layers} layers, [{of.tokens_per_device}, {of.config.d_model}] each"
     if of.critic is not None and of.critic.structure is not None:
@@ -39,6 +39,12 @@ def _lent(of: JobShapes) -> int:
         return 0
     sizes = {kind.is_local(0): kind.kv_heads * (kind.head_dim + kind.value_dim) for kind in _kinds(of.config)}
     return sum(sizes.values()) // of.axis("tensor")
+
+
+def _chosen(of: JobShapes) -> int:
+    """Return bytes per token of what indexers chose for later layers, too: a flag for each token of the row."""
+    choices = of.config.layers - sum(of.config.following_layers)
+    return of.spec.training.sequence_length * choices if any(of.config.following_layers) else 0
 
 
 def _kinds(config: ModelConfig) -> list[ModelConfig]:

@@ -1,7 +1,7 @@
 """DeepSeek V3.2 and GLM 5: latent attention in which an indexer chooses what a query sees (arXiv 2512.02556).
 
-Experts are chosen as in DeepSeek V3. GLM's indexer has its pairs side by side, and its later releases let layers share
-what one of them chose, which is refused.
+Experts are chosen as in DeepSeek V3. GLM's indexer has its pairs side by side, and in its later releases layers share
+what one of them chose (arXiv 2603.12201).
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from pttrainer.models.families.deepseek.glm4_moe import read_experts
 FAMILY, GLM = FAMILIES = "deepseek_v32", "glm_moe_dsa"
 ARCHITECTURES = {FAMILY: "DeepseekV32ForCausalLM", GLM: "GlmMoeDsaForCausalLM"}
 DENSE, SPARSE = "dense", "sparse"
+FULL, SHARED = "full", "shared"
 
 
 def read(fields: Fields) -> ModelConfig:
@@ -42,6 +43,7 @@ def read(fields: Fields) -> ModelConfig:
             fields, per_token=8, count=256, d_ff=2048, shared=1, groups=groups[0], groups_used=groups[1], scale=2.5
         ),
         dense_layers=_read_dense(fields, common["layers"]),
+        following_layers=_read_following(fields, common["layers"], (FULL, SHARED) if is_glm else (FULL,)),
         prediction_layers=fields.count("num_nextn_predict_layers", 1),
     )
 
@@ -71,7 +73,7 @@ def _read_dense(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _refuse_variants(fields: Fields, layers: int) -> None:
-    """Refuse what no released model has, and choices that layers share."""
+    """Refuse what no released model has."""
     for key in ("attention_bias", "mlp_bias"):
         fields.choice(key, (False,), False)
     fields.choice("scoring_func", ("sigmoid",), "sigmoid")
@@ -79,12 +81,22 @@ def _refuse_variants(fields: Fields, layers: int) -> None:
     fields.choice("moe_layer_freq", (1,), 1)
     fields.choice("rope_interleave", (True,), True)
     _one_kind(fields, "layer_types", "indexed_attention", layers)
-    _one_kind(fields, "indexer_types", "full", layers)
-    fields.choice("index_topk_pattern", (None, "F" * layers), None)
-    fields.choice("index_topk_freq", (1,), 1)
-    unread = ("index_skip_topk_offset", "index_share_for_mtp_iteration", "qk_head_dim")
-    for key in (*unread, "aux_loss_alpha", "seq_aux", "ep_size"):
+    for key in ("index_share_for_mtp_iteration", "qk_head_dim", "aux_loss_alpha", "seq_aux", "ep_size"):
         fields.value(key, None)
+
+
+def _read_following(fields: Fields, layers: int, accepted: Sequence[str]) -> tuple[bool, ...]:
+    """Return which layers share what one before them chose: as listed, as a pattern of letters, or every few layers."""
+    every, first = max(fields.count("index_topk_freq", 1), 1), fields.count("index_skip_topk_offset", 2)
+    regular = [SHARED if max(layer - first + 1, 0) % every else FULL for layer in range(layers)]
+    key = "indexer_types" if "indexer_types" in fields else "index_topk_pattern"
+    pattern = fields.value("index_topk_pattern", regular)
+    kinds = fields.value("indexer_types", pattern)
+    if isinstance(kinds, str):
+        kinds = [{"F": FULL, "S": SHARED}.get(letter) for letter in kinds]
+    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {*accepted} or kinds[0] != FULL:
+        fields.refuse(key, f"{layers} of {', '.join(accepted)}, the first of them {FULL}")
+    return tuple(kind == SHARED for kind in kinds) if SHARED in kinds else ()
 
 
 def _one_kind(fields: Fields, key: str, kind: str, layers: int) -> None:
@@ -105,4 +117,9 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "index_head_dim": indexer.head_dim,
         "index_topk": indexer.keep,
         "mlp_layer_types": [DENSE if config.is_dense(layer) else SPARSE for layer in range(config.layers)],
+        **({"indexer_types": _indexer_types(config)} if config.family == GLM else {}),
     }
+
+
+def _indexer_types(config: ModelConfig) -> list[str]:
+    return [SHARED if config.follows(layer) else FULL for layer in range(config.layers)]
