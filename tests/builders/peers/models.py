@@ -113,6 +113,11 @@ CASES: dict[str, dict[str, Any]] = {
         topk_group=1, moe_intermediate_size=19, mlp_layer_types=["sparse", "dense", "sparse"], n_shared_experts=2,
         num_nextn_predict_layers=0, index_n_heads=11, index_head_dim=10, index_topk=KEEP, rope_theta=1e6,
     ),
+    "deepseek-v3-dense": _config(
+        "deepseek_v3", num_hidden_layers=2, num_key_value_heads=6, kv_lora_rank=18, q_lora_rank=22, qk_rope_head_dim=6,
+        head_dim=6, qk_nope_head_dim=11, v_head_dim=9, first_k_dense_replace=3, num_nextn_predict_layers=0,
+        attention_bias=True,
+    ),
     "glm-5.1": _config(
         "glm_moe_dsa", num_hidden_layers=4, num_key_value_heads=6, kv_lora_rank=20, q_lora_rank=18, qk_rope_head_dim=8,
         head_dim=8, qk_nope_head_dim=9, v_head_dim=13, n_routed_experts=6, num_experts_per_tok=2, n_group=1,

@@ -14,7 +14,7 @@ from tests.builders.peers.models import CASES, LONGROPE, ORIGINAL, write_checkpo
 
 from ptapi.spec import Training
 from pttrainer.errors import ConfigError
-from pttrainer.models import from_hf, to_hf
+from pttrainer.models import Model, from_hf, to_hf
 from pttrainer.models.attention.rope import frequencies
 from pttrainer.models.config import YarnScaling
 from pttrainer.models.families import FAMILIES
@@ -22,6 +22,7 @@ from pttrainer.models.layers import linear
 from pttrainer.models.loading.model_spec import auxiliary_structure, structure_of
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.parameters import ParamSpec
+from pttrainer.models.weights.weight import stored_shapes
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -61,7 +62,6 @@ def test_the_text_part_of_mistral_3_is_the_model_that_it_nests() -> None:
         ("gemma-2", {"sliding_window_size": 4095}, "sliding_window_size: 4095: not supported"),
         ("qwen-3.5", {"hidden_act": "gelu"}, "hidden_act: 'gelu': not supported; accepted: silu, swish"),
         ("glm-4.5", {"n_group": 3}, "n_group: 3: accepted: a divisor of the 8 experts"),
-        ("glm-4.5", {"first_k_dense_replace": 3}, "first_k_dense_replace: 3: .*less than num_hidden_layers"),
         ("glm-4.5", {"topk_group": 1}, "num_experts_per_tok: 3: more than the experts of 1 groups; .* at most 2"),
     ],
 )  # fmt: skip
@@ -136,6 +136,28 @@ def test_long_factors_of_phi_are_read_in_all_spellings_and_written_as_released()
     saved = LONGROPE | {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
                         "original_max_position_embeddings": 999, "factor": 4.0}  # fmt: skip
     assert from_hf(CASES["phi-4-mini"] | {"rope_scaling": None, "rope_parameters": saved}) == released
+
+
+@pytest.mark.parametrize("name", ["glm-4.5", "deepseek-v3", "deepseek-v3.2"])
+def test_a_model_whose_layers_are_all_dense_has_no_experts_whatever_its_file_says_of_them(name: str) -> None:
+    config = from_hf(CASES[name] | {"first_k_dense_replace": 9, "num_nextn_predict_layers": 0})
+    assert (config.experts, config.dense_layers, len(config.groups)) == (None, (), 1)
+    assert from_hf(to_hf(config)) == config
+    assert from_hf(CASES[name] | {"first_k_dense_replace": 0}).dense_layers == ()
+
+
+@pytest.mark.parametrize("query_rank", [22, None])
+def test_biases_of_latent_attention_are_of_both_latents_and_of_the_result(query_rank: int | None) -> None:
+    config = from_hf(CASES["deepseek-v3-dense"] | {"q_lora_rank": query_rank})
+    names = {
+        name.partition("self_attn.")[2] for name in stored_shapes(config, Model(config).abstract()) if "bias" in name
+    }
+    assert names == {"kv_a_proj_with_mqa.bias", "o_proj.bias"} | ({"q_a_proj.bias"} if query_rank else set())
+    assert from_hf(to_hf(config)) == config
+
+
+def test_a_soft_cap_of_gemma_3_on_scores_has_no_effect_as_in_transformers() -> None:
+    assert from_hf(CASES["gemma-3"] | {"attn_logit_softcapping": 8.0}) == from_hf(CASES["gemma-3"])
 
 
 def test_layers_of_glm_that_share_a_choice_are_listed_or_follow_from_a_pattern_or_a_rule() -> None:

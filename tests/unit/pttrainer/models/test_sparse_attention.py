@@ -1,14 +1,16 @@
 """Sparse attention: what an indexer chooses, the same in packed rows and over a cache; and what it costs."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from tests.builders.peers.models import CASES, KEEP
 
 from ptapi.spec import Training
-from pttrainer.models import from_hf
+from pttrainer.models import Model, Params, from_hf
 from pttrainer.models.attention import sparse_selection
 from pttrainer.models.attention.sparse_selection import Queries
 from pttrainer.models.shapes import flops, parameters
+from pttrainer.models.shapes.structure import Remat
 from pttrainer.train_step.optimizer import freeze_patterns
 
 B, T, HEADS, E, FEW = 2, 12, 3, 5, 4
@@ -72,6 +74,25 @@ def test_a_choice_that_layers_share_is_made_and_stored_once() -> None:
     assert flops.attention(shared, lambda _: 820) == flops.attention(alone, lambda _: 820)
     assert [group.config.cached[1] for group, _ in shared.layer_places] == [38, 28, 28, 38]
     assert sum("indexer" in path for path in parameters.decoder(shared)) == 5 * 2
+
+
+def test_gradients_pass_layers_that_share_a_choice() -> None:
+    """Of one loop over both kinds of layers; what is computed again for the backward pass changes nothing."""
+    raw = CASES["glm-5.1"] | {"first_k_dense_replace": 4, "index_topk_pattern": "FSFS"}
+    config = from_hf(raw)
+    assert len(config.scans) == 1
+    shapes = Model(config).abstract()
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * numbers(leaf.size, *leaf.shape)), shapes)
+    rows = jnp.arange(B * T).reshape(B, T), jnp.tile(jnp.arange(T), (B, 1)), jnp.ones((B, T), jnp.int32)
+
+    def gradients(remat: Remat) -> Params:
+        model = Model(config, remat=remat)
+        computed: Params = jax.jit(jax.grad(lambda params: jnp.mean(model.forward(params, *rows) ** 3)))(params)
+        return computed
+
+    kept, again = gradients("none"), gradients("full")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), kept, again)
+    assert min(np.abs(kept[group.name]["attention"]["kv_up"]).max() for group in config.groups) > 1e-3
 
 
 def test_flops_count_what_is_seen_and_the_choice_once() -> None:

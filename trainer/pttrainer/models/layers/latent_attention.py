@@ -20,7 +20,7 @@ from pttrainer.models.attention.kv_cache import LayerKV
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers.attention import AttentionInputs
 from pttrainer.models.layers.indexer import TokenIndexer
-from pttrainer.models.layers.linear import Drop, LowRank, product, put_matrix
+from pttrainer.models.layers.linear import Drop, LowRank, product, put_matrix, zeros_if
 from pttrainer.models.layers.norm import RMSNorm
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
@@ -40,9 +40,15 @@ class LatentAttention(nnx.Module):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         assert config.latent is not None
         self.config, self.latent = config, config.latent
-        for name, of in parameters.attention(config).items():
-            inputs = of.shape[-2] * (2 * config.layers if name == "o" else 1)
-            put_matrix(self, name, of, inputs**-0.5, rngs, adapters)
+        weights = parameters.attention(config)
+        for name in (name for name in weights if not name.endswith("_bias")):
+            inputs = weights[name].shape[-2] * (2 * config.layers if name == "o" else 1)
+            put_matrix(self, name, weights[name], inputs**-0.5, rngs, adapters)
+        self.q_down_bias, self.kv_down_bias = (
+            zeros_if(weights.get("q_down_bias")),
+            zeros_if(weights.get("kv_down_bias")),
+        )
+        self.o_bias = zeros_if(weights.get("o_bias"))
         for name, of in parameters.attention_norms(config).items():
             setattr(self, name, RMSNorm(of, config, EPSILON))
         indexer = config.latent.own_indexer

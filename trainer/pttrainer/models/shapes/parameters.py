@@ -178,8 +178,14 @@ def _latent_attention(c: ModelConfig, of: Latent) -> dict[str, ParamSpec]:
         "kv_up": ParamSpec((L, of.rank, expanded), ("layer", "embed", "heads")),
         "o": ParamSpec((L, c.heads * of.value_dim, D), ("layer", "heads", "embed")),
     }
+    if c.qkv_bias:
+        params["kv_down_bias"] = ParamSpec((L, of.rank + of.rotary), ("layer", "latent"))
+    if c.o_bias:
+        params["o_bias"] = ParamSpec((L, D), ("layer", "embed"))
     if of.query_rank is None:
         return params | {"q": ParamSpec((L, D, q), ("layer", "embed", "heads"))}
+    if c.qkv_bias:
+        params["q_down_bias"] = ParamSpec((L, of.query_rank), ("layer", "latent"))
     params["q_down"] = ParamSpec((L, D, of.query_rank), ("layer", "embed", "latent"))
     params["q_up"] = ParamSpec((L, of.query_rank, q), ("layer", "embed", "heads"))
     return params

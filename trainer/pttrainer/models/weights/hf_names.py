@@ -47,6 +47,10 @@ LATENT_ATTENTION = _in_layer({
     "attention.kv_up": "self_attn.kv_b_proj.weight",
     "attention.o": "self_attn.o_proj.weight",
 })  # fmt: skip
+LATENT_BIAS = _in_layer({
+    "attention.q_down_bias": Stored("self_attn.q_a_proj.bias"),
+    "attention.kv_down_bias": Stored("self_attn.kv_a_proj_with_mqa.bias"),
+})  # fmt: skip
 INDEXER = _in_layer({
     "attention.indexer.q": "self_attn.indexer.wq_b.weight",
     "attention.indexer.k": "self_attn.indexer.wk.weight",
@@ -275,8 +279,9 @@ def _attention(config: ModelConfig) -> Names:
         return {**DELTA, **(DELTA_BY_HEAD if config.delta.by_head else DELTA_APART)}
     if config.latent is None:
         return ATTENTION
-    absent = ("q",) if config.latent.query_rank else ("q_down", "q_norm", "q_up")
-    named = {path: stored for path, stored in LATENT_ATTENTION.items() if path[2] not in absent}
+    absent = ("q",) if config.latent.query_rank else ("q_down", "q_norm", "q_up", "q_down_bias")
+    weights = LATENT_ATTENTION | (LATENT_BIAS if config.qkv_bias else {})
+    named = {path: stored for path, stored in weights.items() if path[2] not in absent}
     return named if config.latent.own_indexer is None else named | INDEXER
 
 
@@ -284,7 +289,7 @@ def _of_layers(config: ModelConfig) -> Names:
     """Return the names of weights of layers of one kind."""
     norms = NORMS if not config.post_norms else FOUR_NORMS if config.pre_norms else POST_NORMS
     parts: list[Names] = [_attention(config), norms]
-    parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
+    parts += [QKV_BIAS] * (config.qkv_bias and config.latent is None) + [O_BIAS] * config.o_bias
     parts += [QK_NORM] * (config.qk_norm and config.delta is None) + [SINKS] * config.sinks
     parts += [LAYER_INPUT] * (config.layer_embeddings is not None) + [LAYER_SCALAR] * config.layer_scalars
     if config.family == "llama4_text":

@@ -10,7 +10,13 @@ from typing import Any
 from pttrainer.models.config import Latent, ModelConfig, YarnScaling
 from pttrainer.models.families.config_json import common_fields, rope_fields
 from pttrainer.models.families.config_json.fields import Fields
-from pttrainer.models.families.deepseek.glm4_moe import read_experts, write_experts
+from pttrainer.models.families.deepseek.glm4_moe import (
+    first_dense,
+    mixed,
+    read_experts,
+    read_first_dense,
+    write_experts,
+)
 
 FAMILY = "deepseek_v3"
 ARCHITECTURE = "DeepseekV3ForCausalLM"
@@ -36,8 +42,11 @@ def read(fields: Fields) -> ModelConfig:
         activation=common_fields.activation(fields, "hidden_act", "silu"),
         query_scale=head_dim**-0.5 * slope * slope,
         latent=latent,
-        experts=read_experts(fields, per_token=8, count=256, d_ff=2048, shared=1, groups=8, groups_used=4, scale=2.5),
-        dense_layers=read_first_dense(fields, common["layers"], 3),
+        **read_biases(fields),
+        **mixed(
+            read_first_dense(fields, common["layers"], 3),
+            read_experts(fields, per_token=8, count=256, d_ff=2048, shared=1, groups=8, groups_used=4, scale=2.5),
+        ),
         prediction_layers=fields.count("num_nextn_predict_layers", 1),
     )
 
@@ -48,7 +57,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
     return {
         **write_shared(config, ARCHITECTURE, FAMILY),
         "rope_interleave": config.latent.interleaved,
-        "first_k_dense_replace": sum(config.dense_layers),
+        "first_k_dense_replace": first_dense(config),
     }
 
 
@@ -68,17 +77,15 @@ def write_shared(config: ModelConfig, architecture: str, family: str) -> dict[st
         "qk_rope_head_dim": latent.rotary,
         "qk_nope_head_dim": config.head_dim - latent.rotary,
         "v_head_dim": latent.value_dim,
-        "attention_bias": False,
+        "attention_bias": config.o_bias,
         "num_nextn_predict_layers": 0,
     }
 
 
-def read_first_dense(fields: Fields, layers: int, default: int) -> tuple[bool, ...]:
-    """Return which layers have an MLP: the first ones."""
-    first = fields.count("first_k_dense_replace", default)
-    if first >= layers:
-        fields.refuse("first_k_dense_replace", f"a number below num_hidden_layers ({layers})")
-    return tuple(layer < first for layer in range(layers)) if first else ()
+def read_biases(fields: Fields) -> dict[str, bool]:
+    """Return arguments of ModelConfig: one flag adds biases to both latents and to the result."""
+    has_biases = fields.flag("attention_bias", False)
+    return {"qkv_bias": has_biases, "o_bias": has_biases}
 
 
 def read_slope(fields: Fields) -> float:
@@ -93,7 +100,6 @@ def read_slope(fields: Fields) -> float:
 
 def _refuse_variants(fields: Fields) -> None:
     """Refuse what no released model of the family has."""
-    fields.choice("attention_bias", (False,), False)
     fields.choice("scoring_func", ("sigmoid",), "sigmoid")
     fields.choice("topk_method", ("noaux_tc",), "noaux_tc")
     fields.choice("moe_layer_freq", (1,), 1)

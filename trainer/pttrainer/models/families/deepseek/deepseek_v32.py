@@ -10,8 +10,8 @@ from typing import Any
 from pttrainer.models.config import Indexer, Latent, ModelConfig
 from pttrainer.models.families.config_json import common_fields, rope_fields
 from pttrainer.models.families.config_json.fields import Fields
-from pttrainer.models.families.deepseek.deepseek_v3 import read_slope, write_shared
-from pttrainer.models.families.deepseek.glm4_moe import read_experts
+from pttrainer.models.families.deepseek.deepseek_v3 import read_biases, read_slope, write_shared
+from pttrainer.models.families.deepseek.glm4_moe import mixed, read_experts
 
 FAMILY, GLM = FAMILIES = "deepseek_v32", "glm_moe_dsa"
 ARCHITECTURES = {FAMILY: "DeepseekV32ForCausalLM", GLM: "GlmMoeDsaForCausalLM"}
@@ -39,10 +39,13 @@ def read(fields: Fields) -> ModelConfig:
         activation=common_fields.activation(fields, "hidden_act", "silu"),
         query_scale=head_dim**-0.5 * slope * slope,
         latent=latent,
-        experts=read_experts(
-            fields, per_token=8, count=256, d_ff=2048, shared=1, groups=groups[0], groups_used=groups[1], scale=2.5
+        **read_biases(fields),
+        **mixed(
+            _read_dense(fields, common["layers"]),
+            read_experts(
+                fields, per_token=8, count=256, d_ff=2048, shared=1, groups=groups[0], groups_used=groups[1], scale=2.5
+            ),
         ),
-        dense_layers=_read_dense(fields, common["layers"]),
         following_layers=_read_following(fields, common["layers"], (FULL, SHARED) if is_glm else (FULL,)),
         prediction_layers=fields.count("num_nextn_predict_layers", 1),
     )
@@ -67,15 +70,14 @@ def _read_dense(fields: Fields, layers: int) -> tuple[bool, ...]:
     """Return which layers have an MLP: as listed, or the first ones."""
     first = min(fields.count("first_k_dense_replace", 3), layers)
     kinds = fields.value("mlp_layer_types", [DENSE] * first + [SPARSE] * (layers - first))
-    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {DENSE, SPARSE} or SPARSE not in kinds:
-        fields.refuse("mlp_layer_types", f"a list of {layers} of {DENSE}, {SPARSE}, not all of them {DENSE}")
-    return tuple(kind == DENSE for kind in kinds) if DENSE in kinds else ()
+    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {DENSE, SPARSE}:
+        fields.refuse("mlp_layer_types", f"a list of {layers} of {DENSE}, {SPARSE}")
+    return tuple(kind == DENSE for kind in kinds)
 
 
 def _refuse_variants(fields: Fields, layers: int) -> None:
     """Refuse what no released model has."""
-    for key in ("attention_bias", "mlp_bias"):
-        fields.choice(key, (False,), False)
+    fields.choice("mlp_bias", (False,), False)
     fields.choice("scoring_func", ("sigmoid",), "sigmoid")
     fields.choice("topk_method", ("noaux_tc",), "noaux_tc")
     fields.choice("moe_layer_freq", (1,), 1)

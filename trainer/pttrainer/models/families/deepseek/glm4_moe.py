@@ -13,9 +13,7 @@ ARCHITECTURE = "Glm4MoeForCausalLM"
 def read(fields: Fields) -> ModelConfig:
     """Return the config in a `config.json`."""
     common = common_fields.read(fields, vocab_size=151_552, heads=96, kv_heads=8, max_positions=131_072, norm_eps=1e-5)
-    dense = fields.count("first_k_dense_replace", 1)
-    if dense >= common["layers"]:
-        fields.refuse("first_k_dense_replace", f"less than num_hidden_layers ({common['layers']})")
+    dense_layers = read_first_dense(fields, common["layers"], 1)
     return ModelConfig(
         family=FAMILY,
         **common,
@@ -23,8 +21,7 @@ def read(fields: Fields) -> ModelConfig:
         activation=common_fields.activation(fields, "hidden_act", "silu"),
         qkv_bias=fields.flag("attention_bias", False),
         qk_norm=fields.flag("use_qk_norm", False),
-        dense_layers=tuple(layer < dense for layer in range(common["layers"])) if dense else (),
-        experts=read_experts(fields, per_token=8, count=128, d_ff=1408, shared=1),
+        **mixed(dense_layers, read_experts(fields, per_token=8, count=128, d_ff=1408, shared=1)),
         prediction_layers=fields.count("num_nextn_predict_layers", 1),
     )
 
@@ -38,10 +35,28 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "hidden_act": common_fields.written_activation(config),
         "attention_bias": config.qkv_bias,
         "use_qk_norm": config.qk_norm,
-        "first_k_dense_replace": sum(config.dense_layers),
+        "first_k_dense_replace": first_dense(config),
         "num_nextn_predict_layers": 0,
         **write_experts(config),
     }
+
+
+def read_first_dense(fields: Fields, layers: int, default: int) -> tuple[bool, ...]:
+    """Return which layers have an MLP: the first ones."""
+    first = fields.count("first_k_dense_replace", default)
+    return tuple(layer < first for layer in range(layers))
+
+
+def first_dense(config: ModelConfig) -> int:
+    """Return how many layers have an MLP."""
+    return sum(config.is_dense(layer) for layer in range(config.layers))
+
+
+def mixed(dense_layers: tuple[bool, ...], experts: Experts) -> dict[str, Any]:
+    """Return arguments of ModelConfig: with an MLP in every layer it has no experts, whatever its file says."""
+    if all(dense_layers):
+        return {"experts": None}
+    return {"experts": experts, "dense_layers": dense_layers if any(dense_layers) else ()}
 
 
 def read_experts(
@@ -72,9 +87,10 @@ def read_experts(
 
 
 def write_experts(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys that `read_experts` reads."""
+    """Return the keys that `read_experts` reads; none if no layer has experts."""
     experts = config.experts
-    assert experts is not None
+    if experts is None:
+        return {}
     return {
         "n_routed_experts": experts.count,
         "num_experts_per_tok": experts.per_token,

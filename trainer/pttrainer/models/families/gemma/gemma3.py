@@ -21,6 +21,7 @@ def read(fields: Fields) -> ModelConfig:
     common = read_sizes(fields, vocab_size=262_208, max_positions=131_072)
     pattern = fields.integer("sliding_window_pattern", 6)
     global_rope, local_rope = _ropes(fields, common["max_positions"])
+    fields.value("attn_logit_softcapping", None)  # transformers reads it and leaves it out, with every kernel
     return ModelConfig(
         family=FAMILY,
         **common,
@@ -28,7 +29,6 @@ def read(fields: Fields) -> ModelConfig:
         local_rope=local_rope,
         local_layers=common_fields.local_layers(fields, common["layers"], lambda layer: (layer + 1) % pattern != 0),
         qk_norm=True,
-        attention_softcap=fields.choice("attn_logit_softcapping", (None,), None),
         final_softcap=fields.nullable("final_logit_softcapping", fields.number, None),
     )
 
