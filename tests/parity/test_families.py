@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from tests.builders.peers import transformers_reference as reference
 from tests.builders.peers.inference import export, forward, greedy, left_padded, load_model, packed, plain
 from tests.builders.peers.models import CASES, LENGTH, NEW_TOKENS, SHORT, examples, write_checkpoint
@@ -72,6 +74,30 @@ def test_a_row_that_outgrows_short_rotary_factors_is_begun_anew(switch: int, tmp
     assert main(["generate", *options]) == 0
     for ours, prompt in zip(json.loads(capsys.readouterr().out), prompts, strict=True):
         assert ours == reference.greedy(theirs, prompt, 24).tolist()
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_files_of_a_mistral_3_decide_whether_its_head_is_tied(is_tied: bool, tmp_path: Path) -> None:
+    """Where `config.json` has no tie_word_embeddings; that of its text part counts for nothing."""
+    tower = {"model_type": "pixtral", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = transformers.Mistral3Config(
+        text_config=CASES["mistral"],
+        vision_config=tower | {"intermediate_size": 8},
+        image_token_index=2,
+        tie_word_embeddings=is_tied,
+    )
+    torch.manual_seed(0)
+    transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    del raw["tie_word_embeddings"]
+    raw["text_config"]["tie_word_embeddings"] = not is_tied
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    theirs = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    whole, out = examples(CASES["mistral"])[0], tmp_path / "logits.npy"
+    (tmp_path / "ids.json").write_text(json.dumps([whole.tolist()]))
+    options = ["--model", f"file://{tmp_path}", "--tokens", str(tmp_path / "ids.json"), "--out", str(out)]
+    assert main(["logits", *options]) == 0
+    assert np.abs(np.load(out)[0] - reference.logits(theirs, whole)).max() <= TOLERANCE
 
 
 def test_an_export_has_the_same_logits_there(case: tuple[Any, ...], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`config.json` of every family: read, written and read again; and what is refused, with what is different."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pttrainer.models.attention.rope import frequencies
 from pttrainer.models.config import YarnScaling
 from pttrainer.models.families import FAMILIES
 from pttrainer.models.layers import linear
-from pttrainer.models.loading.model_spec import auxiliary_structure, structure_of
+from pttrainer.models.loading.model_spec import auxiliary_structure, open_source, structure_of
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.parameters import ParamSpec
 from pttrainer.models.weights.weight import stored_shapes
@@ -158,6 +159,36 @@ def test_biases_of_latent_attention_are_of_both_latents_and_of_the_result(query_
 
 def test_a_soft_cap_of_gemma_3_on_scores_has_no_effect_as_in_transformers() -> None:
     assert from_hf(CASES["gemma-3"] | {"attn_logit_softcapping": 8.0}) == from_hf(CASES["gemma-3"])
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_a_mistral_3_that_says_nothing_of_its_head_is_tied_if_its_files_have_none(
+    is_indexed: bool, tmp_path: Path
+) -> None:
+    raw = {"model_type": "mistral3", "text_config": CASES["mistral"] | {"tie_word_embeddings": True}}
+    for head, top, is_tied in ((True, {}, False), (False, {}, True), (True, {"tie_word_embeddings": True}, True)):
+        (tmp_path / "config.json").write_text(json.dumps(raw | top))
+        names = ["language_model.model.embed_tokens.weight", *(["language_model.lm_head.weight"] if head else [])]
+        if is_indexed:  # all that is fetched where no weights are needed
+            index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+            (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        else:
+            save_file({name: np.zeros((1, 1), np.float32) for name in names}, tmp_path / "model.safetensors")
+        assert open_source(f"file://{tmp_path}", "spec.model.uri", print).config.tied_head == is_tied
+
+
+def test_a_head_that_is_not_the_embedding_is_refused_where_the_file_says_that_it_is(tmp_path: Path) -> None:
+    raw = CASES["llama-3.2-tied"] | {"num_hidden_layers": 1}
+    file = write_checkpoint(tmp_path, raw) / "model.safetensors"
+    tensors = load_file(file)
+    head = tensors["model.embed_tokens.weight"].copy()
+    save_file(tensors | {"lm_head.weight": head}, file)
+    load_model(tmp_path)
+    save_file(tensors | {"lm_head.weight": 2 * head}, file)
+    with pytest.raises(
+        ConfigError, match=r"lm_head.weight is not the embedding, although .*hint: false there uses this"
+    ):
+        load_model(tmp_path)
 
 
 def test_layers_of_glm_that_share_a_choice_are_listed_or_follow_from_a_pattern_or_a_rule() -> None:

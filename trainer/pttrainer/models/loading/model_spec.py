@@ -16,14 +16,17 @@ from pttrainer.models import ModelConfig, ModelStructure, from_hf, preset
 from pttrainer.models.config.any_vision import have_same_inputs
 from pttrainer.models.families import takes_images
 from pttrainer.models.families.config_json.fields import Raw
+from pttrainer.models.families.mistral import mistral3
 from pttrainer.models.families.vision_presets import VISION_PRESETS, VisionPreset
 from pttrainer.models.lora.adapters import Adapters, matrices, vision_matrices
 from pttrainer.models.shapes.structure import Remat
+from pttrainer.models.weights import hf_directory
 from pttrainer.runtime.io import json_text, model_files
 from pttrainer.runtime.io.model_files import Note
 
 RANDOM = "random://"
 DRAFT_URI = "spec.rollout.speculative.draft.uri"
+TIED = "tie_word_embeddings"
 SCORE = "score.weight"
 """The head of a reward model in a file."""
 CRITIC_URI = "spec.algorithm.ppo.critic.uri"
@@ -141,7 +144,7 @@ def open_source(
     if uri.startswith(RANDOM):
         return _random_source(uri.removeprefix(RANDOM), display_name, images=images)
     files = model_files.fetch(uri, field, note, revision=revision, weights=weights)
-    raw = _read_json(files.directory, display_name)
+    raw = _with_tied_head(_read_json(files.directory, display_name), files.directory, display_name)
     return ModelSource(_parsed(raw, display_name, images=images), display_name, files.directory, files.commit, raw=raw)
 
 
@@ -170,6 +173,17 @@ def _read_json(directory: Path, display_name: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"{display_name}/config.json: is not an object; accepted: Hugging Face's format")
     return raw
+
+
+def _with_tied_head(raw: Raw, directory: Path, display_name: str) -> Raw:
+    """Return the config with what its files decide: transformers ties Mistral 3's head unless they hold one.
+
+    Where no file is there that says it, as when only the config is read from a bucket, the text part decides.
+    """
+    if raw.get("model_type") != mistral3.MODEL_TYPE or raw.get(TIED) is not None:
+        return raw
+    names = hf_directory.stored_names(directory, display_name)
+    return raw if not names else {**raw, TIED: not any(name.endswith("lm_head.weight") for name in names)}
 
 
 def _parsed(raw: Raw, display_name: str, *, images: bool) -> ModelConfig:

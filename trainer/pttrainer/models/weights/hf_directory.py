@@ -82,6 +82,18 @@ class Checkpoint:
             )
 
 
+def stored_names(directory: Path, display_name: str) -> set[str]:
+    """Return the names of all tensors as the files have them: by the index, if there is one; none without weights."""
+    index = directory / INDEX
+    if index.is_file():
+        _indexed(index, display_name)
+        return set(json_text.loads(index.read_bytes())["weight_map"])
+    one = directory / ONE_FILE
+    return {
+        name for path in ([one] if one.is_file() else directory.glob("*.safetensors")) for name in read_header(path)
+    }
+
+
 def _files(directory: Path, display_name: str) -> list[Path]:
     """Return the index's files, else the one file with the usual name, else every safetensors file."""
     index = directory / INDEX

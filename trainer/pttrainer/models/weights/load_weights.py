@@ -26,6 +26,9 @@ from pttrainer.models.weights.weight import Weight, tensors_of, weights_of
 
 KEYS_AND_VALUES = ("k_proj", "v_proj", "k_norm", "v_norm")
 """Which released files have even for layers that read another layer's; nothing computes with them."""
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+ROWS_OF_HEAD = 16
+"""Compared where a file has both although one should be the other."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,9 @@ def _mesh_axes(name: Any) -> tuple[str, ...]:
 
 def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight], unread: frozenset[str]) -> None:
     if config.tied_head:
-        unread |= {"lm_head.weight"}
+        if not unread:  # or the model predicts nothing (`headless`)
+            _check_tied_head(checkpoint)
+        unread |= {HEAD}
     behind = tuple(f"model.layers.{config.layers + i}." for i in range(config.prediction_layers))
     borrowing = tuple(f"model.layers.{i}.self_attn." for i in range(config.layers) if config.borrows(i))
     unread |= {
@@ -169,6 +174,19 @@ def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight], u
     if problems:
         listed = "; ".join(problems)
         raise ConfigError(f"{checkpoint.display_name}: weights do not fit config.json: {listed}")
+
+
+def _check_tied_head(checkpoint: Checkpoint) -> None:
+    """Refuse a head beside the embedding that is another one, by a few rows: transformers would use it."""
+    if not {HEAD, EMBEDDING} <= checkpoint.names() or checkpoint.shape(HEAD) != checkpoint.shape(EMBEDDING):
+        return
+    for row in np.linspace(0, checkpoint.shape(HEAD)[0] - 1, ROWS_OF_HEAD, dtype=int).tolist():
+        if not np.array_equal(checkpoint.rows(HEAD, row, row + 1), checkpoint.rows(EMBEDDING, row, row + 1)):
+            raise ConfigError(
+                f"{checkpoint.display_name}: {HEAD} is not the embedding, although config.json says "
+                "tie_word_embeddings: true; accepted: a head that is the embedding, or none; hint: false there uses "
+                "this head, as transformers 5 does in either case"
+            )
 
 
 def _problems(checkpoint: Checkpoint, weights: list[Weight], wanted: str, unread: frozenset[str]) -> list[str]:

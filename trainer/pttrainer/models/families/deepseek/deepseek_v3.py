@@ -82,7 +82,7 @@ def write_shared(config: ModelConfig, architecture: str, family: str) -> dict[st
     }
 
 
-def read_biases(fields: Fields) -> dict[str, bool]:
+def read_biases(fields: Fields) -> dict[str, Any]:
     """Return arguments of ModelConfig: one flag adds biases to both latents and to the result."""
     has_biases = fields.flag("attention_bias", False)
     return {"qkv_bias": has_biases, "o_bias": has_biases}
