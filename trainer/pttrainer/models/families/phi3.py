@@ -44,6 +44,8 @@ def _read_rope(fields: Fields, head_dim: int, max_positions: int) -> Rope:
         return rope_fields.read(fields, 10_000.0, max_positions, share=1.0)
     share = scaling.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
     theta = scaling.number("rope_theta", fields.number("rope_theta", 10_000.0))
+    if theta <= 0:
+        (scaling if "rope_theta" in scaling else fields).refuse("rope_theta", "a number above 0")
     scaling.value("type", None)  # which the other name, if it is there, takes precedence over
     pairs = int(head_dim * share) // 2
     read = long_rope.read(scaling, original=original, max_positions=max_positions, pairs=pairs)

@@ -40,7 +40,7 @@ def _attention_factor(factor: float, original: int) -> float:
 
 
 def _factors(fields: Fields, key: str, pairs: int) -> tuple[float, ...]:
-    listed = fields.value(key)
+    listed = fields.value(key, None)
     if not isinstance(listed, list) or len(listed) != pairs or not all(_is_factor(each) for each in listed):
         fields.refuse(key, f"a list of {pairs} numbers above 0, one for each pair that turns")
     return tuple(float(each) for each in listed)

@@ -70,7 +70,7 @@ def _read_dense(fields: Fields, layers: int) -> tuple[bool, ...]:
     """Return which layers have an MLP: as listed, or the first ones."""
     first = min(fields.count("first_k_dense_replace", 3), layers)
     kinds = fields.value("mlp_layer_types", [DENSE] * first + [SPARSE] * (layers - first))
-    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {DENSE, SPARSE}:
+    if not _are_kinds(kinds, (DENSE, SPARSE), layers):
         fields.refuse("mlp_layer_types", f"a list of {layers} of {DENSE}, {SPARSE}")
     return tuple(kind == DENSE for kind in kinds)
 
@@ -96,9 +96,14 @@ def _read_following(fields: Fields, layers: int, accepted: Sequence[str]) -> tup
     kinds = fields.value("indexer_types", pattern)
     if isinstance(kinds, str):
         kinds = [{"F": FULL, "S": SHARED}.get(letter) for letter in kinds]
-    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {*accepted} or kinds[0] != FULL:
+    if not _are_kinds(kinds, accepted, layers) or kinds[0] != FULL:
         fields.refuse(key, f"{layers} of {', '.join(accepted)}, the first of them {FULL}")
     return tuple(kind == SHARED for kind in kinds) if SHARED in kinds else ()
+
+
+def _are_kinds(kinds: Any, accepted: Sequence[str], layers: int) -> bool:
+    """Return True if these are a list of accepted kinds, one for each layer."""
+    return isinstance(kinds, list) and len(kinds) == layers and all(kind in accepted for kind in kinds)
 
 
 def _one_kind(fields: Fields, key: str, kind: str, layers: int) -> None:
