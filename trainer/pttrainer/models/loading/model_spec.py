@@ -20,7 +20,6 @@ from pttrainer.models.families.mistral import mistral3
 from pttrainer.models.families.vision_presets import VISION_PRESETS, VisionPreset
 from pttrainer.models.lora.adapters import Adapters, matrices, vision_matrices
 from pttrainer.models.shapes.structure import Remat
-from pttrainer.models.weights import hf_directory
 from pttrainer.runtime.io import json_text, model_files
 from pttrainer.runtime.io.model_files import Note
 
@@ -182,6 +181,8 @@ def _with_tied_head(raw: Raw, directory: Path, display_name: str) -> Raw:
     """
     if raw.get("model_type") != mistral3.MODEL_TYPE or raw.get(TIED) is not None:
         return raw
+    from pttrainer.models.weights import hf_directory  # numpy, which a quick plan does without
+
     names = hf_directory.stored_names(directory, display_name)
     return raw if not names else {**raw, TIED: not any(name.endswith("lm_head.weight") for name in names)}
 
