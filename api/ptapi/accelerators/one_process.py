@@ -36,11 +36,9 @@ def _need(spec: PostTrainJobSpec) -> str | None:
         return "rollout.placement: disaggregated needs one process that moves weights"
     if rollout.placement == "separate":  # one host trains
         return None
-    if environment is not None and (
-        not (environment.tools or environment.mcp) or any(tool.python for tool in environment.tools)
-    ):
-        return "Python of the environment runs in one process"
-    if environment is not None and environment.mcp:
+    if environment is not None and environment.needs_one_process:
+        if environment.runs_python:
+            return "Python of the environment runs in one process"
         return "one process holds the sessions with environment.mcp's servers"
     if rollout.vllm is not None and rollout.vllm.endpoint is not None:
         return "one process gives vLLM's server the weights"

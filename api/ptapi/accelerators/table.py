@@ -169,6 +169,11 @@ def family_of(type: str) -> tuple[str, str]:
     return (family, size) if family else (type, "")
 
 
+def is_gpu_type(type: str) -> bool:
+    """Return True for the name of GPUs, whether they are sold in that number or not."""
+    return family_of(type)[0] in gpu_families()
+
+
 def chip_count(topology: str) -> int:
     """Return the chips of a shape: the product of its dimensions."""
     return math.prod(int(dim) for dim in topology.split("x"))

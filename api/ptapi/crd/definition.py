@@ -121,12 +121,23 @@ def _version() -> Schema:
 
 
 def _validation(rule: Rule, node: Schema) -> Schema:
-    validation: Schema = {"rule": rule.predicate.cel, "message": rule.message}
-    if rule.cel_message or (_is_scalar(node, rule.field) and not rule.secret):
-        validation["messageExpression"] = rule.cel_message or _with_value(rule.field, rule.message)
-        if not rule.cel_message and _is_always_set(node, rule.field):
-            del validation["message"]  # the definition must fit in an annotation of kubectl's
-    return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation
+    if rule.cel_message:
+        texts = {"message": rule.message, "messageExpression": rule.cel_message}
+    else:
+        texts = {"message": rule.message} if rule.secret else _texts(node, rule.field, rule.message)
+    place = {"fieldPath": f".{rule.field}"} if rule.field else {}
+    return {"rule": rule.predicate.cel, **texts, **place}
+
+
+def _texts(node: Schema, field: str, message: str) -> Schema:
+    """Return the message with the field's value, and alone where the field may be unset.
+
+    Not alone everywhere: the definition must fit in an annotation of kubectl's.
+    """
+    if not _is_scalar(node, field):
+        return {"message": message}
+    fallback = {} if _is_always_set(node, field) else {"message": message}
+    return fallback | {"messageExpression": _with_value(field, message)}
 
 
 def _is_scalar(node: Schema, field: str) -> bool:
@@ -156,11 +167,7 @@ def _transitions(spec: Schema) -> Iterator[Schema]:
 
 
 def _transition(spec: Schema, field: str, rule: str, message: str) -> Schema:
-    place = {"rule": rule, "fieldPath": f".{field}"}
-    if not _is_scalar(spec, field):
-        return place | {"message": message}
-    fallback = {} if _is_always_set(spec, field) else {"message": message}
-    return place | fallback | {"messageExpression": _with_value(field, message)}
+    return {"rule": rule, **_texts(spec, field, message), "fieldPath": f".{field}"}
 
 
 def _attach(schema: Schema, validation: Schema) -> None:

@@ -38,6 +38,8 @@ class Creation:
     poll_s: float
     sleep: Callable[[float], None] = time.sleep
     seconds: Callable[[], float] = time.monotonic
+    _existing: frozenset[tuple[str, str]] = frozenset()
+    """Kind and name of the prerequisites that were there; they are not asked for again while a cluster takes minutes."""
 
     def run(self, spec: ClusterSpec, again: str) -> ClusterView:
         """Return the cluster when it and its pools run. again: the command line that continues it.
@@ -83,10 +85,12 @@ class Creation:
     def _observe(self, spec: ClusterSpec) -> Observed:
         # operations first: what an operation has made is in the later answer
         operations = self.gke.operations(spec.parent, spec.name)
-        existing = frozenset(
-            (each.kind, each.name) for each in prerequisites(spec) if self.compute.has(each.collection, each.name)
-        )
-        return Observed(self.gke.get(spec.path), operations, existing)
+        self._existing |= {
+            (each.kind, each.name)
+            for each in prerequisites(spec)
+            if (each.kind, each.name) not in self._existing and self.compute.has(each.collection, each.name)
+        }
+        return Observed(self.gke.get(spec.path), operations, self._existing)
 
     def _carry_out(self, spec: ClusterSpec, action: Action, attempts: Attempts, progress: Progress) -> None:
         progress.begin(action)

@@ -146,7 +146,8 @@ class FakeKube:
 
 def _has(body: Manifest, labels: str | None) -> bool:
     own = body["metadata"].get("labels") or {}
-    return all(own.get(key) == value for key, value in (pair.split("=") for pair in (labels or "").split(",") if pair))
+    wanted = (term.partition("=") for term in (labels or "").split(",") if term)
+    return all(own.get(key) == value if sign else key in own for key, sign, value in wanted)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ class Pathways(SpecModel):
     enabled: Literal["auto"] | bool = "auto"
     """`true`: one trainer on a CPU node drives all chips. `false`: one trainer per host. `auto`: `true` where
     posttrain's own trainer samples on several hosts and needs one process for it (`rollout.placement: disaggregated`,
-    Python of your own in `environment`, a vLLM server), else `false`, until runs on TPUs show which is better for the
-    others."""
+    Python of your own or MCP servers in `environment`, a vLLM server), else `false`, until runs on TPUs show which is
+    better for the others."""
     headless: bool = False
     """Start only the Pathways servers; `ptctl workload connect` prints how your own program reaches the chips. The
     job runs until it is deleted or suspended, or its deadline passes."""

@@ -106,3 +106,18 @@ class Environment(SpecModel):
     """Time limit of an episode in its environment; one that takes longer gets no reward."""
     reward_weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
     """Weight of the environment's own reward, in addition to `rewards`."""
+
+    @property
+    def is_rewarding(self) -> bool:
+        """Return True for an environment with rewards of its own."""
+        return not self.tools and not self.mcp
+
+    @property
+    def runs_python(self) -> bool:
+        """Return True if Python of the user's, or of an environment's package, answers the model."""
+        return self.is_rewarding or any(tool.python is not None for tool in self.tools)
+
+    @property
+    def needs_one_process(self) -> bool:
+        """Return True if all episodes must be in one process: that of the Python, or of the sessions with servers."""
+        return self.runs_python or bool(self.mcp)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ptapi.accelerators import resolve
-from ptapi.accelerators.table import family_of, gpu_families
+from ptapi.accelerators.table import is_gpu_type
 from ptapi.errors import SpecError
 from ptctl.cluster.actions import gpu_use
 from ptctl.cluster.actions.gpu_use import GpuUse
@@ -81,7 +81,7 @@ def _use(app: App, target: Target, known: Prices | None) -> Use:
     manifests = kube.list(POSTTRAINJOBS, namespace_of(kube, target)).items
     running = sorted((job for job in map(view, manifests) if job.phase in _RUNNING), key=lambda job: -job.chips)
     now = datetime.now(UTC)
-    gpus = _gpu_use(app, kube) if any(_is_on_gpus(job) for job in running) else {}
+    gpus = _gpu_use(app, kube) if any(is_gpu_type(job.accelerator) for job in running) else {}
     rows = [_row(job, now, known, gpus.get(f"{job.namespace}/{job.name}")) for job in running]
     return Use(rows, queue_rows(manifests), pool_rows(kube))
 
@@ -97,14 +97,10 @@ def _gpu_use(app: App, kube: Kube) -> dict[str, GpuUse]:
         return {}
     jobs = {
         (pod["metadata"]["namespace"], pod["metadata"]["name"]): f"{pod['metadata']['namespace']}/{name}"
-        for pod in (kube.list(PODS).items if read else [])
+        for pod in (kube.list(PODS, labels=labels.JOB).items if read else [])
         if (name := label(pod, labels.JOB))
     }
     return gpu_use.by_job(read, jobs)
-
-
-def _is_on_gpus(job: JobView) -> bool:
-    return family_of(job.accelerator)[0] in gpu_families()
 
 
 def _row(job: JobView, now: datetime, known: Prices | None, gpus: GpuUse | None) -> Row:

@@ -16,7 +16,7 @@ from ptoperator.render.layout import Layout
 from ptoperator.render.pods import resources
 from ptoperator.render.pods.command import program
 from ptoperator.render.pods.environment_variables import HOSTS_PER_SLICE, TERMINATION_LOG, container_env, value
-from ptoperator.render.serving.cloud_run import MACHINES
+from ptoperator.render.serving.cloud_run import FUSE_DRIVER, MACHINES
 
 GPU_ATTEMPT_S, CPU_ATTEMPT_S = 3600, 168 * 3600
 """The longest attempt of a task with and without a GPU; 12 hours with one are in preview (docs.cloud.google.com/run,
@@ -110,17 +110,15 @@ def _buckets(layout: Layout) -> list[tuple[Manifest, Manifest]]:
         (
             {
                 "name": f"bucket-{index}",
-                "csi": {"driver": "gcsfuse.run.googleapis.com", "volumeAttributes": _attributes(name)},
+                "csi": {
+                    "driver": FUSE_DRIVER,
+                    "volumeAttributes": {"bucketName": name, "mountOptions": "implicit-dirs"},
+                },
             },
             {"name": f"bucket-{index}", "mountPath": f"{BUCKETS}/{name}"},
         )
         for index, name in enumerate(names)
     ]
-
-
-def _attributes(bucket: str) -> Manifest:
-    """Return the attributes of a bucket's volume."""
-    return {"bucketName": bucket, "mountOptions": "implicit-dirs"}
 
 
 def _scratch(layout: Layout) -> list[tuple[Manifest, Manifest]]:

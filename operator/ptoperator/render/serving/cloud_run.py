@@ -10,6 +10,8 @@ from ptoperator.render.serving.weights import Mounted, bucket_volume
 
 MACHINES = {"nvidia-l4": ("8", "32Gi"), "nvidia-rtx-pro-6000": ("20", "80Gi")}
 """CPUs and memory for each GPU type that Cloud Run has."""
+FUSE_DRIVER = "gcsfuse.run.googleapis.com"
+"""Mounts buckets there."""
 _START_PERIOD_S, _START_PROBES = 10, 180
 _REQUEST_S = 3600
 """Longest answer."""
@@ -65,5 +67,5 @@ def _spec(server: Server, gpu: str, weights: list[Mounted]) -> Manifest:
                 "volumeMounts": [{"name": each.volume, "mountPath": each.path} for each in buckets],
             }
         ],
-        "volumes": [bucket_volume(each, "gcsfuse.run.googleapis.com") for each in buckets],
+        "volumes": [bucket_volume(each, FUSE_DRIVER) for each in buckets],
     }

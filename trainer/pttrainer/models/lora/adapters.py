@@ -267,7 +267,8 @@ def repeated(config: ModelConfig, adapters: Adapters) -> frozenset[str]:
 
 def modules(config: ModelConfig, adapters: Adapters) -> list[str]:
     """Return the last part of each linear layer's name."""
-    stored = [one for path, one in names(config, adapters).items() if path[:-1] not in _parameters(config, adapters)]
+    no_layers = _parameters(config, adapters)
+    stored = [one for path, one in names(config, adapters).items() if path[:-1] not in no_layers]
     return sorted({one.name.partition(".lora_")[0].split(".")[-1] for one in stored})
 
 

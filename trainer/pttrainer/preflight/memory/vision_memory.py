@@ -12,6 +12,7 @@ Fitted to SigLIP's tower in Gemma 3, 8 images per device, beside a decoder too s
 """
 
 from pttrainer.models.config import AnyVision
+from pttrainer.models.shapes.parameters import ITEM_BYTES
 from pttrainer.preflight.memory import tower_activations
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes.job_shapes import JobShapes
@@ -23,7 +24,7 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     if vision is None:
         return []
     passes, tokens = 2 if of.spec.training.vision == "all" else 1, of.spec.training.sequence_length
-    activations = tower_activations.of_layer(vision, _images(of), tokens, _bytes_of_number(of))
+    activations = tower_activations.of_layer(vision, _images(of), tokens, ITEM_BYTES[of.structure.compute_dtype])
     scores = tower_activations.of_scores(vision, _images(of), tokens)
     shown = f"{_images(of)} images of {vision.patches(tokens)} patches"
     return [
@@ -37,7 +38,7 @@ def kept(of: JobShapes) -> list[Buffer]:
     vision = of.config.vision
     if vision is None or not is_trained(of):
         return []
-    size = _bytes_of_number(of) * _patches(of, vision) * vision.d_model * vision.layers
+    size = ITEM_BYTES[of.structure.compute_dtype] * _patches(of, vision) * vision.d_model * vision.layers
     return [Buffer("activations kept for the backward pass of the vision tower", size, "train")]
 
 
@@ -53,7 +54,3 @@ def _images(of: JobShapes) -> int:
 
 def _patches(of: JobShapes, vision: AnyVision) -> int:
     return _images(of) * vision.patches(of.spec.training.sequence_length)
-
-
-def _bytes_of_number(of: JobShapes) -> int:
-    return 2 if of.structure.compute_dtype == "bfloat16" else 4

@@ -173,22 +173,15 @@ def _engine(context: Context) -> Engine:
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
     """Build the environment of the job's episodes. Raises ConfigError or UserCodeError."""
-    if jax.process_count() > 1 and (
-        is_rewarding(spec) or spec.mcp or any(tool.python is not None for tool in spec.tools)
-    ):
+    if jax.process_count() > 1 and spec.needs_one_process:
         raise ConfigError(
             "spec.environment: Python and mcp need one process that drives all chips, and this run has "
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
     directory = packages.installed(spec.packages, context.note)
-    if is_rewarding(spec):
+    if spec.is_rewarding:
         return UserEnvironment(source_of(spec, directory), spec.timeout_seconds, context.alive)
     return ToolEnvironment(spec, context.chat.source, context.alive, directory)
-
-
-def is_rewarding(spec: EnvironmentSpec) -> bool:
-    """Return True for an environment with rewards of its own."""
-    return not spec.tools and not spec.mcp
 
 
 def read_questions(context: Context, part: str, sampler: Sampler) -> list[Question]:

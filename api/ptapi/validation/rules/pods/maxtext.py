@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from ptapi.accelerators import resolve
-from ptapi.accelerators.table import family_of, gpu_families
+from ptapi.accelerators.table import is_gpu_type
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import PostTrainJobSpec
 from ptapi.validation.rule import displayed
@@ -47,7 +47,7 @@ def check_maxtext(spec: PostTrainJobSpec) -> list[Finding]:
     runtime = spec.runtime.maxtext
     if runtime is None:
         return []
-    if _is_on_gpus(spec):
+    if is_gpu_type(spec.accelerator.type):
         accepted = "a TPU, because runtime.maxtext starts MaxText with its image and settings for TPUs"
         return [Finding("spec.accelerator.type", spec.accelerator.type, accepted, "leave runtime.maxtext out")]
     kind = spec.algorithm.kind
@@ -108,10 +108,6 @@ def _hosts(spec: PostTrainJobSpec) -> int:
     except SpecError:
         return 0  # its own rule refuses it
     return accelerator.total_vms
-
-
-def _is_on_gpus(spec: PostTrainJobSpec) -> bool:
-    return family_of(spec.accelerator.type)[0] in gpu_families()
 
 
 def _reinforcement(spec: PostTrainJobSpec) -> Iterator[Finding]:
