@@ -39,7 +39,7 @@ class Creation:
     sleep: Callable[[float], None] = time.sleep
     seconds: Callable[[], float] = time.monotonic
     _existing: frozenset[tuple[str, str]] = frozenset()
-    """Kind and name of the prerequisites that were there; they are not asked for again while a cluster takes minutes."""
+    """Kind and name of the prerequisites that were there: nothing asks for them again while a cluster takes minutes."""
 
     def run(self, spec: ClusterSpec, again: str) -> ClusterView:
         """Return the cluster when it and its pools run. again: the command line that continues it.

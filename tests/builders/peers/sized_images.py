@@ -1,5 +1,6 @@
 """Small models whose images have as many tokens as their sizes make: what their builders share."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from tests.builders.peers import inference
 from tests.builders.peers.models import write_with_images
 from tests.builders.pictures import drawn
 
+from pttrainer.__main__ import main
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.image_slots import slots
 from pttrainer.data.tokenization.pixels import PatchFormat
@@ -73,3 +75,12 @@ class SizedImages:
     def packed_and_alone(self, model: Model, params: Params) -> tuple[list[np.ndarray], np.ndarray]:
         """Our logits of each example in a row of its own, and of all of them in one row."""
         return inference.packed_and_alone(model, params, self.examples, self.images_of)
+
+
+def generated(directory: Path, rows: list[list[int]], files: Any) -> int:
+    """Run `pttrainer generate` with images, for one token; its exit code."""
+    tokens, images = directory.parent / "ids.json", directory.parent / "images.json"
+    tokens.write_text(json.dumps(rows))
+    images.write_text(json.dumps(files))
+    options = ["--tokens", str(tokens), "--images", str(images), "--max-new", "1"]
+    return main(["generate", "--model", f"file://{directory}", *options])

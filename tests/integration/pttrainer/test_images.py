@@ -1,6 +1,7 @@
 """Training with images by real, small runs: colours are learned from pictures and from nothing else."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def job(home: Path, name: str, **changes: Any) -> Path:
     training = {"steps": 30, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 1e-2}}
     model = {"uri": f"file://{home}/model", "images": True}
     return runs.job(home, name, {"model": model, "training": training, "checkpoint": {"everySteps": 5}}, changes)
+
+
+def write_resized(home: Path, name: str, sizes: Sequence[tuple[int, int]]) -> None:
+    """Rows `name`.jsonl of the home's pictures, which take turns to have these sizes."""
+    for number in range(24):
+        with Image.open(home / f"{number}.png") as picture:
+            picture.resize(sizes[number // 2 % len(sizes)]).save(home / f"{name}-{number}.png")
+    rows = [{"prompt": "?", "completion": "rb"[n % 2], "image": f"{name}-{n}.png"} for n in range(24)]
+    runs.write_rows(home / f"{name}.jsonl", rows)
 
 
 def tensors(directory: Path) -> dict[str, np.ndarray]:
@@ -135,12 +145,7 @@ def test_pictures_of_any_size_are_learned_and_the_whole_model_is_exported(
 ) -> None:
     """Qwen3-VL: wide and tall pictures of 1 to 10 tokens, in packed rows; answers are sampled from them."""
     qwen_images.write_trainable(home / "qwen")
-    sizes = [(23, 9), (12, 31), (6, 6), (70, 13)]
-    for number in range(24):
-        with Image.open(home / f"{number}.png") as picture:
-            picture.resize(sizes[number // 2 % 4]).save(home / f"sized-{number}.png")
-    rows = [{"prompt": "?", "completion": "rb"[n % 2], "image": f"sized-{n}.png"} for n in range(24)]
-    runs.write_rows(home / "sized.jsonl", rows)
+    write_resized(home, "sized", [(23, 9), (12, 31), (6, 6), (70, 13)])
     data = {part: {"uri": f"file://{home}/sized.jsonl"} for part in ("train", "eval")}
     changes: dict[str, Any] = {
         "data": data, "model": {"uri": f"file://{home}/qwen"},
@@ -166,12 +171,7 @@ def test_pictures_of_any_size_are_learned_and_the_whole_model_is_exported(
 def test_pictures_cut_into_tiles_are_learned_with_the_tower_unchanged(home: Path) -> None:
     """Llama 4: pictures of one to five tiles, in packed rows."""
     llama4_images.write_trainable(home / "llama4")
-    sizes = [(23, 9), (12, 31), (6, 6), (30, 29)]
-    for number in range(24):
-        with Image.open(home / f"{number}.png") as picture:
-            picture.resize(sizes[number // 2 % 4]).save(home / f"tiled-{number}.png")
-    rows = [{"prompt": "?", "completion": "rb"[n % 2], "image": f"tiled-{n}.png"} for n in range(24)]
-    runs.write_rows(home / "tiled.jsonl", rows)
+    write_resized(home, "tiled", [(23, 9), (12, 31), (6, 6), (30, 29)])
     changes: dict[str, Any] = {
         "data": {"train": {"uri": f"file://{home}/tiled.jsonl"}}, "model": {"uri": f"file://{home}/llama4"},
         "training": {"steps": 20, "optimizer": {"learningRate": 5e-3}}, "checkpoint": {"everySteps": 20},

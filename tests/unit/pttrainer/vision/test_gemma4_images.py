@@ -20,15 +20,15 @@ from tests.builders.peers.gemma4_images import (
     VIDEO,
 )
 from tests.builders.peers.image_models import load_model
+from tests.builders.peers.sized_images import generated
 from tests.builders.pictures import drawn, encoded
 
 from ptapi.failures import ExitCode
 from ptapi.spec import Training
-from pttrainer.__main__ import main
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.image_tokens import expanded, gemma4
 from pttrainer.errors import ConfigError
-from pttrainer.models import ModelStructure, from_hf, to_hf
+from pttrainer.models import ModelStructure, from_hf
 from pttrainer.train_step.optimizer import freeze_patterns
 
 BUFFERS = {"gemma-4": {"std_bias", "std_scale"}, "gemma-4-small": {"input", "output"}, "gemma-4-moe": set()}
@@ -63,15 +63,6 @@ def test_patches_padded_to_a_power_of_two_are_of_whole_tokens(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_config_is_written_as_it_is_read_and_text_alone_is_a_model_of_its_own(case: str) -> None:
-    whole = from_hf(CASES[case], images=True)
-    assert from_hf(json.loads(json.dumps(to_hf(whole))), images=True) == whole
-    text = from_hf(CASES[case])
-    assert text.vision is None
-    assert "vision_config" not in to_hf(text)
-
-
-@pytest.mark.parametrize("case", CASES)
 def test_a_job_trains_the_parts_of_the_tower_that_it_says(case: str) -> None:
     config = from_hf(CASES[case], images=True)
     of_vision = {path for path in ModelStructure(config).weights if path[0] == "vision"}
@@ -82,14 +73,6 @@ def test_a_job_trains_the_parts_of_the_tower_that_it_says(case: str) -> None:
         frozen[vision] = freeze_patterns.fully_frozen(patterns, config) & of_vision
     assert bool(stored) == bool(BUFFERS[case])
     assert frozen == {"frozen": of_vision, "projector": of_vision - {("vision", "projection")}, "all": stored}
-
-
-def generated(directory: Path, rows: list[list[int]], files: Any) -> int:
-    tokens, images = directory.parent / "ids.json", directory.parent / "images.json"
-    tokens.write_text(json.dumps(rows))
-    images.write_text(json.dumps(files))
-    options = ["--tokens", str(tokens), "--images", str(images), "--max-new", "1"]
-    return main(["generate", "--model", f"file://{directory}", *options])
 
 
 @pytest.mark.parametrize(

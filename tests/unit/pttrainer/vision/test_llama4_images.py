@@ -20,17 +20,17 @@ from tests.builders.peers.llama4_images import (
     write_trainable,
 )
 from tests.builders.peers.llama4_pixels import PICTURES, made
+from tests.builders.peers.sized_images import generated
 from tests.builders.peers.templates import WITH_TILES, chat, chat_with_tiles
 from tests.builders.pictures import drawn, encoded
 from tests.builders.vllm.context import context
 
 from ptapi.failures import ExitCode
 from ptapi.spec import Training, Vllm
-from pttrainer.__main__ import main
 from pttrainer.data.tokenization.image_slots import runs_of, slots
 from pttrainer.data.tokenization.image_tokens import expanded
 from pttrainer.errors import ConfigError, DataError
-from pttrainer.models import Model, ModelStructure, from_hf, to_hf
+from pttrainer.models import Model, ModelStructure, from_hf
 from pttrainer.models.config import Llama4Vision
 from pttrainer.models.loading import image_inputs
 from pttrainer.rollout.vllm.vllm_engine import vllm_engine
@@ -78,15 +78,6 @@ def test_slots_go_on_from_tile_to_tile() -> None:
         slots(ids, PART, [[9, 9], [9]], 1000, "here")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_config_is_written_as_it_is_read_and_text_alone_is_a_model_of_its_own(case: str) -> None:
-    whole = from_hf(CASES[case], images=True)
-    assert from_hf(json.loads(json.dumps(to_hf(whole))), images=True) == whole
-    text = from_hf(CASES[case])
-    assert text.vision is None
-    assert "vision_config" not in to_hf(text)
-
-
 def test_a_job_trains_the_parts_of_the_tower_that_it_says() -> None:
     config = from_hf(CASES["llama-4"], images=True)
     of_vision = {path for path in ModelStructure(config).weights if path[0] == "vision"}
@@ -116,14 +107,6 @@ def test_llama_4_scout_has_as_many_weights_as_its_released_files() -> None:
     assert (config.vision.tile_tokens, config.vision.begin_id, config.vision.end_id) == (144, 200_080, 200_081)
     assert config.vision.pixels_shape(8192) == (17, 336, 336, 3)
     assert config.vision.pixels_shape(1024) == (7, 336, 336, 3)
-
-
-def generated(directory: Path, rows: list[list[int]], files: Any) -> int:
-    tokens, images = directory.parent / "ids.json", directory.parent / "images.json"
-    tokens.write_text(json.dumps(rows))
-    images.write_text(json.dumps(files))
-    options = ["--tokens", str(tokens), "--images", str(images), "--max-new", "1"]
-    return main(["generate", "--model", f"file://{directory}", *options])
 
 
 def test_images_that_do_not_fit_their_tokens_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

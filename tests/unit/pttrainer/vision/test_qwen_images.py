@@ -20,15 +20,15 @@ from tests.builders.peers.qwen_images import (
     TOWER,
     VIDEO,
 )
+from tests.builders.peers.sized_images import generated
 from tests.builders.peers.templates import chat_with_sized_images
 from tests.builders.pictures import drawn, encoded
 
 from ptapi.failures import ExitCode
 from ptapi.spec import Training
-from pttrainer.__main__ import main
 from pttrainer.data.tokenization.image_slots import whole_images
 from pttrainer.errors import ConfigError, DataError
-from pttrainer.models import Model, ModelStructure, Params, from_hf, to_hf
+from pttrainer.models import Model, ModelStructure, Params, from_hf
 from pttrainer.models.attention import rope
 from pttrainer.models.config import Rope
 from pttrainer.train_step.optimizer import freeze_patterns
@@ -71,15 +71,6 @@ def test_a_job_trains_the_parts_of_the_tower_that_it_says(trained: Any, frozen: 
     assert all(path[0] == "vision" for path in paths)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_config_is_written_as_it_is_read_and_text_alone_is_a_model_of_its_own(case: str) -> None:
-    whole = from_hf(CASES[case], images=True)
-    assert from_hf(json.loads(json.dumps(to_hf(whole))), images=True) == whole
-    text = from_hf(CASES[case])
-    assert text.vision is None
-    assert "vision_config" not in to_hf(text)
-
-
 def test_qwen_3_vl_8b_has_as_many_weights_as_its_released_files() -> None:
     text = {
         "model_type": "qwen3_vl_text", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
@@ -88,14 +79,6 @@ def test_qwen_3_vl_8b_has_as_many_weights_as_its_released_files() -> None:
     raw = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {"out_hidden_size": 4096}}
     config = from_hf(raw, images=True)
     assert sum(spec.size for spec in ModelStructure(config).weights.values()) == 8_767_123_696
-
-
-def generated(directory: Path, rows: list[list[int]], files: Any) -> int:
-    tokens, images = directory.parent / "ids.json", directory.parent / "images.json"
-    tokens.write_text(json.dumps(rows))
-    images.write_text(json.dumps(files))
-    options = ["--tokens", str(tokens), "--images", str(images), "--max-new", "1"]
-    return main(["generate", "--model", f"file://{directory}", *options])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Models whose images have as many tokens as their sizes make: against numbers of transformers, and in rollouts."""
 
+import json
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from tests.builders.peers.sized_images import SizedImages
 from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.image_patches import PLACE
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
-from pttrainer.models import Model, Params
+from pttrainer.models import Model, Params, from_hf, to_hf
 from pttrainer.rollout import groups
 from pttrainer.rollout.engine import Draw, Prompt, Sampling
 from pttrainer.rollout.groups import Group, ImageRows, Sample
@@ -23,11 +24,9 @@ from pttrainer.train_step.scoring import score_step
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is 0.4 to 1.4. Not to be loosened."""
-MODELS = {
-    case: models
-    for models in (gemma4_images.MODELS, llama4_images.MODELS, mistral_images.MODELS, qwen_images.MODELS)
-    for case in models.references
-}
+OF_FAMILIES = (gemma4_images.MODELS, llama4_images.MODELS, mistral_images.MODELS, qwen_images.MODELS)
+MODELS = {case: models for models in OF_FAMILIES for case in models.references}
+CASES = {case: raw for models in OF_FAMILIES for case, raw in models.cases.items()}
 
 
 @lru_cache
@@ -35,6 +34,15 @@ def model(case: str) -> tuple[SizedImages, Model, Params]:
     with TemporaryDirectory() as directory:
         models = MODELS[case]
         return models, *load_model(models.write_checkpoint(Path(directory), models.cases[case]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_config_is_written_as_it_is_read_and_text_alone_is_a_model_of_its_own(case: str) -> None:
+    whole = from_hf(CASES[case], images=True)
+    assert from_hf(json.loads(json.dumps(to_hf(whole))), images=True) == whole
+    text = from_hf(CASES[case])
+    assert text.vision is None
+    assert "vision_config" not in to_hf(text)
 
 
 @pytest.mark.parametrize("case", MODELS)
