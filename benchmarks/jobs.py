@@ -1,6 +1,15 @@
-"""A PostTrainJob for a benchmark: what is measured says what differs."""
+"""A PostTrainJob for a benchmark, and a reward for reinforcement learning: what is measured says what differs."""
 
 from typing import Any
+
+REWARD = '''"""The reward of every side: it costs nothing."""
+
+import zlib
+
+
+def reward(prompt, completion, row):
+    return zlib.crc32(completion.encode()) % 1000 / 1000
+'''
 
 
 def manifest(name: str, *, data: str, output: str, **spec: Any) -> dict[str, Any]:

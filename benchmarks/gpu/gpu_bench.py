@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.jobs import manifest
+from benchmarks.jobs import REWARD, manifest
 
 from ptapi.accelerators import Slice, resolve
 
@@ -33,14 +33,6 @@ GROUP, PROMPTS = 8, 8
 NAMES = {"RTX PRO 6000": "rtx-pro-6000-1", "H100": "h100-1", "A100": "a100-1", "L4": "l4-1"}
 """Our types by a part of what nvidia-smi calls the GPU. Of an H200 or B200 whole machines are a type: say h100-1 and
 mind that memory and bandwidth are not its."""
-REWARD = '''"""The reward of every side: it costs nothing."""
-
-import zlib
-
-
-def reward(prompt, completion, row):
-    return zlib.crc32(completion.encode()) % 1000 / 1000
-'''
 
 
 @dataclass(frozen=True)

@@ -24,17 +24,8 @@ from peer_table import SCRIPTS, Table, run_job, share
 sys.path.insert(1, str(SCRIPTS))
 sys.path.insert(1, str(SCRIPTS.parents[2]))
 
-from benchmarks.jobs import manifest
+from benchmarks.jobs import REWARD, manifest
 from grpo_shapes import LEARNING_RATE, PROMPT, prompts
-
-REWARD = '''"""The reward of every side."""
-
-import zlib
-
-
-def reward(prompt, completion, row):
-    return zlib.crc32(completion.encode()) % 1000 / 1000
-'''
 
 
 @dataclass(frozen=True)
