@@ -2,6 +2,7 @@
 
     start NAME [--seeds 1 2 3] [--set output.uri=gs://…]     a job for each seed, in the cluster of the kubeconfig
     start NAME --here                                        one after the other on this machine, without a cluster
+    start NAME --here --one-gpu                              as above, on one GPU of 80 GB or more (an H100 or H200)
     judge NAME RUN [RUN…]                                    names of jobs, or run directories
 
 The rule. Held-out answers are compared twice. Before training: a mean that differs from the published one by more than
@@ -32,12 +33,13 @@ REPEATED, WORSE, NOT_COMPARABLE = 0, 1, 3
 
 @dataclass(frozen=True)
 class Published:
-    """A result of others, in percent. rows: held-out problems."""
+    """A result of others, in percent. rows: held-out problems; one_gpu: `PATH=VALUE` of what differs on one GPU."""
 
     source: str
     rows: int
     before: float
     after: float
+    one_gpu: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Verdict:
 
 def published(name: str) -> Published:
     """Return the published figures of a reference run. Raises KeyError for another name."""
-    return Published(**yaml.safe_load((FOLDER / "published.yaml").read_text(encoding="utf-8"))[name])
+    figures = yaml.safe_load((FOLDER / "published.yaml").read_text(encoding="utf-8"))[name]
+    return Published(one_gpu=tuple(figures.pop("oneGpu")), **figures)
 
 
 def judge(reference: Published, runs: list[tuple[float, float]]) -> Verdict:
@@ -116,10 +119,12 @@ def main() -> int:
     starting.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     starting.add_argument("--set", dest="changes", action="append", default=[], metavar="PATH=VALUE")
     starting.add_argument("--here", action="store_true", help="train on this machine, without a cluster")
+    starting.add_argument("--one-gpu", action="store_true", help="on one GPU of 80 GB or more, such as an H100 or H200")
     judging.add_argument("runs", nargs="+", metavar="RUN", help="a job's name or a run directory")
     given = parser.parse_args()
     if given.command == "start":
-        return start(given.name, given.seeds, given.changes, given.here)
+        chips = published(given.name).one_gpu if given.one_gpu else ()
+        return start(given.name, given.seeds, [*chips, *given.changes], given.here)
     runs = [evaluations(run) for run in given.runs]
     for run, (before, after) in zip(given.runs, runs, strict=True):
         print(f"{run}: {before:.1f} -> {after:.1f} %")

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.builders.scripts import load_script
 
 from ptapi.load import load_job
+from ptctl.jobs.definition.set_field import assign_all
+from pttrainer.preflight.check import judge
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = load_script("benchmarks/reference_runs/reference_runs.py")
@@ -23,6 +26,19 @@ def test_each_job_is_valid_and_has_published_figures_and_a_line_on_the_page(path
     figures = RUNS.published(path.stem)
     assert f"| `{path.stem}` |" in page
     assert f"{figures.before:g} → {figures.after:g} %" in page
+
+
+SHAPES = {"hf://Qwen/Qwen2.5-0.5B-Instruct": "random://qwen2.5-0.5b", "hf://Qwen/Qwen3-1.7B": "random://qwen3-1.7b"}
+
+
+@pytest.mark.parametrize("has_one_gpu", [False, True], ids=["v6e-8", "one GPU"])
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_each_job_fits_its_chips_by_the_formula(path: Path, has_one_gpu: bool) -> None:
+    changes = RUNS.published(path.stem).one_gpu if has_one_gpu else ("accelerator.type=v6e-8",)
+    body = yaml.safe_load(path.read_text())
+    body["spec"]["model"]["uri"] = SHAPES[body["spec"]["model"]["uri"]]
+    assign_all(body, changes)
+    assert judge(load_job(yaml.safe_dump(body)), "formula").fits
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pttrainer.models.shapes import parameters
 
 BILLIONS = {
     "llama3.1-8b": 8.03, "llama3.1-70b": 70.55, "llama3.2-1b": 1.236, "llama3.2-3b": 3.21, "mistral-7b": 7.25,
+    "qwen2.5-0.5b": 0.494, "qwen2.5-1.5b": 1.544, "qwen2.5-7b": 7.616, "qwen2.5-32b": 32.76,
     "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-8b": 8.19, "qwen3-14b": 14.77,
     "qwen3-32b": 32.76, "qwen3-30b-a3b": 30.53, "gemma2-2b": 2.61, "gemma2-9b": 9.24, "gemma2-27b": 27.23,
     "gemma3-4b": 3.88, "gemma3-12b": 11.77, "gemma3-27b": 27.01, "gpt-oss-20b": 20.91,

@@ -44,6 +44,18 @@ def _llama3(sizes: dict[str, Any], factor: float, *, tied: bool) -> Raw:
     }
 
 
+def _qwen2(sizes: dict[str, Any], *, tied: bool, vocab: int = 152_064) -> Raw:
+    return {
+        "model_type": "qwen2",
+        **sizes,
+        "vocab_size": vocab,
+        "rope_theta": 1_000_000.0,
+        "max_position_embeddings": 32_768,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": tied,
+    }
+
+
 def _qwen3(sizes: dict[str, Any], *, tied: bool, **more: Any) -> Raw:
     return {
         "model_type": "qwen3",
@@ -140,6 +152,10 @@ RAW: dict[str, Raw] = {
     "llama3.1-70b": _llama3(_sizes(8192, 28_672, 80, 64, 8, 128), 8.0, tied=False),
     "llama3.2-1b": _llama3(_sizes(2048, 8192, 16, 32, 8, 64), 32.0, tied=True),
     "llama3.2-3b": _llama3(_sizes(3072, 8192, 28, 24, 8, 128), 32.0, tied=True),
+    "qwen2.5-0.5b": _qwen2(_sizes(896, 4864, 24, 14, 2, 64), tied=True, vocab=151_936),
+    "qwen2.5-1.5b": _qwen2(_sizes(1536, 8960, 28, 12, 2, 128), tied=True, vocab=151_936),
+    "qwen2.5-7b": _qwen2(_sizes(3584, 18_944, 28, 28, 4, 128), tied=False),
+    "qwen2.5-32b": _qwen2(_sizes(5120, 27_648, 64, 40, 8, 128), tied=False),
     "qwen3-0.6b": _qwen3(_sizes(1024, 3072, 28, 16, 8, 128), tied=True),
     "qwen3-1.7b": _qwen3(_sizes(2048, 6144, 28, 16, 8, 128), tied=True),
     "qwen3-4b": _qwen3(_sizes(2560, 9728, 36, 32, 8, 128), tied=True),
