@@ -11,6 +11,8 @@ from ptapi.errors import Finding, SpecError
 from ptapi.spec import PostTrainJobSpec
 
 PLACEMENT_FIELD = "spec.rollout.placement"
+MOST_RANK = 512
+"""Of adapters that vLLM takes."""
 SAMPLER_TYPE_FIELD = "spec.rollout.separate.accelerator.type"
 
 
@@ -22,15 +24,70 @@ def sampler_chips(spec: PostTrainJobSpec) -> Slice | None:
     trainer = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     if trainer.total_vms * trainer.parallel_containers > 1:
         raise SpecError([_many_processes(trainer)])
-    if separate.accelerator is None:
-        return replace(trainer, slices=separate.replicas)
+    one = trainer if separate.accelerator is None else _resolved(separate.accelerator.type)
+    if spec.rollout.sampling_engine == "vllm":
+        _check_vllm(spec, one)
+    return replace(one, slices=separate.replicas)
+
+
+def _resolved(type_: str) -> Slice:
     try:
-        one = resolve(separate.accelerator.type)
+        one = resolve(type_)
     except SpecError as error:
         raise SpecError([_about_sampler(finding) for finding in error.findings]) from None
     if one.multi_host:
         raise SpecError([_several_hosts(one)])
-    return replace(one, slices=separate.replicas)
+    return one
+
+
+def _check_vllm(spec: PostTrainJobSpec, one: Slice) -> None:
+    """Raise SpecError for what vLLM cannot be given on these chips, or find in its pods."""
+    vllm, findings = spec.rollout.vllm, []
+    if spec.model.uri.startswith("random://"):
+        accepted = "a model that samplers with vLLM can read: hf://, gs:// or file://"
+        findings.append(Finding("spec.model.uri", spec.model.uri, accepted))
+    if one.platform == "tpu" and spec.training.lora is None:
+        findings.append(
+            Finding(
+                SAMPLER_TYPE_FIELD,
+                one.name,
+                "GPUs, or training.lora: vLLM on TPUs is given adapters as files, and no other weights",
+                "training: {lora: {rank: 32}}",
+            )
+        )
+    if spec.training.lora is not None and spec.training.lora.rank > MOST_RANK:
+        findings.append(
+            Finding(
+                "spec.training.lora.rank",
+                str(spec.training.lora.rank),
+                f"at most {MOST_RANK} with samplers that are vLLM, which makes room for no more",
+            )
+        )
+    if one.is_cpu and vllm is not None and vllm.image is None:
+        findings.append(
+            Finding("spec.rollout.vllm.image", "(missing)", "an image with vLLM for CPUs, of which there is no default")
+        )
+    if vllm is not None and vllm.weights_directory is not None and not _is_on_volume(spec, vllm.weights_directory):
+        findings.append(
+            Finding(
+                "spec.rollout.vllm.weightsDirectory",
+                vllm.weights_directory,
+                "a directory below the mountPath of one of spec.volumes that trainer and samplers can mount at once",
+                "volumes: [{name: shared, mountPath: /shared, persistentVolumeClaim: {claimName: shared}}]",
+            )
+        )
+    if findings:
+        raise SpecError(findings)
+
+
+def _is_on_volume(spec: PostTrainJobSpec, directory: str) -> bool:
+    """Return True if a claim of the job, which it may write to, is mounted there."""
+    return any(
+        f"{directory.rstrip('/')}/".startswith(f"{volume.mount_path.rstrip('/')}/")
+        and volume.persistent_volume_claim is not None
+        and not volume.read_only
+        for volume in spec.volumes
+    )
 
 
 def samplers_beside(accelerator: Slice, samplers: Slice | None) -> int:

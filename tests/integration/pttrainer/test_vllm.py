@@ -1,5 +1,5 @@
-"""GRPO with vLLM as its engine, by real, small runs against a stand-in for its server: the curve is the native one's,
-also where the server goes away half-way."""
+"""GRPO with vLLM as its engine, by real, small runs against stand-ins for its server: the curve is the native one's,
+also where a server goes away half-way, beside the job or in a pod of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,25 +13,50 @@ from tests.builders.vllm.fake import Brain, FakeServer, known_seeds
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
+from pttrainer.checkpoint import model_export
+from pttrainer.checkpoint.model_export import ExportWriter, TokenizerFiles
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, preset
+from pttrainer.runtime.io.directory import Directory
 
 STEPS, PROMPTS = 2, 4
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    """It begins with other weights than the job's: the first renewal must reach it."""
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in files, which samplers in pods of their own must have, and rows."""
+    directory = tmp_path_factory.mktemp("vllm")
     model = Model(preset("tiny"))
-    made = FakeServer(Brain(model, jax.jit(model.init)(jax.random.key(9)), known_seeds(0, STEPS, PROMPTS)))
+    tokenizer_files, writer = TokenizerFiles(byte_tokenizer(), None), ExportWriter(jax.device_get)
+    params = jax.jit(model.init)(jax.random.key(1))
+    model_export.export(Directory(directory / "model"), model, params, tokenizer_files, writer)
+    runs.write_rows(directory / "train.jsonl", runs.NUMBERS)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def native(home: Path) -> list[dict[str, Any]]:
+    """The curve of the native engine."""
+    runs.run(job(home, "native", {}))
+    return runs.lines(home / "runs" / "native")
+
+
+@pytest.fixture
+def fakes() -> Iterator[list[FakeServer]]:
+    """Two, which begin with other weights than the job's: the first renewal must reach them."""
+    model = Model(preset("tiny"))
+    params = jax.jit(model.init)(jax.random.key(9))
+    made = [FakeServer(Brain(model, params, known_seeds(0, STEPS, PROMPTS))) for _ in range(2)]
     yield made
-    made.close()
+    for fake in made:
+        fake.close()
 
 
 def job(home: Path, name: str, rollout: dict[str, Any], steps: int = STEPS) -> Path:
-    runs.write_rows(home / "train.jsonl", runs.NUMBERS)
     return runs.job(
         home,
         name,
+        model={"uri": f"file://{home}/model"},
         algorithm={"sft": None, "grpo": {"groupSize": 4}},
         rewards=runs.own_reward(home, runs.SHARE_OF_LETTER_A, 5),
         training={"steps": steps, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
@@ -39,15 +64,24 @@ def job(home: Path, name: str, rollout: dict[str, Any], steps: int = STEPS) -> P
         checkpoint={"everySteps": 1},
         export={"format": "none"},
         tensorboard={"enabled": False},
+        volumes=[{"name": "shared", "mountPath": str(home), "persistentVolumeClaim": {"claimName": "shared"}}],
     )
 
 
+def assert_same_curve(through: list[dict[str, Any]], native: list[dict[str, Any]]) -> None:
+    assert [line["step"] for line in through] == [1, 2]
+    for name in ("loss", "grad_norm", run_directory.REWARD, "completion_length", "entropy"):
+        wanted = [line[name] for line in native]
+        np.testing.assert_allclose([line[name] for line in through], wanted, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert max(line["sampler/difference"] for line in through) < 1e-4
+
+
 def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
-    tmp_path: Path, fake: FakeServer
+    home: Path, fakes: list[FakeServer], native: list[dict[str, Any]]
 ) -> None:
-    runs.run(job(tmp_path, "native", {}))
-    vllm = {"endpoint": fake.url, "weightsDirectory": f"{tmp_path}/weights", "retries": 0, "tolerance": 1e-4}
-    path = job(tmp_path, "vllm", {"engine": "vllm", "vllm": vllm}, STEPS + 1)
+    fake = fakes[0]
+    vllm = {"endpoint": fake.url, "weightsDirectory": f"{home}/weights", "retries": 0, "tolerance": 1e-4}
+    path = job(home, "vllm", {"engine": "vllm", "vllm": vllm}, STEPS + 1)
     fake.trouble = lambda path, calls: (
         503 if len(fake.bodies("/collective_rpc")) == 3 and "completions" in path else None
     )
@@ -57,12 +91,28 @@ def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
     assert process.returncode == ExitCode.SERVICE_LOST, errors
     assert "log-probs match the trainer's within" in errors
     assert "Traceback" not in errors
-    ended = runs.termination(tmp_path / "runs" / "vllm")
+    ended = runs.termination(home / "runs" / "vllm")
     assert (ended.failure_class, ended.step) == ("ServiceLost", 2)
-    native, through = (runs.lines(tmp_path / "runs" / name) for name in ("native", "vllm"))
-    assert [line["step"] for line in through] == [1, 2]
-    for name in ("loss", "grad_norm", run_directory.REWARD, "completion_length", "entropy"):
-        wanted = [line[name] for line in native]
-        np.testing.assert_allclose([line[name] for line in through], wanted, rtol=1e-4, atol=1e-6, err_msg=name)
-    assert max(line["sampler/difference"] for line in through) < 1e-4
+    through = runs.lines(home / "runs" / "vllm")
+    assert_same_curve(through, native)
     assert all(line["seconds/sync"] > 0 for line in through)
+
+
+def test_the_curve_through_pods_of_its_own_is_the_native_one_though_one_is_lost(
+    home: Path, fakes: list[FakeServer], native: list[dict[str, Any]]
+) -> None:
+    vllm = {"weightsDirectory": f"{home}/weights", "tolerance": 1e-4, "image": "vllm", "concurrency": 1}
+    path = job(home, "pods", {"engine": "vllm", "vllm": vllm, "placement": "separate", "separate": {"replicas": 2}})
+    lost, kept = fakes
+    lost.trouble = lambda path, calls: "drop" if len(lost.bodies("/v1/completions")) >= 3 else None
+    addresses = ",".join(fake.url.removeprefix("http://") for fake in fakes)
+    env = {"POSTTRAIN_SAMPLERS": addresses, "POSTTRAIN_SAMPLER_TOKEN": "of this test"}
+    code, errors = runs.end(runs.command("run", str(path), env=env))
+    assert code == 0, errors
+    through = runs.lines(home / "runs" / "pods")
+    assert_same_curve(through, native)
+    assert sum(line["samplers/drawn_again"] for line in through) == 1
+    assert through[-1]["samplers/away"] == 1
+    assert all(line["weights/bytes"] > 0 for line in through)
+    assert len(kept.brain.loaded) == STEPS
+    assert not list((home / "weights" / "posttrain-pods").iterdir()), "no version is left behind"

@@ -143,7 +143,10 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
     if of.sampler is not None:
         count, tensor = of.sampler_count * math.prod(of.sampler), of.sampler[logical_axes.MESH_AXES.index("tensor")]
         lines.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
-    if of.samplers is not None:
+    if of.samplers is not None and of.spec.rollout.vllm is not None:
+        what = "the adapters" if of.spec.training.lora else "all weights"
+        lines.append(f"the samplers read {what} from files after every update; that time is not counted")
+    elif of.samplers is not None:
         lines.append("all weights go to the samplers over the hosts' network; only those that changed are sent")
     if of.samplers is not None and is_elsewhere(of):
         lines.append(f"the memory and time of the samplers, {of.samplers.describe()}, are not checked")

@@ -31,6 +31,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, remote_engine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
+from pttrainer.rollout.vllm.separate_samplers import vllm_samplers
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import experiment_trackers
@@ -62,8 +63,9 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     model = loaded.parts.model
     data = run_files.pinned_data(place, job)
     sample_log = SampleLog(place, leader=run.leader)
-    transfer = _transfer(run, model, loaded.meshes)
-    algorithm = algorithms.build(job.spec.algorithm.kind, _context(run, loaded, data, sample_log, transfer))
+    context = _context(run, loaded, data, sample_log)
+    transfer = _transfer(run, context, loaded.meshes)
+    algorithm = algorithms.build(job.spec.algorithm.kind, replace(context, transfer=transfer))
     train_program = program(job.spec, model, algorithm, algorithm.total_steps)
     layout = train_program.layout(loaded.meshes.trainer)
     origin = _fork_source(run)
@@ -109,8 +111,10 @@ def _monitors(spec: PostTrainJobSpec, model: Model, watchdog: Watchdog) -> Monit
     return Monitors(watchdog, Meter(model, peak_flops(spec.accelerator)), loss_spikes.of_job(spec), rl_health)
 
 
-def _transfer(run: ClaimedRun, model: Model, meshes: Meshes) -> WeightSync | RemoteEngine | None:
-    spec, reporter = run.job.spec, run.reporter
+def _transfer(run: ClaimedRun, context: Context, meshes: Meshes) -> WeightSync | RemoteEngine | None:
+    spec, reporter, model = run.job.spec, run.reporter, context.model
+    if spec.rollout.separate is not None and spec.rollout.vllm is not None:
+        return vllm_samplers(context, spec.rollout.vllm)
     if spec.rollout.separate is not None:
         return remote_engine(spec, model, meshes.trainer, reporter.note, reporter.alive)
     if meshes.sampler is None:
@@ -129,7 +133,6 @@ def _context(
     loaded: PlacedModel,
     data: DataSpec,
     sample_log: SampleLog,
-    transfer: WeightSync | RemoteEngine | None,
 ) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
     compiled_score = scoring.score_step(parts.model, sharding.replicated(mesh))
@@ -151,7 +154,6 @@ def _context(
         leader=run.leader,
         run=run.place,
         directory=parts.directory,
-        transfer=transfer,
     )
 
 

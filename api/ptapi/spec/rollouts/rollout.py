@@ -10,6 +10,7 @@ from ptapi.spec.base import (
     EnvName,
     Fraction,
     HttpUrl,
+    Image,
     ModelUri,
     NonNegativeInt,
     PositiveInt,
@@ -56,15 +57,18 @@ class Vllm(SpecModel):
     """Access to vLLM for `engine: vllm`, and how its weights are updated."""
 
     endpoint: HttpUrl | None = None
-    """The server's root, such as `http://vllm:8000` (no `/v1`). Unset: vLLM runs inside the trainer's process, from the
-    package `vllm` of its image."""
+    """The server's root, such as `http://vllm:8000` (no `/v1`). Unset: vLLM runs in the samplers' pods (`placement:
+    separate`), or inside the trainer's process, from the package `vllm` of its image."""
+    image: Image | None = None
+    """Image of samplers with pods of their own. Unset: vLLM 0.32.0's, for GPUs or TPUs."""
     model: Text | None = None
     """The model's name on the server. Unset: the first that the server lists."""
     api_key_env: EnvName | None = None
     """The environment variable with the server's API key; set it from a Secret in `env`. Unset: no key is sent."""
     weights_directory: AbsolutePath | None = None
     """Directory where the trainer writes new weights (for LoRA, the adapter) for vLLM: one volume, mounted at this path
-    in the trainer's pod and in the server's. Required with `endpoint`. Unset: a temporary directory."""
+    in the trainer's pod and in the server's. Required with `endpoint` and with `placement: separate`. Unset: a
+    temporary directory."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 256
     """Concurrent requests, each for all samples of a prompt. vLLM queues those that it cannot run yet."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=86400.0)] = 600.0
@@ -77,7 +81,8 @@ class Vllm(SpecModel):
     within this mean difference, in nats per token; otherwise the run ends, because weights, model or temperature
     differ. Different number formats cause 0.01 to 0.03."""
     memory_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Inside the trainer's process: vLLM's share of a device's memory. Unset: 0.4, because training needs the rest."""
+    """vLLM's share of a device's memory. Unset: 0.4 inside the trainer's process, because training needs the rest, and
+    vLLM's own default in pods of its own."""
 
 
 class SamplerAccelerator(SpecModel):

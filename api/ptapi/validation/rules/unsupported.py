@@ -65,13 +65,6 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
-        "rollout.placement",
-        "not supported yet; accepted: colocated with engine: vllm, which samplers with pods of their own do not run",
-        differs("rollout.placement", "separate") | samples_natively("rollout."),
-        "separate: {engine: native}",
-    ),
-    Rule(
-        "spec",
         "model.images",
         "not supported yet; accepted: false with rollout.placement: separate",
         unset("rollout.separate") | _TEXT,

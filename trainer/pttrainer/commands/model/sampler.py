@@ -53,6 +53,8 @@ def run(options: argparse.Namespace) -> None:
     separate = job.spec.rollout.separate
     if separate is None:
         raise ConfigError("spec.rollout.placement: not separate: this job has no samplers of their own")
+    if job.spec.rollout.sampling_engine != "native":
+        raise ConfigError("spec.rollout.engine: vllm: this job's samplers are vLLM; hint: start them with `vllm serve`")
     if not 0 <= options.index < separate.replicas:
         raise ConfigError(f"--index: {options.index}: accepted: 0 to {separate.replicas - 1}, as many as the job has")
     if not 0 <= options.port <= 65535:

@@ -152,13 +152,13 @@ def job_sampler(context: Context) -> Sampler:
 
 def _engine(context: Context) -> Engine:
     """Build the native engine, on the training or on the sampling devices, or vLLM's; of other pods, the run's."""
+    transfer = context.transfer
+    if isinstance(transfer, RemoteEngine):
+        return transfer
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
     model, tokenizer, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
     keeps_prompts = context.spec.environment is not None
-    transfer = context.transfer
-    if isinstance(transfer, RemoteEngine):
-        return transfer
     if transfer is not None:
         speculation = build.speculation(context, transfer.mesh)
         return NativeEngine(

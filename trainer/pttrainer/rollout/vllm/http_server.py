@@ -21,14 +21,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.vllm.image_prompts import ImagePrompt
-from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest, VllmUnavailable
+from pttrainer.rollout.vllm.requests import VllmForgot, VllmReply, VllmRequest, VllmUnavailable
 from pttrainer.rollout.vllm.responses import reply_of, reply_with_images
 from pttrainer.rollout.vllm.weight_files import WeightVersion
 
@@ -38,9 +38,11 @@ LEAST_S, MOST_S = 1.0, 10.0
 """Timeout of a poll. Not shorter at the end of the wait: a timeout there would hide the server's reply."""
 TELL_S = 60.0
 """Seconds between notes about the wait; they are signs of life for the watchdog, too."""
+WATCH_S, SILENT_S = 10.0, 60.0
+"""Seconds between polls of a watched server while it samples, and the longest time in which it may answer none."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _OF_TEXT, _WITH_IMAGES = "/v1/completions", "/inference/v1/generate"
-_ENDPOINT = "spec.rollout.vllm.endpoint"
+ENDPOINT = "spec.rollout.vllm.endpoint"
 _LORA_HINT = "start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora"
 _IMAGES_HINT = "start the server, 0.32 or later, with --enable-scale-out: prompts with images go to that endpoint"
 _RELOAD_HINT = "start the server with VLLM_SERVER_DEV_MODE=1"
@@ -56,17 +58,31 @@ class _HttpRefusal(Exception):
 
 
 class ServerClient:
-    """A client of a vLLM server. needs: tokens of the longest row that the job requests."""
+    """A client of a vLLM server. needs: tokens of the longest row that the job requests.
+
+    field: what names the server in the job, for messages. is_pod: the server is a pod of the job's, whose model bears a
+    name of the pod's own, and whose machine may be gone without a word.
+    """
 
     takes_adapters = True
 
     def __init__(
-        self, endpoint: str, model: str | None, key: str | None, concurrency: int, timeout_s: float, needs: int
+        self,
+        endpoint: str,
+        model: str | None,
+        key: str | None,
+        concurrency: int,
+        timeout_s: float,
+        needs: int,
+        field: str = ENDPOINT,
+        *,
+        is_pod: bool = False,
     ) -> None:
         parts = urlsplit(endpoint)
         self._parts, self._root, self.name = parts, parts.path.rstrip("/"), f"vLLM at {endpoint}"
         self._requested_model, self._key, self._needs = model, key, needs
         self._concurrency, self._timeout_s = concurrency, timeout_s
+        self._field, self._is_pod, self._is_closed = field, is_pod, False
         self._model: str | None = None
         self._adapter: str | None = None
         self._lock = threading.Lock()
@@ -95,6 +111,16 @@ class ServerClient:
                 time.sleep(LOOK_S)
         self._model = self._served()
 
+    def reach(self) -> None:
+        """Look once whether it is healthy, and up its model. Raises VllmUnavailable."""
+        try:
+            self._call("GET", "/health", None, time.monotonic() + MOST_S)
+        except _HttpRefusal as refusal:
+            raise VllmUnavailable(str(refusal)) from refusal
+        model = self._served()
+        if model != self._model:
+            self._model, self._adapter = model, None
+
     def load(self, version: WeightVersion) -> None:
         """Replace the adapter, or all weights."""
         if version.is_adapter:
@@ -112,6 +138,12 @@ class ServerClient:
                     connection.sock.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     pass  # gone already
+
+    def close(self) -> None:
+        """Cancel what is in progress; every later call raises VllmUnavailable."""
+        with self._lock:
+            self._is_closed = True
+        self.cancel()
 
     def _load_adapter(self, version: WeightVersion) -> None:
         body = {"lora_name": version.name, "lora_path": str(version.directory)}
@@ -132,18 +164,48 @@ class ServerClient:
                 raise VllmUnavailable(f"{self.name}: its prefix cache stays in use")
             time.sleep(LOOK_S)
 
-    def generate(self, requests: Sequence[VllmRequest]) -> list[VllmReply]:
-        """Return replies in order. Raises VllmUnavailable at the first failure and cancels the other requests."""
+    def generate(
+        self, requests: Sequence[VllmRequest], finished: Callable[[VllmRequest, VllmReply], None] | None = None
+    ) -> list[VllmReply]:
+        """Return replies in order. Raises VllmUnavailable at the first failure and cancels the other requests.
+
+        finished: called with each reply as it comes, from several threads.
+        """
         threads = ThreadPoolExecutor(min(self._concurrency, len(requests)), thread_name_prefix="vllm")
-        tasks = [threads.submit(self._complete, request) for request in requests]
+        tasks = [threads.submit(self._complete, request, finished) for request in requests]
         try:
+            if self._is_pod:
+                self._watch(tasks)
             wait(tasks, return_when=FIRST_EXCEPTION)
             return [task.result(timeout=0) for task in _failed_first(tasks)]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             self.cancel()
 
-    def _complete(self, request: VllmRequest) -> VllmReply:
+    def _watch(self, tasks: Sequence[Future[VllmReply]]) -> None:
+        """Wait until all are done or one failed. Raises VllmUnavailable if the server is silent meanwhile.
+
+        A machine that is gone breaks no connection, and a long completion is silent, too.
+        """
+        last_reached = time.monotonic()
+        while True:
+            done, others = wait(tasks, timeout=WATCH_S, return_when=FIRST_EXCEPTION)
+            if not others or any(task.exception() is not None for task in done):
+                return
+            try:
+                self._call("GET", "/health", None, time.monotonic() + MOST_S)
+                last_reached = time.monotonic()
+            except (VllmUnavailable, _HttpRefusal) as error:
+                if time.monotonic() - last_reached > SILENT_S:
+                    raise VllmUnavailable(f"{self.name}: no health for {SILENT_S:g} s: {error}") from error
+
+    def _complete(self, request: VllmRequest, finished: Callable[[VllmRequest, VllmReply], None] | None) -> VllmReply:
+        reply = self._reply(request)
+        if finished is not None:
+            finished(request, reply)
+        return reply
+
+    def _reply(self, request: VllmRequest) -> VllmReply:
         body = {"model": self._adapter or self._model, "return_token_ids": True}
         try:
             if request.image_prompt is not None:
@@ -152,26 +214,27 @@ class ServerClient:
             return reply_of(self._post(_OF_TEXT, body | {"prompt": list(request.tokens), **request.fields}), request)
         except _HttpRefusal as refusal:
             is_off = request.image_prompt is not None and (refusal.status == 403 or "Not Found" in str(refusal))
-            if refusal.status == 404 and self._adapter is not None and not is_off:
-                raise VllmUnavailable(f"{self.name}: no longer has the adapter: {refusal}") from refusal
+            if refusal.status == 404 and (self._adapter is not None or self._is_pod) and not is_off:
+                what = "adapter" if self._adapter is not None else "weights, because it was started again"
+                raise VllmForgot(f"{self.name}: no longer has the {what}: {refusal}") from refusal
             hint = f"; hint: {_IMAGES_HINT}" if is_off else ""
-            raise ConfigError(f"{_ENDPOINT}: {self.name} refuses a completion: {refusal}{hint}") from refusal
+            raise ConfigError(f"{self._field}: {self.name} refuses a completion: {refusal}{hint}") from refusal
 
     def _served(self) -> str:
         try:
             listed = self._call("GET", "/v1/models", None, time.monotonic() + self._timeout_s)
             models = {str(card["id"]): card for card in listed["data"]}
         except _HttpRefusal as refusal:
-            raise ConfigError(f"{_ENDPOINT}: {self.name}: {refusal}{_key_hint(refusal)}") from refusal
+            raise ConfigError(f"{self._field}: {self.name}: {refusal}{self._key_hint(refusal)}") from refusal
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"{_ENDPOINT}: {self.name} lists no models; accepted: a vLLM server") from error
+            raise ConfigError(f"{self._field}: {self.name} lists no models; accepted: a vLLM server") from error
         name = self._requested_model or next(iter(models), "")
         if name not in models:
             raise ConfigError(f"spec.rollout.vllm.model: {name!r}: not served; accepted: {', '.join(models) or 'none'}")
         longest = models[name].get("max_model_len")
         if longest is not None and longest < self._needs:
             raise ConfigError(
-                f"{_ENDPOINT}: {self.name} accepts {longest} tokens a request; accepted: {self._needs} or more; "
+                f"{self._field}: {self.name} accepts {longest} tokens a request; accepted: {self._needs} or more; "
                 f"hint: vllm serve --max-model-len {self._needs}"
             )
         return name
@@ -181,9 +244,14 @@ class ServerClient:
             answer = self._post(path, body)
         except _HttpRefusal as refusal:
             is_missing = refusal.status in (404, 405) and "Not Found" in str(refusal)
-            hint = _key_hint(refusal) or f"; hint: {hint if is_missing else _SHARED_HINT}"
-            raise ConfigError(f"{_ENDPOINT}: {self.name} does not read {directory}: {refusal}{hint}") from refusal
+            hint = self._key_hint(refusal) or f"; hint: {hint if is_missing else _SHARED_HINT}"
+            raise ConfigError(f"{self._field}: {self.name} does not read {directory}: {refusal}{hint}") from refusal
         return answer if isinstance(answer, dict) else {}
+
+    def _key_hint(self, refusal: _HttpRefusal) -> str:
+        if refusal.status not in (401, 403):
+            return ""
+        return "; hint: " + ("its token must be the trainer's" if self._is_pod else "set spec.rollout.vllm.apiKeyEnv")
 
     def _post(self, path: str, body: Mapping[str, Any] | None) -> Any:
         return self._call("POST", path, body, time.monotonic() + self._timeout_s)
@@ -223,6 +291,8 @@ class ServerClient:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=max(deadline - time.monotonic(), 0.05))
         with self._lock:
+            if self._is_closed:
+                raise VllmUnavailable(f"{self.name}: the run ends")
             self._open.add(connection)
         return connection
 
@@ -241,10 +311,6 @@ def _failed_first(tasks: Sequence[Any]) -> Sequence[Any]:
     """Return all tasks, or only the first that failed by itself: the others were cancelled for it."""
     failed = [task for task in tasks if task.done() and task.exception() is not None]
     return failed[:1] or tasks
-
-
-def _key_hint(refusal: _HttpRefusal) -> str:
-    return "; hint: set spec.rollout.vllm.apiKeyEnv" if refusal.status in (401, 403) else ""
 
 
 def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:

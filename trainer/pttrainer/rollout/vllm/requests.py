@@ -77,6 +77,10 @@ class VllmUnavailable(Exception):
     """No reply, or half of one: the server may be back soon, and then without the trainer's weights."""
 
 
+class VllmForgot(VllmUnavailable):
+    """The server no longer has the model or the adapter that is asked for: it was started again."""
+
+
 def requests_of(
     prompts: Sequence[Prompt],
     with_images: Sequence[ImagePrompt | None],

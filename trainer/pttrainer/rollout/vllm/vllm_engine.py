@@ -18,6 +18,7 @@ import numpy as np
 
 from ptapi.spec import Vllm as VllmSpec
 from pttrainer.data.tokenization.tiles import TileFormat
+from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError, ServiceLost
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
@@ -84,7 +85,8 @@ class VllmEngine:
             try:
                 sync_s += self._renew(params, prompts)
                 replies = dict(zip(once, self._client.generate(list(once)), strict=True))
-                done = self._completions([replies[request] for request in requests], samples, sampling)
+                ordered = [replies[request] for request in requests]
+                done = completions_of(self._context.tokenizer, ordered, samples, sampling)
                 return done._replace(facts={"seconds/sync": sync_s})
             except VllmUnavailable as unavailable:
                 self._sent = None
@@ -129,17 +131,18 @@ class VllmEngine:
                 f"{self._client.name}: has the weights; its log-probs match the trainer's within {difference:.2g} nats"
             )
 
-    def _completions(self, replies: Sequence[VllmReply], samples: int, sampling: Sampling) -> Completions:
-        """Cut where the native engine would cut: the same end tokens, the same stop strings."""
-        outputs: list[VllmSample] = []
-        for reply in replies:
-            outputs += reply.samples * (samples // len(reply.samples))
-        ledger = CompletionBuffer(self._context.tokenizer, sampling, len(outputs))
-        for row, one in enumerate(outputs):
-            tokens_T1, logps_T1 = np.array(one.tokens)[:, None], np.array(one.logps, np.float32)[:, None]
-            ledger.record(tokens_T1, logps_T1, np.full_like(tokens_T1, row))
-        completions = ledger.completions()
-        return completions._replace(ended_N=completions.ended_N | [one.stopped for one in outputs])
+
+def completions_of(tokenizer: Tokenizer, replies: Sequence[VllmReply], samples: int, sampling: Sampling) -> Completions:
+    """Cut where the native engine would cut: the same end tokens, the same stop strings."""
+    outputs: list[VllmSample] = []
+    for reply in replies:
+        outputs += reply.samples * (samples // len(reply.samples))
+    ledger = CompletionBuffer(tokenizer, sampling, len(outputs))
+    for row, one in enumerate(outputs):
+        tokens_T1, logps_T1 = np.array(one.tokens)[:, None], np.array(one.logps, np.float32)[:, None]
+        ledger.record(tokens_T1, logps_T1, np.full_like(tokens_T1, row))
+    completions = ledger.completions()
+    return completions._replace(ended_N=completions.ended_N | [one.stopped for one in outputs])
 
 
 def vllm_engine(context: Context, spec: VllmSpec) -> VllmEngine:

@@ -11,7 +11,7 @@ The second finds an update that is accepted and ignored while weights are still 
 Sensitivity: a change of the trainer's own log-probs below `STILL` is not checked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -67,34 +67,18 @@ class WeightCheck:
         heated = trainer if temperature == 1.0 else self._trainer(params, ids, temperature)
         is_text_T = self._is_text(text[1:])
         server_T, trainer_T = np.array(reply.prompt_logps)[is_text_T], trainer[: len(text) - 1][is_text_T]
-        text_difference = _mean_difference(server_T, trainer_T)
-        sample_difference = _mean_difference(np.array(sample.logps), heated[len(text) - 1 :])
+        text_difference = mean_difference(server_T, trainer_T)
+        sample_difference = mean_difference(np.array(sample.logps), heated[len(text) - 1 :])
         comparison = Comparison(server_T, trainer_T, max(text_difference, sample_difference))
         self._judge(comparison, text_difference)
         self._before = comparison
         return comparison.difference
 
     def _judge(self, comparison: Comparison, text_difference: float) -> None:
-        before = self._before
-        if before is not None and np.array_equal(before.server_T, comparison.server_T):
-            moved = _mean_difference(before.trainer_T, comparison.trainer_T)
-            if moved > STILL:
-                raise ConfigError(
-                    f"spec.rollout.vllm: {self._name} says that it has the new weights and answers as before to the "
-                    f"last bit, while the trainer's log-probs moved by {moved:.2g}; hint: an adapter or a reload that "
-                    "this version of vLLM takes and ignores"
-                )
-        if not comparison.difference <= self._tolerance:
-            raise ConfigError(
-                f"spec.rollout.vllm: log-probs of {self._name} differ from the trainer's by "
-                f"{comparison.difference:.3g} nats a token; accepted: tolerance: {self._tolerance:g}; hint: "
-                f"{self._hint(text_difference)}"
-            )
-
-    def _hint(self, text_difference: float) -> str:
+        hint = "the server must serve spec.model.uri in its own precision, without quantization"
         if text_difference <= self._tolerance:  # scored tokens agree, sampled ones do not
-            return "vllm serve --logprobs-mode processed_logprobs, because rollout.temperature is not 1"
-        return "the server must serve spec.model.uri in its own precision, without quantization"
+            hint = "vllm serve --logprobs-mode processed_logprobs, because rollout.temperature is not 1"
+        judge(self._name, comparison, self._before, self._tolerance, hint)
 
     def _is_text(self, ids: Sequence[int]) -> np.ndarray:
         """Return which of the tokens are not of an image."""
@@ -112,17 +96,46 @@ class WeightCheck:
 
     def _trainer(self, params: Params, ids: Sequence[int], temperature: float) -> np.ndarray:
         """Return the log-probs of all tokens but the first."""
-        rows = sharding.mesh_size(self._context.mesh, "batch")
         slots = slots_for(len(self.request.tokens) + self.request.sampling.max_new_tokens)
-        count = len(ids) - 1
-        tokens, targets, positions, segments = (np.zeros((rows, slots), np.int32) for _ in range(4))
-        mask = np.zeros((rows, slots), np.float32)
-        tokens[:, :count], targets[:, :count] = ids[:-1], ids[1:]
-        positions[:, :count], segments[:, :count], mask[:, :count] = np.arange(count), 1, 1.0
-        of_rows = self._images(rows, slots)
-        batch = Batch(tokens, targets, positions, segments, mask, np.zeros_like(mask), images=of_rows)
-        return np.asarray(self._context.score(params, batch, temperature).logps_BT[0, :count])
+        return trainer_logps(self._context, params, ids, temperature, slots, self._images)
 
 
-def _mean_difference(a: np.ndarray, b: np.ndarray) -> float:
+def judge(name: str, now: Comparison, before: Comparison | None, tolerance: float, hint: str) -> None:
+    """Raise ConfigError if log-probs differ too much, or nothing changed that should have. name: the server's."""
+    if before is not None and np.array_equal(before.server_T, now.server_T):
+        moved = mean_difference(before.trainer_T, now.trainer_T)
+        if moved > STILL:
+            raise ConfigError(
+                f"spec.rollout.vllm: {name} says that it has the new weights and answers as before to the "
+                f"last bit, while the trainer's log-probs moved by {moved:.2g}; hint: an adapter or a reload that "
+                "this version of vLLM takes and ignores"
+            )
+    if not now.difference <= tolerance:
+        raise ConfigError(
+            f"spec.rollout.vllm: log-probs of {name} differ from the trainer's by "
+            f"{now.difference:.3g} nats a token; accepted: tolerance: {tolerance:g}; hint: {hint}"
+        )
+
+
+def trainer_logps(
+    context: Context,
+    params: Params,
+    ids: Sequence[int],
+    temperature: float,
+    slots: int,
+    images: Callable[[int, int], Images | None] = lambda rows, slots: None,
+) -> np.ndarray:
+    """Return the trainer's log-probs of all tokens but the first. images: of so many rows of so many slots."""
+    rows = sharding.mesh_size(context.mesh, "batch")
+    count = len(ids) - 1
+    tokens, targets, positions, segments = (np.zeros((rows, slots), np.int32) for _ in range(4))
+    mask = np.zeros((rows, slots), np.float32)
+    tokens[:, :count], targets[:, :count] = ids[:-1], ids[1:]
+    positions[:, :count], segments[:, :count], mask[:, :count] = np.arange(count), 1, 1.0
+    batch = Batch(tokens, targets, positions, segments, mask, np.zeros_like(mask), images=images(rows, slots))
+    return np.asarray(context.score(params, batch, temperature).logps_BT[0, :count])
+
+
+def mean_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the mean absolute difference; 0 of nothing."""
     return float(np.mean(np.abs(a - b))) if a.size else 0.0

@@ -64,8 +64,9 @@ class WeightFiles:
             model_export.export(Directory(version.directory), model, params, tokenizer_files, writer)
         return version
 
-    def keep_only(self, version: WeightVersion) -> None:
+    def keep_only(self, *versions: WeightVersion) -> None:
         """Remove the other versions."""
+        kept = {version.directory for version in versions}
         for directory in self._home.iterdir():
-            if directory != version.directory:
+            if directory not in kept:
                 shutil.rmtree(directory, ignore_errors=True)

@@ -185,11 +185,21 @@ RULES: tuple[Rule, ...] = (
         f"{LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g} with engine: vllm, which knows no other",
         _IS_NATIVE | (compare("temperature", ">=", LEAST_TEMPERATURE) & compare("temperature", "<=", MOST_TEMPERATURE)),
     ),
-    _VLLM.rule(
-        "weightsDirectory",
+    _ROLLOUT.rule(
+        "vllm.weightsDirectory",
         "a directory that the server sees under the same path, because it reads new weights there",
-        unset("endpoint") | has("weightsDirectory"),
+        unset("vllm") | (unset("vllm.endpoint") & unset("separate")) | has("vllm.weightsDirectory"),
         "weightsDirectory: /shared/weights, on a volume of both pods",
+    ),
+    _ROLLOUT.rule(
+        "vllm.endpoint",
+        "unset with placement: separate, whose pods run vLLM",
+        unset("separate") | unset("vllm") | unset("vllm.endpoint"),
+    ),
+    _ROLLOUT.rule(
+        "vllm.image",
+        "unset, or together with placement: separate, whose pods run it",
+        unset("vllm") | unset("vllm.image") | has("separate"),
     ),
     _VLLM.rule("endpoint", "the server's root, without /v1", unset("endpoint") | ~matches("endpoint", "/v1/?$")),
     *(_VLLM.unset_unless(field, has("endpoint"), "or together with endpoint") for field in ("model", "apiKeyEnv")),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -24,16 +23,13 @@ from pttrainer.models import Model, Params
 from pttrainer.rollout.disaggregated.separate.client import SAMPLERS_ENV, TOKEN_ENV, SamplerClient
 from pttrainer.rollout.disaggregated.separate.messages import Request
 from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRouting
-from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods
+from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods, Sender, Version
 from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights
 from pttrainer.rollout.disaggregated.separate.weight_sender import WeightSender
 from pttrainer.rollout.disaggregated.weight_sync import decoding_keys
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.speculative.verify import add_counts
 from pttrainer.runtime.distributed import processes
-
-if TYPE_CHECKING:
-    from pttrainer.rollout.disaggregated.separate.weight_sender import Version
 
 STALLED_S = 1800.0
 """Longest time in which a sampler that beats samples nothing, where `runPolicy.hangTimeoutSeconds` says nothing; the
@@ -44,9 +40,7 @@ _VERSION = "version"
 class RemoteEngine:
     """Samples in other pods, and sends weights there. Its weights are names of versions (`deliver`)."""
 
-    def __init__(
-        self, pods: SamplerPods, sender: WeightSender, routing: PrefixRouting, alive: Callable[[], None]
-    ) -> None:
+    def __init__(self, pods: SamplerPods, sender: Sender, routing: PrefixRouting, alive: Callable[[], None]) -> None:
         self._pods, self._sender, self._routing, self._alive = pods, sender, routing, alive
 
     def deliver(self, params: Params) -> Params:
@@ -100,6 +94,19 @@ def remote_engine(
     environ: MutableMapping[str, str] = os.environ,
 ) -> RemoteEngine:
     """Build the engine with the samplers that the environment names. Raises ConfigError."""
+    addresses = sampler_addresses("`python -m pttrainer sampler --spec FILE --index I`", environ)
+    token = processes.secret(TOKEN_ENV, "spec.rollout.separate", environ)
+    stalled_s = spec.run_policy.hang_timeout_seconds or STALLED_S
+    shapes = shapes_digest(model)
+    clients = [SamplerClient(address, token, shapes, stalled_s) for address in addresses]
+    note(f"{len(clients)} samplers with pods of their own: {', '.join(addresses)}")
+    sender = WeightSender(CutWeights(model, mesh), clients, versions_in_use(spec))
+    pods = SamplerPods(clients, sender, note)
+    return RemoteEngine(pods, sender, PrefixRouting(len(clients), keeps_prompts=spec.environment is not None), alive)
+
+
+def sampler_addresses(by_hand: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return where the samplers listen. by_hand: the command that starts one. Raises ConfigError."""
     if jax.process_count() > 1:
         raise ConfigError(
             "spec.rollout.placement: separate: needs a trainer of one process, and this run has "
@@ -110,16 +117,9 @@ def remote_engine(
         raise ConfigError(
             f"environment: {SAMPLERS_ENV}: not set, and rollout.placement is separate; accepted: the samplers' "
             "addresses, host:port, separated by commas; hint: the operator sets it; by hand, start "
-            "`python -m pttrainer sampler --spec FILE --index I` first"
+            f"{by_hand} first"
         )
-    token = processes.secret(TOKEN_ENV, "spec.rollout.separate", environ)
-    stalled_s = spec.run_policy.hang_timeout_seconds or STALLED_S
-    shapes = shapes_digest(model)
-    clients = [SamplerClient(address, token, shapes, stalled_s) for address in addresses]
-    note(f"{len(clients)} samplers with pods of their own: {', '.join(addresses)}")
-    sender = WeightSender(CutWeights(model, mesh), clients, versions_in_use(spec))
-    pods = SamplerPods(clients, sender, note)
-    return RemoteEngine(pods, sender, PrefixRouting(len(clients), keeps_prompts=spec.environment is not None), alive)
+    return addresses
 
 
 def versions_in_use(spec: PostTrainJobSpec) -> int:

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ptapi import run_directory
 from pttrainer.errors import ServiceLost
-from pttrainer.rollout.disaggregated.separate.client import Conflict, SamplerAway, SamplerClient, SamplerFailed
+from pttrainer.models import Params
+from pttrainer.rollout.disaggregated.separate.client import Conflict, SamplerAway, SamplerFailed
 from pttrainer.rollout.disaggregated.separate.messages import Request
-from pttrainer.rollout.disaggregated.separate.weight_sender import Version, WeightSender
 from pttrainer.rollout.engine import Completions
 
 LOOK_S = 0.5
@@ -25,6 +26,61 @@ LOST_S = 1800.0
 MOST_FAILURES = 3
 """Engine errors in one call, wherever they happen, after which the run ends: the samples are the cause."""
 AWAY, DRAWN_AGAIN = f"{run_directory.SAMPLERS}away", f"{run_directory.SAMPLERS}drawn_again"
+
+
+class Version(Protocol):
+    """Weights that samplers can be given."""
+
+    @property
+    def name(self) -> str:
+        """Return a name that is never used twice."""
+        ...
+
+
+class Sampler(Protocol):
+    """A sampler as the trainer reaches it; its methods raise SamplerAway, SamplerFailed or Conflict (`client`)."""
+
+    name: str
+
+    def refresh(self) -> None:
+        """Ask what it holds."""
+        ...
+
+    def generate(self, request: Request, progress: Callable[[], None]) -> Completions:
+        """Return completions; `progress` is called while it samples."""
+        ...
+
+    def forget(self) -> None:
+        """Let it drop kept prompts."""
+        ...
+
+    def lost(self) -> None:
+        """Note that nothing is known of what it holds."""
+        ...
+
+    def close(self) -> None:
+        """Cancel what is in progress; every later call raises SamplerAway."""
+        ...
+
+
+class Sender(Protocol):
+    """Delivers versions to the samplers of its own kind."""
+
+    def deliver(self, params: Params) -> Version:
+        """Make these weights the newest version."""
+        ...
+
+    def ensure(self, client: Any, version: Any) -> None:
+        """Give a sampler a version, unless it has it. Raises SamplerAway or TransferError."""
+        ...
+
+    def facts(self) -> dict[str, float]:
+        """Return what was sent since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        ...
 
 
 @dataclass
@@ -49,14 +105,15 @@ class SamplerPods:
 
     def __init__(
         self,
-        clients: Sequence[SamplerClient],
-        sender: WeightSender,
+        clients: Sequence[Sampler],
+        sender: Sender,
         note: Callable[[str], None],
         lost_s: float = LOST_S,
         look_s: float = LOOK_S,
+        most_failures: int = MOST_FAILURES,
     ) -> None:
         self._clients, self._sender, self._note = clients, sender, note
-        self._lost_s, self._look_s = lost_s, look_s
+        self._lost_s, self._look_s, self._most_failures = lost_s, look_s, most_failures
         self._changed = threading.Condition()
         self._call: _Call | None = None
         self._reasons = dict.fromkeys(range(len(clients)), "not reached yet")
@@ -211,7 +268,7 @@ class SamplerPods:
                 )
                 if isinstance(error, SamplerFailed):
                     call.failures.append(str(error))
-                    if len(call.failures) >= MOST_FAILURES:
+                    if len(call.failures) >= self._most_failures:
                         call.error = ServiceLost(f"samplers failed {len(call.failures)} times in a step: {error}")
                 self._changed.notify_all()
             return
@@ -219,7 +276,7 @@ class SamplerPods:
             call.results[share] = result
             self._changed.notify_all()
 
-    def _draw(self, client: SamplerClient, call: _Call, share: int) -> Completions:
+    def _draw(self, client: Sampler, call: _Call, share: int) -> Completions:
         """Give the sampler the weights if it lacks them, and draw; twice if it lost them in between."""
         for _ in range(2):
             self._sender.ensure(client, call.version)
