@@ -1,5 +1,6 @@
 """Jobs on a running operator, JobSet controller and kubelet, with a trainer that starts in a moment."""
 
+import os
 import statistics
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from tests.builders.cluster.fake_jobs import FAKE_TRAINER
 from tests.builders.cluster.operator_process import OperatorProcess
 from tests.builders.servers import bucket
 from tests.builders.servers.hub import COMMIT, TOKEN, hub
@@ -115,6 +117,45 @@ def test_a_killed_sampler_comes_back_to_the_trainer_and_both_end_with_success(
     assert len(secrets) == 1
     jobs.delete("apart")
     jobs.wait(lambda: jobs.find(SECRETS, secrets[0]["metadata"]["name"]) is None)
+
+
+def test_samplers_that_are_vllm_are_made_replaced_and_ended_with_the_job(
+    operator: OperatorProcess, jobs: Any, tmp_path: Path
+) -> None:
+    jobs.create(
+        "served",
+        {"FAKE_WAIT": "1", "FAKE_STEP_S": "0.1", "PATH": f"{FAKE_TRAINER / 'bin'}:{os.environ['PATH']}"},
+        model={"uri": "hf://Qwen/Qwen3-8B"},
+        algorithm={"grpo": {"groupSize": 4}},
+        rewards=[{"builtin": "gsm8k"}],
+        rollout={
+            "maxNewTokens": 8,
+            "engine": "vllm",
+            "vllm": {"weightsDirectory": f"{tmp_path}/weights", "image": "vllm"},
+            "placement": "separate",
+            "separate": {"replicas": 2},
+        },
+        volumes=[{"name": "shared", "mountPath": str(tmp_path), "persistentVolumeClaim": {"claimName": "shared"}}],
+    )
+    samples = jobs.runs / "served" / "samples"
+
+    def processes() -> dict[str, int]:
+        """Return the process of each pod that answered, by the name of its model."""
+        lines = samples.read_text().splitlines() if samples.exists() else []
+        return {name: int(pid) for name, _, pid in (line.partition(" ") for line in lines)}
+
+    jobs.wait(lambda: len(processes()) == 2, shown=lambda: jobs.pods("served"))
+    uids = {pod["metadata"]["uid"] for pod in jobs.pods("served")}
+    assert set(processes()) <= uids
+    first = next(iter(processes()))
+    psutil.Process(processes()[first]).kill()
+    jobs.wait(lambda: len(processes()) == 3, shown=lambda: (jobs.status("served"), jobs.pods("served")))
+    jobs.wait(lambda: jobs.status("served").samplers.ready == 2, shown=lambda: jobs.status("served"))
+    assert "refused" not in samples.read_text()
+    (jobs.runs / "served" / "finish").touch()
+    status = jobs.wait_phase("served", "Succeeded")
+    assert status.restarts == {}
+    jobs.wait(lambda: [pod for pod in jobs.pods("served") if pod["status"]["phase"] == "Running"] == [])
 
 
 def test_suspend_saves_frees_and_resumes_where_it_was(operator: OperatorProcess, jobs: Any) -> None:

@@ -31,6 +31,8 @@ SAMPLERS = "POSTTRAIN_SAMPLERS"
 SAMPLER_TOKEN = "POSTTRAIN_SAMPLER_TOKEN"
 """What trainer and samplers of one job show each other."""
 SAMPLER_INDEX = "POSTTRAIN_SAMPLER_INDEX"
+SAMPLER_POD = "POSTTRAIN_SAMPLER_POD"
+"""The uid of a sampler's pod, by which vLLM there names the model."""
 TOKEN_KEY = "token"
 """Key of that token in the job's Secret."""
 
@@ -68,6 +70,22 @@ def sampler_env(layout: Layout) -> list[Manifest]:
         from_label(SAMPLER_INDEX, JOB_INDEX),
         *_token(layout),
         _sampler_token(layout),
+    ]
+    return _with_users(layout, ours)
+
+
+def vllm_env(layout: Layout) -> list[Manifest]:
+    """Return the environment of a sampler that is vLLM, whose image does not know the user that it runs as."""
+    full, adapters = "VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+    ours = [
+        value("PYTHONUNBUFFERED", "1"),
+        value("HOME", "/tmp"),
+        value("USER", "posttrain"),
+        value("VLLM_NO_USAGE_STATS", "1"),
+        value(full, "1") if layout.job.spec.training.lora is None else value(adapters, "True"),
+        from_field(SAMPLER_POD, "metadata.uid"),
+        *_token(layout),
+        _secret("VLLM_API_KEY", layout.sampler_secret, TOKEN_KEY),
     ]
     return _with_users(layout, ours)
 
@@ -218,12 +236,17 @@ def value(name: str, text: str) -> Manifest:
 
 def from_label(name: str, key: str) -> Manifest:
     """Return a variable with the value of one of the pod's labels."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}}
+    return from_field(name, f"metadata.labels['{key}']")
+
+
+def from_field(name: str, path: str) -> Manifest:
+    """Return a variable with the value of one of the pod's fields."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def from_annotation(name: str, key: str) -> Manifest:
     """Return a variable with the value of one of the pod's annotations."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
+    return from_field(name, f"metadata.annotations['{key}']")
 
 
 def _secret(name: str, secret: str, key: str) -> Manifest:

@@ -12,7 +12,7 @@ from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
 from ptoperator.render.failure_policy import sampler_failure_policy
 from ptoperator.render.layout import Layout
-from ptoperator.render.pods import overrides, resources
+from ptoperator.render.pods import overrides, resources, vllm_sampler
 from ptoperator.render.pods.environment_variables import SAMPLER_INDEX, sampler_env
 from ptoperator.render.pods.pod import placement, pod_base, trainer_container, volumes, with_init_containers
 
@@ -42,11 +42,19 @@ def _job(layout: Layout) -> Manifest:
             "backoffLimit": layout.job.spec.run_policy.max_restarts,
             "podFailurePolicy": sampler_failure_policy(),
             "template": {
-                "metadata": overrides.metadata(layout, labels.for_pod(layout.name, layout.uid)),
+                "metadata": overrides.metadata(
+                    layout,
+                    labels.for_pod(layout.name, layout.uid),
+                    vllm_sampler.annotations(layout) if _is_vllm(layout) else None,
+                ),
                 "spec": _pod_spec(layout),
             },
         },
     }
+
+
+def _is_vllm(layout: Layout) -> bool:
+    return layout.job.spec.rollout.sampling_engine == "vllm"
 
 
 def _pod_spec(layout: Layout) -> Manifest:
@@ -57,13 +65,15 @@ def _pod_spec(layout: Layout) -> Manifest:
         "securityContext": overrides.pod_security(layout),
         **with_init_containers(overrides.init_containers(layout)),
         "containers": [_container(layout)],
-        "volumes": volumes(layout),
+        "volumes": [*volumes(layout), *(vllm_sampler.volumes(layout) if _is_vllm(layout) else [])],
     }
 
 
 def _container(layout: Layout) -> Manifest:
     chips = 0 if layout.accelerator.is_cpu else layout.accelerator.chips_per_vm
     amounts = resources.of(layout, "trainer", resources.trainer_default(layout), chips)
+    if _is_vllm(layout):
+        return vllm_sampler.container(layout, amounts)
     port = names.SAMPLER_PORT
     ports = [{"name": "sampler", "containerPort": port}]
     arguments = ["--spec", JOB_FILE, "--index", f"$({SAMPLER_INDEX})", "--port", str(port)]

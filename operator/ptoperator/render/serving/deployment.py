@@ -1,7 +1,5 @@
 """The Deployment: vLLM with the model on the chips of one machine, ready when it answers /health."""
 
-from typing import Any
-
 from ptapi.accelerators import resolve
 from ptapi.accelerators.slice import GPU_RESOURCE, TPU_RESOURCE
 from ptkube.resources import DEPLOYMENTS, Manifest
@@ -60,15 +58,32 @@ def command(server: Server, weights: list[Mounted], devices: int) -> list[str]:
     if server.spec.tool_parser is not None:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", server.spec.tool_parser]
     if adapters:
-        rank = next((rank for rank in _LORA_RANKS if rank >= server.lora_rank), _LORA_RANKS[-1])
         words += [
             "--enable-lora",
             "--max-lora-rank",
-            str(rank),
+            str(max_lora_rank(server.lora_rank)),
             _ADAPTERS,
             *(f"{each.name}={each.path}" for each in adapters),
         ]
     return words
+
+
+def max_lora_rank(rank: int) -> int:
+    """Return the least rank that vLLM can make room for and that holds adapters of this one."""
+    return next((each for each in _LORA_RANKS if each >= rank), _LORA_RANKS[-1])
+
+
+def probes(port: str) -> Manifest:
+    """Return the probes of a container that runs vLLM; port: its name."""
+    return {
+        "startupProbe": {**_health(port), "periodSeconds": _PROBE_S, "failureThreshold": _START_S // _PROBE_S},
+        "readinessProbe": {**_health(port), "periodSeconds": _PROBE_S},
+        "livenessProbe": {**_health(port), "periodSeconds": _PROBE_S, "failureThreshold": 6},
+    }
+
+
+def _health(port: str) -> Manifest:
+    return {"httpGet": {"path": "/health", "port": port}, "timeoutSeconds": 5}
 
 
 def weights_in_pod(server: Server) -> list[Mounted]:
@@ -113,19 +128,13 @@ def _pod(server: Server, weights: list[Mounted]) -> Manifest:
             {
                 **container(server, weights, devices),
                 "resources": {"requests": {resource: str(count)}, "limits": {resource: str(count)}},
-                "startupProbe": {**_health(), "periodSeconds": _PROBE_S, "failureThreshold": _START_S // _PROBE_S},
-                "readinessProbe": {**_health(), "periodSeconds": _PROBE_S},
-                "livenessProbe": {**_health(), "periodSeconds": _PROBE_S, "failureThreshold": 6},
+                **probes("http"),
                 "securityContext": {"allowPrivilegeEscalation": False},
                 "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *mounts_of(weights)],
             }
         ],
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}, *volumes_of(weights)],
     }
-
-
-def _health() -> dict[str, Any]:
-    return {"httpGet": {"path": "/health", "port": "http"}, "timeoutSeconds": 5}
 
 
 def _chips(server: Server) -> tuple[Manifest, str, int, int]:

@@ -11,7 +11,7 @@ from ptapi.spec.pods.volumes import Volume
 from ptkube.resources import Manifest
 
 _ROOT = "/models"
-_BUCKET, _CLAIM, _HUB = "gs://", "file://", "hf://"
+BUCKET, _CLAIM, _HUB = "gs://", "file://", "hf://"
 FUSE_ANNOTATION = "gke-gcsfuse/volumes"
 """GKE puts the sidecar that mounts buckets into pods with this annotation."""
 
@@ -31,20 +31,23 @@ def mounted(name: str, uri: str, volumes: Sequence[Volume]) -> Mounted:
     """Return where the pod finds weights. Raises SpecError for those that no pod can reach."""
     if uri.startswith(_HUB):
         return Mounted(name, uri.removeprefix(_HUB))
-    if uri.startswith(_BUCKET):
-        bucket, _, directory = uri.removeprefix(_BUCKET).rstrip("/").partition("/")
-        if "," in directory:
-            raise SpecError(
-                [Finding("serve", uri, "accepted: a directory without commas, which separate mount options")]
-            )
-        volume = f"adapter-{name}"[:63].rstrip("-") if name else "model"
-        return Mounted(name, f"{_ROOT}/{volume}", volume, bucket, directory)
+    if uri.startswith(BUCKET):
+        return bucket_weights(name, uri)
     path = uri.removeprefix(_CLAIM).rstrip("/")
     claim = next((each for each in volumes if _holds(each, path)), None)
     if claim is None:
         accepted = "weights on gs://, hf://, or below a PersistentVolumeClaim of the job's spec.volumes"
         raise SpecError([Finding("serve", uri, f"accepted: {accepted}", "set spec.output.uri to a bucket")])
     return Mounted(name, path, claim=claim)
+
+
+def bucket_weights(name: str, uri: str) -> Mounted:
+    """Return where the pod finds weights of a bucket. Raises SpecError for a name that cannot be mounted."""
+    bucket, _, directory = uri.removeprefix(BUCKET).rstrip("/").partition("/")
+    if "," in directory:
+        raise SpecError([Finding("serve", uri, "accepted: a directory without commas, which separate mount options")])
+    volume = f"adapter-{name}"[:63].rstrip("-") if name else "model"
+    return Mounted(name, f"{_ROOT}/{volume}", volume, bucket, directory)
 
 
 def volumes_of(weights: Sequence[Mounted]) -> list[Manifest]:

@@ -70,6 +70,84 @@ def test_the_trainer_knows_where_each_sampler_listens_and_both_read_one_token() 
     assert token == {"name": sampler_secret(layout())["metadata"]["name"], "key": TOKEN_KEY}
 
 
+def vllm_pod(model: str = "hf://Qwen/Qwen3-8B", chips: str = "v6e-4", **changes: Any) -> Manifest:
+    """Return the pod template of a sampler that is vLLM."""
+    rollout = {
+        "maxNewTokens": 8,
+        "engine": "vllm",
+        "vllm": {"weightsDirectory": "/shared/weights", **changes.pop("vllm", {})},
+        "placement": "separate",
+        "separate": {"accelerator": {"type": chips}},
+        **changes.pop("rollout", {}),
+    }
+    spec: dict[str, Any] = {
+        "model": {"uri": model, "revision": "main"} if model.startswith("hf://") else {"uri": model},
+        "algorithm": {"grpo": {"groupSize": 4}},
+        "rewards": [{"builtin": "gsm8k"}],
+        "rollout": rollout,
+        "accelerator": {"type": "v6e-4"},
+        "training": {"steps": 2, "batchSize": 16, "sequenceLength": 64, "lora": {"rank": 100}},
+        "volumes": [{"name": "shared", "mountPath": "/shared", "persistentVolumeClaim": {"claimName": "shared"}}],
+    }
+    return sampler_pod(jobset(layout_of(job(job_manifest("llama", **{**spec, **changes})), SETTINGS)))
+
+
+def flags(pod: Manifest) -> dict[str, str]:
+    """Return the arguments by flag; a flag without a value has the next one's name."""
+    words = pod["spec"]["containers"][0]["args"]
+    return dict(zip(words, [*words[1:], ""], strict=True))
+
+
+def test_a_sampler_that_is_vllm_serves_the_model_under_its_pods_own_name() -> None:
+    (container,) = vllm_pod()["spec"]["containers"]
+    env = {each["name"]: each for each in container["env"]}
+    given = flags(vllm_pod())
+    assert container["image"] == "vllm/vllm-tpu:v0.32.0"
+    assert container["command"] == ["vllm", "serve", "Qwen/Qwen3-8B"]
+    assert given["--served-model-name"] == "$(POSTTRAIN_SAMPLER_POD)"
+    assert env["POSTTRAIN_SAMPLER_POD"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert env["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"]["key"] == TOKEN_KEY
+    assert (given["--tensor-parallel-size"], given["--max-model-len"], given["--revision"]) == ("4", "64", "main")
+    assert (given["--max-lora-rank"], "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in env) == ("128", True)
+    assert container["startupProbe"]["httpGet"] == {"path": "/health", "port": "sampler"}
+    assert {"name": "shared", "mountPath": "/shared"} in container["volumeMounts"]
+
+
+def test_a_sampler_on_gpus_that_is_given_all_weights_takes_them_in_development_mode() -> None:
+    training = {"steps": 2, "batchSize": 16, "sequenceLength": 64}
+    (container,) = vllm_pod(chips="h100-2", training=training)["spec"]["containers"]
+    env = {each["name"] for each in container["env"]}
+    assert {"VLLM_SERVER_DEV_MODE"} == {"VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"} & env
+    assert "--enable-lora" not in container["args"]
+    assert container["image"] == "vllm/vllm-openai:v0.32.0"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag", "value"),
+    [
+        ({}, "--dtype", "bfloat16"),
+        ({"accelerator": {"type": "cpu-1"}}, "--dtype", "float32"),
+        ({}, "--logprobs-mode", "raw_logprobs"),
+        ({"rollout": {"temperature": 0.7}}, "--logprobs-mode", "processed_logprobs"),
+        ({"vllm": {"memoryShare": 0.8}}, "--gpu-memory-utilization", "0.8"),
+    ],
+)
+def test_vllm_computes_as_the_trainer_and_reports_log_probs_of_what_it_draws_from(
+    changes: dict[str, Any], flag: str, value: str
+) -> None:
+    assert flags(vllm_pod(**changes))[flag] == value
+
+
+def test_vllm_reads_a_model_of_a_bucket_where_it_is_mounted_and_one_of_a_claim_at_its_path() -> None:
+    of_bucket, of_claim = vllm_pod("gs://models/qwen"), vllm_pod("file:///shared/qwen")
+    assert of_bucket["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    assert of_bucket["spec"]["containers"][0]["command"][-1] == "/models/model"
+    assert [each["name"] for each in of_bucket["spec"]["volumes"]][-2:] == ["shared", "model"]
+    assert of_claim["spec"]["containers"][0]["command"][-1] == "/shared/qwen"
+    assert "gke-gcsfuse/volumes" not in of_claim["metadata"]["annotations"]
+
+
 def test_the_trainers_success_ends_the_samplers_and_a_lost_sampler_ends_nothing() -> None:
     spec = jobset(layout())["spec"]
     assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["slice"]}

@@ -1,0 +1,87 @@
+"""The container of a sampler that is vLLM (`rollout.placement: separate` with `engine: vllm`).
+
+It serves the job's model under its pod's uid, a name that is never used twice: the trainer asks for that name, so a
+sampler that was made anew answers nothing before it has the weights, which it reads on a volume of the job. Left out:
+an image for CPUs, which the job must name.
+"""
+
+from ptkube.resources import Manifest
+from ptoperator.kube import names
+from ptoperator.render.layout import Layout
+from ptoperator.render.pods.environment_variables import SAMPLER_POD, vllm_env
+from ptoperator.render.pods.pod import trainer_container
+from ptoperator.render.serving.deployment import max_lora_rank, probes
+from ptoperator.render.serving.weights import BUCKET, FUSE_ANNOTATION, Mounted, bucket_volume, bucket_weights, mounts_of
+
+TPU_IMAGE = "vllm/vllm-tpu:v0.32.0"
+GPU_IMAGE = "vllm/vllm-openai:v0.32.0"
+"""Of the version whose requests the trainer was written for."""
+_HUB, _FILE = "hf://", "file://"
+
+
+def container(layout: Layout, amounts: Manifest) -> Manifest:
+    """Return the container; layout: with the chips of one sampler."""
+    ports = [{"name": "sampler", "containerPort": names.SAMPLER_PORT}]
+    base = trainer_container(layout, names.SAMPLER, vllm_env(layout), amounts, ports=ports)
+    model = _model(layout)
+    return {
+        **base,
+        "image": _image(layout),
+        "command": ["vllm", "serve", model.path],
+        "args": _flags(layout, model),
+        "volumeMounts": [*base["volumeMounts"], *mounts_of([model])],
+        **probes("sampler"),
+    }
+
+
+def volumes(layout: Layout) -> list[Manifest]:
+    """Return the volume of the model's bucket, if it lies in one; claims are the job's own."""
+    model = _model(layout)
+    return [bucket_volume(model)] if model.bucket else []
+
+
+def annotations(layout: Layout) -> dict[str, str]:
+    """Return what lets GKE mount that bucket."""
+    return {FUSE_ANNOTATION: "true"} if _model(layout).bucket else {}
+
+
+def _model(layout: Layout) -> Mounted:
+    """Return where the pod finds the model: its copy, if it was staged."""
+    uri = layout.staged_model or layout.job.spec.model.uri
+    if uri.startswith(BUCKET):
+        return bucket_weights("", uri)
+    return Mounted("", uri.removeprefix(_HUB).removeprefix(_FILE))
+
+
+def _image(layout: Layout) -> str:
+    vllm = layout.job.spec.rollout.vllm
+    assert vllm is not None
+    return vllm.image or (GPU_IMAGE if layout.accelerator.is_gpu else TPU_IMAGE)
+
+
+def _flags(layout: Layout, model: Mounted) -> list[str]:
+    spec, chips = layout.job.spec, layout.accelerator
+    vllm, lora = spec.rollout.vllm, spec.training.lora
+    assert vllm is not None
+    flags = ["--served-model-name", f"$({SAMPLER_POD})", "--port", str(names.SAMPLER_PORT)]
+    flags += ["--max-model-len", str(spec.training.sequence_length), "--dtype", _dtype(layout)]
+    # At the temperature and after truncation, or before both: as the native engine's where one is enough.
+    flags += ["--logprobs-mode", "raw_logprobs" if spec.rollout.temperature == 1.0 else "processed_logprobs"]
+    if not chips.is_cpu:
+        flags += ["--tensor-parallel-size", str(chips.devices)]
+    if spec.model.revision and not model.path.startswith("/"):
+        flags += ["--revision", spec.model.revision]
+    if vllm.memory_share is not None:
+        flags += ["--gpu-memory-utilization", f"{vllm.memory_share:g}"]
+    if lora is not None:
+        flags += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(lora.rank))]
+    return flags
+
+
+def _dtype(layout: Layout) -> str:
+    """Return the number format in which the trainer computes: vLLM's own choice may be another."""
+    spec = layout.job.spec
+    compute = spec.training.precision.compute
+    if compute != "auto":
+        return compute
+    return "float32" if spec.accelerator.type.startswith("cpu-") else "bfloat16"
