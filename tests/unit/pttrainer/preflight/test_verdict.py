@@ -1,5 +1,6 @@
 """From a job to its verdict by the formula: what is counted, what is advised, what is printed, exit codes."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -16,13 +17,13 @@ from tests.builders.trainer.preflight import job, spec
 from ptapi import accelerators
 from ptapi.accelerators.table import gpu_families
 from ptapi.load import dump_job, load_job
-from ptapi.spec import Pathways
+from ptapi.spec import Pathways, Vllm
 from pttrainer.__main__ import main
 from pttrainer.data import batching
 from pttrainer.data.sft_examples import Example
 from pttrainer.errors import ConfigError
 from pttrainer.preflight.advice import changes
-from pttrainer.preflight.check import judge
+from pttrainer.preflight.check import assumptions, judge
 from pttrainer.preflight.compiler import programs, result
 from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, program_of
 from pttrainer.preflight.memory import formula, resident
@@ -187,6 +188,16 @@ def test_samplers_of_other_chips_are_not_checked_and_it_is_written() -> None:
     rollout = {"maxNewTokens": 64, "placement": "separate", "separate": {"accelerator": {"type": "v5p-8"}}}
     made = judge(job("llama3.2-1b", "v6e-4", algorithm="grpo", batchSize=64, rollout=rollout), "formula")
     assert any("of the samplers, v5p-8 (4 chips), are not checked" in line for line in made.assumptions)
+
+
+def test_samplers_that_are_vllm_read_files_and_it_is_written() -> None:
+    of = with_samplers(replicas=2, accelerator={"type": "v5p-8"})
+    rollout = of.spec.rollout.model_copy(update={"engine": "vllm", "vllm": Vllm()})
+    of = dataclasses.replace(of, spec=of.spec.model_copy(update={"rollout": rollout}))
+    lines = assumptions(of, [], None)
+    assert "the samplers read all weights from files after every update; that time is not counted" in lines
+    assert not any("hosts' network" in line for line in lines)
+    assert resident.resident_buffers(of) == [], "vLLM's memory is not the trainer's"
 
 
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
