@@ -20,6 +20,9 @@ from ptoperator.job import JobObject
 
 STUCK_S = 60.0
 """A job whose pods have had no nodes for this long after its turn came shows that those nodes are taken."""
+HOPELESS_S = 300.0
+"""One that wants more nodes than there are shows after so long that nobody makes them: it keeps no other one waiting.
+An autoscaler speaks within a minute, and nodes that restart are back by then."""
 _EXACT = 20
 """Up to so many jobs ahead are counted exactly; of more, a change by one is no news."""
 
@@ -60,17 +63,30 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The turn of a job that has no chips yet. granted: when it came; hosts: VMs that the job needs."""
+
+    granted: str
+    hosts: int
+
+    def is_hopeless(self, total: int | None, now: datetime) -> bool:
+        """Return True if the job waits for nodes that nobody makes. total: VMs there are; None: not counted yet."""
+        is_larger = total is None or self.hosts > total
+        return is_larger and (timestamps.seconds_since(self.granted, now) or 0.0) > HOPELESS_S
+
+
+@dataclass(frozen=True)
 class Standing:
     """Where a waiting job stands in its queue.
 
-    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. provisioning: when the turns came
-    of those that have no chips yet.
+    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. provisioning: the turns of those
+    that have no chips yet.
     """
 
     claim: Claim
     ahead: int
     held: int
-    provisioning: tuple[str, ...] = ()
+    provisioning: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,13 +167,19 @@ def queue_position(standing: Standing, total: int | None, now: datetime) -> Queu
 
     total: VMs of the queue; None if unknown, or if the existing nodes are not counted yet: then the turn may come. With
     a total, turns are given while all claims fit. Without one, and for one job more than the existing nodes can take
-    (an autoscaler may add more), a turn is given while no other job takes chips.
+    (an autoscaler may add more), a turn is given while no other job takes chips. A job that has long wanted more nodes
+    than exist, without a word from an autoscaler, is passed: no node that it waits for could come to those behind it.
     """
     mine, ahead, held, provisioning = standing.claim, standing.ahead, standing.held, standing.provisioning
     is_existing = mine.queue.startswith("existing ")
+    if is_existing:
+        hopeless = [each for each in provisioning if each.is_hopeless(total, now)]
+        held -= sum(each.hosts for each in hopeless)
+        provisioning = tuple(each for each in provisioning if each not in hopeless)
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
-        fits = fits and not any((timestamps.seconds_since(granted, now) or 0.0) > STUCK_S for granted in provisioning)
+        waits_s = (timestamps.seconds_since(each.granted, now) or 0.0 for each in provisioning)
+        fits = fits and not any(each > STUCK_S for each in waits_s)
     may_try = (is_existing or total is None) and not provisioning
     return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(provisioning))
 

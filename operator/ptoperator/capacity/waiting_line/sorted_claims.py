@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from ptoperator.capacity.waiting_line.fair_order import Claim, Standing
+from ptoperator.capacity.waiting_line.fair_order import Claim, Standing, Turn
 
 
 class Claims:
@@ -92,8 +92,8 @@ class _Queue:
     rows: dict[str, _Row] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
     total_held: int = 0
-    provisioning: dict[str, str] = field(default_factory=dict)
-    """When the turns of jobs came that have no chips yet, by uid."""
+    provisioning: dict[str, Turn] = field(default_factory=dict)
+    """The turns of jobs that have no chips yet, by uid."""
 
     def add(self, claim: Claim) -> None:
         self.claims[claim.uid] = claim
@@ -102,7 +102,7 @@ class _Queue:
             return
         self._hold(claim, claim.hosts)
         if claim.is_provisioning:
-            self.provisioning[claim.uid] = claim.granted
+            self.provisioning[claim.uid] = Turn(claim.granted, claim.hosts)
 
     def remove(self, claim: Claim) -> None:
         del self.claims[claim.uid]

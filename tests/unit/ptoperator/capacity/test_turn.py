@@ -1,5 +1,6 @@
 """Jobs that want the same chips take turns: what they do, and what they say while they wait."""
 
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -110,7 +111,7 @@ def test_where_an_autoscaler_begins_to_make_nodes_for_one_the_next_has_its_turn(
     for name in ("one", "two", "three"):
         site.create(name, EXISTING)
         site.run(10)
-    site.run(300)
+    site.run(250)
     assert made(site) == ["one"], "nothing tells yet that the cluster can grow"
     scale_up(site, "one")
     site.run(60)
@@ -119,6 +120,55 @@ def test_where_an_autoscaler_begins_to_make_nodes_for_one_the_next_has_its_turn(
     scale_up(site, "two")
     site.run(60)
     assert made(site) == ["one", "three", "two"]
+
+
+def test_a_job_that_wants_more_nodes_than_there_are_keeps_nobody_waiting_for_ever(site: Site) -> None:
+    add_slices(site, 1)
+    site.create("large", EXISTING, accelerator={"type": "v6e-16", "slices": 2})
+    site.run(10)
+    site.create("small", EXISTING)
+    site.run(200)
+    assert made(site) == ["large"], "an autoscaler may still speak"
+    site.run(120)
+    assert made(site) == ["large", "small"]
+    site.create("next", EXISTING)
+    site.run(70)
+    assert site.status("next").phase == "Queued", "what is there is small's now"
+
+
+def test_a_job_that_waits_for_nodes_that_others_have_is_not_passed(site: Site) -> None:
+    """Its nodes exist: whoever came in between would take them first, and the large job would starve."""
+    add_slices(site, 2)
+    site.create("large", EXISTING, accelerator={"type": "v6e-16", "slices": 2})
+    site.run(10)
+    site.create("small", EXISTING)
+    site.run(1200)
+    assert made(site) == ["large"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_every_history_the_jobs_that_fit_run_and_the_others_may_all_ask(world: World, seed: int) -> None:
+    """No autoscaler speaks. Jobs of up to three slices come at random where there are none to two."""
+    rng, site = random.Random(seed), Site(world)
+    add_slices(site, slices := seed % 3)
+    sizes = {name: rng.choice((1, 1, 2, 3)) for name in ("one", "two", "three", "four")}
+    for name, size in sizes.items():
+        site.create(name, EXISTING, accelerator={"type": "v6e-16", "slices": size})
+        site.run(rng.choice((5, 40, 400)))
+    fitting = {name for name, size in sizes.items() if size <= slices}
+    for _ in range(60):
+        site.run(60)
+        for name in fitting & set(made(site)):
+            pods = [pod for pod in site.world.unfinished if pod["metadata"]["labels"][labels.JOB] == name]
+            for pod in pods:
+                site.world.start(pod)
+            site.run(20)
+            for pod in pods:
+                site.world.exit(pod, 0)
+        succeeded = {name for name in sizes if site.status(name).phase == "Succeeded"}
+        if succeeded == fitting and set(sizes) - fitting <= set(made(site)):
+            return
+    raise AssertionError(f"a job is held for ever: {succeeded} of {fitting} ran, {made(site)} may ask")
 
 
 def test_what_an_autoscaler_makes_for_one_job_counts_against_the_next_once_it_is_there(site: Site) -> None:

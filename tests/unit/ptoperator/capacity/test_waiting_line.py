@@ -14,7 +14,7 @@ from tests.builders.operator.world import START, job_manifest
 from ptapi.accelerators import resolve
 from ptkube import timestamps
 from ptoperator.capacity.waiting_line import fair_order, sorted_claims
-from ptoperator.capacity.waiting_line.fair_order import Claim, QueuePosition, ahead_message, claim_of, queue_of
+from ptoperator.capacity.waiting_line.fair_order import Claim, QueuePosition, Turn, ahead_message, claim_of, queue_of
 from ptoperator.capacity.waiting_line.sorted_claims import Claims
 from ptoperator.job import read_job
 
@@ -120,6 +120,14 @@ def test_pods_that_find_no_nodes_show_that_others_have_them() -> None:
     me = claim("j2", queue=NODES, hosts=4)
     assert queue_position(me, [granted("j1", 10, queue=NODES, hosts=4)], 16).is_now
     assert not queue_position(me, [granted("j1", 61, queue=NODES, hosts=4)], 16).is_now
+
+
+def test_who_wants_more_nodes_than_there_are_is_passed_after_a_while() -> None:
+    me, large = claim("j2", queue=NODES, hosts=4), granted("j1", 301, queue=NODES, hosts=8)
+    assert queue_position(me, [large], 4) == QueuePosition(True, 0, 0, False)
+    assert queue_position(me, [large], None).is_now, "the nodes are counted before the turn is given"
+    assert not queue_position(me, [large], 8).is_now
+    assert not queue_position(me, [granted("j1", 299, queue=NODES, hosts=8)], 4).is_now
 
 
 def test_other_lines_do_not_matter() -> None:
@@ -234,8 +242,8 @@ def check_line(line: Claims, queue: str, claims: list[Claim]) -> None:
     assert {uid: each.ahead for uid, each in standings.items()} == {uid: at for at, uid in enumerate(expected)}
     assert line.first(queue) == (expected[0] if expected else "")
     held = sum(each.hosts for each in claims if not each.is_waiting)
-    provisioning = sorted(each.granted for each in claims if each.is_provisioning)
-    assert all(each.held == held and sorted(each.provisioning) == provisioning for each in standings.values())
+    provisioning = Counter(Turn(each.granted, each.hosts) for each in claims if each.is_provisioning)
+    assert all(each.held == held and Counter(each.provisioning) == provisioning for each in standings.values())
     for each in waiting:  # what this job knows of itself may be newer
         changed = replace(each, first="2026-01-01T00:00:30Z")
         others = [known for known in claims if known is not each]
