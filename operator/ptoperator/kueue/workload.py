@@ -17,6 +17,17 @@ from ptoperator.kube.audited_client import KubeReader
 from ptoperator.kube.rbac import PENDING
 
 _WHY_LIMIT = 600
+_TOO_LATE = "PodsReadyTimeout"
+"""Reason of an eviction by Kueue's `waitForPodsReady`, which since 0.19 is on unless it is switched off."""
+_LATE = {
+    frozenset({"WaitForStart"}): "not all pods ran within Kueue's waitForPodsReady.timeout: nodes or images came later",
+    frozenset({"WaitForRecovery"}): "a pod that was lost did not come back within Kueue's "
+    "waitForPodsReady.recoveryTimeout",
+}
+"""What was late, by the causes that the Workload's statistics count. They are not told apart once both are there."""
+_LATE_EITHER = (
+    "pods did not run within Kueue's waitForPodsReady.timeout, or did not come back within its recoveryTimeout"
+)
 
 
 @dataclass(frozen=True)
@@ -119,7 +130,19 @@ def eviction_message(kueue: KueueState, accelerator: Slice, samplers: Slice | No
     evicted = kueue.condition("Evicted") or {}
     reason = f" ({evicted['reason']}: {evicted.get('message') or ''})" if evicted.get("reason") else ""
     where = kueue.cluster_queue or f"queue {kueue.queue}"
-    return f"{where} revoked the quota{reason}; {waiting_message(kueue, accelerator, samplers)}"
+    waiting = waiting_message(kueue, accelerator, samplers)
+    return f"{where} revoked the quota{reason}; {waiting}{_pods_ready_hint(kueue)}"
+
+
+def _pods_ready_hint(kueue: KueueState) -> str:
+    """Say what to do after an eviction because pods were not ready in time; empty after any other."""
+    if (kueue.condition("Evicted") or {}).get("reason") != _TOO_LATE:
+        return ""
+    statistics: Manifest = ((kueue.workload or {}).get("status") or {}).get("schedulingStats") or {}
+    evictions = statistics.get("evictions") or []
+    causes = frozenset(str(each.get("underlyingCause")) for each in evictions if each.get("reason") == _TOO_LATE)
+    late = _LATE.get(causes, _LATE_EITHER)
+    return f"; hint: {late}; raise it in kueue-manager-config (`ptctl cluster doctor` tells it)"
 
 
 def chips_message(accelerator: Slice, samplers: Slice | None = None) -> str:

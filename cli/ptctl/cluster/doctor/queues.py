@@ -79,18 +79,41 @@ def _pods_ready(context: CheckContext) -> Iterator[Finding]:
         text = context.kube.get(CONFIGMAPS, "kueue-manager-config", namespace)["data"]["controller_manager_config.yaml"]
     except (NotFound, KeyError):
         return
-    timeout = pods_ready_timeout(yaml.safe_load(text) or {}, context.survey.kueue)
+    config = yaml.safe_load(text) or {}
+    timeout = pods_ready_timeout(config, context.survey.kueue)
     if timeout is None:
         return
+    yield from _pods_ready_limits(timeout, config.get("waitForPodsReady") or {})
+
+
+def _pods_ready_limits(timeout: str, wait: Manifest) -> Iterator[Finding]:
     message = f"Kueue evicts jobs whose pods are not ready after {timeout} (waitForPodsReady)"
     if _seconds(timeout) >= _SHORT_WAIT_S:
         yield ok(CHECK, message)
-        return
-    yield warning(
-        CHECK,
-        message,
-        "large slices, flexStart and long image pulls take longer: set timeout to 30m in kueue-manager-config",
-    )
+    else:
+        yield warning(
+            CHECK,
+            message,
+            "large slices, flexStart and long image pulls take longer: set timeout to 30m in kueue-manager-config",
+        )
+    recovery = str(wait.get("recoveryTimeout") or timeout)
+    if recovery != timeout and 0 < _seconds(recovery) < _SHORT_WAIT_S:
+        yield warning(
+            CHECK,
+            f"Kueue evicts jobs that miss a pod for {recovery} (waitForPodsReady.recoveryTimeout)",
+            "GKE repairs a node in 10 minutes or more: set recoveryTimeout to 30m, or to 0s for no limit",
+        )
+    if wait.get("blockAdmission"):
+        yield warning(
+            CHECK,
+            "Kueue admits one job at a time, each after the pods of the one before are ready "
+            "(waitForPodsReady.blockAdmission)",
+            "set blockAdmission to false, unless that is meant",
+        )
+    limit = (wait.get("requeuingStrategy") or {}).get("backoffLimitCount")
+    if limit is not None:
+        times = f"{limit} time{'' if limit == 1 else 's'}"
+        yield ok(CHECK, f"Kueue puts a job aside that was late {times} (waitForPodsReady.requeuingStrategy)")
 
 
 def pods_ready_timeout(config: Manifest, kueue: Controller | None) -> str | None:

@@ -193,3 +193,19 @@ def test_kueues_limit_for_pods_is_that_of_its_version(
 ) -> None:
     kueue = Controller("kueue-controller-manager", "kueue-system", version, 1, 1)
     assert queues.pods_ready_timeout(config, kueue) == timeout
+
+
+@pytest.mark.parametrize(
+    ("wait", "levels", "words"),
+    [
+        ({}, ["OK"], "are not ready after 30m"),
+        ({"recoveryTimeout": "3m"}, ["OK", "WARNING"], "that miss a pod for 3m"),
+        ({"recoveryTimeout": "0s"}, ["OK"], "are not ready after 30m"),
+        ({"blockAdmission": True}, ["OK", "WARNING"], "one job at a time"),
+        ({"requeuingStrategy": {"backoffLimitCount": 1}}, ["OK", "OK"], "late 1 time "),
+    ],
+)
+def test_the_doctor_reads_all_of_kueues_limits_for_pods(wait: dict[str, Any], levels: list[str], words: str) -> None:
+    findings = list(queues._pods_ready_limits("30m", wait))
+    assert [each.severity.name for each in findings] == levels
+    assert words in findings[-1].message

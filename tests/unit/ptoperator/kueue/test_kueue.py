@@ -125,6 +125,36 @@ def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator:
     assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
 
 
+@pytest.mark.parametrize(
+    ("causes", "words"),
+    [
+        (["WaitForStart"], "not all pods ran within Kueue's waitForPodsReady.timeout: nodes or images came later"),
+        (["WaitForRecovery"], "a pod that was lost did not come back within Kueue's waitForPodsReady.recoveryTimeout"),
+        (
+            ["WaitForStart", "WaitForRecovery"],
+            "pods did not run within Kueue's waitForPodsReady.timeout, or did not come back within its recoveryTimeout",
+        ),
+    ],
+)
+def test_an_eviction_because_pods_were_late_names_the_limit_and_where_it_is_set(
+    operator: Operator, world: World, causes: list[str], words: str
+) -> None:
+    queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
+    world.admit()
+    settle(operator)
+    suspended = world.api.find(JOBSETS, NAME)
+    suspended["spec"]["suspend"] = True
+    world.api.put(JOBSETS, suspended)
+    late = made_by_kueue.condition("Evicted", True, "PodsReadyTimeout", "Exceeded the PodsReady timeout default/w")
+    counts = [{"reason": "PodsReadyTimeout", "underlyingCause": each, "count": 1} for each in causes]
+    conditions = [late, made_by_kueue.pending(NO_QUOTA)]
+    say(operator, world, conditions=conditions, schedulingStats={"evictions": counts})
+    settle(operator)
+    assert (phase(world), status(world).restarts) == ("Queued", {})
+    assert why(world).startswith("cluster-queue revoked the quota (PodsReadyTimeout: Exceeded the PodsReady timeout")
+    assert why(world).endswith(f"; hint: {words}; raise it in kueue-manager-config (`ptctl cluster doctor` tells it)")
+
+
 def test_a_workload_that_kueue_put_aside_says_what_to_do(operator: Operator, world: World) -> None:
     workload = queued(operator, world, conditions=[made_by_kueue.pending("The workload is deactivated")])
     workload["spec"]["active"] = False
