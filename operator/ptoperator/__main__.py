@@ -54,13 +54,15 @@ def _run(options: argparse.Namespace, settings: Settings, *, is_first: bool = Tr
     from ptkube.client import ApiError, Kube
     from ptoperator.app import Application
     from ptoperator.handlers import register
+    from ptoperator.kube.pod_groups import resolved
 
     identity = os.environ.get("POD_ID", f"posttrain-{os.getpid()}")
     try:
         kube = Kube.load(options.kubeconfig, options.context)
-        app = Application(kube, settings, _cloud(settings), options.namespace, identity)
         if is_first:
-            app.kube.request("GET", "/version")
+            kube.request("GET", "/version")
+        settings = replace(settings, pod_groups=resolved(settings.pod_groups, kube))
+        app = Application(kube, settings, _cloud(settings), options.namespace, identity)
     except (ApiError, CloudError, OSError) as error:
         print(f"posttrain operator: {error}", file=sys.stderr)
         return 1

@@ -54,6 +54,11 @@ def config_map(job: str, uid: str) -> str:
     return f"{job}-{_digest(uid)}"
 
 
+def pod_group(jobset: str, uid: str) -> str:
+    """Return the name of the gang of a JobSet's pods. It holds the job's uid, as the ConfigMap's does."""
+    return f"{jobset}-{_digest(uid)}"
+
+
 def sampler_secret(job: str, uid: str) -> str:
     """Return the name of the Secret with the samplers' token. It holds the uid, as the ConfigMap's does."""
     return f"{job}-{_digest(uid)}-{SAMPLER}"

@@ -24,6 +24,7 @@ from ptkube.resources import (
     LOCAL_QUEUES,
     NAMESPACES,
     NODES,
+    POD_GROUPS,
     POD_MONITORINGS,
     POD_TEMPLATES,
     PODS,
@@ -125,6 +126,10 @@ IN_NAMESPACES = (
         only_with="gke.cluster",
     ),
     Right(POD_TEMPLATES, ("get", "create", "delete"), "the pods of such a request", only_with="gke.cluster"),
+    *(
+        Right(kind, ("create",), "all pods of a job at once or none, where it is served")
+        for kind in POD_GROUPS.values()
+    ),
     Right(PODS, ("get",), "MaxText's progress; init containers of a pod that cannot start", "log"),
     Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no effect without Kueue"),
     Right(WORKLOADS, ("patch",), "a priority boost for unsaved work", only_with="kueue.priorityBoost"),

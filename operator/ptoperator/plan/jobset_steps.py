@@ -10,7 +10,7 @@ from ptoperator.kube.actions import Action, Create, CreateToken
 from ptoperator.observe.state import USUAL_CREATION_S, is_started
 from ptoperator.plan.lifecycle_steps import deadline_left_s
 from ptoperator.plan.step_result import CLEANUP_POLL_S, PlanContext, StepResult, suspend_jobset
-from ptoperator.render import config_map, jobset, sampler_secret
+from ptoperator.render import config_map, jobset, pod_group, pod_group_kind, sampler_secret
 from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status import running_phases, waiting_phases
 from ptoperator.status.builder import StatusUpdate
@@ -40,11 +40,12 @@ def create_jobset(context: PlanContext) -> StepResult | None:
     capacity = context.state.status.capacity
     decision = Decision(True, capacity) if context.quota_first else provide(context.capacity_request)
     layout = replace(context.layout, pools=decision.pools, is_queued_provisioning=decision.is_queued_provisioning)
-    counts = context.state.status.restarts
+    counts, gang = context.state.status.restarts, pod_group_kind(layout)
     actions = (
         *decision.actions,
         Create(CONFIGMAPS, config_map(layout)),
         *([CreateToken(sampler_secret(layout), TOKEN_KEY)] if layout.samplers else []),
+        *([Create(gang, pod_group(layout))] if gang else []),
         Create(JOBSETS, jobset(layout, sum(counts.values()), charged_restarts(counts))),
     )
     if context.state.rejection:

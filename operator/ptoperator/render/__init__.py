@@ -5,12 +5,24 @@ from ptkube.resources import Manifest
 from ptoperator.render.config_map import config_map
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
+from ptoperator.render.pods.pod_group import pod_group, pod_group_kind
 from ptoperator.render.pods.sampler_secret import sampler_secret
 from ptoperator.render.preflight_job import preflight_job
 from ptoperator.render.stage_job import stage_job
 from ptoperator.settings import Settings
 
-__all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render", "sampler_secret", "stage_job"]
+__all__ = [
+    "Layout",
+    "config_map",
+    "jobset",
+    "layout_of",
+    "pod_group",
+    "pod_group_kind",
+    "preflight_job",
+    "render",
+    "sampler_secret",
+    "stage_job",
+]
 
 
 def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
@@ -19,4 +31,5 @@ def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
     copies = [stage_job(layout)] if layout.is_staged else []
     checks = [] if layout.preflight == "Skip" else [preflight_job(layout)]
     tokens = [sampler_secret(layout)] if layout.samplers else []
-    return [*copies, config_map(layout), *checks, *tokens, jobset(layout)]
+    gangs = [pod_group(layout)] if pod_group_kind(layout) else []
+    return [*copies, config_map(layout), *checks, *tokens, *gangs, jobset(layout)]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from ptkube.resources import POD_GROUPS
 from ptoperator.settings import gpu_networks, ingress, pod_defaults, prices
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -55,6 +56,9 @@ class Settings:
     """While a job waits in a queue, the reason and the jobs ahead are read this often."""
     queue_existing: bool = True
     """Whether jobs queue for existing nodes. False if an autoscaler creates nodes for every pending pod."""
+    pod_groups: str = "auto"
+    """Whether pods of one job are scheduled all or none by Kubernetes' PodGroups: `auto` where the API server serves
+    them, `never`, or a version. Jobs with a queue are Kueue's."""
     kueue_priority_boost: int = 0
     """The most that is added to a running job's priority in Kueue while its work is unsaved; 0: nothing."""
     kueue_boost_seconds: float = 1800.0
@@ -160,8 +164,15 @@ def _number(text: str) -> float:
     return value
 
 
+def _pod_groups(text: str) -> None:
+    accepted = ("auto", "never", *POD_GROUPS)
+    if text not in accepted:
+        raise ValueError(f"'{text}' is not one of {', '.join(accepted)}")
+
+
 _CHECKS: dict[str, Callable[[str], object]] = {
     "gpu_networks": gpu_networks.parse,
+    "pod_groups": _pod_groups,
     "prices": prices.parse,
     "tensorboard_ingress": ingress.parse,
     "trainer_pod": pod_defaults.pod,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from ptapi.crd.definition import crd
@@ -9,6 +10,7 @@ from ptctl.cluster.doctor.finding import CheckContext, Finding, error, ok, warni
 from ptctl.cluster.in_cluster import survey
 from ptctl.cluster.in_cluster.survey import Controller, version_of
 from ptkube.resources import Manifest
+from ptoperator.kube.pod_groups import served_version
 
 CHECK = "versions"
 _INSTALL = "`ptctl cluster install`"
@@ -21,6 +23,7 @@ def check(context: CheckContext) -> Iterator[Finding]:
     yield from _controller("JobSet", present.jobset, present.has_jobset, survey.MIN_JOBSET, survey.JOBSET_URL)
     if present.has_kueue or present.kueue:
         yield from _controller("Kueue", present.kueue, present.has_kueue, survey.MIN_KUEUE, survey.KUEUE_URL)
+    yield from _gangs(context)
     yield _definition(present.our_crd)
     yield _operator(present.operator)
 
@@ -52,6 +55,21 @@ def _controller(
         yield error(CHECK, f"{name} {controller.version}: {wanted} or newer is needed", "upgrade it by its own release")
     else:
         yield ok(CHECK, f"{name} {controller.version}, {controller.ready} of {controller.wanted} ready")
+
+
+def _gangs(context: CheckContext) -> Iterator[Finding]:
+    """Yield whether JobSet lets pods name the PodGroup that the operator makes where those are served."""
+    version, jobsets = served_version(context.kube), context.survey.jobset_crd
+    if not version or jobsets is None:
+        return
+    if "schedulingGroup" in json.dumps(jobsets):
+        yield ok(CHECK, f"Kubernetes schedules all pods of a job at once or none (PodGroup {version})")
+    else:
+        yield warning(
+            CHECK,
+            f"Kubernetes serves PodGroups ({version}), and JobSet drops what names them: pods are scheduled one by one",
+            f"JobSet 0.12 or newer: {survey.JOBSET_URL}",
+        )
 
 
 def _definition(installed: Manifest | None) -> Finding:

@@ -56,6 +56,11 @@ class Survey:
         return _crd_name(JOBSETS) in self.crds
 
     @property
+    def jobset_crd(self) -> Manifest | None:
+        """Return JobSet's definition."""
+        return self.crds.get(_crd_name(JOBSETS))
+
+    @property
     def has_kueue(self) -> bool:
         """Return True if Kueue's kinds are served."""
         return _crd_name(WORKLOADS) in self.crds

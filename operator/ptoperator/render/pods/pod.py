@@ -15,6 +15,7 @@ from ptoperator.render.layout import Layout
 from ptoperator.render.pods import gpu_fabric, overrides, resources
 from ptoperator.render.pods.command import process_namespace, program
 from ptoperator.render.pods.environment_variables import TERMINATION_LOG, container_env
+from ptoperator.render.pods.pod_group import scheduling_group
 
 SPOT = "cloud.google.com/gke-spot"
 QUEUED = "cloud.google.com/gke-queued"
@@ -97,6 +98,7 @@ def _pod_spec(layout: Layout) -> Manifest:
         **process_namespace(layout),
         **overrides.network(layout),
         **placement(layout),
+        **scheduling_group(layout),
         "securityContext": overrides.pod_security(layout),
         **with_init_containers([*gpu_fabric.sidecars(layout), *overrides.init_containers(layout)]),
         "containers": [

@@ -15,6 +15,7 @@ from ptoperator.render.layout import Layout
 from ptoperator.render.pods import overrides, resources, vllm_sampler
 from ptoperator.render.pods.environment_variables import SAMPLER_INDEX, sampler_env
 from ptoperator.render.pods.pod import placement, pod_base, trainer_container, volumes, with_init_containers
+from ptoperator.render.pods.pod_group import scheduling_group
 
 HEALTH = "/health"
 """Answered without the token, once the sampler takes requests."""
@@ -22,7 +23,11 @@ HEALTH = "/health"
 
 def replicated_job(layout: Layout) -> Manifest:
     """Return the replicated job of all samplers."""
-    return {"name": names.SAMPLER, "replicas": layout.sampler_count, "template": _job(_of_sampler(layout))}
+    return {
+        "name": names.SAMPLER,
+        "replicas": layout.sampler_count,
+        "template": _job(_of_sampler(layout), scheduling_group(layout)),
+    }
 
 
 def _of_sampler(layout: Layout) -> Layout:
@@ -32,7 +37,7 @@ def _of_sampler(layout: Layout) -> Layout:
     return replace(layout, accelerator=one, pools=() if one.is_cpu else layout.pools)
 
 
-def _job(layout: Layout) -> Manifest:
+def _job(layout: Layout, group: Manifest) -> Manifest:
     return {
         "metadata": {"labels": labels.for_job(layout.name, layout.uid)},
         "spec": {
@@ -47,7 +52,7 @@ def _job(layout: Layout) -> Manifest:
                     labels.for_pod(layout.name, layout.uid),
                     vllm_sampler.annotations(layout) if _is_vllm(layout) else None,
                 ),
-                "spec": _pod_spec(layout),
+                "spec": {**_pod_spec(layout), **group},
             },
         },
     }

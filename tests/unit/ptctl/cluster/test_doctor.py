@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,11 +14,11 @@ from ptctl.cluster.cloud.compute import open_compute
 from ptctl.cluster.cloud.gke import open_gke
 from ptctl.cluster.cloud.settings import CloudSettings
 from ptctl.cluster.doctor import google as checks
-from ptctl.cluster.doctor import queues
+from ptctl.cluster.doctor import queues, versions
 from ptctl.cluster.doctor.finding import CheckContext, Google, Severity
 from ptctl.cluster.doctor.job import explanation
 from ptctl.cluster.in_cluster.objects import GkeCluster
-from ptctl.cluster.in_cluster.survey import Controller
+from ptctl.cluster.in_cluster.survey import Controller, Survey
 from ptctl.jobs.view import view
 from ptkube.client import Kube
 
@@ -209,3 +210,12 @@ def test_the_doctor_reads_all_of_kueues_limits_for_pods(wait: dict[str, Any], le
     findings = list(queues._pods_ready_limits("30m", wait))
     assert [each.severity.name for each in findings] == levels
     assert words in findings[-1].message
+
+
+@pytest.mark.parametrize(("field", "level"), [("schedulingGroup", "OK"), ("hostname", "WARNING")])
+def test_gangs_need_a_jobset_that_lets_pods_name_them(field: str, level: str) -> None:
+    served = SimpleNamespace(request=lambda verb, path: {"resources": [{"name": "podgroups"}]})
+    crds = {"jobsets.jobset.x-k8s.io": {"spec": {"properties": {field: {"type": "object"}}}}}
+    context = CheckContext(cast(Kube, served), Survey("v1.37.0", crds, None, None, None), "default")
+    (finding,) = versions._gangs(context)
+    assert (finding.severity.name, "PodGroup" in finding.message) == (level, True)

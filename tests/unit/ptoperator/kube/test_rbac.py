@@ -58,7 +58,8 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
 
 
 def _sample_apart(operator: Operator) -> None:
-    """Samplers with pods of their own, which share a token with the trainer."""
+    """Samplers with pods of their own, which share a token, and a gang, with the trainer."""
+    operator.settings = Settings(pod_groups="v1beta1")
     apart = {"maxNewTokens": 8, "placement": "separate", "separate": {"replicas": 2}}
     operator.world.api.create(
         POSTTRAINJOBS,
