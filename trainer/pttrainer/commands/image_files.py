@@ -29,7 +29,7 @@ def read_images(path: Path, rows: list[list[int]], source: "ModelSource") -> lis
     files = _read(path, len(rows))
     pixels = image_inputs.pixel_format(config.vision, image_inputs.files_of(source), source.display_name)
     most, batches = max(1, *map(len, files)), []
-    origin = Origin(path.absolute().as_uri())
+    origin = Origin(f"file://{path.absolute()}")
     for number, (ids, names) in enumerate(zip(rows, files, strict=True)):
         where = f"--images: {path}: row {number}"
         images = [reference(name, f"{where}, image {place}", origin) for place, name in enumerate(names)]

@@ -49,12 +49,14 @@ def logits(directory: Path, rows: list[list[int]], files: Any, *more: str) -> in
 
 
 def test_the_verb_logits_reads_pictures_as_the_model_does(tmp_path: Path) -> None:
-    directory = write_checkpoint(tmp_path / "model")
-    (tmp_path / "a.png").write_bytes(encoded(drawn(50, 31)))
-    (tmp_path / "b.png").write_bytes(encoded(drawn(50, 31, 1)))
+    home = tmp_path / "run #1, 50%"
+    home.mkdir()
+    directory = write_checkpoint(home / "model")
+    (home / "a.png").write_bytes(encoded(drawn(50, 31)))
+    (home / "b.png").write_bytes(encoded(drawn(50, 31, 1)))
     row = [5, *IMAGE, 7, 9]
     assert logits(directory, [row, row, [5] * len(row)], [["a.png"], ["b.png"], []]) == ExitCode.OK
-    first, second, text = np.load(tmp_path / "model.npy")
+    first, second, text = np.load(home / "model.npy")
     np.testing.assert_array_equal(first[0], second[0])
     assert np.abs(first[-1] - second[-1]).max() > 0.1, "other pictures, other logits"
     assert np.isfinite(text).all()

@@ -25,7 +25,7 @@ def convert(reading: Reading, record: Record, raw: Mapping[str, Any], system: st
             raise DataError(f"{where}: no column {columns[part]!r}; it has: {', '.join(raw) or '(none)'}")
     answer = raw.get(columns["answer"]) if "answer" in columns else None
     gold = None if answer is None else str(answer)
-    fields = {name: _without_bytes(value) for name, value in raw.items()}
+    fields = _without_bytes(dict(raw))
     column, own_images = images_of(raw, columns, where)
     if form == "text":
         _refuse_images(own_images, form, where)
@@ -69,10 +69,12 @@ def _refuse_images(images: Sequence[Any], form: str, where: str) -> None:
 
 
 def _without_bytes(value: Any) -> Any:
-    """Return a value without the content of files in it (Hugging Face's `{bytes, path}`)."""
+    """Return a value without the content of files in it (bytes, or Hugging Face's `{bytes, path}`)."""
     if isinstance(value, dict):
         return {key: _without_bytes(inner) for key, inner in value.items() if not isinstance(inner, bytes)}
-    return [_without_bytes(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_bytes(inner) for inner in value if not isinstance(inner, bytes)]
+    return value
 
 
 def _with_system(messages: list[Mapping[str, Any]], system: str | None) -> tuple[Mapping[str, Any], ...]:

@@ -36,13 +36,13 @@ def bucket(uri: str) -> Bucket:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Return scheme and path of a supported URI."""
-    parsed = urlparse(uri)
-    if parsed.scheme == "file":
-        return "file", f"{parsed.netloc}{parsed.path}" if parsed.netloc not in ("", "localhost") else parsed.path
-    if parsed.scheme == "gs":
-        return "gs", f"{parsed.netloc}{parsed.path}"
-    raise ConfigError(f"{uri}: {parsed.scheme}:// not supported yet; accepted: file://, gs://")
+    """Return scheme and path of a supported URI. Names may hold `#`, `?` and `%`, which mean themselves."""
+    scheme, separator, path = uri.partition("://")
+    if separator and scheme == "file":
+        return "file", path.removeprefix("localhost") if path.startswith("localhost/") else path
+    if separator and scheme == "gs":
+        return "gs", path
+    raise ConfigError(f"{uri}: {urlparse(uri).scheme}:// not supported yet; accepted: file://, gs://")
 
 
 def read_file(uri: str, field: str, open_place: Callable[[str], Place] = place) -> bytes:
@@ -58,6 +58,8 @@ def read_file(uri: str, field: str, open_place: Callable[[str], Place] = place) 
         content = open_place(directory).read(name)
     except OSError as error:
         raise DataError(f"{field}: {uri}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a zero byte in its name
+        raise DataError(f"{field}: {uri!r}: cannot be read: {error}") from error
     except NetworkError:
         raise
     except StorageError as error:

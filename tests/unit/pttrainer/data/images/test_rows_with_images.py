@@ -72,6 +72,34 @@ def test_every_way_to_name_an_image_gives_one_conversation(tmp_path: Path, row: 
     assert only_picture(read).tobytes() == PICTURE.tobytes()
 
 
+@pytest.mark.parametrize("directory", ["my pictures", "run #2", "a?b", "50%20"])
+def test_names_of_directories_and_files_mean_themselves(tmp_path: Path, directory: str) -> None:
+    home = tmp_path / directory
+    home.mkdir()
+    (home / "a #1?.png").write_bytes(PNG)
+    for name in ("a #1?.png", f"file://{home}/a #1?.png"):
+        assert only_picture(load(home, {"prompt": "?", "completion": "!", "image": name})).size == PICTURE.size
+
+
+@pytest.mark.parametrize(
+    "url", [INLINE.replace(",", ",\n "), INLINE.replace("base64", "BASE64"), INLINE.replace("png", "jpeg")]
+)
+def test_base64_may_have_line_breaks_and_another_type(tmp_path: Path, url: str) -> None:
+    assert only_picture(load(tmp_path, {"prompt": "?", "completion": "!", "image": url})).size == PICTURE.size
+
+
+@pytest.mark.parametrize(
+    "image", [PNG, {"bytes": PNG}, {"bytes": PNG, "path": "a", "label": "x"}], ids=["plain", "alone", "labelled"]
+)
+@pytest.mark.parametrize("is_list", [True, False], ids=["list", "one"])
+def test_every_form_of_bytes_in_parquet_is_an_image(tmp_path: Path, image: Any, is_list: bool) -> None:
+    row = {"prompt": ["?"], "completion": ["!"], "image": [[image] if is_list else image]}
+    parquet.write_table(pyarrow.table(row), tmp_path / "rows.parquet")
+    read = rows.load(DataSource(uri=f"file://{tmp_path}/rows.parquet"), "spec.data.train")
+    assert only_picture(read).tobytes() == PICTURE.tobytes()
+    assert "PNG" not in json.dumps(read.rows[0].fields)
+
+
 def test_bytes_in_parquet_are_an_image_and_no_part_of_the_fields(tmp_path: Path) -> None:
     messages = [
         {"role": "user", "content": [{**IMAGE, "text": None}, TEXT]},
@@ -142,6 +170,12 @@ WEB = {"messages": talk({"type": "image_url", "image_url": {"url": "https://loca
         ({"messages": talk({"type": "video", "url": "a.mp4"})}, "message 0: has a part of type 'video'; accepted: te"),
         ({"prompt": "?", "completion": "!", "image": 5}, "column 'image'[0]: is a number; accepted: a path beside"),
         ({"prompt": "?", "completion": "!", "image": "data:image/png;base64,?"}, "accepted: data:image/png;base64,…"),
+        ({"prompt": "?", "completion": "!", "image": {"bytes": None, "path": None}},
+         "column 'image'[0]: is an object with bytes: null, path: null; accepted: a path beside the file"),
+        ({"prompt": "?", "completion": "!", "image": {}}, "column 'image'[0]: is an object with nothing in it; accept"),
+        ({"prompt": "?", "completion": "!", "image": "iVBO" * 999},
+         f"{('iVBO' * 15)!r}: a name of 3,996 characters; accepted: at most 1,024; hint: base64 has data:image/png"),
+        ({"prompt": "?", "completion": "!", "image": "gs://B/a.png"}, "gs://B/a.png: bucket 'B'; accepted: 3 to 63"),
         ({"prompt": "?", "completion": "!", "image": "http://a/b.png"}, "http://; accepted: a path beside the file"),
         ({"chosen": talk({**IMAGE, "url": INLINE}, TEXT), "rejected": [*talk(TEXT)[:1], {**ANSWER, "content": "No."}]},
          "'chosen' and 'rejected' have other images; accepted: images of the prompt, the same in both"),
@@ -154,6 +188,27 @@ def test_wrong_rows_are_answered_by_line_and_column(tmp_path: Path, row: dict[st
         load(tmp_path, row)
     assert "rows.jsonl line 1" in str(raised.value)
     assert answer in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("page.jpg", r"page.jpg: is no image \(28 bytes: b'<!DOCTYPE html><'…\); accepted: JPEG"),
+        ("empty.png", r"empty.png: is no image \(0 bytes\); accepted: JPEG"),
+        ("gone.png", "gone.png: no such file"),
+        ("directory", "directory: is not a regular file"),
+        ("loop", "loop: cannot be read: Too many levels of symbolic links"),
+        ("a\0.png", "cannot be read: embedded null byte"),
+        ("x" * 300, "cannot be read: File name too long"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_image_is_answered_with_its_row_and_its_name(tmp_path: Path, name: str, answer: str) -> None:
+    (tmp_path / "page.jpg").write_bytes(b"<!DOCTYPE html><html></html>")
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(DataError, match=rf"rows.jsonl line 1: column 'image'\[0\]: .*{answer}"):
+        only_picture(load(tmp_path, {"prompt": "?", "completion": "!", "image": name}))
 
 
 def test_rows_of_strangers_name_no_file_of_this_machine() -> None:

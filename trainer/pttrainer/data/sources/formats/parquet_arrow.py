@@ -1,7 +1,8 @@
 """Parquet, and Arrow as `datasets.save_to_disk` writes it: batch by batch, so that a limit saves the rest.
 
 Values become JSON types, so that a row is the same in every file format: times and decimals become text. Only the
-content of a file in a row stays bytes (Hugging Face's features Image and Audio: `{bytes, path}`).
+content of a file in a row stays bytes (Hugging Face's features Image and Audio: `{bytes, path}`), as do bytes that are
+no text.
 """
 
 from collections.abc import Iterator
@@ -62,4 +63,11 @@ def _plain(value: Any) -> Any:
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return _text_or_bytes(value) if isinstance(value, bytes) else str(value)
+
+
+def _text_or_bytes(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

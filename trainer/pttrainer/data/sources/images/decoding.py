@@ -1,13 +1,12 @@
 """Encoded images to pixels, by Pillow: one still picture, upright, RGB with 8 bits per channel.
 
 A picture is turned as its camera says (EXIF), 16-bit grey is scaled to 8 bits, CMYK and palettes are converted, and
-transparency is dropped, as transformers does. What would be guessed is refused: animations, several pages, numbers
-without a scale, and pictures of more than `MAX_PIXELS`.
+what is transparent lies on white, as transformers' processors have it. What would be guessed is refused: animations,
+several pages, numbers without a scale, and pictures of more than `MAX_PIXELS`.
 """
 
 import hashlib
 import io
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +23,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Formats that Pillow decodes by itself."""
 MAX_PIXELS = 2**26
 """A small file may claim any size; this is four times what a large camera takes."""
+START = 16
+"""Bytes of a file that is no image in messages."""
 PHONE = "MPO"
 """A JPEG with further pictures behind it, such as a depth map: the first one counts."""
 EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
@@ -43,7 +44,7 @@ def checked(images: Sequence[ImageReference]) -> tuple[CheckedImage, ...]:
     """Return the images of a row, each decoded once to see that it can be; raise DataError."""
     contents = ((image, reading.read(image)) for image in images)
     return tuple(
-        CheckedImage(image, _decoded(content, image.where).size, hashlib.sha256(content).digest())
+        CheckedImage(image, _decoded(content, image.named).size, hashlib.sha256(content).digest())
         for image, content in contents
     )
 
@@ -69,7 +70,7 @@ def digest(images: Iterable[CheckedImage]) -> str | None:
 
 def picture(image: ImageReference) -> "Image.Image":
     """Return a row's image as RGB; raise DataError, naming its row."""
-    return _decoded(reading.read(image), image.where)
+    return _decoded(reading.read(image), image.named)
 
 
 def _decoded(content: bytes, where: str) -> "Image.Image":
@@ -83,11 +84,18 @@ def _decoded(content: bytes, where: str) -> "Image.Image":
             opened.load()
             return _rgb(ImageOps.exif_transpose(opened))
     except UnidentifiedImageError as error:
-        raise DataError(f"{where}: is no image ({len(content)} bytes); accepted: {', '.join(FORMATS)}") from error
+        raise DataError(f"{where}: is no image ({_start(content)}); accepted: {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
         raise DataError(f"{where}: {error}; {_LARGEST}") from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, ZeroDivisionError) as error:
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # Pillow's parsers raise whatever a wrong number leads to
         raise DataError(f"{where}: a broken image: {error}; hint: is the file complete?") from error
+
+
+def _start(content: bytes) -> str:
+    """Return how long a file is and how it begins, which tells a web page from a format that is not read."""
+    return f"{len(content)} bytes: {content[:START]!r}…" if len(content) > START else f"{len(content)} bytes"
 
 
 def _check(opened: "Image.Image", where: str) -> None:
@@ -105,7 +113,12 @@ def _check(opened: "Image.Image", where: str) -> None:
 def _rgb(opened: "Image.Image") -> "Image.Image":
     if opened.mode in SIXTEEN_BITS:
         to_eight_bits: Callable[[float], float] = lambda level: level / 256  # noqa: E731 — Pillow takes no other form
-        opened = opened.convert("I").point(to_eight_bits, "L")
+        return opened.convert("I").point(to_eight_bits, "L").convert("RGB")
+    if "A" in opened.getbands() or opened.info.get("transparency") is not None:
+        from PIL import Image
+
+        above = opened.convert("RGBA")
+        opened = Image.alpha_composite(Image.new("RGBA", above.size, "white"), above)
     return opened.convert("RGB")
 
 
