@@ -22,6 +22,9 @@ from pttrainer.preflight.shapes import tpu_topology
 
 MEASURED = Path(__file__).with_suffix(".json")
 DRAWN = Path(__file__).with_name("preflight_draws.json")
+TOWERS: dict[str, Any] = json.loads(Path(__file__).with_name("towers.json").read_text())
+"""`config.json` of towers as they were released, each before a decoder too small to matter."""
+WITH_IMAGES = "-with-images"
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "preflight.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 LORA: dict[str, Any] = {"lora": {"rank": 16}}
@@ -30,7 +33,10 @@ GIB = 2**30
 
 
 class Case(NamedTuple):
-    """One configuration. held: kept out of the fit. options: the algorithm's."""
+    """One configuration. model: a preset, one of `TOWERS`, or a preset with the tower of the same family.
+
+    held: kept out of the fit. options: the algorithm's.
+    """
 
     model: str
     accelerator: str
@@ -47,6 +53,11 @@ class Case(NamedTuple):
         return (
             f"{self.model} {self.algorithm}{how} {slices}{self.accelerator} {json.dumps(self.training, sort_keys=True)}"
         )
+
+    @property
+    def has_images(self) -> bool:
+        """With one for each row."""
+        return self.model in TOWERS or self.model.endswith(WITH_IMAGES)
 
 
 def _case(model: str, accelerator: str, algorithm: str, rows: int, length: int, **more: Any) -> Case:
@@ -105,6 +116,12 @@ CHOSEN = (
     _case("gpt-oss-20b", "v5e-32", "sft", 32, 4096),
     _case("gemma4-e2b", "v6e-8", "sft", 8, 2048),
     _case("gemma4-e4b", "v6e-8", "sft", 8, 2048, **QLORA),
+    _case("gemma4-26b-a4b-with-images", "v6e-16", "grpo", 16, 2048, remat="full", **LORA),
+    *(
+        _case(f"{tower}-tower", "v6e-4", "sft", rows, length, remat="full", vision=vision, **how)
+        for tower, rows, length in (("gemma3", 32, 1024), ("gemma4", 32, 1024), ("llama4", 8, 4096))
+        for vision, how in (("frozen", {}), ("all", {}), ("lora", LORA))
+    ),
 )
 CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if DRAWN.exists() else ())))
 """With those that were drawn (`preflight_draws.py`)."""
@@ -113,17 +130,31 @@ CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if D
 def subject_of(case: Case) -> Any:
     """The case as preflight sees a job."""
     from ptapi.spec import PostTrainJobSpec
+    from pttrainer.models import from_hf
     from pttrainer.preflight.shapes.job_shapes import shapes_of
 
     body: dict[str, Any] = {
-        "model": {"uri": f"random://{case.model}"},
+        "model": {"uri": f"random://{case.model}", "images": case.has_images},
         "algorithm": {case.algorithm: case.options},
         "data": {"train": {"uri": "file:///data.jsonl"}},
         "training": case.training,
         "accelerator": {"type": case.accelerator, "slices": case.slices},
         "output": {"uri": "file:///runs"},
     }
-    return shapes_of(PostTrainJobSpec.model_validate(body))
+    config = from_hf(_raw(case.model), images=True) if case.has_images else None
+    return shapes_of(PostTrainJobSpec.model_validate(body), config)
+
+
+def _raw(model: str) -> dict[str, Any]:
+    """`config.json` of a model with images."""
+    from pttrainer.models.families.published_shapes import RAW
+
+    if model in TOWERS:
+        return dict(TOWERS[model])
+    preset = model.removesuffix(WITH_IMAGES)
+    around = TOWERS[f"{preset.partition('-')[0]}-tower"]
+    both_ways = "use_bidirectional_attention"
+    return {**around, "text_config": {**RAW[preset], both_ways: around["text_config"][both_ways]}}
 
 
 def measured() -> dict[str, Any]:

@@ -124,6 +124,25 @@ def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_bot
     assert beside(precision={"params": "bfloat16"}) == teacher + 10 * 151_936 * 2560
 
 
+def test_scores_of_a_tower_are_of_as_many_queries_as_their_number_can_be_halved_to() -> None:
+    """Limit 2^26. 2,520 patches become blocks of 315, which is odd; a tile's 577 stay whole."""
+    scores = {
+        model: next(
+            part.bytes
+            for part in formula.memory(benchmark.subject_of(case)).parts
+            if part.name == "attention scores of the vision tower"
+        )
+        for case in benchmark.CASES
+        for model in [case.model]
+        if model in benchmark.TOWERS and case.training["vision"] == "frozen"
+    }
+    assert scores == {
+        "gemma3-tower": 8 * 2**26,
+        "gemma4-tower": 8 * (8 * 16 * 315 * 2520),
+        "llama4-tower": 8 * (2 * 17 * 16 * 577 * 577),
+    }
+
+
 @pytest.mark.parametrize(
     ("training", "compiled_gib"),
     [({"vision": "frozen"}, 2.59), ({"vision": "all"}, 7.86), ({"vision": "lora", "lora": {"rank": 16}}, 4.47)],

@@ -13,7 +13,7 @@ from jax import Array
 
 from pttrainer.models.attention.kv_cache import LayerKV
 from pttrainer.models.config import Chunk, Window
-from pttrainer.models.config.attention import MAX_SCORES
+from pttrainer.models.config.attention import MAX_SCORES, queries_at_once
 from pttrainer.runtime.distributed import sharding
 
 MASKED_SCORE = -1e30
@@ -78,10 +78,7 @@ def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, 
 
 def query_block(B: int, T: int, N: int) -> int:
     """Return how many queries of a row are scored at once: T if all fit `MAX_SCORES`, else repeatedly halved."""
-    block = T
-    while block % 2 == 0 and B * N * block * T > MAX_SCORES * sharding.devices():
-        block //= 2
-    return block
+    return queries_at_once(T, B * N * T, MAX_SCORES * sharding.devices())
 
 
 def _to_blocks(x_BTX: Array, block: int) -> Array:

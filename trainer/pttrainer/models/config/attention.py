@@ -8,6 +8,17 @@ MAX_SCORES = 2**26
 """Scores of a layer that exist at once per device, without a fused kernel: 256 MB."""
 
 
+def queries_at_once(queries: int, scores_each: int, most: int = MAX_SCORES) -> int:
+    """Return how many queries of a row are scored at once: all if their scores fit, else repeatedly halved.
+
+    scores_each: of a query, over all rows and heads. Where halves would be of different sizes, no fewer are taken.
+    """
+    block = queries
+    while block % 2 == 0 and block * scores_each > most:
+        block //= 2
+    return block
+
+
 @dataclass(frozen=True)
 class Chunk:
     """A window that does not slide: a token sees those of its own chunk of positions, up to itself."""

@@ -1,7 +1,7 @@
 """Bytes of a pass of the vision tower, in a train step and in a rollout's prompts. Letters as in `vision_memory`."""
 
 from pttrainer.models.config import AnyVision
-from pttrainer.models.config.attention import MAX_SCORES
+from pttrainer.models.config.attention import queries_at_once
 from pttrainer.preflight.memory import fitted
 
 
@@ -12,7 +12,8 @@ def of_layer(vision: AnyVision, images: int, row_tokens: int, number_bytes: int)
 
 
 def of_scores(vision: AnyVision, images: int, row_tokens: int) -> int:
-    """Return bytes of its attention's scores."""
-    pairs = vision.patches(row_tokens) * vision.patches_together(row_tokens)
-    scores = min(images * vision.heads * pairs, MAX_SCORES)
-    return int(fitted.TOWER_SCORES * scores)
+    """Return bytes of its attention's scores, of as many queries as are scored at once."""
+    together = vision.patches_together(row_tokens)
+    sequences = images * vision.patches(row_tokens) // together
+    scores_each = sequences * vision.heads * together
+    return int(fitted.TOWER_SCORES * scores_each * queries_at_once(together, scores_each))
