@@ -11,10 +11,14 @@ Row = Mapping[str, Any]
 
 
 class ResetResult(NamedTuple):
-    """How an episode begins. text: shown to the model after the row's prompt; may be empty."""
+    """How an episode begins. text: shown to the model after the row's prompt; may be empty.
+
+    is_lost: the error is that of a service that did not answer.
+    """
 
     text: str = ""
     error: str = ""
+    is_lost: bool = False
 
 
 class AssistantTurn(NamedTuple):

@@ -45,6 +45,8 @@ def answer(handle: Callable[[Any], Any], request: Any) -> dict[str, Any]:
     """Return the answer to a request, whatever the user's code does short of ending the process."""
     try:
         return {"value": handle(request)}
+    except user_code.ServerGone as error:
+        return {"error": error_message(error), "lost": True}
     except BaseException as error:  # SystemExit, too: no signal raises one here
         return {"error": error_message(error)}
 
@@ -105,9 +107,9 @@ LOADERS: dict[str, str] = {
     "pattern": "pttrainer.rewards.builtin.format:handler",
     "code": "pttrainer.rewards.builtin.code:handler",
     "tool": "pttrainer.environments.python_tool:handler",
-    "environment": "pttrainer.environments.python_episodes:handler",
-    "openenv": "pttrainer.environments.openenv_episodes:handler",
-    "gymnasium": "pttrainer.environments.gymnasium_episodes:handler",
+    "environment": "pttrainer.environments.episodes.python_episodes:handler",
+    "openenv": "pttrainer.environments.episodes.openenv_episodes:handler",
+    "gymnasium": "pttrainer.environments.episodes.gymnasium_episodes:handler",
 }
 """`module:function` by a source's `kind`. Named by string, because rewards and environments are layers above this
 one."""

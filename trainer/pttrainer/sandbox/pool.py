@@ -42,12 +42,16 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A value, or why there is none. stopped: it timed out, or the child died. seconds: time it took."""
+    """A value, or why there is none. stopped: it timed out, or the child died. seconds: time it took.
+
+    lost: a server that the child asked did not answer.
+    """
 
     value: Any
     error: str = ""
     stopped: bool = False
     seconds: float = 0.0
+    lost: bool = False
 
 
 def default_children() -> int:
@@ -179,7 +183,9 @@ class _Child:
         index, self._request = self._request, None
         assert index is not None
         if answer is not None:
-            return index, Reply(answer.get("value"), answer.get("error", ""), seconds=seconds)
+            return index, Reply(
+                answer.get("value"), answer.get("error", ""), seconds=seconds, lost=answer.get("lost", False)
+            )
         why = self._died or f"no answer within {round(self._limit_s, 2):g} s"
         self.end()
         self.start()

@@ -22,6 +22,10 @@ class RewardCodeError(Exception):
     """The user's code is missing or broken; the message says where and what is accepted."""
 
 
+class ServerGone(RewardCodeError):
+    """A server that the code needs does not answer as it should, and may come back."""
+
+
 class Signature(NamedTuple):
     """How a function is called: argument names, example arguments, and the signature as a person writes it."""
 

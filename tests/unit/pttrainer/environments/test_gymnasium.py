@@ -11,7 +11,8 @@ from tests.builders.trainer import packages as wheels
 from tests.unit.pttrainer.environments.test_environments import read, step
 
 from ptapi.spec import Environment as EnvironmentSpec
-from pttrainer.environments import gymnasium_episodes, packages, python_episodes
+from pttrainer.environments import packages
+from pttrainer.environments.episodes import gymnasium_episodes, python_episodes
 from pttrainer.environments.python_environment import UserEnvironment, source_of
 from pttrainer.errors import UserCodeError
 

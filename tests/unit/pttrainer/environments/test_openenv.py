@@ -9,7 +9,7 @@ from tests.builders.servers.openenv import EchoServer, serving
 from tests.unit.pttrainer.environments.test_environments import read, step
 
 from ptapi.spec import Environment as EnvironmentSpec
-from pttrainer.environments.openenv_episodes import last_object
+from pttrainer.environments.episodes.openenv_episodes import last_object
 from pttrainer.environments.python_environment import UserEnvironment, source_of
 
 
@@ -62,15 +62,16 @@ def test_an_invalid_action_is_told_to_the_policy_and_no_failure(echo: tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [("crash", "step: EXECUTION_ERROR: the game has crashed"), ("leave", "connection lost at step")],
+    ("text", "words", "is_lost"),
+    [("crash", "step: EXECUTION_ERROR: the game has crashed", False), ("leave", "connection lost at step", True)],
 )
 def test_a_failure_of_the_environment_leaves_its_episode_without_a_reward_and_no_other(
-    spoken: UserEnvironment, text: str, words: str
+    spoken: UserEnvironment, text: str, words: str, is_lost: bool
 ) -> None:
     spoken.reset({n: {"seed": n} for n in range(2)})
     failed, other = step(spoken, text, "fine")
     assert words in failed.error
+    assert failed.is_lost == is_lost
     assert (other.error, other.reward) == ("", 2.0)
 
 
@@ -83,6 +84,7 @@ def test_a_late_answer_costs_its_own_episode_alone(echo: tuple[str, EchoServer])
     finally:
         hasty.close()
     assert "no answer to step within 0.9 s" in late.error
+    assert late.is_lost
     assert [other.error for other in others] == [""] * (2 * homes - 1)
 
 
@@ -94,10 +96,12 @@ def test_a_full_server_and_none_are_failures_with_their_reason() -> None:
         finally:
             full.close()
     assert sorted(bool(opening.error) for opening in openings.values()) == [False, True]
-    assert any("CAPACITY_REACHED: 1 of 1 sessions" in opening.error for opening in openings.values())
+    assert any("CAPACITY_REACHED: 1 of 1 sessions" in opening.error for opening in openings.values() if opening.is_lost)
     gone = world(url, timeout_s=2.0)
     try:
-        assert "no answer to reset within 1.8 s" in gone.reset({0: {}})[0].error
+        opening = gone.reset({0: {}})[0]
+        assert "no answer to reset within 1.8 s" in opening.error
+        assert opening.is_lost
     finally:
         gone.close()
 

@@ -137,7 +137,7 @@ class EpisodeSampler(Sampler):
         for place, episode in enumerate(episodes):
             first_turn = first_turns[place]
             if first_turn.error:
-                episode.close(error=first_turn.error)
+                episode.close(error=first_turn.error, is_lost=first_turn.is_lost)
             elif len(first_turn.text or "") > self._context.spec.training.sequence_length * LONGEST_TOKEN:
                 episode.close(error=OPENING_TOO_LONG)
             elif first_turn.text:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pttrainer.environments.python_episodes import Episodes, seed_of, shown
+from pttrainer.environments.episodes.python_episodes import Episodes, seed_of, shown
 from pttrainer.sandbox.handlers import Handler, Source
 from pttrainer.sandbox.user_code import RewardCodeError, describe
 

@@ -5,7 +5,7 @@
 The model's turn is the text of one field of the action (`actionField`), or the last JSON object in it is the action. An
 action that the server calls invalid is the policy's mistake: the model is told, and the turn is spent. Anything else
 that goes wrong (no connection, no room for a session, an error of the environment, a late answer) is a failure of the
-episode, which then has no reward. A server that restarts is tried again before an episode begins, never within one.
+episode, which then has no reward; all but an error of the environment's own is a lost service. A server that restarts is tried again before an episode begins, never within one.
 
 Left out: plain HTTP, whose server keeps no session; the tools of MCP environments.
 """
@@ -18,19 +18,21 @@ from typing import Any
 
 import aiohttp
 
-from pttrainer.environments.python_episodes import Episodes, seed_of, shown
+from pttrainer.environments.episodes.python_episodes import Episodes, seed_of, shown
 from pttrainer.sandbox.handlers import Handler, Source
-from pttrainer.sandbox.user_code import RewardCodeError, number
+from pttrainer.sandbox.user_code import RewardCodeError, ServerGone, number
 
 ATTEMPTS, DELAY_S = 4, 1.0
 """Connections that are tried before an episode fails, and the time between them."""
 INVALID = "VALIDATION_ERROR"
 """The server's word for an action that is none."""
+FAILED = ("EXECUTION_ERROR", "FACTORY_ERROR")
+"""Its words for an exception of the environment."""
 _LONGEST_MESSAGE = 300
 
 
 class World:
-    """One session. Raises RewardCodeError whenever the server does not answer as it should."""
+    """One session. Raises RewardCodeError if the environment fails, ServerGone if the server does not answer."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -81,14 +83,15 @@ class World:
                 await self._socket.send_json({"type": verb, "data": data})
                 answer: Any = await self._socket.receive_json()
         except TimeoutError as error:
-            raise RewardCodeError(f"{self._source['url']}: no answer to {verb} within {limit_s:g} s") from error
+            raise ServerGone(f"{self._source['url']}: no answer to {verb} within {limit_s:g} s") from error
         except (aiohttp.ClientError, OSError, TypeError, ValueError) as error:
-            raise RewardCodeError(f"{self._source['url']}: connection lost at {verb}: {error}") from error
+            raise ServerGone(f"{self._source['url']}: connection lost at {verb}: {error}") from error
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
-            raise RewardCodeError(f"{self._source['url']}: {verb} is answered with {str(answer)[:_LONGEST_MESSAGE]}")
+            raise ServerGone(f"{self._source['url']}: {verb} is answered with {str(answer)[:_LONGEST_MESSAGE]}")
         is_of_action = verb == "step" and answer["data"].get("code") == INVALID
         if answer.get("type") != "observation" and not is_of_action:
-            raise RewardCodeError(f"{self._source['url']}: {verb}: {_message(answer)}")
+            is_own = answer["data"].get("code") in FAILED
+            raise (RewardCodeError if is_own else ServerGone)(f"{self._source['url']}: {verb}: {_message(answer)}")
         return answer
 
     async def _connected(self) -> aiohttp.ClientWebSocketResponse:

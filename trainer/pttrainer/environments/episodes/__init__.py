@@ -1,0 +1,1 @@
+"""Episodes as the child processes hold them: one module for each kind of environment."""
