@@ -54,7 +54,7 @@ class UserEnvironment:
         requests = [Request(["reset", n, dict(row)], self._timeout_s, n % children) for n, row in rows.items()]
         replies = zip(rows, self._pool.call(requests, self._alive), strict=True)
         return {
-            n: ResetResult(reply.value or "", "" if reply.value is not None else reply.error, reply.lost)
+            n: ResetResult(reply.value or "", "" if reply.value is not None else reply.error, reply.is_lost)
             for n, reply in replies
         }
 
@@ -65,7 +65,7 @@ class UserEnvironment:
         results = {}
         for episode, reply in zip(turns, self._pool.call(requests, self._alive), strict=True):
             if reply.value is None:
-                results[episode] = StepResult(done=True, error=reply.error, seconds=reply.seconds, is_lost=reply.lost)
+                results[episode] = StepResult(done=True, error=reply.error, seconds=reply.seconds, is_lost=reply.is_lost)
                 continue
             observation, reward, done = reply.value
             messages = () if done else ({"role": self._role, "content": observation},)

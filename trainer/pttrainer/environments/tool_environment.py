@@ -18,8 +18,10 @@ from pttrainer.environments.tool_call_parsing import Call
 from pttrainer.environments.tools import calculator, lookup
 from pttrainer.environments.tools.mcp_tools import McpCall, McpTools
 from pttrainer.errors import ConfigError
+from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.local_copy import local_copy
-from pttrainer.sandbox.pool import Alive, Pool, Request
+from pttrainer.sandbox.agent.agent_pool import AgentPool, open_pool
+from pttrainer.sandbox.pool import Alive, Pool, Reply, Request
 
 BUILTINS: dict[str, Tool] = {"calculator": calculator.TOOL, "lookup": lookup.TOOL}
 """By the name in `spec.environment.tools[].builtin`."""
@@ -66,7 +68,7 @@ class ToolEnvironment:
         self._alive = alive
         self._form = tool_call_parsing.format_of(template) if spec.tool_format == "auto" else spec.tool_format
         self._builtins: dict[str, Tool] = {}
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[str, Pool | AgentPool] = {}
         self._schemas: dict[str, Mapping[str, Any]] = {}
         for index, tool in enumerate(spec.tools):
             field = f"spec.environment.tools[{index}]"
@@ -161,7 +163,7 @@ class ToolEnvironment:
                 Request([calls[place].call.arguments, calls[place].row], calls[place].limit_s) for place in good
             ]
             for place, reply in zip(good, self._pools[name].call(requests, self._alive), strict=True):
-                results[place] = _ToolResult(reply.value or "", reply.error, reply.seconds)
+                results[place] = _result(reply)
         elif good and name in self._mcp.schemas:
             wanted = [McpCall(name, calls[place].call.arguments, calls[place].limit_s) for place in good]
             for place, result in zip(good, self._mcp.call(wanted), strict=True):
@@ -188,7 +190,14 @@ def _call_builtin(tool: Tool, pending: _PendingCall) -> _ToolResult:
         return _ToolResult("", str(error))
 
 
-def _pool(field: str, python: PythonTool, packages: str | None) -> Pool:
+def _result(reply: Reply) -> _ToolResult:
+    """Return a user's tool's result; one that was lost with its sandbox is no error of the model's."""
+    if reply.is_lost:
+        return _ToolResult("", seconds=reply.seconds, lost=reply.error)
+    return _ToolResult(reply.value or "", reply.error, reply.seconds)
+
+
+def _pool(field: str, python: PythonTool, packages: str | None) -> Pool | AgentPool:
     path = local_copy(f"{field}.python", python)
     source = {"kind": "tool", "path": path, "function": python.function, "packages": packages}
-    return Pool(f"{field}.python", source)
+    return open_pool(f"{field}.python", source, processes.sandboxes())

@@ -76,7 +76,7 @@ def _endpoint(field: str, reward: Reward, judge: JudgeReward, run: Place | None)
 def _code(field: str, reward: Reward, max_new_tokens: int) -> Scorer:
     # A program that times out is wrong; only a child that is stuck itself yields no reward.
     source = {"kind": "code", "timeout": reward.timeout_seconds}
-    return SandboxedScorer(_named(reward), source, reward.timeout_seconds + GRACE_S)
+    return SandboxedScorer(_named(reward), source, reward.timeout_seconds + GRACE_S, processes.sandboxes())
 
 
 def _length(field: str, reward: Reward, max_new_tokens: int) -> Scorer:

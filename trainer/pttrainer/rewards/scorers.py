@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pttrainer.rewards import Sample, Verdict
+from pttrainer.runtime.reporting.step_faults import Kind
+from pttrainer.sandbox.agent.agent_pool import open_pool
 from pttrainer.sandbox.handlers import AT_ONCE
-from pttrainer.sandbox.pool import Alive, Pool, Reply, Request
+from pttrainer.sandbox.pool import Alive, Reply, Request
 
 GRACE_S = 5.0
 """Extra time for a child that enforces its own limit."""
@@ -66,11 +68,14 @@ class InProcessScorer:
 
 
 class SandboxedScorer:
-    """A function in child processes. timeout_s: per completion, or per call of a batched function."""
+    """A function in child processes. timeout_s: per completion, or per call of a batched function.
 
-    def __init__(self, field: str, source: Mapping[str, Any], timeout_s: float) -> None:
+    sandboxes: of the cluster, in which the children of some kinds of sources are (`agent_pool`).
+    """
+
+    def __init__(self, field: str, source: Mapping[str, Any], timeout_s: float, sandboxes: str = "") -> None:
         self._timeout_s = timeout_s
-        self._pool = Pool(field, source)
+        self._pool = open_pool(field, source, sandboxes)
         self._takes: str = self._pool.loaded["takes"]
 
     def start(self, samples: Sequence[Sample]) -> bool:
@@ -105,7 +110,7 @@ class SandboxedScorer:
 
 
 def _verdict(reply: Reply) -> Verdict:
-    return Verdict(reply.value, reply.error, reply.stopped)
+    return Verdict(reply.value, reply.error, reply.stopped, Kind.SERVICE if reply.is_lost else Kind.REWARD)
 
 
 def _several(reply: Reply, count: int) -> list[Verdict]:

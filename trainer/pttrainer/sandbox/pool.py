@@ -44,14 +44,14 @@ class Request(NamedTuple):
 class Reply(NamedTuple):
     """A value, or why there is none. stopped: it timed out, or the child died. seconds: time it took.
 
-    lost: a server that the child asked did not answer.
+    is_lost: its sandbox, or a server that the child asked, did not answer, so that nobody knows the value.
     """
 
     value: Any
     error: str = ""
     stopped: bool = False
     seconds: float = 0.0
-    lost: bool = False
+    is_lost: bool = False
 
 
 def default_children() -> int:
@@ -184,7 +184,7 @@ class _Child:
         assert index is not None
         if answer is not None:
             return index, Reply(
-                answer.get("value"), answer.get("error", ""), seconds=seconds, lost=answer.get("lost", False)
+                answer.get("value"), answer.get("error", ""), seconds=seconds, is_lost=answer.get("lost", False)
             )
         why = self._died or f"no answer within {round(self._limit_s, 2):g} s"
         self.end()

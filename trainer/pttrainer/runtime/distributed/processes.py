@@ -76,6 +76,11 @@ def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ
     return value
 
 
+def sandboxes(environ: MutableMapping[str, str] = os.environ) -> str:
+    """Return where the cluster's sandboxes for code rewards and Python tools are; empty if there are none."""
+    return environ.get("POSTTRAIN_SANDBOXES", "").strip()
+
+
 def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
     """Return how long a silent process keeps the run directory, in seconds; raise ConfigError if invalid."""
     text = environ.get("POSTTRAIN_LEASE_SECONDS", "30")
