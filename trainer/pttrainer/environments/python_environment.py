@@ -65,7 +65,9 @@ class UserEnvironment:
         results = {}
         for episode, reply in zip(turns, self._pool.call(requests, self._alive), strict=True):
             if reply.value is None:
-                results[episode] = StepResult(done=True, error=reply.error, seconds=reply.seconds, is_lost=reply.is_lost)
+                results[episode] = StepResult(
+                    done=True, error=reply.error, seconds=reply.seconds, is_lost=reply.is_lost
+                )
                 continue
             observation, reward, done = reply.value
             messages = () if done else ({"role": self._role, "content": observation},)
