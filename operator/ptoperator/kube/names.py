@@ -10,6 +10,8 @@ import hashlib
 DNS_LABEL = 63
 PATHWAYS_JOBSET = 22
 """`<name>-pathways-head-0-0.<name>` must be a label value."""
+SLICED_JOBSET = 28
+"""GKE's `Slice` objects are named after Kueue's workload, and that after the JobSet; XPK's limit, too."""
 NODE_POOL_LIMIT = 40
 """What GKE allows."""
 REPLICATED_JOB = "slice"

@@ -35,7 +35,8 @@ class KueueState:
     """A job's state in its queue. cluster_queue: empty if unknown; ahead: None if nobody counts.
 
     exists: whether the LocalQueue exists; has_kueue: whether the cluster knows LocalQueues at all. check: the name of
-    the admission check by which Kueue asks for the job's node pools; empty if it does not ask.
+    the admission check by which Kueue asks for the job's node pools; empty if it does not ask. slicer: the name of the
+    one by which it has GKE form slices, likewise.
     """
 
     queue: str
@@ -45,6 +46,7 @@ class KueueState:
     workload: Manifest | None = None
     ahead: int | None = None
     check: str = ""
+    slicer: str = ""
 
     @property
     def has_quota(self) -> bool:
@@ -99,7 +101,8 @@ def read_state(reader: KubeReader, namespace: str, queue: str, jobset_uid: str) 
     if workload is None:
         return kueue
     if kueue.has_quota:
-        return replace(kueue, check=_pools_check(reader, kueue))
+        names = _check_names(reader, kueue)
+        return replace(kueue, check=names.get(labels.POOLS_CHECK, ""), slicer=names.get(labels.SLICE_CHECK, ""))
     return replace(kueue, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
 
 
@@ -162,16 +165,16 @@ def waiting_check(kueue: KueueState) -> str:
     return f"admission check {check['name']} is {check['state']}: {check.get('message') or ''}" if check else ""
 
 
-def _pools_check(reader: KubeReader, kueue: KueueState) -> str:
-    """Return the Workload's admission check that asks for node pools; empty if there is none."""
+def _check_names(reader: KubeReader, kueue: KueueState) -> dict[str, str]:
+    """Return the names of the Workload's admission checks by their controllers."""
+    names: dict[str, str] = {}
     for each in kueue.checks:
         try:
             check = reader.get(ADMISSION_CHECKS, str(each["name"]))
         except (NotFound, Forbidden):  # removed meanwhile; or an older chart's role
             continue
-        if check["spec"]["controllerName"] == labels.POOLS_CHECK:
-            return str(each["name"])
-    return ""
+        names.setdefault(str(check["spec"]["controllerName"]), str(each["name"]))
+    return names
 
 
 def _why(kueue: KueueState) -> str:

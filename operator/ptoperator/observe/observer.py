@@ -226,10 +226,15 @@ def _with_run_directory(state: Observed) -> Observed:
 
 
 def _kueue(reader: KubeReader, state: Observed) -> KueueState | None:
-    """Read Kueue's state while it suspends the JobSet, or seems to have started it without asking for node pools."""
+    """Read Kueue's state while it suspends the JobSet, or seems to have started it without what it needs.
+
+    That is without asking for node pools, or, while its pods have no nodes, without having slices formed.
+    """
     if state.jobset is None or not state.jobset_queue or not state.is_jobset_ours:
         return None
     is_unasked = state.job.uses_pools and open_attempt(state.status.capacity) is None
+    if state.layout is not None and state.layout.is_dynamic:
+        is_unasked = not state.current_pods or not all(map(is_scheduled, state.current_pods))
     if not (state.is_suspended_by_kueue or is_unasked):
         return None
     try:

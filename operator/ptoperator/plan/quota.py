@@ -46,6 +46,22 @@ def admission_check_missing(context: PlanContext) -> StepResult | None:
     )
 
 
+def slice_check_missing(context: PlanContext) -> StepResult | None:
+    """End a job that Kueue admitted without having GKE form its slices: its pods would never find them."""
+    state, kueue = context.state, context.state.kueue
+    if not context.layout.is_dynamic or kueue is None or state.is_suspended_by_kueue or context.has_nodes:
+        return None
+    if kueue.slicer or not kueue.has_quota:
+        return None
+    message = (
+        f"{_queue_name(kueue)} admits jobs without having GKE form their slices; hint: install GKE's slice controller "
+        f"for Kueue, and add an AdmissionCheck with controllerName {labels.SLICE_CHECK} (docs/guides/gke.md), or leave "
+        "accelerator.dynamicSlicing out"
+    )
+    failure = FailureStatus(failure_class=FailureClass.CONFIG_ERROR, message=message)
+    return StepResult(terminal_phases.failed_with(context.layout, failure))
+
+
 def provisioning_round_failed(context: PlanContext) -> StepResult | None:
     """Return the quota during the pause after a round that brought no chips."""
     state, kueue = context.state, context.state.kueue

@@ -78,6 +78,8 @@ def _annotations(layout: Layout, restarts_before: int) -> Manifest:
 
 
 def _exclusive(layout: Layout) -> Manifest:
+    if layout.is_dynamic:  # a slice has several pools, or a part of one: Kueue places its pods
+        return {}
     # Pools of single hosts, and of GPU machines, hold many slices, and those may be shared.
     if not layout.accelerator.multi_host or layout.accelerator.is_gpu or layout.is_pathways:
         return {}

@@ -80,6 +80,11 @@ class Layout:
         return uses_pathways(self.job.spec)
 
     @property
+    def is_dynamic(self) -> bool:
+        """Return True if GKE forms the slices when Kueue admits the job."""
+        return self.job.spec.accelerator.dynamic_slicing
+
+    @property
     def has_tensorboard_server(self) -> bool:
         """Return True if the job asks for a TensorBoard in the cluster and the operator may start one."""
         return self.job.spec.tensorboard.server and self.settings.tensorboard_servers
@@ -200,6 +205,9 @@ class Layout:
 def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
     """Return the name of the job's JobSet."""
     separate = job.spec.rollout.separate
+    if job.spec.accelerator.dynamic_slicing:
+        longest = names.PATHWAYS_JOBSET if uses_pathways(job.spec) else names.SLICED_JOBSET
+        return names.cut(job.metadata.name, longest)
     if uses_pathways(job.spec):
         return names.cut(job.metadata.name, names.PATHWAYS_JOBSET)
     return names.jobset(job.metadata.name, accelerator.slices, accelerator.vms, separate.replicas if separate else 0)

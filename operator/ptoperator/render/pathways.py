@@ -95,18 +95,19 @@ def _worker_job(layout: Layout) -> Manifest:
         "volumes": [{"name": _TMP, "emptyDir": {}}],
     }
     pod = {"metadata": chip_metadata(layout), "spec": spec}
+    one_per = "" if layout.is_dynamic else labels.NODE_POOL  # Kueue places the pods of dynamic slices
     if not layout.job.spec.pathways.elastic_slices:
-        return _job(layout, labels.NODE_POOL, layout.hosts, disruption_policy(), pod)
+        return _job(layout, one_per, layout.hosts, disruption_policy(), pod)
     # The program goes on without a slice: its Job brings the pods back, and the others are left alone.
     restarts = layout.hosts * layout.job.spec.run_policy.max_restarts
-    return _job(layout, labels.NODE_POOL, layout.hosts, ignored_disruption_policy(), pod, restarts)
+    return _job(layout, one_per, layout.hosts, ignored_disruption_policy(), pod, restarts)
 
 
 def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, template: Manifest, restarts: int = 0) -> Manifest:
     return {
         "metadata": {
             "labels": labels.for_job(layout.name, layout.uid),
-            "annotations": {labels.EXCLUSIVE_TOPOLOGY: one_per},
+            **({"annotations": {labels.EXCLUSIVE_TOPOLOGY: one_per}} if one_per else {}),
         },
         "spec": {
             "parallelism": pods,

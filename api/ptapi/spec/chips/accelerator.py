@@ -18,6 +18,9 @@ class Accelerator(SpecModel):
     """Slices of that type, joined over the data-centre network."""
     topology: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+x[0-9]+(x[0-9]+)?$")] | None = None
     """Shape of a slice, if several shapes have this many chips. Unset: the usual one."""
+    dynamic_slicing: bool = False
+    """Slices of tpu7x that Kueue and GKE form of sub-blocks when the job is admitted (GKE dynamic slicing), larger
+    than 4x4x4 or a part of it. Needs `queue`."""
     xla_flags: Annotated[list[XlaFlag], Field(max_length=64)] = []
     """Flags of the TPU compiler, `--xla_name=value`, which override those that posttrain sets for this generation
     (docs/reference/accelerators.md) and add others; for trainers, Pathways' proxy and preflight alike."""

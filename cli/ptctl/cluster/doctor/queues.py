@@ -17,6 +17,7 @@ from ptoperator.kube import labels
 
 CHECK = "queues"
 CLUSTER_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)
+SLICES_CRD = "slices.accelerator.gke.io"
 _SHORT_WAIT_S = 15 * 60.0
 """Multi-host slices need minutes until every pod is ready; Kueue evicts jobs that are later."""
 
@@ -35,6 +36,7 @@ def check(context: CheckContext) -> Iterator[Finding]:
     yield from _cluster_queues(context)
     yield from _missing_queues(context)
     yield from _checks(context)
+    yield from _dynamic_slices(context)
     yield from _pods_ready(context)
 
 
@@ -71,6 +73,31 @@ def _checks(context: CheckContext) -> Iterator[Finding]:
         if each["spec"].get("controllerName") == labels.POOLS_CHECK and (not active or active["status"] != "True"):
             yield error(CHECK, f"AdmissionCheck {each['metadata']['name']} is not active: no operator answers it",
                         "the operator needs its settings of GKE: `ptctl cluster install NAME`")  # fmt: skip
+
+
+def _dynamic_slices(context: CheckContext) -> Iterator[Finding]:
+    """Yield what jobs with `accelerator.dynamicSlicing` wait for in vain."""
+    jobs = [view(each) for each in context.kube.list(POSTTRAINJOBS).items if _is_dynamic(each)]
+    waiting = [job for job in jobs if not job.is_terminal]
+    if not waiting:
+        return
+    subject = f"job {waiting[0].namespace}/{waiting[0].name}"
+    if SLICES_CRD not in context.survey.crds:
+        yield error(CHECK, f"{subject} wants dynamic slices, and GKE's slice controller is not enabled",
+                    "gcloud container clusters update NAME --enable-slice-controller")  # fmt: skip
+    checks = context.kube.list(ADMISSION_CHECKS).items
+    forming = [each for each in checks if each["spec"].get("controllerName") == labels.SLICE_CHECK]
+    active = [each for each in forming if (condition(each, "Active") or {}).get("status") == "True"]
+    if not forming:
+        yield error(CHECK, f"{subject} wants dynamic slices, and no AdmissionCheck of Kueue has them formed",
+                    f"add one with controllerName {labels.SLICE_CHECK} (docs/guides/gke.md)")  # fmt: skip
+    elif not active:
+        yield error(CHECK, f"AdmissionCheck {forming[0]['metadata']['name']} is not active: nobody forms slices",
+                    "install GKE's slice controller for Kueue (docs/guides/gke.md)")  # fmt: skip
+
+
+def _is_dynamic(job: Manifest) -> bool:
+    return bool((job["spec"].get("accelerator") or {}).get("dynamicSlicing"))
 
 
 def _pods_ready(context: CheckContext) -> Iterator[Finding]:

@@ -35,8 +35,9 @@ def chip_metadata(layout: Layout) -> Manifest:
     """Return the metadata of a pod with chips: its owner, and the request by which its nodes came."""
     request = {labels.PROVISIONING_REQUEST: layout.provisioning_request, labels.PROVISIONING_CLASS: QUEUED_CLASS}
     booked = request if layout.is_queued_provisioning else {}
+    formed = {labels.TPU_SLICE_TOPOLOGY: layout.accelerator.topology} if layout.is_dynamic else {}
     return overrides.metadata(
-        layout, labels.for_pod(layout.name, layout.uid), {**gpu_fabric.annotations(layout), **booked}
+        layout, labels.for_pod(layout.name, layout.uid), {**gpu_fabric.annotations(layout), **booked, **formed}
     )
 
 
@@ -159,7 +160,10 @@ def _resources(layout: Layout) -> Manifest:
 def _node_selector(layout: Layout) -> Manifest:
     if layout.accelerator.is_cpu:
         return {}
-    return labels.nodes_of(layout.accelerator)
+    nodes = labels.nodes_of(layout.accelerator)
+    if layout.is_dynamic:  # the sub-blocks' nodes have no slice's shape yet
+        del nodes[labels.TPU_TOPOLOGY]
+    return nodes
 
 
 def _tolerations(layout: Layout) -> list[Manifest]:

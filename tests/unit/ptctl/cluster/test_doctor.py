@@ -219,3 +219,28 @@ def test_gangs_need_a_jobset_that_lets_pods_name_them(field: str, level: str) ->
     context = CheckContext(cast(Kube, served), Survey("v1.37.0", crds, None, None, None), "default")
     (finding,) = versions._gangs(context)
     assert (finding.severity.name, "PodGroup" in finding.message) == (level, True)
+
+
+SLICE_CHECK = {"metadata": {"name": "slices"}, "spec": {"controllerName": "accelerator.gke.io/slice"}}
+IS_ACTIVE = {"status": {"conditions": [{"type": "Active", "status": "True"}]}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "crds", "checks", "messages"),
+    [
+        ("Succeeded", {}, [], []),
+        ("Queued", {queues.SLICES_CRD: {}}, [{**SLICE_CHECK, **IS_ACTIVE}], []),
+        ("Queued", {}, [SLICE_CHECK], ["slice controller is not enabled", "slices is not active: nobody forms slices"]),
+        ("Queued", {queues.SLICES_CRD: {}}, [], ["no AdmissionCheck of Kueue has them formed"]),
+    ],
+)
+def test_dynamic_slices_need_whoever_forms_them(
+    make_job: Callable[..., Any], phase: str, crds: dict[str, Any], checks: list[Any], messages: list[str]
+) -> None:
+    job = make_job("waits", phase, spec={"accelerator": {"type": "tpu7x-128", "dynamicSlicing": True}})
+    lists = {"PostTrainJob": [job, make_job("other", "Queued")], "AdmissionCheck": checks}
+    client = SimpleNamespace(list=lambda kind: SimpleNamespace(items=lists[kind.kind]))
+    context = CheckContext(cast(Kube, client), Survey("v1.36.0", crds, None, None, None), "default")
+    findings = [each.message for each in queues._dynamic_slices(context)]
+    assert len(findings) == len(messages)
+    assert all(words in finding for words, finding in zip(messages, findings, strict=True))

@@ -1,10 +1,11 @@
 """Rules for the accelerator and the mesh on it; Python says more of both (`ptapi.validation.accelerator_rules`)."""
 
-from ptapi.accelerators.table import gpu_families, single_host_types
+from ptapi.accelerators.table import families, gpu_families, single_host_types
 from ptapi.accelerators.type_names import ONE_OF_GPUS
 from ptapi.validation import accelerator_cel as cel
-from ptapi.validation.predicate import Predicate, empty, equals, matches, one_of, starts_with
+from ptapi.validation.predicate import Predicate, empty, equals, has, is_true, matches, one_of, starts_with, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
+from ptapi.validation.rules.chips.capacity import IS_EXISTING
 from ptapi.validation.rules.chips.pathways import IS_USED
 
 
@@ -22,7 +23,30 @@ _HAS_EACH_FLAG_ONCE = Predicate(
     lambda accelerator: len({flag.partition("=")[0] for flag in accelerator.xla_flags}) == len(accelerator.xla_flags),
 )
 
+_DYNAMIC = "accelerator.dynamicSlicing"
+_IRONWOOD = "|".join(family for family, generation in families().items() if generation == "tpu7x")
+
 RULES: tuple[Rule, ...] = (
+    Scope("spec.accelerator").rule(
+        "dynamicSlicing",
+        "false, because GKE forms slices of tpu7x only, of whole hosts: tpu7x-8 and larger",
+        ~is_true("dynamicSlicing") | matches("type", f"^({_IRONWOOD})-([2-9]x.+|[1-9][0-9]+x.+|8|[1-9][0-9]+)$"),
+    ),
+    SPEC.rule(
+        "queue",
+        f"a LocalQueue, because of {_DYNAMIC}: Kueue chooses the sub-blocks and GKE forms the slices",
+        ~is_true(_DYNAMIC) | has("queue"),
+    ),
+    SPEC.rule(
+        "capacity",
+        f"existing only, because of {_DYNAMIC}: the sub-blocks are node pools that are there",
+        ~is_true(_DYNAMIC) | IS_EXISTING,
+    ),
+    SPEC.rule(
+        "rollout.placement",
+        f"another than separate, because of {_DYNAMIC}: samplers have no slices of their own",
+        ~is_true(_DYNAMIC) | unset("rollout.separate"),
+    ),
     Scope("spec.accelerator").rule(
         "xlaFlags",
         "none with a cpu accelerator, which no TPU compiler compiles for",
