@@ -44,6 +44,11 @@ POOLS_CHECK = "posttrain.dev/node-pools"
 SLICE_CHECK = "accelerator.gke.io/slice"
 """controllerName of the AdmissionCheck by which Kueue has GKE form slices (dynamic slicing)."""
 
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Kueue's dispatch to other clusters: `spec.managedBy` of a JobSet, and controllerName of the AdmissionCheck."""
+JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
+"""`spec.managedBy` of a JobSet of this cluster, where it is set at all."""
+
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 """JobSet's own label on Jobs and pods."""
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"

@@ -141,6 +141,12 @@ class Observed:
         return label(self.jobset, labels.KUEUE_QUEUE) or None if self.jobset else None
 
     @property
+    def foreign_manager(self) -> str:
+        """Return who runs the JobSet instead of this cluster's JobSet controller; empty for the usual one."""
+        manager = str(self.jobset["spec"].get("managedBy") or "") if self.jobset and self.is_jobset_ours else ""
+        return "" if manager == labels.JOBSET_CONTROLLER else manager
+
+    @property
     def is_suspended_by_kueue(self) -> bool:
         """Return True if Kueue keeps the JobSet from creating pods."""
         return self.is_jobset_ours and self.is_jobset_suspended and self.jobset_queue is not None

@@ -173,7 +173,8 @@ def _trim_jobset(jobset: Manifest) -> Manifest:
     """Return a JobSet without what its pods run."""
     spec = jobset["spec"]
     jobs = [_trim_job(each) for each in spec.get("replicatedJobs") or []]
-    return {**_outline(jobset), "spec": {"suspend": bool(spec.get("suspend")), "replicatedJobs": jobs}}
+    manager = {"managedBy": spec["managedBy"]} if spec.get("managedBy") else {}
+    return {**_outline(jobset), "spec": {"suspend": bool(spec.get("suspend")), **manager, "replicatedJobs": jobs}}
 
 
 def _trim_job(replicated: Manifest) -> Manifest:

@@ -36,6 +36,7 @@ from ptoperator.plan.preflight import preflight_pending
 from ptoperator.plan.quota import (
     admission_check_missing,
     backing_off,
+    dispatched_elsewhere,
     provisioning_round_failed,
     quota_missing,
     quota_reserved,
@@ -85,8 +86,8 @@ def _plan_job(state: Observed, settings: Settings) -> Plan:
 
 _STEPS: tuple[Callable[[PlanContext], StepResult | None], ...] = (
     run_directory_conflict, finished, suspended, deadline_exceeded, not_retryable, start_failed, hang_detected,
-    admission_check_missing, slice_check_missing, provisioning_round_failed, stale_jobset, nodes_missing,
-    cleanup_pending, staging_pending, preflight_pending, backing_off, capacity_pending, create_jobset,
+    dispatched_elsewhere, admission_check_missing, slice_check_missing, provisioning_round_failed, stale_jobset,
+    nodes_missing, cleanup_pending, staging_pending, preflight_pending, backing_off, capacity_pending, create_jobset,
     quota_reserved, quota_missing, follow_jobset,
 )  # fmt: skip
 

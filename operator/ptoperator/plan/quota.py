@@ -46,6 +46,21 @@ def admission_check_missing(context: PlanContext) -> StepResult | None:
     )
 
 
+def dispatched_elsewhere(context: PlanContext) -> StepResult | None:
+    """End a job whose JobSet another cluster would run: what its pods mount is here, and so are its node pools."""
+    state = context.state
+    manager, queue = state.foreign_manager, state.jobset_queue
+    if not manager:
+        return None
+    if manager == labels.MULTIKUEUE:
+        what = f"queue {queue} sends jobs to other clusters (MultiKueue), whose pods would not find the job's ConfigMap"
+    else:
+        what = f"{manager} manages the JobSet (spec.managedBy), and the operator cannot follow its pods"
+    message = f"{what}; hint: use a queue of this cluster, or create the job where it is to run, with an operator there"
+    failure = FailureStatus(failure_class=FailureClass.CONFIG_ERROR, message=message)
+    return StepResult(terminal_phases.failed_with(context.layout, failure))
+
+
 def slice_check_missing(context: PlanContext) -> StepResult | None:
     """End a job that Kueue admitted without having GKE form its slices: its pods would never find them."""
     state, kueue = context.state, context.state.kueue

@@ -37,12 +37,22 @@ def check(context: CheckContext) -> Iterator[Finding]:
     yield from _missing_queues(context)
     yield from _checks(context)
     yield from _dynamic_slices(context)
-    yield from _pods_ready(context)
+    yield from _configured(context)
 
 
 def _cluster_queues(context: CheckContext) -> Iterator[Finding]:
+    checks = context.kube.list(ADMISSION_CHECKS).items
+    dispatching = {
+        each["metadata"]["name"] for each in checks if each["spec"].get("controllerName") == labels.MULTIKUEUE
+    }
     for queue in context.kube.list(CLUSTER_QUEUES).items:
         name, active = queue["metadata"]["name"], condition(queue, "Active")
+        if dispatching & set(_check_names(queue)):
+            yield warning(
+                CHECK,
+                f"ClusterQueue {name} sends jobs to other clusters (MultiKueue): PostTrainJobs fail there",
+                "create them on the worker clusters, with an operator on each",
+            )
         covered = {each for group in queue["spec"].get("resourceGroups") or [] for each in group["coveredResources"]}
         if active and active["status"] != "True":
             yield error(CHECK, f"ClusterQueue {name} admits nothing: {active.get('message') or active.get('reason')}",
@@ -52,6 +62,11 @@ def _cluster_queues(context: CheckContext) -> Iterator[Finding]:
                           "add a flavor with that resource (docs/guides/queueing.md)")  # fmt: skip
         else:
             yield ok(CHECK, f"ClusterQueue {name} is active")
+
+
+def _check_names(queue: Manifest) -> list[str]:
+    strategy: Manifest = queue["spec"].get("admissionChecksStrategy") or {}
+    return [str(each["name"]) for each in strategy.get("admissionChecks") or []]
 
 
 def _missing_queues(context: CheckContext) -> Iterator[Finding]:
@@ -100,17 +115,23 @@ def _is_dynamic(job: Manifest) -> bool:
     return bool((job["spec"].get("accelerator") or {}).get("dynamicSlicing"))
 
 
-def _pods_ready(context: CheckContext) -> Iterator[Finding]:
+def _configured(context: CheckContext) -> Iterator[Finding]:
+    """Yield what Kueue's own configuration means to jobs."""
     namespace = context.survey.kueue.namespace if context.survey.kueue else "kueue-system"
     try:
         text = context.kube.get(CONFIGMAPS, "kueue-manager-config", namespace)["data"]["controller_manager_config.yaml"]
     except (NotFound, KeyError):
         return
     config = yaml.safe_load(text) or {}
+    if config.get("manageJobsWithoutQueueName"):
+        yield warning(
+            CHECK,
+            "Kueue keeps Jobs without a queue from starting (manageJobsWithoutQueueName): preflight and staging wait",
+            "a LocalQueue named default with cpu and memory in those namespaces, or preflight: Skip in jobs",
+        )
     timeout = pods_ready_timeout(config, context.survey.kueue)
-    if timeout is None:
-        return
-    yield from _pods_ready_limits(timeout, config.get("waitForPodsReady") or {})
+    if timeout is not None:
+        yield from _pods_ready_limits(timeout, config.get("waitForPodsReady") or {})
 
 
 def _pods_ready_limits(timeout: str, wait: Manifest) -> Iterator[Finding]:

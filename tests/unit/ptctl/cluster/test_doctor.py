@@ -244,3 +244,25 @@ def test_dynamic_slices_need_whoever_forms_them(
     findings = [each.message for each in queues._dynamic_slices(context)]
     assert len(findings) == len(messages)
     assert all(words in finding for words, finding in zip(messages, findings, strict=True))
+
+
+def test_a_queue_that_sends_jobs_elsewhere_and_one_that_stops_preflight_are_named() -> None:
+    group = {"coveredResources": ["google.com/tpu"]}
+    checked = {"resourceGroups": [group], "admissionChecksStrategy": {"admissionChecks": [{"name": "far"}]}}
+    lists: dict[str, list[Any]] = {
+        "ClusterQueue": [{"metadata": {"name": "all"}, "spec": checked}],
+        "AdmissionCheck": [{"metadata": {"name": "far"}, "spec": {"controllerName": "kueue.x-k8s.io/multikueue"}}],
+        "PostTrainJob": [],
+        "LocalQueue": [],
+    }
+    config = {"data": {"controller_manager_config.yaml": "manageJobsWithoutQueueName: true"}}
+    client = SimpleNamespace(
+        list=lambda kind: SimpleNamespace(items=lists[kind.kind]), get=lambda kind, name, namespace: config
+    )
+    crds: dict[str, Any] = {"workloads.kueue.x-k8s.io": {}}
+    context = CheckContext(cast(Kube, client), Survey("v1.36.0", crds, None, None, None), "default")
+    warnings = [each.message for each in queues.check(context) if each.severity.name == "WARNING"]
+    assert [words.split(" (")[0] for words in warnings] == [
+        "ClusterQueue all sends jobs to other clusters",
+        "Kueue keeps Jobs without a queue from starting",
+    ]

@@ -155,6 +155,43 @@ def test_an_eviction_because_pods_were_late_names_the_limit_and_where_it_is_set(
     assert why(world).endswith(f"; hint: {words}; raise it in kueue-manager-config (`ptctl cluster doctor` tells it)")
 
 
+@pytest.mark.parametrize(
+    ("manager", "words"),
+    [
+        ("kueue.x-k8s.io/multikueue", "queue team sends jobs to other clusters (MultiKueue), whose pods would not"),
+        ("example.com/other", "example.com/other manages the JobSet (spec.managedBy), and the operator cannot follow"),
+    ],
+)
+def test_a_job_that_another_cluster_would_run_fails_before_it_has_quota_and_says_where_to_go(
+    operator: Operator, world: World, manager: str, words: str
+) -> None:
+    """Kueue's webhook writes `managedBy` when the JobSet is made for a queue with MultiKueue's check."""
+    begin(operator, **V5P)
+    made = world.api.find(JOBSETS, NAME)
+    assert made is not None
+    made["spec"]["managedBy"] = manager
+    world.api.put(JOBSETS, made)
+    world.tick(operator.settings.queue_seconds + 1)
+    settle(operator)
+    failure = status(world).failure
+    assert failure is not None
+    assert (phase(world), failure.failure_class) == ("Failed", "ConfigError")
+    assert failure.message.startswith(words)
+    assert "create the job where it is to run" in failure.message
+    assert (world.pods, world.api.find(JOBSETS, NAME)) == ([], None)
+
+
+def test_a_jobset_that_names_its_own_controller_is_followed(operator: Operator, world: World) -> None:
+    begin(operator, **V5P)
+    made = world.api.find(JOBSETS, NAME)
+    assert made is not None
+    made["spec"]["managedBy"] = "jobset.sigs.k8s.io/jobset-controller"
+    world.api.put(JOBSETS, made)
+    world.tick(operator.settings.queue_seconds + 1)
+    settle(operator)
+    assert phase(world) == "Queued"
+
+
 def test_a_workload_that_kueue_put_aside_says_what_to_do(operator: Operator, world: World) -> None:
     workload = queued(operator, world, conditions=[made_by_kueue.pending("The workload is deactivated")])
     workload["spec"]["active"] = False
