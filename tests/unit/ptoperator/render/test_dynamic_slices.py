@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.builders.kueue import objects as made_by_kueue
 from tests.builders.operator.job_steps import NAME, begin, phase, settle, start, status
+from tests.builders.operator.manifest_checks import refusals, with_public_crds
 from tests.builders.operator.world import NAMESPACE, Operator, World
 from tests.unit.ptoperator.render.test_render import SETTINGS, job, job_manifest, pod_spec
 
@@ -57,6 +58,11 @@ def test_pathways_workers_name_it_and_its_head_stays_alone_on_a_node() -> None:
     assert "annotations" not in worker["metadata"]
     assert head["metadata"]["annotations"] == {labels.EXCLUSIVE_TOPOLOGY: "kubernetes.io/hostname"}
     assert TOPOLOGY not in head["spec"]["template"]["metadata"]["annotations"]
+
+
+@with_public_crds
+def test_jobset_takes_pods_that_name_a_shape() -> None:
+    assert refusals(made_for("tpu7x-256", 2), "jobset.x-k8s.io_jobsets", "v1alpha2") == []
 
 
 def test_names_leave_room_for_those_of_gkes_slices() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.builders.operator.job_steps import NAME, settle
+from tests.builders.operator.manifest_checks import refusals, with_public_crds
 from tests.builders.operator.world import NAMESPACE, Api, Operator, World, job_manifest
 from tests.unit.ptoperator.render.test_render import on
 from tests.unit.ptoperator.render.test_samplers import layout as with_samplers
@@ -31,6 +32,13 @@ def test_gpu_machines_of_a_job_are_one_gang_which_is_made_before_its_pods() -> N
     assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 2}}, "priorityClassName": "high"}
     assert group["metadata"]["ownerReferences"] == last["metadata"]["ownerReferences"]
     assert groups_of(last) == {group["metadata"]["name"]}
+
+
+@with_public_crds
+def test_jobset_keeps_the_name_of_the_group() -> None:
+    made = jobset(layout_of(on("h100-16"), BETA))
+    assert groups_of(made) != {None}
+    assert refusals(made, "jobset.x-k8s.io_jobsets", "v1alpha2") == []
 
 
 def test_a_trainer_and_its_samplers_are_one_gang() -> None:
