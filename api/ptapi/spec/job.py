@@ -89,7 +89,7 @@ class PostTrainJobSpec(SpecModel):
     tensorboard: Tensorboard = Tensorboard()
     """TensorBoard files in the run directory."""
     tracking: Tracking | None = None
-    """Experiment trackers: Weights & Biases, MLflow, Trackio. Unset: none."""
+    """Experiment trackers: Weights & Biases, MLflow, Trackio, OpenTelemetry. Unset: none."""
     serve: Serve | None = None
     """Serve the exported model in the cluster when the job has succeeded, for as long as the job exists; where the
     administrator allows it. Unset: not served. `ptctl serve JOB --on gke` does it at any time."""

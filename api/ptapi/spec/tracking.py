@@ -55,6 +55,15 @@ class Trackio(SpecModel):
     directory, for `trackio show`."""
 
 
+class OpenTelemetry(SpecModel):
+    """A collector of OpenTelemetry traces: one for each step, with its parts."""
+
+    endpoint: HttpUrl
+    """The collector's root for OTLP over HTTP, such as `http://otel-collector:4318` (no `/v1/traces`)."""
+    headers_secret_ref: SecretKeyRef | None = None
+    """Headers as `name=value,name=value`. Unset: `OTEL_EXPORTER_OTLP_HEADERS` of `env`, or none."""
+
+
 class Tracking(SpecModel):
     """Experiment trackers, which get the spec and the metrics. One that fails is named in the log; the run goes on."""
 
@@ -64,3 +73,5 @@ class Tracking(SpecModel):
     """An MLflow tracking server. Unset: not reported there."""
     trackio: Trackio | None = None
     """Trackio. Unset: not reported there."""
+    open_telemetry: OpenTelemetry | None = None
+    """OpenTelemetry traces. Unset: none, and nothing is recorded."""

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from tests.builders.servers.otlp import Collector, collector
 from tests.builders.trainer import runs
 from tests.builders.vllm.fake import Brain, FakeServer, known_seeds
 
@@ -52,10 +53,11 @@ def fakes() -> Iterator[list[FakeServer]]:
         fake.close()
 
 
-def job(home: Path, name: str, rollout: dict[str, Any], steps: int = STEPS) -> Path:
+def job(home: Path, name: str, rollout: dict[str, Any], steps: int = STEPS, *changes: dict[str, Any]) -> Path:
     return runs.job(
         home,
         name,
+        *changes,
         model={"uri": f"file://{home}/model"},
         algorithm={"sft": None, "grpo": {"groupSize": 4}},
         rewards=runs.own_reward(home, runs.SHARE_OF_LETTER_A, 5),
@@ -74,6 +76,20 @@ def assert_same_curve(through: list[dict[str, Any]], native: list[dict[str, Any]
         wanted = [line[name] for line in native]
         np.testing.assert_allclose([line[name] for line in through], wanted, rtol=1e-4, atol=1e-6, err_msg=name)
     assert max(line["sampler/difference"] for line in through) < 1e-4
+
+
+def assert_traced(traces: Collector, lines: list[dict[str, Any]]) -> None:
+    """Each step is a trace, with all that takes time in it, in its order."""
+    steps = traces.named("step")
+    assert [step.attributes["posttrain.metric.loss"] for step in steps] == [line["loss"] for line in lines]
+    for step, line in zip(steps, lines, strict=True):
+        parts = {span.name: span for span in traces.spans if span.trace == step.trace}
+        assert {"rollout", "sync", "generate", "reward", "score", "update", "checkpoint"} <= set(parts)
+        order = ["sync", "generate", "reward", "update", "checkpoint"]
+        assert [parts[name].name for name in sorted(order, key=lambda name: parts[name].began_ns)] == order
+        sampled = parts["generate"].attributes
+        assert sampled["gen_ai.provider.name"] == "vllm"
+        assert sampled["gen_ai.usage.output_tokens"] == line["completion_length"] * 16
 
 
 def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
@@ -102,12 +118,14 @@ def test_the_curve_through_pods_of_its_own_is_the_native_one_though_one_is_lost(
     home: Path, fakes: list[FakeServer], native: list[dict[str, Any]]
 ) -> None:
     vllm = {"weightsDirectory": f"{home}/weights", "tolerance": 1e-4, "image": "vllm", "concurrency": 1}
-    path = job(home, "pods", {"engine": "vllm", "vllm": vllm, "placement": "separate", "separate": {"replicas": 2}})
+    rollout = {"engine": "vllm", "vllm": vllm, "placement": "separate", "separate": {"replicas": 2}}
     lost, kept = fakes
     lost.trouble = lambda path, calls: "drop" if len(lost.bodies("/v1/completions")) >= 3 else None
     addresses = ",".join(fake.url.removeprefix("http://") for fake in fakes)
     env = {"POSTTRAIN_SAMPLERS": addresses, "POSTTRAIN_SAMPLER_TOKEN": "of this test"}
-    code, errors = runs.end(runs.command("run", str(path), env=env))
+    with collector() as traces:
+        path = job(home, "pods", rollout, STEPS, {"tracking": {"openTelemetry": {"endpoint": traces.uri}}})
+        code, errors = runs.end(runs.command("run", str(path), env=env))
     assert code == 0, errors
     through = runs.lines(home / "runs" / "pods")
     assert_same_curve(through, native)
@@ -116,3 +134,4 @@ def test_the_curve_through_pods_of_its_own_is_the_native_one_though_one_is_lost(
     assert all(line["weights/bytes"] > 0 for line in through)
     assert len(kept.brain.loaded) == STEPS
     assert not list((home / "weights" / "posttrain-pods").iterdir()), "no version is left behind"
+    assert_traced(traces, through)

@@ -286,6 +286,8 @@ WRONG: tuple[Wrong, ...] = (
           "spec.tracking", '{"wandb": {"project": "p"}}', "together with posttrain's own trainer"),
     Wrong("Trackio's files in a bucket", {"spec.tracking": {"trackio": {"project": "p"}},
           "spec.output.uri": "gs://lab/runs"}, "spec.tracking.trackio.spaceId", "(missing)", "a Space, org/name"),
+    Wrong("a collector without its protocol", {"spec.tracking": {"openTelemetry": {"endpoint": "collector:4318"}}},
+          "spec.tracking.openTelemetry.endpoint", "collector:4318", "http"),
     Wrong("a tracker's project that is a path", {"spec.tracking": {"wandb": {"project": "a/b"}}},
           "spec.tracking.wandb.project", "a/b", "a name without /"),
     _at("a TensorBoard of a laptop's files", "spec.tensorboard.server", True, "true",

@@ -32,7 +32,7 @@ from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.rollout_data import Rollout, all_missing, missing_rewards
 from pttrainer.rollout.rollout_metrics import rollout_facts
 from pttrainer.rollout.sampler import PromptStream, Sampler, training_sampling
-from pttrainer.runtime.reporting import step_faults
+from pttrainer.runtime.reporting import spans, step_faults
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.train_step.optimizer.transformation import total_steps
 
@@ -158,9 +158,11 @@ class OnPolicyAlgorithm(ABC):
         rollout = self._pipeline.next(step, self._policy_params(params))
         began = time.monotonic()
         if self._reference is not None:
-            ref_logps_BT = self._logps(self._reference, rollout.batch)
+            with spans.span("reference"):
+                ref_logps_BT = self._logps(self._reference, rollout.batch)
             rollout = rollout.with_facts({"seconds/reference": time.monotonic() - began}, ref_logps_BT=ref_logps_BT)
-        rollout = self._with_policy_terms(rollout, params)
+        with spans.span("score"):
+            rollout = self._with_policy_terms(rollout, params)
         self._context.save_samples(step + 1, rollout.table)
         self.fault, self.missing = rollout.fault, rollout.missing
         return rollout.batch, {**rollout.facts, "seconds/score": time.monotonic() - began}

@@ -5,10 +5,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from ptapi import run_directory
+from pttrainer.rollout.engine import Completions, Prompt, Sampling
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.rollout_data import Rollout
+from pttrainer.runtime.reporting import spans
 
 GENERATE_SECONDS, REWARD_SECONDS = "seconds/generate", "seconds/reward"
+
+
+def generate_attributes(
+    prompts: Sequence[Prompt], completions: Completions, sampling: Sampling
+) -> dict[str, spans.Attribute]:
+    """Return what a span says of a call of the engine, in the terms of OpenTelemetry's conventions for GenAI."""
+    return {
+        "gen_ai.request.temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "gen_ai.request.max_tokens": sampling.max_new_tokens,
+        "gen_ai.usage.input_tokens": sum(len(prompt.tokens) for prompt in prompts),
+        "gen_ai.usage.output_tokens": int(completions.lengths_N.sum()),
+        "posttrain.prompts": len(prompts),
+        "posttrain.completions": len(completions.lengths_N),
+    }
 
 
 def rollout_facts(rollout: Rollout) -> dict[str, float]:

@@ -27,10 +27,11 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, SamplerWeights, Sampling
 from pttrainer.rollout.rollout_data import Rollout
-from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
+from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS, generate_attributes
 from pttrainer.rollout.scoring import leader_scores, reward_models
 from pttrainer.rollout.scoring.reward_models import RewardModel
 from pttrainer.rollout.speculative.verify import with_rates
+from pttrainer.runtime.reporting import spans
 
 
 class Sampler:
@@ -58,7 +59,9 @@ class Sampler:
         started = time.monotonic()
         images = self._images(questions)
         prompts = [Prompt(q.tokens, number, own) for q, number, own in zip(questions, numbers, images, strict=True)]
-        completions = self.engine.generate(params, prompts, samples, sampling, draw)
+        with spans.span("generate") as attributes:
+            completions = self.engine.generate(params, prompts, samples, sampling, draw)
+            attributes |= generate_attributes(prompts, completions, sampling)
         return self.scored(questions, images, completions, sampling.stop, draw.step, started)
 
     def scored(
@@ -96,6 +99,10 @@ class Sampler:
         return row_images.of_prompts(self._context.chat, [(question.tokens, question.images) for question in questions])
 
     def _score(self, samples: Sequence[rewards.Sample]) -> Scores:
+        with spans.span("reward"):
+            return self._verdicts(samples)
+
+    def _verdicts(self, samples: Sequence[rewards.Sample]) -> Scores:
         of_models = reward_models.score(self._models, samples)
         verdicts = {name: scores.verdicts for name, scores in of_models.items()}
         if jax.process_count() == 1:

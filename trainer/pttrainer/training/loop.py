@@ -29,6 +29,7 @@ from pttrainer.models.shapes.structure import Remat
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.place import Place
+from pttrainer.runtime.reporting import spans
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.train_step.critic import with_critic_params
@@ -71,6 +72,7 @@ class _Log:
     missing: Fault | None = None
     work: Work | None = None
     started: float = field(default_factory=time.monotonic)
+    update_ns: int = 0
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
         """Keep a dispatched step until `flush`."""
@@ -83,6 +85,7 @@ class _Log:
         if self.metrics is None or self.batch is None or self.work is None:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
+        spans.add("update", self.step, self.update_ns)
         if run_directory.NLL in values:
             values[run_directory.PERPLEXITY] = perplexity(values[run_directory.NLL])
         now = time.monotonic()
@@ -120,7 +123,9 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         if algorithm.needs_params:
             log.flush()
             _end_if_broken(session, step)
-        with session.monitors.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
+        spans.at_step(step + 1)
+        spent = "rollout" if algorithm.needs_params else "data_wait"
+        with session.monitors.meter.spending(spent), spans.span(spent):
             batch, batch_facts = algorithm.next_batch(step, session.params)
         if trace.is_edge(step):
             log.flush()
@@ -128,10 +133,12 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         placed = session.place_batch(batch)
         compiled, compile_s = session.compiled(placed)
         log.leave_out(compile_s)
+        update_ns = spans.now_ns()
         session.state, metrics = compiled(session.state, placed, *session.programs.constants)
         log.flush()
         done = step + 1
         log.begin(done, metrics, dict(batch_facts), batch)
+        log.update_ns = update_ns
         evaluated = _evaluate(session, done) if _is_due(session, done, total) else {}
         log.facts |= evaluated
         if session.storage.policy.is_due(done, total, evaluated):
@@ -151,7 +158,8 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
     whole = session.model.join_params(session.loaded.frozen, session.evaluated_params)
-    facts = dict(session.algorithm.evaluate(with_critic_params(whole, session.state.critic)))
+    with spans.span("evaluate"):
+        facts = dict(session.algorithm.evaluate(with_critic_params(whole, session.state.critic)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -160,7 +168,8 @@ def _evaluate(session: Session, done: int) -> dict[str, float]:
 def _save(session: Session, done: int) -> None:
     session.reporter.stage("saving")
     session.storage.policy.began()
-    session.storage.checkpoints.save(done, session.state, session.algorithm.state(), session.record.to_json())
+    with spans.span("checkpoint"):
+        session.storage.checkpoints.save(done, session.state, session.algorithm.state(), session.record.to_json())
     session.reporter.stage("training")
 
 

@@ -20,6 +20,7 @@ from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io.storage_errors import storage_reason
+from pttrainer.runtime.reporting import spans
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
@@ -136,7 +137,7 @@ class Session:
             return program, 0.0
         self.reporter.stage("compiling")
         began = time.monotonic()
-        with self.monitors.meter.spending("compile"):
+        with self.monitors.meter.spending("compile"), spans.span("compile"):
             program = self.programs.compile(self.state, batch)
         self.reporter.stage("training")
         return program, time.monotonic() - began

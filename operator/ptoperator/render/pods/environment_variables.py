@@ -199,10 +199,11 @@ def _sampler_token(layout: Layout) -> Manifest:
 
 def _tracker_keys(layout: Layout) -> list[Manifest]:
     tracking = layout.job.spec.tracking or Tracking()
-    wandb, mlflow = tracking.wandb, tracking.mlflow
+    wandb, mlflow, traces = tracking.wandb, tracking.mlflow, tracking.open_telemetry
     of = {
         "WANDB_API_KEY": wandb and wandb.api_key_secret_ref,
         "MLFLOW_TRACKING_TOKEN": mlflow and mlflow.token_secret_ref,
+        "OTEL_EXPORTER_OTLP_HEADERS": traces and traces.headers_secret_ref,
     }
     return [_secret(name, secret.name, secret.key) for name, secret in of.items() if secret]
 

@@ -196,10 +196,12 @@ def test_keys_of_trackers_are_references() -> None:
             "experiment": "maths",
             "tokenSecretRef": {"name": "ml", "key": "k"},
         },
+        "openTelemetry": {"endpoint": "http://collector:4318", "headersSecretRef": {"name": "otel", "key": "headers"}},
     }
     env = env_of(made_for("v6e-4", tracking=tracking))
     assert env["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wandb", "key": "token"}}
     assert env["MLFLOW_TRACKING_TOKEN"] == {"secretKeyRef": {"name": "ml", "key": "k"}}
+    assert env["OTEL_EXPORTER_OTLP_HEADERS"] == {"secretKeyRef": {"name": "otel", "key": "headers"}}
 
 
 def test_tokens_are_references_and_never_values() -> None:

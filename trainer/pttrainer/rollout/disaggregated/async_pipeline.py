@@ -23,6 +23,7 @@ from pttrainer.models import Params
 from pttrainer.rollout import rollout_data
 from pttrainer.rollout.engine import SamplerWeights
 from pttrainer.rollout.rollout_data import Rollout
+from pttrainer.runtime.reporting import spans
 
 
 class _Pending(NamedTuple):
@@ -82,7 +83,7 @@ class Pipeline:
         missing = [at for at in range(step, last + 1) if at not in self._pending and self._is_due(at)]
         if not missing:
             return
-        weights = params if self._deliver is None else self._deliver(params)
+        weights = self._delivered(params)
         for at in missing:
             self._pending[at] = _Pending(step, self._begin(at, SamplerWeights(weights, step)))
 
@@ -90,7 +91,13 @@ class Pipeline:
         """Wait until nothing is sampled, and return these weights on the sampling devices: for an evaluation."""
         for pending in self._pending.values():
             pending.rollout.result()
-        return params if self._deliver is None else self._deliver(params)
+        return self._delivered(params)
+
+    def _delivered(self, params: Params) -> Params:
+        if self._deliver is None:
+            return params
+        with spans.span("sync"):
+            return self._deliver(params)
 
     def state(self) -> list[dict[str, Any]]:
         """Return the batches that were sampled ahead, as JSON."""

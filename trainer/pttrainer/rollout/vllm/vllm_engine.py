@@ -31,6 +31,7 @@ from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest, VllmSample, 
 from pttrainer.rollout.vllm.weight_check import WeightCheck
 from pttrainer.rollout.vllm.weight_files import WeightFiles, WeightVersion
 from pttrainer.runtime.distributed import processes
+from pttrainer.runtime.reporting import spans
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
@@ -113,10 +114,11 @@ class VllmEngine:
         if self._sent is not None and all(ref() is leaf for ref, leaf in zip(self._sent, leaves, strict=True)):
             return 0.0
         began = time.monotonic()
-        self._client.wait(self._context.note)
-        version = self._weights.write(params)
-        self._client.load(version)
-        self._compare(params, prompts)
+        with spans.span("sync"):
+            self._client.wait(self._context.note)
+            version = self._weights.write(params)
+            self._client.load(version)
+            self._compare(params, prompts)
         self._sent = [weakref.ref(leaf) for leaf in leaves]
         self._weights.keep_only(version)
         return time.monotonic() - began
