@@ -12,7 +12,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit --ignore=tests/unit/pttrainer --ignore-glob='*simulation.py'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers bench-gpu parity vllm references aot tune-attention audit images clean
+.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers bench-gpu parity vllm verifiers references aot tune-attention audit images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -100,6 +100,15 @@ $(VLLM)/.ready: pyproject.toml
 
 vllm: $(VLLM)/.ready  ## sample with a real vLLM on the CPU: server and in-process (its own environment, 3.5 GB)
 	$(VLLM)/bin/python -m pytest tests/vllm -q -o faulthandler_timeout=3000 $(ARGS)
+
+VERIFIERS := .venv-verifiers
+
+$(VERIFIERS)/.ready: | $(VENV)/.dev
+	$(BIN)/python -m pip --disable-pip-version-check install -q --target $(VERIFIERS) verifiers==0.1.14
+	@touch $@
+
+verifiers: $(VERIFIERS)/.ready  ## play environments of the real `verifiers` package (a directory of its own, 600 MB)
+	VERIFIERS=$(CURDIR)/$(VERIFIERS) $(BIN)/python -m pytest tests/verifiers -q $(ARGS)
 
 TUNIX := .venv-tunix
 

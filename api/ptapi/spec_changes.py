@@ -81,6 +81,7 @@ GROUPS = (
         "the environment's replies to the model",
         "environment.tools[].builtin environment.tools[].python.code environment.tools[].python.function "
         "environment.python.code environment.python.className environment.gymnasium environment.packages "
+        "environment.verifiers environment.mcp[].command "
         "environment.openenv.actionField environment.openenv.observationField environment.mcp[].name "
         "environment.mcp[].tools environment.mcp[].timeoutSeconds environment.mcp[].maxResultBytes "
         "environment.toolFormat environment.maxTurns environment.maxObservationTokens environment.timeoutSeconds "

@@ -63,6 +63,7 @@ IMAGE = (
     r"(:[A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?(@sha256:[0-9a-f]{64})?$"
 )
 GYMNASIUM_ID = r"^([A-Za-z_][A-Za-z0-9_.]*:)?([-A-Za-z0-9_]+/)?[-A-Za-z0-9_.]+$"
+VERIFIERS_ID = r"^([A-Za-z0-9][-A-Za-z0-9_.]*/)?[A-Za-z_][-A-Za-z0-9_]*$"
 PACKAGE = r"^[A-Za-z0-9][-A-Za-z0-9._]*(\[[-A-Za-z0-9._,]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*$"
 REVISION = r"^[A-Za-z0-9][-A-Za-z0-9._/]*$"
 LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -90,6 +91,7 @@ AbsolutePath = Annotated[str, StringConstraints(max_length=1024, pattern=ABSOLUT
 EnvName = Annotated[str, StringConstraints(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Code = Annotated[str, StringConstraints(min_length=1, max_length=131_072)]
 GymnasiumId = Annotated[str, StringConstraints(max_length=256, pattern=GYMNASIUM_ID)]
+VerifiersId = Annotated[str, StringConstraints(max_length=256, pattern=VERIFIERS_ID)]
 PinnedPackage = Annotated[str, StringConstraints(max_length=256, pattern=PACKAGE)]
 PythonName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]

@@ -26,6 +26,7 @@ PATTERN_DESCRIPTIONS: dict[str, str] = {
     base.ADAPTER_URI: "a URI: hf://org/name, gs://bucket/dir or file:///dir, without steps . and ..",
     base.REVISION: "a branch, tag or commit: letters, digits, ., _, - and /",
     base.GYMNASIUM_ID: "a name of Gymnasium's: Name-v0, namespace/Name-v0 or module:Name-v0",
+    base.VERIFIERS_ID: "an environment's name or owner/name, such as wordle",
     base.PACKAGE: "a package and its version: name==1.2.3",
     base.IMAGE: "an image such as registry/name:tag or name@sha256:…, in lower case",
     base.DNS_NAME: "a Kubernetes name: lower-case letters, digits and -, in parts between dots",

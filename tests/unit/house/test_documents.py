@@ -170,7 +170,15 @@ def test_every_verb_of_ptctl_named_in_a_sentence_exists() -> None:
     assert [(where, " ".join(words)) for where, words in named if not is_verb(words)] == []
 
 
-NEEDS = {"GKE", "kubectl", "a GPU", "a container engine", "llama.cpp", "the environment of `make parity`"}
+NEEDS = {
+    "GKE",
+    "kubectl",
+    "a GPU",
+    "a container engine",
+    "a package index",
+    "llama.cpp",
+    "the environment of `make parity`",
+}
 _MARK = re.compile(r"<!-- (needs|run by): ([^>]+) -->\n```bash")
 
 

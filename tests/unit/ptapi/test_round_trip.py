@@ -115,7 +115,9 @@ ENVIRONMENT = st.sampled_from(
      {"python": {"uri": "file:///e.py", "className": "World"}, "rewardWeight": 0.5},
      {"gymnasium": {"id": "m:a/B-v0", "arguments": {"size": 3, "deep": {"x": [1.5, None]}}, "actions": ["up"]},
       "packages": ["m[x]==1.0.post1"]}, {"openenv": {"url": "http://e:8000", "actionField": "message"}},
-     {"mcp": [{"name": "a", "url": "http://a:8000/mcp", "tools": ["look-up"], "apiKeyEnv": "KEY"}], "maxTurns": 3}]
+     {"mcp": [{"name": "a", "url": "http://a:8000/mcp", "tools": ["look-up"], "apiKeyEnv": "KEY"}], "maxTurns": 3},
+     {"mcp": [{"name": "a", "command": ["python", "-m", "a"]}], "packages": ["a==1"]},
+     {"verifiers": {"id": "will/word-le", "arguments": {"deep": {"x": [1]}}}, "packages": ["verifiers==0.1.14"]}]
 )  # fmt: skip
 
 

@@ -13,12 +13,24 @@ Row = Mapping[str, Any]
 class ResetResult(NamedTuple):
     """How an episode begins. text: shown to the model after the row's prompt; may be empty.
 
+    messages: the whole conversation so far, in place of the row's prompt; empty if the environment keeps that.
     is_lost: the error is that of a service that did not answer.
     """
 
     text: str = ""
     error: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
     is_lost: bool = False
+
+
+class RowPrompt(NamedTuple):
+    """What the model reads of a row. group: the same number for all samples of a prompt."""
+
+    messages: Sequence[Mapping[str, Any]] = ()
+    group: int = 0
+
+
+NO_PROMPTS: Mapping[int, RowPrompt] = {}
 
 
 class AssistantTurn(NamedTuple):
@@ -55,12 +67,20 @@ class Environment(Protocol):
     is_rewarding: bool
     """Whether rewards of its turns mean anything."""
 
-    def reset(self, rows: Mapping[int, Row]) -> dict[int, ResetResult]:
+    def reset(self, rows: Mapping[int, Row], prompts: Mapping[int, RowPrompt]) -> dict[int, ResetResult]:
         """Begin episodes; earlier ones are over."""
         ...
 
     def step(self, turns: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
         """Return an answer for each of these episodes."""
+        ...
+
+    def finish(self, last_turns: Mapping[int, str | None]) -> dict[int, StepResult]:
+        """Return what episodes earn once they are over, if they do: the reward or the error of each.
+
+        last_turns: of each episode that has not failed, the turn that was cut and that the environment has not read;
+        None if there is none.
+        """
         ...
 
     def close(self) -> None:

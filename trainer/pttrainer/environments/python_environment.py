@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ptapi.spec import Environment as EnvironmentSpec
-from pttrainer.environments.environment import AssistantTurn, ResetResult, Row, StepResult
+from pttrainer.environments import tool_call_parsing
+from pttrainer.environments.environment import NO_PROMPTS, AssistantTurn, ResetResult, Row, RowPrompt, StepResult
 from pttrainer.runtime.io.local_copy import local_copy
 from pttrainer.sandbox.pool import Alive, Pool, Request
 
@@ -16,10 +17,14 @@ FIELD = "spec.environment"
 SHARE_OF_LIMIT = 0.9
 
 
-def source_of(spec: EnvironmentSpec, packages: str | None) -> dict[str, Any]:
-    """Return what the child processes load. packages: the directory of the job's own."""
+def source_of(spec: EnvironmentSpec, packages: str | None, template: str | None = None) -> dict[str, Any]:
+    """Return what the child processes load. packages: the directory of the job's own; template: of the model's chat."""
     own: dict[str, Any]
-    if spec.gymnasium is not None:
+    if spec.verifiers is not None:
+        form = tool_call_parsing.format_of(template) if spec.tool_format == "auto" else spec.tool_format
+        name, arguments = spec.verifiers.id, spec.verifiers.arguments or {}
+        own = {"kind": "verifiers", "id": name, "arguments": arguments, "form": form}
+    elif spec.gymnasium is not None:
         world = spec.gymnasium
         own = {"kind": "gymnasium", "id": world.id, "arguments": world.arguments or {}, "actions": world.actions}
     elif spec.openenv is not None:
@@ -46,7 +51,7 @@ class UserEnvironment:
         self._role: str = self._pool.loaded["role"]
         self.schemas: Sequence[Mapping[str, Any]] = self._pool.loaded["schemas"]
 
-    def reset(self, rows: Mapping[int, Row]) -> dict[int, ResetResult]:
+    def reset(self, rows: Mapping[int, Row], prompts: Mapping[int, RowPrompt] = NO_PROMPTS) -> dict[int, ResetResult]:
         """Begin episodes in the child processes; earlier ones are over."""
         children = len(self._pool)
         forget = [Request(["forget", 0, None], self._timeout_s, child) for child in range(children)]
@@ -54,7 +59,7 @@ class UserEnvironment:
         requests = [Request(["reset", n, dict(row)], self._timeout_s, n % children) for n, row in rows.items()]
         replies = zip(rows, self._pool.call(requests, self._alive), strict=True)
         return {
-            n: ResetResult(reply.value or "", "" if reply.value is not None else reply.error, reply.is_lost)
+            n: ResetResult(reply.value or "", "" if reply.value is not None else reply.error, is_lost=reply.is_lost)
             for n, reply in replies
         }
 
@@ -73,6 +78,10 @@ class UserEnvironment:
             messages = () if done else ({"role": self._role, "content": observation},)
             results[episode] = StepResult(messages, reward, done, seconds=reply.seconds)
         return results
+
+    def finish(self, last_turns: Mapping[int, str | None]) -> dict[int, StepResult]:
+        """Return nothing: the rewards of the turns are all."""
+        return {}
 
     def close(self) -> None:
         """End the child processes."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import PythonTool
 from pttrainer.environments import tool_call_parsing
-from pttrainer.environments.environment import AssistantTurn, ResetResult, Row, StepResult
+from pttrainer.environments.environment import NO_PROMPTS, AssistantTurn, ResetResult, Row, RowPrompt, StepResult
 from pttrainer.environments.tool import Tool, ToolError, wrong_arguments
 from pttrainer.environments.tool_call_parsing import Call
 from pttrainer.environments.tools import calculator, lookup
@@ -82,7 +82,7 @@ class ToolEnvironment:
                 self._builtins[name] = BUILTINS[name]
                 self._schemas[name] = BUILTINS[name].schema
         try:
-            self._mcp = McpTools(spec.mcp, alive)
+            self._mcp = McpTools(spec.mcp, alive, packages=packages)
         except BaseException:
             self._close_pools()
             raise
@@ -93,7 +93,7 @@ class ToolEnvironment:
             self._schemas[name] = described
         self.schemas: Sequence[Mapping[str, Any]] = list(self._schemas.values())
 
-    def reset(self, rows: Mapping[int, Row]) -> dict[int, ResetResult]:
+    def reset(self, rows: Mapping[int, Row], prompts: Mapping[int, RowPrompt] = NO_PROMPTS) -> dict[int, ResetResult]:
         """Begin episodes; tools keep no state."""
         return {episode: ResetResult() for episode in rows}
 
@@ -112,6 +112,10 @@ class ToolEnvironment:
         pending = [_PendingCall(0, place, call, {}, limit_s) for place, call in enumerate(calls)]
         answers = self._answers(pending)
         return [answers[0, place].read for place in range(len(calls))]
+
+    def finish(self, last_turns: Mapping[int, str | None]) -> dict[int, StepResult]:
+        """Return nothing: tools have no rewards."""
+        return {}
 
     def close(self) -> None:
         """End the child processes and the sessions."""
@@ -165,7 +169,9 @@ class ToolEnvironment:
             for place, reply in zip(good, self._pools[name].call(requests, self._alive), strict=True):
                 results[place] = _result(reply)
         elif good and name in self._mcp.schemas:
-            wanted = [McpCall(name, calls[place].call.arguments, calls[place].limit_s) for place in good]
+            wanted = [
+                McpCall(name, calls[place].call.arguments, calls[place].limit_s, calls[place].episode) for place in good
+            ]
             for place, result in zip(good, self._mcp.call(wanted), strict=True):
                 results[place] = _ToolResult(result.text, result.error, result.seconds, result.lost)
         else:

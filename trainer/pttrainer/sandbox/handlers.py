@@ -107,8 +107,10 @@ LOADERS: dict[str, str] = {
     "pattern": "pttrainer.rewards.builtin.format:handler",
     "code": "pttrainer.rewards.builtin.code:handler",
     "tool": "pttrainer.environments.python_tool:handler",
+    "mcp": "pttrainer.environments.tools.mcp_stdio:handler",
     "environment": "pttrainer.environments.episodes.python_episodes:handler",
     "openenv": "pttrainer.environments.episodes.openenv_episodes:handler",
+    "verifiers": "pttrainer.environments.episodes.verifiers_episodes:handler",
     "gymnasium": "pttrainer.environments.episodes.gymnasium_episodes:handler",
 }
 """`module:function` by a source's `kind`. Named by string, because rewards and environments are layers above this

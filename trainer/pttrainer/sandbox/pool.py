@@ -60,10 +60,12 @@ def default_children() -> int:
 
 
 class Pool:
-    """Answers requests. field: the job's field that it serves, for messages."""
+    """Answers requests. field: the job's field that it serves, for messages; load_s: time to load the source."""
 
-    def __init__(self, field: str, source: Mapping[str, Any], children: int | None = None) -> None:
-        self._children = [_Child(source) for _ in range(children or default_children())]
+    def __init__(
+        self, field: str, source: Mapping[str, Any], children: int | None = None, load_s: float = LOAD_TIMEOUT_S
+    ) -> None:
+        self._children = [_Child(source, load_s) for _ in range(children or default_children())]
         try:
             with selectors.DefaultSelector() as selector:
                 while any(child.is_loading for child in self._children):
@@ -125,8 +127,8 @@ def _fail_unstarted(replies: dict[int, Reply], waiting: Mapping[int | None, dequ
 class _Child:
     """A process that is loading its source, idle, busy with a request, or broken: its source failed to load."""
 
-    def __init__(self, source: Mapping[str, Any]) -> None:
-        self._source = dict(source)
+    def __init__(self, source: Mapping[str, Any], load_s: float) -> None:
+        self._source, self._load_s = dict(source), load_s
         self._gate = OutputLimiter()
         self.details: dict[str, Any] = {}
         self.start()
@@ -137,7 +139,7 @@ class _Child:
         self.broken = ""
         self.is_loading = True
         self._request: int | None = None
-        self._begin(self._source, LOAD_TIMEOUT_S)
+        self._begin(self._source, self._load_s)
 
     @property
     def is_idle(self) -> bool:

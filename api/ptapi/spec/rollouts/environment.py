@@ -4,7 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import EnvName, GymnasiumId, HttpUrl, PinnedPackage, PositiveInt, PythonCode, PythonName, SpecModel
+from ptapi.spec.base import (
+    EnvName,
+    GymnasiumId,
+    HttpUrl,
+    PinnedPackage,
+    PositiveInt,
+    PythonCode,
+    PythonName,
+    SpecModel,
+    VerifiersId,
+)
 from ptapi.spec.openapi_schema import ANY_SCALAR
 
 
@@ -43,6 +53,15 @@ class GymnasiumEnvironment(SpecModel):
     whole number is."""
 
 
+class VerifiersEnvironment(SpecModel):
+    """A package with `load_environment`, as `verifiers` 0.1.8 to 0.3 play it: one or more turns, tools, rubrics."""
+
+    id: VerifiersId
+    """Its name, such as `wordle` or `primeintellect/wordle`: the module is the last part, with `_` for `-`."""
+    arguments: Annotated[dict[str, Any], Field(json_schema_extra={ANY_SCALAR: True})] | None = None
+    """Arguments of `load_environment`."""
+
+
 class OpenEnvEnvironment(SpecModel):
     """A server of OpenEnv's, with a session for each episode."""
 
@@ -56,12 +75,17 @@ class OpenEnvEnvironment(SpecModel):
 
 
 class McpServer(SpecModel):
-    """A server of the Model Context Protocol, over streamable HTTP, whose tools the model may call."""
+    """A server of the Model Context Protocol, at a `url` or made by a `command`, whose tools the model may call."""
 
     name: PythonName
     """Its name in messages."""
-    url: HttpUrl
-    """Its endpoint, such as `http://search:8000/mcp`."""
+    url: HttpUrl | None = None
+    """Its endpoint over streamable HTTP, such as `http://search:8000/mcp`."""
+    command: (
+        Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=64)] | None
+    ) = None
+    """Program and arguments of a server over standard input and output, in the trainer's pod, with `packages` on its
+    path. One whose answer is late is killed and started again."""
     tools: Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=64)] = []
     """The tools that the model is told of. Unset: all that the server lists when the run begins."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 30.0
@@ -76,7 +100,7 @@ class McpServer(SpecModel):
 
 
 class Environment(SpecModel):
-    """Rollouts of several turns: exactly one of `tools` (with or without `mcp`), `python`, `gymnasium`, `openenv`."""
+    """Rollouts of several turns: exactly one of `tools` (or `mcp`), `python`, `gymnasium`, `openenv`, `verifiers`."""
 
     tools: Annotated[list[Tool], Field(max_length=16)] = []
     """Tools that the model may call; its chat template describes them, and their replies come back as tool turns."""
@@ -90,6 +114,8 @@ class Environment(SpecModel):
     number made from the row: all samples of a prompt begin alike."""
     openenv: OpenEnvEnvironment | None = None
     """A server of OpenEnv's. Rewards and seeds are as of `gymnasium`."""
+    verifiers: VerifiersEnvironment | None = None
+    """An environment of a `verifiers` package, with its tools and its rubric's reward."""
     packages: Annotated[list[PinnedPackage], Field(max_length=32)] = []
     """Python packages that pip installs into the pod for the environment and the tools, as `name==version`, so that
     a restart has the same ones. What the trainer has itself is not replaced."""

@@ -22,7 +22,7 @@ USES_NO_REWARDS = Predicate(
     lambda spec: not spec.algorithm.learns_from_rewards,
 )
 HAS_REWARDING_ENVIRONMENT = has("environment") & (
-    has("environment.python") | has("environment.gymnasium") | has("environment.openenv")
+    has("environment.python") | has("environment.gymnasium") | has("environment.openenv") | has("environment.verifiers")
 )
 _DPO = Scope("spec.algorithm.dpo")
 _CRITIC = Scope("spec.algorithm.ppo.critic")

@@ -14,7 +14,7 @@ from ptapi.spec import Reward
 from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
-from pttrainer.environments.environment import AssistantTurn, ResetResult, StepResult
+from pttrainer.environments.environment import AssistantTurn, ResetResult, RowPrompt, StepResult
 from pttrainer.environments.tool_environment import ToolEnvironment
 from pttrainer.errors import DataError, ServiceLost, UserCodeError
 from pttrainer.rewards.runner import Runner
@@ -160,7 +160,7 @@ class UserEnvironment:
     is_rewarding: bool = True
     stepped: list[list[int]] = field(default_factory=list)
 
-    def reset(self, rows: Mapping[int, Any]) -> dict[int, ResetResult]:
+    def reset(self, rows: Mapping[int, Any], prompts: Mapping[int, RowPrompt]) -> dict[int, ResetResult]:
         return {n: ResetResult(self.opening) for n in rows}
 
     def step(self, turns: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:
@@ -176,6 +176,9 @@ class UserEnvironment:
         return StepResult(
             () if text == "end" else messages, 0.5, text == "end", seconds=60.0 if text == "slow" else 0.0
         )
+
+    def finish(self, last_turns: Mapping[int, str | None]) -> dict[int, StepResult]:
+        return {}
 
     def close(self) -> None: ...
 
@@ -234,6 +237,33 @@ def test_an_opening_is_said_after_the_row_s_prompt() -> None:
     text = TOKENIZER.decode(prompts[0].tokens, skip_special=False)
     assert text == "<|bos|><|user|>what is a?<|end|><|user|>look<|end|><|assistant|>"
     assert [prompt.number for prompt in prompts] == [0, 1]
+
+
+class Rubric(UserEnvironment):
+    """Writes its own prompt, and gives its rewards at the end; an episode that says "bad" fails there."""
+
+    def reset(self, rows: Mapping[int, Any], prompts: Mapping[int, RowPrompt]) -> dict[int, ResetResult]:
+        self.prompts = prompts
+        return {n: ResetResult(messages=[{"role": "user", "content": f"{n}<|end|>"}]) for n in rows}
+
+    def finish(self, last_turns: Mapping[int, str | None]) -> dict[int, StepResult]:
+        self.last_turns = last_turns
+        return {n: StepResult(reward=n, error="no rubric" if n == 2 else "", is_lost=n == 2) for n in last_turns}
+
+
+def test_an_environment_may_write_the_whole_prompt_and_give_its_rewards_at_the_end() -> None:
+    world, script = Rubric(), Script([["end", None, "end", "break"]])
+    scored = sampler(script, world).sample({}, [QUESTION, QUESTION], [0, 1], 2, SAMPLING, Draw(0, 0))
+    assert [world.prompts[n].group for n in range(4)] == [0, 0, 1, 1]
+    assert world.prompts[0].messages == [{"role": "user", "content": "what is a?"}]
+    prompts, _, _ = script.calls[0]
+    text = TOKENIZER.decode(prompts[1].tokens, skip_special=False)
+    assert text == "<|bos|><|user|>1< |end|><|end|><|assistant|>"
+    samples = [sample for group in scored.groups for sample in group.samples]
+    assert world.last_turns == {0: None, 1: samples[1].text, 2: None}
+    assert [sample.rewards["environment"] for sample in samples[:2]] == [0.5, 1.0]
+    assert all(np.isnan(sample.reward) for sample in samples[2:])
+    assert [sample.episode.is_lost for sample in samples if sample.episode is not None] == [False, False, True, False]
 
 
 def test_a_long_observation_is_cut_and_special_tokens_in_it_are_text() -> None:

@@ -5,7 +5,8 @@
 The model's turn is the text of one field of the action (`actionField`), or the last JSON object in it is the action. An
 action that the server calls invalid is the policy's mistake: the model is told, and the turn is spent. Anything else
 that goes wrong (no connection, no room for a session, an error of the environment, a late answer) is a failure of the
-episode, which then has no reward; all but an error of the environment's own is a lost service. A server that restarts is tried again before an episode begins, never within one.
+episode, which then has no reward; all but an error of the environment's own is a lost service. A server that restarts
+is tried again before an episode begins, never within one.
 
 Left out: plain HTTP, whose server keeps no session; the tools of MCP environments.
 """

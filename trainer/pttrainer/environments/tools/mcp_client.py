@@ -6,8 +6,7 @@ The revision of 2025-06-18 is asked for; what the server names is sent with ever
 if it opens one. A session that the server has forgotten (404) is opened again, once. The tools' list is read once: a
 model's prompts name it, so a change within a run would change the task.
 
-Left out: requests of the server to the client (sampling, elicitation), which are not answered; servers over standard
-input and output; OAuth. See https://modelcontextprotocol.io/specification/2025-06-18/basic/transports.
+Left out: requests of the server to the client (sampling, elicitation), which are not answered; OAuth. See https://modelcontextprotocol.io/specification/2025-06-18/basic/transports.
 """
 
 import json
@@ -15,13 +14,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
 from pttrainer.runtime import http_client
 
 PROTOCOL = "2025-06-18"
+HELLO = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "posttrain", "version": "1"}}
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
 """JSON-RPC's codes of what the caller did wrong."""
 MAX_PAGES = 100
@@ -53,20 +53,10 @@ class Session:
 
     def tools(self) -> list[dict[str, Any]]:
         """Return the server's tools, as it describes them. Raises ServerLost."""
-        tools: list[dict[str, Any]] = []
-        cursor: dict[str, Any] = {}
-        for _ in range(MAX_PAGES):
-            try:
-                page = self._ask("tools/list", cursor, self._limit_s)
-            except WrongCall as error:
-                raise ServerLost(f"{self._url}: tools/list: {error}") from error
-            if not isinstance(page.get("tools"), list):
-                break
-            tools += [tool for tool in page["tools"] if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
-            if not page.get("nextCursor"):
-                return tools
-            cursor = {"cursor": page["nextCursor"]}
-        raise ServerLost(f"{self._url}: tools/list: not a list of tools of at most {MAX_PAGES} pages")
+        try:
+            return all_pages(lambda cursor: self._ask("tools/list", cursor, self._limit_s))
+        except (WrongCall, ValueError) as error:
+            raise ServerLost(f"{self._url}: tools/list: {error}") from error
 
     def call(self, tool: str, arguments: Mapping[str, Any], limit_s: float) -> tuple[str, bool]:
         """Return a result's text, and whether the tool calls it an error. Raises ServerLost or WrongCall."""
@@ -89,9 +79,7 @@ class Session:
         with self._lock:
             if self._headers is not before:
                 return
-            client = {"name": "posttrain", "version": "1"}
-            hello = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
-            answer, session = self._post(self._request("initialize", hello), self._limit_s, {})
+            answer, session = self._post(self._request("initialize", HELLO), self._limit_s, {})
             result = self._result("initialize", answer)
             headers = {"MCP-Protocol-Version": str(result.get("protocolVersion", PROTOCOL))}
             if session:
@@ -184,6 +172,21 @@ class Session:
 
 class _Forgotten(Exception):
     """The server does not know the session."""
+
+
+def all_pages(page_at: Callable[[dict[str, Any]], Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools of all pages of `tools/list`, each at its cursor. Raises ValueError."""
+    tools: list[dict[str, Any]] = []
+    cursor: dict[str, Any] = {}
+    for _ in range(MAX_PAGES):
+        page = page_at(cursor)
+        if not isinstance(page.get("tools"), list):
+            break
+        tools += [tool for tool in page["tools"] if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+        if not page.get("nextCursor"):
+            return tools
+        cursor = {"cursor": page["nextCursor"]}
+    raise ValueError(f"not a list of tools of at most {MAX_PAGES} pages")
 
 
 def text_of(result: Mapping[str, Any]) -> str:

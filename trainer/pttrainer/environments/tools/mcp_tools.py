@@ -14,7 +14,7 @@ from ptapi.spec import McpServer
 from pttrainer.environments.tool import schema
 from pttrainer.environments.tools.mcp_client import ServerLost, Session, WrongCall
 from pttrainer.errors import ConfigError, ServiceLost
-from pttrainer.sandbox.pool import WAKE_S, Alive
+from pttrainer.sandbox.pool import WAKE_S, Alive, Pool, Request, default_children
 
 ATTEMPTS, DELAY_S = 4, 1.0
 """How often a server is tried when the run begins, and the time between."""
@@ -26,6 +26,7 @@ class McpCall(NamedTuple):
     tool: str
     arguments: Mapping[str, Any]
     limit_s: float
+    episode: int = 0
 
 
 class McpResult(NamedTuple):
@@ -40,13 +41,17 @@ class McpResult(NamedTuple):
 class McpTools:
     """The tools of servers, by name; alive: called while waiting.
 
-    Raises ServiceLost if a server does not answer, ConfigError if it lacks a tool or two tools have one name.
+    Raises ServiceLost if a server does not answer, ConfigError if it lacks a tool or two tools have one name,
+    UserCodeError if a command makes no server. packages: the directory of the job's own.
     """
 
-    def __init__(self, servers: Sequence[McpServer], alive: Alive, attempts: int = ATTEMPTS) -> None:
-        self._alive = alive
+    def __init__(
+        self, servers: Sequence[McpServer], alive: Alive, attempts: int = ATTEMPTS, packages: str | None = None
+    ) -> None:
+        self._alive, self._packages = alive, packages
         self._sessions: dict[str, Session] = {}
-        self._open: list[Session] = []
+        self._pools: dict[str, tuple[Pool, McpServer]] = {}
+        self._open: list[Session | Pool] = []
         self.schemas: dict[str, Mapping[str, Any]] = {}
         self._concurrency: dict[str, int] = {}
         try:
@@ -60,6 +65,8 @@ class McpTools:
         """Return a result for each call; all of one tool."""
         if not calls:
             return []
+        if calls[0].tool in self._pools:
+            return self._call_processes(calls)
         with ThreadPoolExecutor(self._concurrency[calls[0].tool], "mcp") as threads:
             results: list[Future[McpResult]] = [threads.submit(self._call, call) for call in calls]
             while wait(results, WAKE_S).not_done:
@@ -67,7 +74,7 @@ class McpTools:
         return [result.result() for result in results]
 
     def close(self) -> None:
-        """End the sessions."""
+        """End the sessions and the processes."""
         for session in self._open:
             session.close()
 
@@ -84,13 +91,48 @@ class McpTools:
             lost = str(gone)
         return McpResult(text, error, lost, time.monotonic() - began)
 
+    def _call_processes(self, calls: Sequence[McpCall]) -> list[McpResult]:
+        """Call a server that a command makes: an episode's calls go to one process."""
+        pool, server = self._pools[calls[0].tool]
+        requests = [
+            Request(
+                [call.tool, dict(call.arguments)], min(call.limit_s, server.timeout_seconds), call.episode % len(pool)
+            )
+            for call in calls
+        ]
+        return [
+            McpResult(lost=f"{server.name}: {reply.error}", seconds=reply.seconds)
+            if reply.value is None
+            else McpResult(reply.value["text"], reply.value["error"], seconds=reply.seconds)
+            for reply in pool.call(requests, self._alive)
+        ]
+
     def _add(self, field: str, server: McpServer, attempts: int) -> None:
+        if server.command is not None:
+            source = {
+                "kind": "mcp",
+                "command": server.command,
+                "max_bytes": server.max_result_bytes,
+                "packages": self._packages,
+                "python_path": os.environ.get("PYTHONPATH", ""),  # children have another one
+            }
+            pool = Pool(f"{field}.command", source, min(default_children(), server.concurrency))
+            self._open.append(pool)
+            self._pools |= dict.fromkeys(self._offered(field, server, pool.loaded["tools"]), (pool, server))
+            return
+        assert server.url is not None  # one of the two is given
         key = None if server.api_key_env is None else os.environ.get(server.api_key_env)
         if server.api_key_env is not None and not key:
             raise ConfigError(f"{field}.apiKeyEnv: {server.api_key_env}: is not set; hint: set it in spec.env")
         session = Session(server.url, server.timeout_seconds, server.max_result_bytes, key)
-        tools = {tool["name"]: tool for tool in self._described(field, session, attempts)}
+        described = self._described(field, session, attempts)
         self._open.append(session)
+        for name in self._offered(field, server, described):
+            self._sessions[name], self._concurrency[name] = session, server.concurrency
+
+    def _offered(self, field: str, server: McpServer, described: Sequence[dict[str, Any]]) -> list[str]:
+        """Return the names of a server's tools that the model is told of, and keep their schemas."""
+        tools = {tool["name"]: tool for tool in described}
         missing = [name for name in server.tools if name not in tools]
         if missing:
             raise ConfigError(
@@ -101,8 +143,8 @@ class McpTools:
                 raise ConfigError(
                     f"{field}: {server.name}: {name!r}: two tools have this name; hint: name those you want in tools"
                 )
-            self._sessions[name], self._concurrency[name] = session, server.concurrency
             self.schemas[name] = schema_of(tools[name])
+        return server.tools or sorted(tools)
 
     def _described(self, field: str, session: Session, attempts: int) -> list[dict[str, Any]]:
         for attempt in range(attempts):

@@ -23,6 +23,7 @@ from pttrainer.environments import packages
 from pttrainer.environments.environment import Environment
 from pttrainer.environments.python_environment import UserEnvironment, source_of
 from pttrainer.environments.tool_environment import ToolEnvironment
+from pttrainer.environments.verifiers_environment import VerifiersEnvironment
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
@@ -179,8 +180,11 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
     directory = packages.installed(spec.packages, context.note)
+    source = source_of(spec, directory, context.chat.source) if spec.is_rewarding else {}
+    if spec.verifiers is not None:
+        return VerifiersEnvironment(source, spec.timeout_seconds, context.alive)
     if spec.is_rewarding:
-        return UserEnvironment(source_of(spec, directory), spec.timeout_seconds, context.alive)
+        return UserEnvironment(source, spec.timeout_seconds, context.alive)
     return ToolEnvironment(spec, context.chat.source, context.alive, directory)
 
 

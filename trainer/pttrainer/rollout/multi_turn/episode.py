@@ -16,6 +16,7 @@ from pttrainer.rollout.groups import EpisodeInfo, Sample
 class Episode:
     """A conversation in progress. prompt: tokens before the first turn, and its images; the lists: tokens after it.
 
+    cut: the last turn, if it was cut and the environment has not read it.
     routes: the experts of the tokens from the first on, as the pass that first computed a token chose them.
     """
 
@@ -34,6 +35,7 @@ class Episode:
     ended: bool = False
     error: str = ""
     is_lost: bool = False
+    cut: str | None = None
     is_open: bool = True
     routes: np.ndarray | None = None
 

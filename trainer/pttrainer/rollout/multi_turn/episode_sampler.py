@@ -25,8 +25,9 @@ from ptapi.spec import Environment as EnvironmentSpec
 from pttrainer import rewards
 from pttrainer.batch import Images
 from pttrainer.data.prompts import Question
+from pttrainer.data.sources.images import in_messages
 from pttrainer.data.tokenization import row_images
-from pttrainer.environments.environment import AssistantTurn, Environment, StepResult
+from pttrainer.environments.environment import AssistantTurn, Environment, RowPrompt, StepResult
 from pttrainer.errors import ServiceLost, UserCodeError
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
@@ -96,7 +97,7 @@ class EpisodeSampler(Sampler):
         began = time.monotonic()
         images = self._images(questions)
         repeated = [(q, own) for q, own in zip(questions, images, strict=True) for _ in range(samples)]
-        episodes = self._start_episodes(repeated)
+        episodes = self._start_episodes(repeated, samples)
         places = [number * samples + g for number in numbers for g in range(samples)]
         outside_s = time.monotonic() - began
         counts: dict[str, float] = {}
@@ -122,6 +123,9 @@ class EpisodeSampler(Sampler):
                 )
             outside_s += time.monotonic() - since
         generate_s = time.monotonic() - began - outside_s
+        since = time.monotonic()
+        self._finish(episodes)
+        outside_s += time.monotonic() - since
         self._check(episodes)
         since = time.monotonic()
         scores = self._scored(episodes)
@@ -135,20 +139,25 @@ class EpisodeSampler(Sampler):
         }
         return Rollout(draw.step, groups.grouped(questions, scored, samples, images), facts, scores.failures)
 
-    def _start_episodes(self, questions: Sequence[tuple[Question, Images | None]]) -> list[Episode]:
+    def _start_episodes(self, questions: Sequence[tuple[Question, Images | None]], samples: int) -> list[Episode]:
         episodes = [Episode(question, list(question.tokens), images) for question, images in questions]
-        first_turns = self._environment.reset({place: each.question.fields for place, each in enumerate(episodes)})
+        first_turns = self._environment.reset(
+            {place: each.question.fields for place, each in enumerate(episodes)},
+            {place: _row_prompt(each.question, place // samples) for place, each in enumerate(episodes)},
+        )
         for place, episode in enumerate(episodes):
             first_turn = first_turns[place]
             if first_turn.error:
                 episode.close(error=first_turn.error, is_lost=first_turn.is_lost)
             elif len(first_turn.text or "") > self._context.spec.training.sequence_length * LONGEST_TOKEN:
                 episode.close(error=OPENING_TOO_LONG)
-            elif first_turn.text:
-                message = {"role": "user", "content": first_turn.text}
-                episode.transcript.append(message)
-                written = {**message, "content": self._context.chat.without_specials(first_turn.text)}
-                requests = [*episode.question.messages, written]
+            elif first_turn.text or first_turn.messages:
+                opening = first_turn.messages or ({"role": "user", "content": first_turn.text},)
+                episode.transcript += [dict(each) for each in opening]
+                written = [
+                    {**each, "content": self._context.chat.without_specials(each["content"])} for each in opening
+                ]
+                requests = written if first_turn.messages else [*episode.question.messages, *written]
                 episode.prompt = self._context.chat.prompt_ids(requests, episode.question.tools)
                 episode.images = row_images.moved(self._context.chat, episode.prompt, episode.images)
                 if len(episode.prompt) >= self._context.spec.training.sequence_length:
@@ -184,6 +193,7 @@ class EpisodeSampler(Sampler):
                     text, episode.question.fields, self._spec.timeout_seconds - episode.seconds
                 )
             else:
+                episode.cut = text
                 episode.close()
         for place, turn in (self._environment.step(replies_wanted) if replies_wanted else {}).items():
             self._apply_turn(episodes[place], turn, sampling, is_last=is_last)
@@ -207,6 +217,14 @@ class EpisodeSampler(Sampler):
                 return
             episode.transcript += messages
             episode.add(tokens, [0.0] * len(tokens), sampled=False)
+
+    def _finish(self, episodes: Sequence[Episode]) -> None:
+        """Take the rewards that the environment gives at the end."""
+        last_turns = {place: each.cut for place, each in enumerate(episodes) if not each.error}
+        for place, result in (self._environment.finish(last_turns) if last_turns else {}).items():
+            episodes[place].reward += result.reward
+            if result.error:
+                episodes[place].close(error=result.error, is_lost=result.is_lost)
 
     def _cut(self, text: str) -> str:
         tokenizer, most = self._context.tokenizer, self._spec.max_observation_tokens
@@ -262,3 +280,8 @@ class EpisodeSampler(Sampler):
             rewards={**scores.rewards, REWARD: environment_rewards},
             total=total + self._spec.reward_weight * environment_rewards,
         )
+
+
+def _row_prompt(question: Question, group: int) -> RowPrompt:
+    messages = [{"role": message["role"], "content": in_messages.text_of(message)} for message in question.messages]
+    return RowPrompt(messages, group)

@@ -14,28 +14,35 @@ def _tools_differ(environment: Environment) -> bool:
 
 
 def _kinds(environment: Environment) -> tuple[object, ...]:
-    return environment.tools or environment.mcp, environment.python, environment.gymnasium, environment.openenv
+    own = environment.python, environment.gymnasium, environment.openenv, environment.verifiers
+    return (environment.tools or environment.mcp, *own)
 
 
 RULES: tuple[Rule, ...] = (
     _ENVIRONMENT.rule(
         "",
-        "exactly one of tools, python, gymnasium, openenv; mcp counts as tools",
+        "exactly one of tools, python, gymnasium, openenv, verifiers; mcp counts as tools",
         Predicate(
-            "[has(self.python), has(self.gymnasium), has(self.openenv), has(self.tools) && self.tools.size() > 0 "
-            "|| has(self.mcp) && self.mcp.size() > 0].filter(x, x).size() == 1",
+            "[has(self.python), has(self.gymnasium), has(self.openenv), has(self.verifiers), "
+            "has(self.tools) && self.tools.size() > 0 || has(self.mcp) && self.mcp.size() > 0]"
+            ".filter(x, x).size() == 1",
             lambda environment: sum(map(bool, _kinds(environment))) == 1,
         ),
     ),
     _ENVIRONMENT.rule(
         "packages",
-        "unset with builtin tools alone or openenv, which need none; mcp neither",
+        "unset with builtin tools alone, openenv, or mcp without a command, which need none",
         empty("packages")
         | has("python")
         | has("gymnasium")
+        | has("verifiers")
         | Predicate(
-            "has(self.tools) && self.tools.exists(tool, has(tool.python))",
-            lambda environment: any(tool.python is not None for tool in environment.tools),
+            "has(self.tools) && self.tools.exists(tool, has(tool.python)) "
+            "|| has(self.mcp) && self.mcp.exists(server, has(server.command))",
+            lambda environment: (
+                any(tool.python is not None for tool in environment.tools)
+                or any(server.command is not None for server in environment.mcp)
+            ),
         ),
     ),
     _ENVIRONMENT.rule("packages", "each one once", each_once("packages")),
@@ -51,11 +58,15 @@ RULES: tuple[Rule, ...] = (
     _ENVIRONMENT.rule(
         "toolFormat",
         "unset without tools: other environments read the model's text themselves",
-        equals("toolFormat", "auto") | filled("tools") | filled("mcp"),
+        equals("toolFormat", "auto") | filled("tools") | filled("mcp") | has("verifiers"),
     ),
     _ENVIRONMENT.rule(
         "rewardWeight",
         "unset with tools, which return no reward",
-        equals("rewardWeight", 1.0) | has("python") | has("gymnasium") | has("openenv"),
+        equals("rewardWeight", 1.0) | has("python") | has("gymnasium") | has("openenv") | has("verifiers"),
+    ),
+    Scope("spec.environment.mcp[]").exactly_one("url", "command"),
+    Scope("spec.environment.mcp[]").rule(
+        "apiKeyEnv", "unset with command, which reads its environment", empty("apiKeyEnv") | has("url")
     ),
 )
