@@ -29,6 +29,8 @@ from tests.builders.peers import (  # noqa: E402
     llama4_pixels,
     mistral_image_reference,
     mistral_images,
+    processor_reference,
+    processor_settings,
     qwen_image_reference,
     qwen_images,
     sized_image_reference,
@@ -75,6 +77,8 @@ def main(names: list[str]) -> None:
     of_sized_images(qwen_images.MODELS, qwen_image_reference.inputs, names)
     if not names or "llama-4-tiles" in names:
         of_tiles()
+    if not names or "processors" in names:
+        of_processors()
 
 
 def of_sized_images(models: SizedImages, inputs: sized_image_reference.InputsOf, names: list[str]) -> None:
@@ -98,6 +102,16 @@ def of_tiles() -> None:
         arrays[name], arrays[f"{name}-canvas"] = llama4_image_reference.tiles(name)
     np.savez_compressed(REFERENCE_OF_IMAGES.with_name("llama-4-tiles.npz"), **arrays)
     print("llama-4-tiles")
+
+
+def of_processors() -> None:
+    """A picture as the processors of four families make it by files of many settings."""
+    arrays = {}
+    for name in processor_settings.SETTINGS:
+        with tempfile.TemporaryDirectory() as directory:
+            arrays[name] = processor_reference.made(name, Path(directory))
+    np.savez_compressed(REFERENCE_OF_IMAGES.with_name("processors.npz"), **arrays)
+    print("processors")
 
 
 def adapted_logits(directory: Path, name: str) -> np.ndarray:

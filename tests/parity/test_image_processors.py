@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from tests.builders.peers import (
     llama4_pixels,
     mistral_image_reference,
     mistral_images,
+    processor_reference,
+    processor_settings,
 )
 from tests.builders.peers.templates import (
     FAMILIES,
@@ -122,6 +125,12 @@ def test_pixels_of_gemma_4_are_equal(size: tuple[int, int], of: tuple[int, int, 
     for row, column, *numbers in ours_NX:
         theirs_PPC = wanted[int(row) - 1, int(column) - 1].reshape(P, P, 3)
         assert np.abs(theirs_PPC.transpose(2, 0, 1).ravel() - numbers).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", processor_settings.SETTINGS)
+def test_pixels_are_equal_whatever_the_files_say(tmp_path: Path, name: str) -> None:
+    expected = processor_reference.made(name, tmp_path)
+    assert np.abs(processor_settings.made(name) - expected).max() <= TOLERANCE
 
 
 PATCHES = [

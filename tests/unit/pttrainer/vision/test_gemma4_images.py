@@ -97,9 +97,9 @@ def test_tokens_that_do_not_fit_an_image_and_those_of_sound_and_videos_are_refus
     [
         ({"max_soft_tokens": 256}, "max_soft_tokens: 256: not supported; accepted: 70, 140, 280, 560, 1120"),
         ({"max_soft_tokens": 140}, "accepted: tokens whose patches have positions, of which there are 150"),
-        ({"do_normalize": True}, "do_normalize: True: not supported; accepted: False"),
+        ({"image_std": [1.0, 0.0, 1.0]}, "image_std: [1.0, 0.0, 1.0]: not supported; accepted: three numbers, for red"),
         ({"pooling_kernel_size": 3}, "pooling_kernel_size: 3: not supported; accepted: 2"),
-        ({"resample": 2}, "resample: 2: not supported; accepted: 3"),
+        ({"resample": 6}, "resample: 6: not supported; accepted: 0, 1, 2, 3, 4, 5"),
     ],
 )
 def test_preprocessing_that_is_not_computed_is_refused(

@@ -85,7 +85,7 @@ def logits(directory: Path, rows: list[list[int]], files: Any) -> int:
          "image_end_token: '</IMG>': not supported; accepted: [IMG_END]"),
         ("preprocessor_config.json", {"size": {"height": 9}}, "preprocessor_config.json size height: 9: not supported"),
         ("preprocessor_config.json", {"do_center_crop": True}, "do_center_crop: True: not supported; accepted: False"),
-        ("preprocessor_config.json", {"resample": 2}, "resample: 2: not supported; accepted: 3"),
+        ("preprocessor_config.json", {"resample": 6}, "resample: 6: not supported; accepted: 0, 1, 2, 3, 4, 5"),
     ],
 )  # fmt: skip
 def test_preprocessing_that_is_not_computed_is_refused(

@@ -104,7 +104,7 @@ def test_images_that_do_not_fit_their_tokens_are_refused(
     ("change", "answer"),
     [
         ({"do_pan_and_scan": True}, "preprocessor_config.json do_pan_and_scan: True: not supported; accepted: False"),
-        ({"resample": 3}, "preprocessor_config.json resample: 3: not supported; accepted: 2"),
+        ({"resample": 6}, "preprocessor_config.json resample: 6: not supported; accepted: 0, 1, 2, 3, 4, 5"),
         ({"size": {"height": 42, "width": 43}}, "preprocessor_config.json size width: 43: not supported; accepted: 42"),
         ({"crop": 3}, "preprocessor_config.json crop: 3: not supported; accepted: unset"),
     ],

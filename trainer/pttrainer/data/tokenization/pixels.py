@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 BILINEAR = 2
 BICUBIC = 3
-"""Pillow's numbers of these filters."""
+FILTERS = (0, 1, 2, 3, 4, 5)
+"""Pillow's numbers of these filters, and of all: nearest, Lanczos, bilinear, bicubic, box, Hamming."""
 MOST_ASPECT = 200
 """How many times longer a side may be than the other, where a picture keeps its sides."""
 

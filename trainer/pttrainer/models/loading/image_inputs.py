@@ -1,17 +1,18 @@
 """What a model with images needs of its directory: the tokens of an image, and what becomes of a picture's pixels.
 
-Read from `preprocessor_config.json`, or from the newer `processor_config.json`, as strictly as `config.json`: what
-would be computed otherwise is refused.
+Read from `processor_config.json` if it describes an image processor, else from the older `preprocessor_config.json`, as
+strictly as `config.json`: what would be computed otherwise is refused. A step whose flag is null is left out, as in
+transformers; elsewhere null is the default.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pttrainer.data.tokenization import image_tokens
 from pttrainer.data.tokenization.image_tokens import ImageTokens
 from pttrainer.data.tokenization.pixels import (
     BICUBIC,
-    BILINEAR,
+    FILTERS,
     AnyFormat,
     BudgetFormat,
     Colours,
@@ -29,14 +30,16 @@ from pttrainer.runtime.io import json_text
 
 FILES = OLD_FILE, NEW_FILE = "preprocessor_config.json", "processor_config.json"
 _NAMES = ("Gemma3ImageProcessor", "Gemma3ImageProcessorFast", "Gemma3ImageProcessorPil")
-HALVES = [0.5, 0.5, 0.5]
-CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-"""Mean and deviation of red, green and blue in the pictures of CLIP (arXiv 2103.00020)."""
+CLIP = Colours((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), resample=BICUBIC)
+"""With the mean and deviation of red, green and blue in the pictures of CLIP (arXiv 2103.00020)."""
+UNCHANGED = Colours((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), resample=BICUBIC)
+"""From 0 to 1, as Gemma 4's tower reads them."""
 _WITHOUT_EFFECT = (
-    "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate", "processor_class",
-    "default_to_square", "return_tensors", "data_format", "input_data_format", "device", "disable_grouping",
+    "do_convert_rgb", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate",
+    "processor_class", "default_to_square", "return_tensors", "data_format", "input_data_format", "device",
+    "disable_grouping",
 )  # fmt: skip
-
+"""Pictures are RGB before any processor: without `do_convert_rgb`, transformers takes no others."""
 
 _GEMMA4_NAMES = ("Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil")
 _GEMMA4_TOKENS = (70, 140, 280, 560, 1120)
@@ -79,10 +82,8 @@ def pixel_format(vision: AnyVision, files: Mapping[str, bytes], display_name: st
     """Return what becomes of a picture, by what `files_of` returned; raise ConfigError."""
     fields = _fields(files, display_name)
     try:
-        for name in ("do_resize", "do_rescale", "do_convert_rgb"):
-            fields.choice(name, (True,), True)
-        is_normalised = not isinstance(vision, Gemma4Vision)
-        fields.choice("do_normalize", (is_normalised,), is_normalised)
+        if not _flag(fields, "do_resize"):
+            fields.refuse("do_resize", "True")
         for name in _WITHOUT_EFFECT:
             fields.value(name, None)
         if isinstance(vision, Pixtral):
@@ -92,10 +93,13 @@ def pixel_format(vision: AnyVision, files: Mapping[str, bytes], display_name: st
             read = _budget(fields, vision)
         elif isinstance(vision, Llama4Vision):
             llama4_inputs.check(vision, Fields(_content(files, NEW_FILE, display_name), NEW_FILE))
-            mean, std = (_colours(fields, key, HALVES) for key in ("image_mean", "image_std"))
-            read = llama4_inputs.tiles(fields, vision, mean, std)
+            read = llama4_inputs.tiles(fields, vision, _read_colours(fields, Colours(), llama4_inputs.FILTERS))
+        elif isinstance(vision, QwenVision):
+            read = _patches(fields, vision)
         else:
-            read = _patches(fields, vision) if isinstance(vision, QwenVision) else _squares(fields, vision)
+            tokens = Fields(_content(files, NEW_FILE, display_name), NEW_FILE)
+            tokens.choice("image_seq_length", (vision.tokens,), vision.tokens)
+            read = _squares(fields, vision)
         fields.refuse_rest()
     except ConfigError as error:
         raise ConfigError(f"{display_name}: {error}") from error
@@ -108,24 +112,26 @@ def _squares(fields: Fields, vision: Vision) -> PixelFormat:
     fields.choice("image_seq_length", (vision.tokens,), vision.tokens)
     size = fields.inside("size")
     for side in ("height", "width"):
-        size.choice(side, (vision.image_size,), vision.image_size)
+        size.choice(side, (vision.image_size,), 224)
     size.refuse_rest()
-    return PixelFormat(vision.image_size, vision.image_size, _read_colours(fields, BILINEAR, HALVES, HALVES))
+    return PixelFormat(vision.image_size, vision.image_size, _read_colours(fields, Colours()))
 
 
 def _patches(fields: Fields, vision: QwenVision) -> PatchFormat:
     fields.choice("image_processor_type", _QWEN_NAMES, _QWEN_NAMES[0])
-    same = {"patch_size": vision.patch_size, "merge_size": vision.merge, "temporal_patch_size": vision.frames}
-    for name, value in same.items():
-        fields.choice(name, (value,), value)
+    fields.choice("patch_size", (vision.patch_size,), 14)
+    fields.choice("merge_size", (vision.merge,), 2)
+    fields.choice("temporal_patch_size", (vision.frames,), 2)
     size = fields.inside("size")
     least = fields.integer("min_pixels", size.integer("shortest_edge", 56 * 56))
     most = fields.integer("max_pixels", size.integer("longest_edge", 28 * 28 * 1280))
+    if "min_pixels" in fields and "max_pixels" in fields:
+        size.value("min_pixels", None)
+        size.value("max_pixels", None)
     size.refuse_rest()
-    if most // (vision.patch_size * vision.merge) ** 2 > vision.tokens:
-        fields.refuse("size", f"a longest_edge of at most {vision.tokens:,} tokens")
-    colours = _read_colours(fields, BICUBIC, CLIP_MEAN, CLIP_STD)
-    return PatchFormat(vision.patch_size, vision.merge, least, most, colours)
+    if max(most, 2 * least) // (vision.patch_size * vision.merge) ** 2 > vision.tokens:
+        fields.refuse("size", f"a longest_edge of at most {vision.tokens:,} tokens, a shortest_edge of half of that")
+    return PatchFormat(vision.patch_size, vision.merge, least, most, _read_colours(fields, CLIP))
 
 
 def _sides(fields: Fields, vision: Pixtral) -> SidesFormat:
@@ -136,50 +142,66 @@ def _sides(fields: Fields, vision: Pixtral) -> SidesFormat:
     size = fields.inside("size")
     longest = size.integer("longest_edge", pixtral_inputs.LONGEST)
     size.refuse_rest()
-    colours = _read_colours(fields, BICUBIC, CLIP_MEAN, CLIP_STD)
-    return SidesFormat(vision.patch_size, vision.merge, colours=colours, longest=longest)
+    return SidesFormat(vision.patch_size, vision.merge, colours=_read_colours(fields, CLIP), longest=longest)
 
 
 def _budget(fields: Fields, vision: Gemma4Vision) -> BudgetFormat:
-    """Return what becomes of a picture for Gemma 4, whose tower reads colours from 0 to 1."""
     fields.choice("image_processor_type", _GEMMA4_NAMES, _GEMMA4_NAMES[0])
-    fields.choice("patch_size", (vision.patch_size,), vision.patch_size)
-    fields.choice("pooling_kernel_size", (vision.merge,), vision.merge)
-    for name in ("image_mean", "image_std", "image_seq_length", "size"):
+    fields.choice("patch_size", (vision.patch_size,), 16)
+    fields.choice("pooling_kernel_size", (vision.merge,), 3)
+    for name in ("image_seq_length", "size"):
         fields.value(name, None)
     tokens = fields.choice("max_soft_tokens", _GEMMA4_TOKENS, 280)
     if tokens * vision.merge > vision.positions:
         fields.refuse("max_soft_tokens", f"tokens whose patches have positions, of which there are {vision.positions}")
-    scale, resample = fields.number("rescale_factor", 1 / 255), fields.choice("resample", (BICUBIC,), BICUBIC)
-    colours = Colours((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), scale, resample)
+    colours = _read_colours(fields, UNCHANGED, is_normalised=False)
     return BudgetFormat(vision.patch_size, vision.merge, colours=colours, tokens_most=tokens)
 
 
-def _read_colours(fields: Fields, resample: int, mean: list[float], std: list[float]) -> Colours:
-    """Return what becomes of colours. mean, std: where the file says nothing."""
-    return Colours(
-        _colours(fields, "image_mean", mean),
-        _colours(fields, "image_std", std),
-        fields.number("rescale_factor", 1 / 255),
-        fields.choice("resample", (resample,), resample),
-    )
+def _read_colours(
+    fields: Fields, usual: Colours, filters: Sequence[int] = FILTERS, *, is_normalised: bool = True
+) -> Colours:
+    """Return what becomes of colours. usual, is_normalised: where the file says nothing; filters: those accepted."""
+    mean, std = _levels(fields, "image_mean", usual.mean), _levels(fields, "image_std", usual.std)
+    if not all(std):
+        fields.refuse("image_std", _LEVELS + ", none of them 0")
+    scale = fields.number("rescale_factor", usual.scale)
+    if not scale:
+        fields.refuse("rescale_factor", "a number other than 0")
+    resample = fields.nullable("resample", lambda key: fields.choice(key, filters, usual.resample), usual.resample)
+    if resample is None:
+        fields.refuse("resample", ", ".join(map(str, filters)))
+    if not _flag(fields, "do_rescale"):
+        scale = 1.0
+    if not _flag(fields, "do_normalize", is_normalised):
+        mean, std = UNCHANGED.mean, UNCHANGED.std
+    return Colours(mean, std, scale, resample)
 
 
-def _colours(fields: Fields, key: str, default: list[float]) -> tuple[float, float, float]:
-    value = fields.value(key, default)
-    if not isinstance(value, list) or len(value) != 3 or not all(isinstance(x, int | float) and x for x in value):
-        fields.refuse(key, "three numbers, for red, green and blue")
-    red, green, blue = map(float, value)
+def _flag(fields: Fields, key: str, default: bool = True) -> bool:
+    """Return whether a step is taken; null says that it is not."""
+    return bool(fields.nullable(key, lambda name: fields.flag(name, default), default))
+
+
+def _levels(fields: Fields, key: str, default: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return a number for each channel; one number is that of all."""
+    value = fields.value(key, list(default))
+    levels = value if isinstance(value, list) else [value] * 3
+    if len(levels) != 3 or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in levels):
+        fields.refuse(key, _LEVELS)
+    red, green, blue = map(float, levels)
     return red, green, blue
 
 
+_LEVELS = "three numbers, for red, green and blue, or one for all"
+
+
 def _fields(files: Mapping[str, bytes], display_name: str) -> Fields:
-    for name in FILES:
-        raw: Any = _content(files, name, display_name)
-        if name == NEW_FILE:
-            raw = raw.get("image_processor")
-        if raw and isinstance(raw, dict):
-            return Fields(raw, name)
+    nested = _content(files, NEW_FILE, display_name).get("image_processor")
+    if isinstance(nested, dict):
+        return Fields(nested, NEW_FILE)
+    if raw := _content(files, OLD_FILE, display_name):
+        return Fields(raw, OLD_FILE)
     raise ConfigError(f"{display_name}: no {OLD_FILE}; accepted: a model with images has it beside config.json")
 
 

@@ -1,7 +1,7 @@
 """What Llama 4's files say of the tokens of images, and of their tiles."""
 
 from pttrainer.data.tokenization.image_tokens import ImageTokens, TileTokens
-from pttrainer.data.tokenization.pixels import AnyFormat
+from pttrainer.data.tokenization.pixels import BILINEAR, AnyFormat, Colours
 from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
@@ -27,6 +27,8 @@ OPTIONS = {
 }
 """Names of the tokens in `processor_config.json`, where it has them: those of arguments, and of attributes."""
 NAMES = ("Llama4ImageProcessor", "Llama4ImageProcessorFast")
+FILTERS = (BILINEAR,)
+"""Those that `torch_resize` has."""
 MOST_TILES = 256
 """Of a picture, without the one that shows it whole; the released models take 16."""
 
@@ -43,10 +45,11 @@ def check(vision: Llama4Vision, processor: Fields) -> None:
     processor.refuse_rest()
 
 
-def tiles(
-    fields: Fields, vision: Llama4Vision, mean: tuple[float, float, float], std: tuple[float, float, float]
-) -> TileFormat:
-    """Return what becomes of a picture, whose colours have this mean and deviation."""
+def tiles(fields: Fields, vision: Llama4Vision, colours: Colours) -> TileFormat:
+    """Return what becomes of a picture, and of its colours, which are always scaled and normalised."""
+    for name in ("do_rescale", "do_normalize"):
+        if not fields.nullable(name, lambda key: fields.flag(key, True), True):
+            fields.refuse(name, "True")
     fields.choice("image_processor_type", NAMES, NAMES[0])
     fields.choice("do_center_crop", (False,), False)
     fields.value("crop_size", None)
@@ -56,9 +59,7 @@ def tiles(
     size.refuse_rest()
     most = fields.integer("max_patches", 16, MOST_TILES)
     is_filled = fields.flag("resize_to_max_canvas", False)
-    scale = fields.number("rescale_factor", 1 / 255)
-    fields.choice("resample", (2,), 2)
-    return TileFormat(vision.image_size, vision.tile_tokens, most, is_filled, mean, std, scale)
+    return TileFormat(vision.image_size, vision.tile_tokens, most, is_filled, colours.mean, colours.std, colours.scale)
 
 
 def tokens(part_id: int, vision: Llama4Vision, pixels: AnyFormat, tokenizer: Tokenizer, shown: str) -> ImageTokens:
