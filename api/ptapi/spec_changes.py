@@ -149,8 +149,9 @@ GROUPS = (
     ),
     Group(
         Change.FREE,
-        "the contents of the pod",
-        "image imagePullSecrets env volumes resources pod serviceAccountName runtime.native model.tokenSecretRef",
+        "the contents of the pod, and where a program or a tool runs",
+        "sandbox image imagePullSecrets env volumes resources pod serviceAccountName runtime.native "
+        "model.tokenSecretRef",
     ),
 )
 

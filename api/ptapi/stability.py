@@ -49,6 +49,7 @@ EXPERIMENTAL = (
         "Run with this project's servers of the hub's and the bucket's protocols alone; what removes copies is open.",
         "model.stage resources.stage",
     ),
+    Group("Agent Sandbox was never reached, only its definitions, its sources and a stand-in for it.", "sandbox"),
     Group("The servers were never run on GKE, and what people ask of them is still being learned.", "serve"),
     Group(
         "The other side was never reached, only its documentation and sources: Pathways' servers, MaxText's image, "

@@ -20,6 +20,7 @@ from ptapi.spec.pods.volumes import Volume
 from ptapi.spec.rollouts.environment import Environment
 from ptapi.spec.rollouts.rewards import Reward
 from ptapi.spec.rollouts.rollout import Rollout
+from ptapi.spec.rollouts.sandbox import Sandbox
 from ptapi.spec.serve import Serve
 from ptapi.spec.tracking import Tracking
 from ptapi.spec.training import Training
@@ -41,6 +42,9 @@ class PostTrainJobSpec(SpecModel):
     """Rewards of completions; grpo needs at least one, or a Python environment, which returns its own."""
     environment: Environment | None = None
     """Tools or an environment that reply to the model between its turns. Unset: one turn."""
+    sandbox: Sandbox | None = None
+    """Run code rewards and Python tools in Agent Sandbox's pods. Unset, or where the cluster does not serve them: in
+    processes of the trainer's pod."""
     training: Training = Training()
     """Length, batch, optimizer and layout of the run."""
     rollout: Rollout = Rollout()

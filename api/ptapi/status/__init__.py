@@ -11,6 +11,7 @@ from ptapi.status.run import (
     MetricsStatus,
     ProgressStatus,
     SamplersStatus,
+    SandboxesStatus,
     ServeStatus,
     TimeStatus,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "PreflightStatus",
     "ProgressStatus",
     "SamplersStatus",
+    "SandboxesStatus",
     "ServeStatus",
     "TimeStatus",
 ]

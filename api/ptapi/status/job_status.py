@@ -17,6 +17,7 @@ from ptapi.status.run import (
     MetricsStatus,
     ProgressStatus,
     SamplersStatus,
+    SandboxesStatus,
     ServeStatus,
     TimeStatus,
 )
@@ -47,7 +48,8 @@ class PostTrainJobStatus(SpecModel):
     observed_generation: int = 0
     """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=by_key("type"))] = []
-    """Validated, Staged, Preflighted, QuotaReserved, CapacityReady, Running, Suspended, Complete, Served, Failed."""
+    """Validated, Staged, Preflighted, QuotaReserved, CapacityReady, SandboxesReady, Running, Suspended, Complete,
+    Served, Failed."""
     algorithm: Annotated[str, Field(max_length=32)] = ""
     """The algorithm, for the table."""
     chips: int = 0
@@ -60,6 +62,8 @@ class PostTrainJobStatus(SpecModel):
     """When the job ended."""
     samplers: SamplersStatus | None = None
     """The samplers with pods of their own, of a job with `rollout.placement: separate`."""
+    sandboxes: SandboxesStatus | None = None
+    """The sandboxes, of a job with `sandbox`."""
     progress: ProgressStatus = ProgressStatus()
     """The run's progress."""
     metrics: MetricsStatus = MetricsStatus()

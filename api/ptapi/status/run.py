@@ -19,6 +19,17 @@ class SamplersStatus(SpecModel):
     """The numbers of those that do not."""
 
 
+class SandboxesStatus(SpecModel):
+    """The sandboxes of the run."""
+
+    total: int = 0
+    """Claims that there are."""
+    ready: int = 0
+    """How many of them are ready."""
+    created: int = 0
+    """Claims made so far, of `sandbox.maxCreated`."""
+
+
 class ProgressStatus(SpecModel):
     """The run's progress."""
 

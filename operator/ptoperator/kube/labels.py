@@ -25,6 +25,12 @@ SERVER = "posttrain.dev/server"
 JOB_SERVED = "posttrain.dev/served-job"
 """On every object and pod of a server: the job whose model it serves. Not `JOB`, which selects a trainer's pods."""
 
+SANDBOX = "posttrain.dev/sandbox"
+"""On every object and pod of a run's sandboxes: their common name. They have no `JOB`, which selects a trainer's pods.
+Annotation of a JobSet: its trainer looks for sandboxes of that name."""
+SANDBOX_CLAIMED = "posttrain.dev/claimed-sandbox"
+"""On the pods that are claimed, and on no warm one: the same name."""
+
 NAME = "app.kubernetes.io/name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"

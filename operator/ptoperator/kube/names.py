@@ -24,6 +24,10 @@ SAMPLER = "sampler"
 """Name of the replicated job of samplers with pods of their own, one child Job each; also their container's name."""
 SAMPLER_PORT = 8477
 """Where a sampler listens. Not 8471, which libtpu takes on TPU machines."""
+SANDBOX = "sandbox"
+"""Ends the names of a run's sandboxes; also their container's name."""
+SANDBOX_PORT = 8888
+"""Where Agent Sandbox's Python runtime listens."""
 PATHWAYS_PROXY_PORT = 29000
 """Where the trainer reaches the chips."""
 PATHWAYS_RM_PORT = 29001
@@ -89,6 +93,20 @@ def provisioning_request(job: str, uid: str) -> str:
     """
     tail = f"-{_digest(uid)}"
     return f"{job[: DNS_LABEL - len(tail)].rstrip('-')}{tail}"
+
+
+def sandboxes(job: str, uid: str) -> str:
+    """Return the name of the template, warm pool and Service of a job's sandboxes.
+
+    It holds the uid, because an earlier job's may still be being deleted; it leaves room for what claims add.
+    """
+    tail = f"-{_digest(uid)}-{SANDBOX}"
+    return f"{job[: DNS_LABEL - len(f'{tail}-99999')].rstrip('-')}{tail}"
+
+
+def sandbox_claim(sandboxes: str, number: int) -> str:
+    """Return the name of a claim, which is its pod's unless a warm one is taken."""
+    return f"{sandboxes}-{number}"
 
 
 def node_pool(job: str, uid: str, slice_index: int) -> str:

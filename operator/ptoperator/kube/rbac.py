@@ -31,6 +31,9 @@ from ptkube.resources import (
     POSTTRAINJOBS,
     PRIORITY_CLASSES,
     PROVISIONING_REQUESTS,
+    SANDBOX_CLAIMS,
+    SANDBOX_TEMPLATES,
+    SANDBOX_WARM_POOLS,
     SECRETS,
     SERVICES,
     VISIBLE_QUEUES,
@@ -86,6 +89,10 @@ IN_NAMESPACES = (
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(SECRETS, ("create",), "the token that a job's trainer and its samplers share; none is ever read"),
     Right(PODS, ("list", "delete"), "delete: the pods of a hung run", watched=True),
+    Right(SANDBOX_CLAIMS, ("list", "create", "delete"), "a job's sandboxes; no effect without Agent Sandbox"),
+    Right(SANDBOX_TEMPLATES, ("create",), "their pods"),
+    Right(SANDBOX_WARM_POOLS, ("create", "patch"), "those kept ready; patch: none while the job does not run"),
+    Right(SERVICES, ("create",), "by whose name a trainer finds them"),
     Right(
         DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it", only_with="tensorboard.servers"
     ),

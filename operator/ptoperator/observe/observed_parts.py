@@ -59,6 +59,19 @@ class ServerObjects:
 
 
 @dataclass(frozen=True)
+class SandboxClaims:
+    """The claims of a run's sandboxes. refusal: why there can be none; empty where Agent Sandbox is served."""
+
+    items: tuple[Manifest, ...] = ()
+    refusal: str = ""
+
+    @property
+    def is_served(self) -> bool:
+        """Return True if claims can be made."""
+        return not self.refusal
+
+
+@dataclass(frozen=True)
 class TensorBoardObjects:
     """The objects of a shared TensorBoard, None for a missing one. route: its Ingress or HTTPRoute."""
 

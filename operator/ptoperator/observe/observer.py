@@ -29,6 +29,7 @@ from ptkube.resources import (
     PODS,
     POSTTRAINJOBS,
     PROVISIONING_REQUESTS,
+    SANDBOX_CLAIMS,
     SERVICES,
     Manifest,
     Resource,
@@ -50,6 +51,7 @@ from ptoperator.observe.missing_pods import is_scaled_up, why_a_pod_does_not_sta
 from ptoperator.observe.observed_parts import (
     PreflightObjects,
     RunDocuments,
+    SandboxClaims,
     ServerObjects,
     StagingObjects,
     TensorBoardObjects,
@@ -96,6 +98,7 @@ def observe(
         state = replace(state, tensorboard=_tensorboard(reader, layout))
     if layout is not None and layout.has_server and _wants_server(state) and not job.is_deleting:
         state = replace(state, server=_server(reader, layout))
+    state = _with_sandboxes(reader, state)
     jobset_name = state.status.job_set or (layout.jobset if layout else "")
     if jobset_name:
         state = replace(state, jobset=_get(reader, JOBSETS, jobset_name, namespace))
@@ -127,7 +130,7 @@ def observe(
 
 def observe_progress(reader: KubeReader, last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
     """Return the last observation with the current run directory, log and, if needed, cloud."""
-    state = _with_run_directory(replace(last, now=now.replace(microsecond=0), tensorboard=None))
+    state = _with_run_directory(replace(last, now=now.replace(microsecond=0), tensorboard=None, sandboxes=None))
     return _with_cloud(reader, with_log(reader, state), cloud)
 
 
@@ -161,6 +164,25 @@ def _server(reader: KubeReader, layout: Layout) -> ServerObjects:
     wanted = [(kind_of(body), body) for body in serving_objects(server_of(layout))]
     present = {kind: _get(reader, kind, body["metadata"]["name"], layout.namespace) for kind, body in wanted}
     return ServerObjects(tuple((kind, body) for kind, body in wanted if present[kind] is None), present[DEPLOYMENTS])
+
+
+def _with_sandboxes(reader: KubeReader, state: Observed) -> Observed:
+    """Read the claims of a job that wants sandboxes, or once it has ended still has some.
+
+    A cluster without Agent Sandbox, and an older chart's role, make it a job without.
+    """
+    layout, counts = state.layout, state.status.sandboxes
+    is_over = state.status.phase.is_terminal and not (counts and counts.total)
+    if layout is None or not layout.has_sandboxes or state.job.is_deleting or is_over:
+        return state
+    try:
+        selector = f"{labels.SANDBOX}={layout.sandboxes}"
+        claims = SandboxClaims(tuple(reader.list(SANDBOX_CLAIMS, layout.namespace, labels=selector).items))
+    except NotFound:
+        claims = SandboxClaims(refusal=f"the cluster does not serve {SANDBOX_CLAIMS.api_version}")
+    except Forbidden as error:
+        claims = SandboxClaims(refusal=f"the operator may not read sandboxclaims ({error.message})")
+    return replace(state, sandboxes=claims, layout=replace(layout, has_sandboxes=claims.is_served))
 
 
 def _with_cloud(reader: KubeReader, state: Observed, cloud: CloudProvider | None) -> Observed:

@@ -25,6 +25,7 @@ from ptoperator.kueue.workload import KueueState
 from ptoperator.observe.observed_parts import (
     PreflightObjects,
     RunDocuments,
+    SandboxClaims,
     ServerObjects,
     StagingObjects,
     TensorBoardObjects,
@@ -54,7 +55,8 @@ class Observed:
     competing: other jobs that want the same chips, while this one has none. bound_jobs: child Jobs of a JobSet that
     Kueue suspends, which still bind their pods to the node pools of an earlier admission. tensorboard: its shared
     TensorBoard, if it asks for one and all was read. server: what serves the model of a job that succeeded. workload:
-    in Kueue, where a boost is kept. is_scaled_up: whether a cluster autoscaler has just begun to make nodes for it.
+    in Kueue, where a boost is kept. sandboxes: the claims of a job that wants some, if all was read. is_scaled_up:
+    whether a cluster autoscaler has just begun to make nodes for it.
     """
 
     now: datetime
@@ -80,6 +82,7 @@ class Observed:
     tensorboard: TensorBoardObjects | None = None
     server: ServerObjects | None = None
     workload: Manifest | None = None
+    sandboxes: SandboxClaims | None = None
     is_scaled_up: bool = False
 
     @property

@@ -30,6 +30,7 @@ from ptoperator.plan.lifecycle_steps import (
     suspended,
 )
 from ptoperator.plan.optional.priority_boost import plan_priority_boost
+from ptoperator.plan.optional.sandboxes import with_sandboxes
 from ptoperator.plan.optional.serving import with_server
 from ptoperator.plan.optional.tensorboard import plan_tensorboard
 from ptoperator.plan.preflight import preflight_pending
@@ -56,9 +57,9 @@ _SOON_S = 1.0
 
 
 def plan(state: Observed, settings: Settings) -> Plan:
-    """Decide what to do about one job, its TensorBoard and its priority in Kueue, now."""
+    """Decide what to do about one job, its TensorBoard, its priority in Kueue and its sandboxes, now."""
     planned, board, boost = _plan_job(state, settings), plan_tensorboard(state), plan_priority_boost(state, settings)
-    planned = replace(planned, optional=(*board.actions, *boost.actions))
+    planned = with_sandboxes(state, replace(planned, optional=(*board.actions, *boost.actions)))
     if boost.requeue_after is not None and boost.requeue_after < (planned.requeue_after or math.inf):
         planned = replace(planned, requeue_after=max(boost.requeue_after, _SOON_S), progress_only=False)
     if board.requeue_after is None:

@@ -7,6 +7,7 @@ from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
 from ptoperator.render.pods.pod_group import pod_group, pod_group_kind
 from ptoperator.render.pods.sampler_secret import sampler_secret
+from ptoperator.render.pods.sandboxes import sandbox_claim, sandbox_objects
 from ptoperator.render.preflight_job import preflight_job
 from ptoperator.render.stage_job import stage_job
 from ptoperator.settings import Settings
@@ -32,4 +33,13 @@ def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
     checks = [] if layout.preflight == "Skip" else [preflight_job(layout)]
     tokens = [sampler_secret(layout)] if layout.samplers else []
     gangs = [pod_group(layout)] if pod_group_kind(layout) else []
-    return [*copies, config_map(layout), *checks, *tokens, *gangs, jobset(layout)]
+    return [*copies, config_map(layout), *checks, *tokens, *gangs, jobset(layout), *_sandboxes(layout)]
+
+
+def _sandboxes(layout: Layout) -> list[Manifest]:
+    """Return the run's sandboxes as it begins with them, if it has any."""
+    sandbox = layout.job.spec.sandbox
+    if sandbox is None:
+        return []
+    bodies = [body for _, body in sandbox_objects(layout)]
+    return [*bodies, *(sandbox_claim(layout, number) for number in range(sandbox.replicas))]

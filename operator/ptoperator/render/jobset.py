@@ -74,6 +74,8 @@ def _labels(layout: Layout) -> Manifest:
 
 def _annotations(layout: Layout, restarts_before: int) -> Manifest:
     annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
+    if layout.has_sandboxes:
+        annotations[labels.SANDBOX] = layout.sandboxes
     return annotations if layout.samplers else annotations | _exclusive(layout)
 
 

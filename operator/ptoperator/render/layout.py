@@ -21,7 +21,8 @@ class Layout:
 
     pools: the node pools created for it, if any. is_queued_provisioning: their nodes came by a ProvisioningRequest,
     which its pods name. staged_model: URI of the model's copy, once it is staged. samplers: the chips of samplers with
-    pods of their own, a slice for each; None if there are none.
+    pods of their own, a slice for each; None if there are none. has_sandboxes: the job wants some, and the cluster
+    serves Agent Sandbox as far as is known.
     """
 
     job: PostTrainJob
@@ -33,6 +34,7 @@ class Layout:
     is_queued_provisioning: bool = False
     staged_model: str = ""
     samplers: Slice | None = None
+    has_sandboxes: bool = False
 
     @property
     def name(self) -> str:
@@ -157,6 +159,16 @@ class Layout:
         return [f"{names.sampler_host(self.jobset, index)}:{names.SAMPLER_PORT}" for index in range(self.sampler_count)]
 
     @property
+    def sandboxes(self) -> str:
+        """Return the name of its sandboxes' objects."""
+        return names.sandboxes(self.name, self.uid)
+
+    @property
+    def sandbox_address(self) -> str:
+        """Return where the trainer finds them: `host:port`, of as many addresses as there are sandboxes."""
+        return f"{self.sandboxes}.{self.namespace}.svc:{names.SANDBOX_PORT}"
+
+    @property
     def pods(self) -> int:
         """Return the number of pods: one per VM, Pathways' head, and the samplers."""
         return self.slices * self.hosts + int(self.is_pathways) + self.sampler_count
@@ -224,4 +236,5 @@ def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
         jobset=jobset_name(job, accelerator),
         config_map=names.config_map(job.metadata.name, job.metadata.uid or ""),
         samplers=sampler_chips(job.spec),
+        has_sandboxes=job.spec.sandbox is not None,
     )

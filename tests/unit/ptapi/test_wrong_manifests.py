@@ -57,6 +57,7 @@ EVALUATED: dict[str, Any] = {"spec.data.eval": {"uri": "file:///data/test.jsonl"
 SFT: dict[str, Any] = {"spec.algorithm": {"sft": {}}, "spec.rewards": GONE}
 IN_FLIGHT: dict[str, Any] = {"spec.rollout.inFlightUpdates": True, "spec.rollout.maxStaleness": 4}
 SPLIT: dict[str, Any] = {"spec.rollout.placement": "disaggregated", "spec.accelerator.type": "cpu-4"}
+CODE: dict[str, Any] = {"spec.rewards": [{"builtin": "code"}]}
 APART: dict[str, Any] = {"spec.rollout.placement": "separate", "spec.rollout.separate": {"replicas": 2}}
 WITH_VLLM: dict[str, Any] = {
     **APART,
@@ -946,6 +947,9 @@ WRONG: tuple[Wrong, ...] = (
           "spec.pathways.elasticSlices", "1", "0, because pathways.enabled is not true", at_server=False),
     _at("quantization without lora", "spec.training.quantization", {}, "", "or together with training.lora"),
     _at("an adapter of no lora", "spec.export.format", "peft", "peft", "needs training.lora"),
+    Wrong("sandboxes for nothing", {"spec.sandbox": {}}, "spec.sandbox", "{}", "together with the builtin reward code"),
+    Wrong("a budget below the beginning", {**CODE, "spec.sandbox": {"replicas": 9, "maxCreated": 8}},
+          "spec.sandbox.maxCreated", "8", "at least replicas"),
     Wrong("a self-teacher online", _self_taught({}, mode="online"),
           "spec.algorithm.distill.mode", "online", "on-policy where selfTeacher is set"),
     Wrong("a self-teacher on a mixture", _self_taught({}, studentShare=0.5),

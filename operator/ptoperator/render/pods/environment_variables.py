@@ -36,6 +36,9 @@ SAMPLER_POD = "POSTTRAIN_SAMPLER_POD"
 TOKEN_KEY = "token"
 """Key of that token in the job's Secret."""
 
+SANDBOXES = "POSTTRAIN_SANDBOXES"
+"""Where the trainer finds the run's sandboxes: `host:port`."""
+
 _COMPILE_CACHE = ".compile-cache"
 _NCCL = {"NCCL_DEBUG": "WARN"}
 """So that its errors are in the log, which says why a run failed (`failures.log_excerpt`)."""
@@ -55,6 +58,7 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_token(layout),
         *_tracker_keys(layout),
         *_samplers(layout),
+        *_sandboxes(layout),
         *_foreign(layout),
     ]
     return _with_users(layout, ours)
@@ -107,6 +111,7 @@ def controller_env(layout: Layout) -> list[Manifest]:
         value("ENABLE_PATHWAYS_PERSISTENCE", "1"),
         *_token(layout),
         *_tracker_keys(layout),
+        *_sandboxes(layout),
         *_foreign(layout),
     ]
     return _with_users(layout, ours)
@@ -191,6 +196,10 @@ def _samplers(layout: Layout) -> list[Manifest]:
     if not layout.samplers:
         return []
     return [value(SAMPLERS, ",".join(layout.sampler_addresses)), _sampler_token(layout)]
+
+
+def _sandboxes(layout: Layout) -> list[Manifest]:
+    return [value(SANDBOXES, layout.sandbox_address)] if layout.has_sandboxes else []
 
 
 def _sampler_token(layout: Layout) -> Manifest:

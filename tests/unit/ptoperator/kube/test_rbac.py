@@ -45,6 +45,7 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
     _serve_models(operator)
     _wait_in_a_queue_and_speak_in_a_log(operator)
     _sample_apart(operator)
+    _claim_sandboxes(operator)
     _stand_in_line(operator)
     _be_queued_by_google(world)
     _sweep_and_lead(world)
@@ -66,6 +67,15 @@ def _sample_apart(operator: Operator) -> None:
         job_manifest("apart", algorithm={"grpo": {}}, rewards=[{"builtin": "gsm8k"}], rollout=apart),
     )
     operator.work()
+
+
+def _claim_sandboxes(operator: Operator) -> None:
+    """Sandboxes of a run that is suspended."""
+    world, wanted = operator.world, {"algorithm": {"grpo": {}}, "rewards": [{"builtin": "code"}], "sandbox": {}}
+    world.api.create(POSTTRAINJOBS, job_manifest("sandboxed", output={"uri": "gs://lab/sandboxed"}, **wanted))
+    start(operator)
+    world.api.patch(POSTTRAINJOBS, "sandboxed", NAMESPACE, {"spec": {"runPolicy": {"suspend": True}}})
+    settle(operator)
 
 
 def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:

@@ -98,10 +98,10 @@ class AgentPool:
                 loaded: dict[str, Any] = answer["loaded"]
                 return loaded
             if time.monotonic() + DELAY_S >= deadline:
-                hint = (
-                    "`kubectl get sandboxclaims,pods` says what they wait for; without spec.sandbox, processes are used"
+                raise ServiceLost(
+                    f"spec.sandbox: no sandbox answered within {start_s:g} s: {why}; hint: `kubectl get "
+                    "sandboxclaims,pods` says what they wait for; without spec.sandbox processes of this pod are used"
                 )
-                raise ServiceLost(f"spec.sandbox: no sandbox answered within {start_s:g} s: {why}; hint: {hint}")
             time.sleep(DELAY_S)
 
     def _answered(self, requests: Sequence[Request], leases: "_Leases") -> list[Reply]:
