@@ -59,7 +59,8 @@ _SOON_S = 1.0
 def plan(state: Observed, settings: Settings) -> Plan:
     """Decide what to do about one job, its TensorBoard, its priority in Kueue and its sandboxes, now."""
     planned, board, boost = _plan_job(state, settings), plan_tensorboard(state), plan_priority_boost(state, settings)
-    planned = with_sandboxes(state, replace(planned, optional=(*board.actions, *boost.actions)))
+    planned = replace(planned, optional=(*board.actions, *boost.actions))
+    planned = with_sandboxes(state, planned, settings.progress_seconds)
     if boost.requeue_after is not None and boost.requeue_after < (planned.requeue_after or math.inf):
         planned = replace(planned, requeue_after=max(boost.requeue_after, _SOON_S), progress_only=False)
     if board.requeue_after is None:

@@ -1,6 +1,6 @@
 """The HTTP runtime of a sandbox, as Agent Sandbox's python-runtime-sandbox serves it: `/upload`, `/execute`, `/`.
 
-    python tests/builders/servers/sandbox_runtime.py --port 8888 [--directory DIR]
+    python tests/builders/servers/sandbox_runtime.py --port 8888 [--directory DIR] [--announce FILE]
 
 Its commands run on this machine. `python3` is this interpreter.
 """
@@ -112,9 +112,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8888)
     parser.add_argument("--directory", type=Path)
+    parser.add_argument("--announce", type=Path, help="write the address to this file")
     args = parser.parse_args()
     directory = args.directory or Path(tempfile.mkdtemp(prefix="sandbox-runtime-"))
-    SandboxRuntime(directory, args.port).serve_forever()
+    server = SandboxRuntime(directory, args.port)
+    if args.announce is not None:
+        written = args.announce.with_suffix(".new")
+        written.write_text(server.address)
+        written.replace(args.announce)
+    server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -170,6 +170,10 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         value = draw(drawn)
         if value is not None:
             spec[name] = value
+    spec.pop("sandbox", None)
+    is_native = not set(spec.get("runtime", {})) - {"native"}
+    if is_native and any("python" in tool for tool in spec.get("environment", {}).get("tools", [])):
+        spec["sandbox"] = draw(below("sandbox")) | {"replicas": 3, "maxCreated": draw(st.integers(3, 9))}
     if "sft" in spec["algorithm"] and "environment" not in spec:
         spec["model"]["images"] = draw(st.booleans())
     spec["checkpoint"] = draw(below("checkpoint")) | {"everySteps": draw(st.integers(1, 1000))}

@@ -23,13 +23,12 @@ from ptoperator.render.pods.sandboxes import sandbox_claim, sandbox_objects
 from ptoperator.status.builder import ConditionUpdate, differs, merge_conditions
 
 _MINUTE_S = 60.0
-_START_POLL_S = 10.0
 _FINISHED = "Finished"
 """Condition of a claim whose pod has ended."""
 
 
-def with_sandboxes(state: Observed, planned: Plan) -> Plan:
-    """Return a job's plan with what its sandboxes need."""
+def with_sandboxes(state: Observed, planned: Plan, poll_s: float) -> Plan:
+    """Return a job's plan with what its sandboxes need. poll_s: time between two looks at claims."""
     layout, claims = state.layout, state.sandboxes
     if layout is None or claims is None or layout.job.spec.sandbox is None:
         return planned
@@ -40,10 +39,13 @@ def with_sandboxes(state: Observed, planned: Plan) -> Plan:
         if not claims.is_served and not base.phase.is_terminal:
             status = _with_condition(state, status, _not_served(claims))
         return _joined(state, planned, status, actions, None)
-    return _kept(state, planned, base, layout, claims)
+    actions, status = _kept(state, base, layout, claims)
+    return _joined(state, planned, status, actions, poll_s)  # nothing tells of a claim's end
 
 
-def _kept(state: Observed, planned: Plan, base: PostTrainJobStatus, layout: Layout, claims: SandboxClaims) -> Plan:
+def _kept(
+    state: Observed, base: PostTrainJobStatus, layout: Layout, claims: SandboxClaims
+) -> tuple[list[Action], PostTrainJobStatus]:
     """Make claims that are missing, and delete those whose pods have ended."""
     sandbox = _spec(layout)
     there = [claim for claim in claims.items if not is_deleting(claim)]
@@ -66,8 +68,7 @@ def _kept(state: Observed, planned: Plan, base: PostTrainJobStatus, layout: Layo
     status = _with_condition(
         state, _counted(base, claims, created + count), _readiness(sandbox, claims, created + count)
     )
-    is_ready = status.holds(ConditionType.SANDBOXES_READY)
-    return _joined(state, planned, status, actions, None if is_ready else _START_POLL_S)
+    return actions, status
 
 
 def _readiness(sandbox: Sandbox, claims: SandboxClaims, created: int) -> ConditionUpdate:

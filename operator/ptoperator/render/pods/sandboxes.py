@@ -16,6 +16,8 @@ USER_ID = 1000
 """The user of the runtime's image."""
 _REQUESTS = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 _LIMITS = {"memory": "2Gi", "ephemeral-storage": "1Gi"}
+_EXECUTION_S = 86400
+"""The runtime's own limit of an execution: the trainer's are inside it, a request each."""
 _PATIENCE = 60
 """Probes in a row that may fail: a runtime that answers one request at a time is silent while a program runs."""
 
@@ -112,6 +114,7 @@ def _pod(layout: Layout) -> Manifest:
             {
                 "name": names.SANDBOX,
                 "image": sandbox.image,
+                "env": [{"name": "SANDBOX_EXEC_TIMEOUT_SECONDS", "value": str(_EXECUTION_S)}],
                 "ports": [{"containerPort": names.SANDBOX_PORT}],
                 "readinessProbe": {**probe, "periodSeconds": 5},
                 "livenessProbe": {**probe, "periodSeconds": 10},

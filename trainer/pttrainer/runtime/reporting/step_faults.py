@@ -42,7 +42,8 @@ ENDS: Mapping[Kind, End] = {
     Kind.BUDGET: End(ConfigError, "raise the judge's budget, or train fewer steps"),
     Kind.SERVICE: End(
         ServiceLost,
-        "check that the url of the judge or of the environment answers within its timeout from where the trainer runs",
+        "check that the url of the judge or of the environment answers within its timeout from where the trainer runs; "
+        "of sandboxes, what their pods wait for",
     ),
     Kind.ENVIRONMENT: End(
         UserCodeError, "run the environment on its own in Python; if it is only slow, raise its timeoutSeconds"

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,8 @@ ATTEMPTS = 2
 """Sandboxes that are tried for a request."""
 MAX_REQUESTS = 8
 """Requests that one execution answers: the start of an interpreter is shared, a lost sandbox loses few."""
-START_S, DELAY_S = 300.0, 2.0
-"""How long the first sandbox may take to come up, and the time between two tries."""
+START_S, DELAY_S = 900.0, 2.0
+"""How long the first sandbox may take to come up, with a node that is made for it; and the time between two tries."""
 UPLOAD_S = 30.0
 
 Address = tuple[str, int]
@@ -84,7 +85,8 @@ class AgentPool:
         """Do nothing: sandboxes belong to the job."""
 
     def _load(self, sandboxes: str, start_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + start_s
+        began = time.monotonic()
+        is_announced = False
         while True:
             why = f"{sandboxes} has no address"
             for address in _addresses(self._names):
@@ -97,11 +99,14 @@ class AgentPool:
                     raise UserCodeError(answer["broken"])
                 loaded: dict[str, Any] = answer["loaded"]
                 return loaded
-            if time.monotonic() + DELAY_S >= deadline:
+            if time.monotonic() + DELAY_S >= began + start_s:
                 raise ServiceLost(
                     f"spec.sandbox: no sandbox answered within {start_s:g} s: {why}; hint: `kubectl get "
                     "sandboxclaims,pods` says what they wait for; without spec.sandbox processes of this pod are used"
                 )
+            if not is_announced:
+                print(f"waiting for a sandbox, {start_s:g} s at most: {why}", file=sys.stderr)
+                is_announced = True
             time.sleep(DELAY_S)
 
     def _answered(self, requests: Sequence[Request], leases: "_Leases") -> list[Reply]:
