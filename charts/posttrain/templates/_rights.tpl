@@ -103,10 +103,7 @@
   verbs: [get, create, delete]
 {{- end }}
 - apiGroups: [scheduling.k8s.io]
-  resources: [podgroups]   # all pods of a job at once or none, where it is served
-  verbs: [create]
-- apiGroups: [scheduling.k8s.io]
-  resources: [podgroups]   # all pods of a job at once or none, where it is served
+  resources: [podgroups]   # all pods of a job at once or none, where it is served; of any version
   verbs: [create]
 - apiGroups: [""]
   resources: [pods/log]   # MaxText's progress; init containers of a pod that cannot start

@@ -133,10 +133,7 @@ IN_NAMESPACES = (
         only_with="gke.cluster",
     ),
     Right(POD_TEMPLATES, ("get", "create", "delete"), "the pods of such a request", only_with="gke.cluster"),
-    *(
-        Right(kind, ("create",), "all pods of a job at once or none, where it is served")
-        for kind in POD_GROUPS.values()
-    ),
+    Right(POD_GROUPS["v1beta1"], ("create",), "all pods of a job at once or none, where it is served; of any version"),
     Right(PODS, ("get",), "MaxText's progress; init containers of a pod that cannot start", "log"),
     Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no effect without Kueue"),
     Right(WORKLOADS, ("patch",), "a priority boost for unsaved work", only_with="kueue.priorityBoost"),
