@@ -149,7 +149,7 @@ def _pods_ready_limits(timeout: str, wait: Manifest) -> Iterator[Finding]:
         yield warning(
             CHECK,
             f"Kueue evicts jobs that miss a pod for {recovery} (waitForPodsReady.recoveryTimeout)",
-            "GKE repairs a node in 10 minutes or more: set recoveryTimeout to 30m, or to 0s for no limit",
+            "the repair of a node takes many minutes: set recoveryTimeout to 30m, or to 0s for no limit",
         )
     if wait.get("blockAdmission"):
         yield warning(
