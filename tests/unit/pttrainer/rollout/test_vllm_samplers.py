@@ -30,7 +30,7 @@ from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods
 from pttrainer.rollout.engine import Completions, Prompt
 from pttrainer.rollout.vllm import http_server
 from pttrainer.rollout.vllm import separate_samplers as separate
-from pttrainer.rollout.vllm.requests import seed_of
+from pttrainer.rollout.vllm.requests import VllmReply, requests_of, seed_of
 from pttrainer.rollout.vllm.version_check import VersionCheck
 from pttrainer.rollout.vllm.weight_files import WeightFiles
 
@@ -133,6 +133,15 @@ def test_a_lost_server_loses_what_it_has_not_finished(
     assert lost["seed"] in elsewhere
     assert sorted([finished["seed"], *elsewhere]) == sorted(seed_of(DRAW, number) for number in range(4))
     assert engine.facts()["samplers/drawn_again"] == 1
+
+
+def test_a_reply_that_came_too_late_is_forgotten_with_its_version() -> None:
+    finished = separate.FinishedReplies()
+    one, other = requests_of(PROMPTS, [None, None], 2, SAMPLING, DRAW, [])
+    finished.keep("first", one, VllmReply([], []))
+    assert finished.missing("first", [one, other]) == [other]
+    assert finished.missing("second", [one]) == [one]
+    assert finished.missing("first", [one]) == [one]
 
 
 def test_a_server_that_was_started_again_gets_the_weights_before_it_samples(

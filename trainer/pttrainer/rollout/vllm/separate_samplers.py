@@ -50,15 +50,16 @@ class FileVersion(NamedTuple):
 
 
 class FinishedReplies:
-    """The replies of shares that are not complete yet, whoever gave them."""
+    """The replies of shares that are not complete yet, whoever gave them. Calls are of one version at a time."""
 
     def __init__(self) -> None:
         self._replies: dict[tuple[str, VllmRequest], VllmReply] = {}
         self._lock = threading.Lock()
 
     def missing(self, version: str, requests: Sequence[VllmRequest]) -> list[VllmRequest]:
-        """Return the requests without a reply."""
+        """Return the requests without a reply; forget what came too late for another version's share."""
         with self._lock:
+            self._replies = {key: reply for key, reply in self._replies.items() if key[0] == version}
             return [request for request in requests if (version, request) not in self._replies]
 
     def keep(self, version: str, request: VllmRequest, reply: VllmReply) -> None:
