@@ -17,6 +17,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.vllm import separate_samplers
 from pttrainer.rollout.vllm import vllm_engine as vllm
 
 PROMPTS = [Prompt([256, 260, *b"one"], 0), Prompt([256, 260, *b"two and more"], 1)]
@@ -79,6 +80,23 @@ def test_adapters_are_taken_one_after_the_other(server: RealServer, tmp_path: Pa
         done = ours.generate(trained, PROMPTS, 2, SAMPLING, DRAW)
         differences = sampled_logps(done) - trainer_logps(tmp_path, model, trained, done, 1.0)
         assert np.abs(differences).mean() < TOLERANCE
+
+
+def test_a_sampler_in_a_pod_of_its_own_takes_every_version_also_an_older_one(
+    server: RealServer, tmp_path: Path
+) -> None:
+    model, params = weights(1)
+    environ = {"POSTTRAIN_SAMPLERS": server.url.removeprefix("http://"), "POSTTRAIN_SAMPLER_TOKEN": "of this test"}
+    vllm_spec = Vllm.model_validate({"weights_directory": f"{tmp_path}/shared", "tolerance": 1e-4})
+    ours = separate_samplers.vllm_samplers(context(tmp_path, model)[0], vllm_spec, environ)
+    try:
+        for trained in (params, moved(params, 0.05), params):
+            done = ours.generate(ours.deliver(trained), PROMPTS, 2, SAMPLING, DRAW)
+            differences = sampled_logps(done) - trainer_logps(tmp_path, model, trained, done, 1.0)
+            assert np.abs(differences).mean() < TOLERANCE
+        assert ours.facts()["samplers/drawn_again"] == 0
+    finally:
+        ours.close()
 
 
 def test_the_same_draw_gives_the_same_samples_and_another_gives_others(server: RealServer, tmp_path: Path) -> None:
