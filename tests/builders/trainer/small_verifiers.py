@@ -50,13 +50,16 @@ class RubricGroup(Rubric):
         state["reward"] = total
 
 class Environment:
-    message_type, env_id, system_prompt, tools, max_turns = "chat", "", None, {{}}, -1
+    message_type, env_id, system_prompt, tools, max_turns, rows = "chat", "", None, {{}}, -1, ()
 
     def __init__(self, rubric, **fields):
         self.rubric = rubric
         vars(self).update(fields)
         self.{tools} = [{tool} for name in self.tools]
 {task}
+    def get_dataset(self):
+        return self.rows
+
     async def setup_state(self, state): ...
 
     async def env_response(self, messages, state):

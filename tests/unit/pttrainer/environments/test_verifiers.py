@@ -5,6 +5,7 @@ one.
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 from tests.builders.trainer import small_verifiers
 from tests.unit.pttrainer.environments.test_environments import hermes, read, step
 
+from ptapi.spec import DataSource
 from ptapi.spec import Environment as EnvironmentSpec
+from pttrainer.data.rows.load import load
 from pttrainer.environments.environment import RowPrompt
+from pttrainer.environments.episodes import verifiers_rows
 from pttrainer.environments.episodes.verifiers_episodes import Rollouts, loaded, why_refused
 from pttrainer.environments.python_environment import source_of
 from pttrainer.environments.verifiers_environment import VerifiersEnvironment
@@ -199,6 +203,19 @@ def test_what_cannot_be_played_is_refused_with_its_reason(packages: Path) -> Non
     assert "load_environment made a object, which cannot be played; accepted: an Environment of" in why_refused(
         object()
     )
+
+
+def test_its_data_set_is_written_as_rows_that_a_job_reads(
+    packages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "data" / "rows.jsonl"
+    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Guess."}]
+    rows = [{"prompt": prompt, "answer": str(n), "info": {"n": n}} for n in range(2)]
+    assert verifiers_rows.main(["guess-env", "--arguments", json.dumps({"rows": rows}), "--out", str(file)]) == 0
+    (first, _) = load(DataSource(uri=f"file://{file}"), "spec.data.train").rows
+    assert (list(first.prompt), first.answer, first.fields["info"]) == (prompt, "0", {"n": 0})
+    assert verifiers_rows.main(["no-such-env", "--out", str(file)]) == 1
+    assert "error: no-such-env: cannot be imported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

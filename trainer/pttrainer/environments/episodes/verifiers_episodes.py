@@ -47,7 +47,7 @@ class Rollouts:
         if getattr(environment, "timeout_seconds", None) is not None:
             environment.timeout_seconds = None  # it counts the time of the model, too; the job has a limit of its own
         for rubric in self._rubrics:
-            rubric.funcs[:] = [_watched(function) for function in rubric.funcs]
+            rubric.funcs = [_watched(function) for function in rubric.funcs]
 
     def answer(self, request: list[Any]) -> Any:
         """Return the answer to one of the requests above."""
@@ -84,7 +84,7 @@ class Rollouts:
     async def _score(self, ended: Sequence[tuple[int, str | None]]) -> list[dict[str, Any]]:
         answers = await asyncio.gather(*(self._ended(episode, cut) for episode, cut in ended))
         states = [answer["state"] for answer in answers if "state" in answer]
-        if any(rubric._get_group_reward_funcs() for rubric in self._rubrics):
+        if states and any(rubric._get_group_reward_funcs() for rubric in self._rubrics):
             scored = await self._scored("score_group", states, len(states))
         else:
             alone = await asyncio.gather(*(self._scored("score_rollout", state, 1) for state in states))
@@ -204,9 +204,10 @@ def input_of(environment: Any, row: Mapping[str, Any], messages: list[Message]) 
 
 
 def leaves(rubric: Any) -> Iterator[Any]:
-    """Yield the rubrics that hold functions: a group's own, and those of its members."""
+    """Yield a rubric, those of its group, and those of a group of environments."""
     yield rubric
-    for member in getattr(rubric, "rubrics", ()):
+    members = [*getattr(rubric, "rubrics", ()), *(one.rubric for one in getattr(rubric, "env_map", {}).values())]
+    for member in members:
         yield from leaves(member)
 
 
