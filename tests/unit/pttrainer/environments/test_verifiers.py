@@ -48,6 +48,10 @@ class Guess(Environment):
             raise KeyError("oops")
         if said == "leave":
             raise InfraError("no sandbox")
+        if said == "silent":
+            return []
+        if said == "system":
+            return [{"role": "system", "content": "think"}]
         if said == "rewrite":
             messages[0]["content"] = "Another question."
         return [{"role": "user", "content": "higher" if said < state["answer"] else "lower"}]
@@ -168,9 +172,12 @@ def test_failures_of_the_environment_and_of_its_services_are_told_apart(play: Pl
     ]
 
 
-def test_a_conversation_that_is_rewritten_is_refused(play: Play) -> None:
+def test_a_conversation_that_is_rewritten_or_does_not_go_on_is_refused(play: Play) -> None:
     guess = play("guess_env")
-    begin(guess, 0)
+    begin(guess, 0, 1)
+    assert guess.answer(["step", 1, "system"])[0] == [{"role": "user", "content": "think"}]
+    with pytest.raises(RewardCodeError, match="answers a turn as 'nobody'; accepted: user, tool, system"):
+        guess.answer(["step", 1, "silent"])
     with pytest.raises(RewardCodeError, match="rewrites the conversation between turns"):
         guess.answer(["step", 0, "rewrite"])
 

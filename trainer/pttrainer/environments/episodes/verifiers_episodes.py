@@ -109,11 +109,14 @@ class Rollouts:
         score = getattr(self._environment.rubric, method)
         # Until 0.1.9 a semaphore limits the functions that run at once.
         limit = {"score_sem": nullcontext()} if "score_sem" in inspect.signature(score).parameters else {}
+        listed = states if method == "score_group" else [states]
         try:
             await score(states, **limit)
+            for state in listed:
+                if hasattr(self._environment.rubric, "cleanup"):
+                    await self._environment.rubric.cleanup(state)
             if raised:
                 raise RewardCodeError(f"a reward function raised {describe(raised[0])}")
-            listed = states if method == "score_group" else [states]
             return [{"reward": user_code.number(float(state["reward"]))} for state in listed]
         except Exception as error:  # of anybody's code
             return [{"error": handlers.error_message(error)}] * count

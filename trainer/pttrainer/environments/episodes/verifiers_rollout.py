@@ -173,9 +173,10 @@ class Rollout:
         if [_read(one) for one in kept] != [_read(one) for one in before] or [m["role"] for m in turn] != ["assistant"]:
             raise RewardCodeError("rewrites the conversation between turns; accepted: one that only grows")
         wrong = next((message["role"] for message in new if message["role"] not in _OBSERVED), None)
-        if wrong is not None:
-            raise RewardCodeError(f"answers a turn as {wrong!r}; accepted: {', '.join(_OBSERVED)}")
-        return [{**one, "name": self._name(one)} if one["role"] == "tool" else one for one in new]
+        if wrong is not None or not new:
+            raise RewardCodeError(f"answers a turn as {wrong or 'nobody'!r}; accepted: {', '.join(_OBSERVED)}")
+        # Few templates write a system's message after the first one.
+        return [{**one, "name": self._name(one)} if one["role"] == "tool" else {**one, "role": "user"} for one in new]
 
     def _name(self, answer: Message) -> str:
         """Return the name for the template: never text of the model's own, which may be anything."""

@@ -147,12 +147,13 @@ class EpisodeSampler(Sampler):
         )
         for place, episode in enumerate(episodes):
             first_turn = first_turns[place]
+            opening = first_turn.messages or ({"role": "user", "content": first_turn.text},)
+            characters = sum(len(each["content"]) for each in opening)
             if first_turn.error:
                 episode.close(error=first_turn.error, is_lost=first_turn.is_lost)
-            elif len(first_turn.text or "") > self._context.spec.training.sequence_length * LONGEST_TOKEN:
+            elif characters > self._context.spec.training.sequence_length * LONGEST_TOKEN:
                 episode.close(error=OPENING_TOO_LONG)
-            elif first_turn.text or first_turn.messages:
-                opening = first_turn.messages or ({"role": "user", "content": first_turn.text},)
+            elif characters:
                 episode.transcript += [dict(each) for each in opening]
                 written = [
                     {**each, "content": self._context.chat.without_specials(each["content"])} for each in opening
