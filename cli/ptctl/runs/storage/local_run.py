@@ -41,7 +41,7 @@ def read(directory: Path) -> Manifest:
         raise MissingError(f"{directory}: not a run directory (it has no {_SPEC})", hint) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{directory / _SPEC}: not a text file (byte {error.start} is not UTF-8)") from error
-    return with_status(definition(text, f"{directory / _SPEC}"), directory.absolute().as_uri())
+    return with_status(definition(text, f"{directory / _SPEC}"), f"file://{directory.absolute()}")
 
 
 def definition(text: str, where: str) -> Manifest:

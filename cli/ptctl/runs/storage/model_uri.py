@@ -21,7 +21,7 @@ def of(app: App, target: Target, name: str, step: int | None = None) -> str:
     place = name if "://" in name or is_directory(name) else _run(app, target, name)
     if step is None:
         return place
-    run = place if "://" in place else Path(place).expanduser().absolute().as_uri()
+    run = place if "://" in place else f"file://{Path(place).expanduser().absolute()}"
     return f"{run.rstrip('/')}/{CHECKPOINTS}/{step}"
 
 

@@ -33,7 +33,8 @@ def test_paths_and_uris_need_no_cluster(tmp_path: Path) -> None:
     app = App(connect=connect)
     for name in ("hf://org/model", "random://tiny", "gs://bucket/run", "./run", str(tmp_path)):
         assert model_uri.of(app, Target(), name) == name
-    assert model_uri.of(app, Target(), f"{tmp_path}/", 3) == f"{tmp_path.as_uri()}/checkpoints/3"
+    assert model_uri.of(app, Target(), f"{tmp_path}/", 3) == f"file://{tmp_path}/checkpoints/3"
+    assert model_uri.of(app, Target(), f"{tmp_path}/run 1", 3) == f"file://{tmp_path}/run 1/checkpoints/3"
 
 
 def test_a_step_needs_a_run(app: App) -> None:

@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
+from tests.builders.pictures import drawn, encoded
 
 from ptapi.spec import DataSource
 from pttrainer.commands.model.eval_tasks import TASKS, prepared
 from pttrainer.data.rows import load
+from pttrainer.data.sources.images import decoding
 from pttrainer.errors import DataError
 from pttrainer.rewards.builtin import choice, gsm8k
 from pttrainer.rewards.builtin.code import code_reward
@@ -64,6 +68,17 @@ def test_labels_are_numbers_or_words_and_stand_in_the_prompt(tmp_path: Path) -> 
     assert prompt(named[0]).endswith("these labels and nothing else: no, yes")
     measured = answer_metrics.measure(TASKS["labels"].answers, ["yes", "yes"], ["yes", "no"], ["no", "yes"])
     assert measured == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
+
+
+def test_pictures_may_be_plain_bytes_and_stand_in_any_directory(tmp_path: Path) -> None:
+    home = tmp_path / "run #1, 50%"
+    home.mkdir()
+    file, picture = home / "data.parquet", encoded(drawn(3, 2))
+    parquet.write_table(pyarrow.table({"image": [picture], "thumbnail": [picture], "label": ["cat"]}), file)
+    uri = prepared(TASKS["labels"], DataSource(uri=f"file://{file}"), ("cat",), None, home)
+    [row] = load(DataSource(uri=uri), "data").rows
+    assert decoding.picture(row.images[0]).size == (3, 2)
+    assert "thumbnail" not in row.fields
 
 
 @pytest.mark.parametrize("record", [MBPP, HUMAN_EVAL])

@@ -40,10 +40,11 @@ def prepared(task: Task, source: DataSource, labels: Labels, instruction: str | 
     path = directory / "rows.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for record, prompt, answer in read:
-            kept = {key: value for key, value in record.columns.items() if key not in _OTHER_FORMS}
+            columns = record.columns.items()
+            kept = {key: value for key, value in columns if key not in _OTHER_FORMS and not isinstance(value, bytes)}
             row = {**kept, "prompt": f"{prompt}\n\n{words}".strip(), "answer": answer, **_images(record)}
             file.write(json.dumps(row, default=str) + "\n")
-    return path.as_uri()
+    return f"file://{path}"
 
 
 class _Located(NamedTuple):

@@ -83,7 +83,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _data(options: argparse.Namespace, directory: Path) -> str:
     """Return the URI of the rows: those of --data, or what the task makes of them. Raises DataError."""
-    uri = options.data if "://" in options.data else Path(options.data).absolute().as_uri()
+    uri = options.data if "://" in options.data else f"file://{Path(options.data).absolute()}"
     if options.task is None:
         return uri
     source = DataSource(uri=uri, limit=options.limit)
