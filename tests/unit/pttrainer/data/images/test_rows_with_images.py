@@ -22,7 +22,7 @@ from tests.builders.servers import bucket as bucketserver
 
 from ptapi.spec import DataSource
 from pttrainer.data import rows
-from pttrainer.data.sources.images import decoding
+from pttrainer.data.sources.images import decoding, reading
 from pttrainer.data.sources.images.references import Origin, reference
 from pttrainer.errors import DataError
 
@@ -209,6 +209,13 @@ def test_a_file_that_is_no_image_is_answered_with_its_row_and_its_name(tmp_path:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(DataError, match=rf"rows.jsonl line 1: column 'image'\[0\]: .*{answer}"):
         only_picture(load(tmp_path, {"prompt": "?", "completion": "!", "image": name}))
+
+
+def test_a_file_larger_than_any_picture_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "video.mp4").open("wb") as file:
+        file.truncate(reading.MAX_BYTES + 1)
+    with pytest.raises(DataError, match=r"video.mp4: has 536,870,913 bytes; accepted: at most 536,870,912"):
+        only_picture(load(tmp_path, {"prompt": "?", "completion": "!", "image": "video.mp4"}))
 
 
 def test_rows_of_strangers_name_no_file_of_this_machine() -> None:
