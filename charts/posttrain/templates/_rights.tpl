@@ -25,18 +25,26 @@
 - apiGroups: [""]
   resources: [pods]   # delete: the pods of a hung run
   verbs: [list, watch, delete]
+{{- if .Values.sandboxes.enabled }}
 - apiGroups: [extensions.agents.x-k8s.io]
   resources: [sandboxclaims]   # a job's sandboxes; no effect without Agent Sandbox
   verbs: [list, create, delete]
+{{- end }}
+{{- if .Values.sandboxes.enabled }}
 - apiGroups: [extensions.agents.x-k8s.io]
   resources: [sandboxtemplates]   # their pods
   verbs: [create]
+{{- end }}
+{{- if .Values.sandboxes.enabled }}
 - apiGroups: [extensions.agents.x-k8s.io]
   resources: [sandboxwarmpools]   # those kept ready; patch: none while the job does not run
   verbs: [create, patch]
+{{- end }}
+{{- if .Values.sandboxes.enabled }}
 - apiGroups: [""]
   resources: [services]   # by whose name a trainer finds them
   verbs: [create]
+{{- end }}
 {{- if .Values.tensorboard.servers }}
 - apiGroups: [apps]
   resources: [deployments]   # TensorBoard, if a job asks for it

@@ -89,10 +89,20 @@ IN_NAMESPACES = (
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(SECRETS, ("create",), "the token that a job's trainer and its samplers share; none is ever read"),
     Right(PODS, ("list", "delete"), "delete: the pods of a hung run", watched=True),
-    Right(SANDBOX_CLAIMS, ("list", "create", "delete"), "a job's sandboxes; no effect without Agent Sandbox"),
-    Right(SANDBOX_TEMPLATES, ("create",), "their pods"),
-    Right(SANDBOX_WARM_POOLS, ("create", "patch"), "those kept ready; patch: none while the job does not run"),
-    Right(SERVICES, ("create",), "by whose name a trainer finds them"),
+    Right(
+        SANDBOX_CLAIMS,
+        ("list", "create", "delete"),
+        "a job's sandboxes; no effect without Agent Sandbox",
+        only_with="sandboxes.enabled",
+    ),
+    Right(SANDBOX_TEMPLATES, ("create",), "their pods", only_with="sandboxes.enabled"),
+    Right(
+        SANDBOX_WARM_POOLS,
+        ("create", "patch"),
+        "those kept ready; patch: none while the job does not run",
+        only_with="sandboxes.enabled",
+    ),
+    Right(SERVICES, ("create",), "by whose name a trainer finds them", only_with="sandboxes.enabled"),
     Right(
         DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it", only_with="tensorboard.servers"
     ),

@@ -169,7 +169,7 @@ def _server(reader: KubeReader, layout: Layout) -> ServerObjects:
 def _with_sandboxes(reader: KubeReader, state: Observed) -> Observed:
     """Read the claims of a job that wants sandboxes, or once it has ended still has some.
 
-    A cluster without Agent Sandbox, and an older chart's role, make it a job without.
+    A cluster without Agent Sandbox, and a chart without `sandboxes.enabled`, make it a job without.
     """
     layout, counts = state.layout, state.status.sandboxes
     is_over = state.status.phase.is_terminal and not (counts and counts.total)
@@ -180,8 +180,8 @@ def _with_sandboxes(reader: KubeReader, state: Observed) -> Observed:
         claims = SandboxClaims(tuple(reader.list(SANDBOX_CLAIMS, layout.namespace, labels=selector).items))
     except NotFound:
         claims = SandboxClaims(refusal=f"the cluster does not serve {SANDBOX_CLAIMS.api_version}")
-    except Forbidden as error:
-        claims = SandboxClaims(refusal=f"the operator may not read sandboxclaims ({error.message})")
+    except Forbidden:
+        claims = SandboxClaims(refusal="the operator may not claim sandboxes")
     return replace(state, sandboxes=claims, layout=replace(layout, has_sandboxes=claims.is_served))
 
 

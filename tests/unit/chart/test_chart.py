@@ -81,6 +81,14 @@ def test_deployments_and_services_are_the_operators_only_with_tensorboard_server
         documents({"tensorboard": {"ingress": {"domain": "tb.example.com"}}})
 
 
+def test_sandboxes_are_the_operators_only_where_they_are_enabled() -> None:
+    def groups(values: Values) -> set[str]:
+        return {group for _, rule in rules(values) for group in rule["apiGroups"]}
+
+    assert "extensions.agents.x-k8s.io" not in groups({})
+    assert "extensions.agents.x-k8s.io" in groups({"sandboxes": {"enabled": True}})
+
+
 def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
     values = {"namespaces": ["team-a", "team-b"]}
     assert [role["metadata"]["namespace"] for role in of_kind(values, "Role")] == [

@@ -87,7 +87,10 @@ def _readiness(sandbox: Sandbox, claims: SandboxClaims, created: int) -> Conditi
 
 
 def _not_served(claims: SandboxClaims) -> ConditionUpdate:
-    message = f"{claims.refusal}: code rewards and Python tools run in processes of the trainer's pod"
+    message = (
+        f"{claims.refusal}, so code rewards and Python tools run in processes of the trainer's pod; hint: Agent "
+        "Sandbox in the cluster, and sandboxes.enabled=true in the operator's chart"
+    )
     return ConditionUpdate(False, Reason.SANDBOXES_NOT_SERVED, message)
 
 
