@@ -52,7 +52,9 @@ class VerifiersEnvironment:
         results = {}
         for episode, reply in zip(turns, self._pool.call(requests, self._alive), strict=True):
             if reply.value is None:
-                results[episode] = StepResult(done=True, error=reply.error, seconds=reply.seconds, is_lost=reply.is_lost)
+                results[episode] = StepResult(
+                    done=True, error=reply.error, seconds=reply.seconds, is_lost=reply.is_lost
+                )
                 continue
             messages, done, calls, failed = reply.value
             results[episode] = StepResult(messages, done=done, seconds=reply.seconds, calls=calls, failed=failed)
