@@ -5,6 +5,7 @@ Needs libtpu: `make aot`.
 
 import importlib.util
 import json
+import math
 import os
 import resource
 import subprocess
@@ -15,13 +16,16 @@ from typing import Any
 
 import pytest
 from tests.builders.peers import image_models
+from tests.builders.scripts import load_script
 from tests.builders.trainer.preflight import job, spec
 
 from ptapi.load import dump_job
 from ptapi.spec import ModelSpec, Pathways
 from pttrainer.errors import ConfigError
+from pttrainer.models import from_hf
+from pttrainer.models.families.vision_presets import VISION_PRESETS
 from pttrainer.preflight.compiler import compile, compiler_process
-from pttrainer.preflight.memory import resident
+from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.preflight.shapes.passes import CUT, PUT, TRAIN_STEP, TRANSFER
@@ -30,6 +34,27 @@ if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
 
 tpu_topology.prepare_environment()
+benchmark = load_script("benchmarks/preflight/preflight_formula.py")
+AGAIN = [
+    case
+    for case in benchmark.CASES
+    if case.training.get("lora")
+    and (case.model, case.accelerator) in {("gemma3-4b", "v5litepod-4"), ("llama3.1-8b", "v5e-8")}
+    and "quantization" not in case.training
+]
+"""Adapters beside a head that is the embedding, and beside one that is not; compiled in half a minute each."""
+ROWS = {"batchSize": 8, "sequenceLength": 256}
+OTHER_TOWERS = sorted({*VISION_PRESETS} - {"tiny-gemma3"})
+_TILES = benchmark.TOWERS["llama4-tower"]
+SMALL_TILES = {
+    **_TILES,
+    "vision_config": {
+        "model_type": "llama4_vision_model", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "image_size": 48, "patch_size": 8, "pixel_shuffle_ratio": 0.5,
+        "projector_input_dim": 64, "projector_output_dim": 64, "vision_output_dim": 64,
+    },
+}  # fmt: skip
+"""Llama 4's: pictures of several tiles, of nine tokens each."""
 
 
 def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, Any]]:
@@ -102,6 +127,25 @@ def test_a_step_with_images_compiles_with_a_picture_for_each_row(tmp_path: Path)
     assert with_images.fits
     pixels_of_a_device = 2 * image_models.SIDE**2 * 3 * 4
     assert with_images.arguments - without.arguments > pixels_of_a_device
+
+
+@pytest.mark.parametrize("name", [*OTHER_TOWERS, "llama4"])
+def test_so_does_one_whose_pictures_have_many_sizes_or_tiles(name: str) -> None:
+    raw = SMALL_TILES if name == "llama4" else VISION_PRESETS[name].config
+    config = from_hf(raw, images=True)
+    step = compile.compiled(shapes_of(spec(name, "v6e-4", **ROWS, vision="all"), config), TRAIN_STEP, "fast")
+    of_text = formula.memory(shapes_of(spec(name, "v6e-4", **ROWS), from_hf(raw)))
+    assert step[TRAIN_STEP].fits
+    assert config.vision is not None
+    pixels_of_a_device = 2 * math.prod(config.vision.pixels_shape(ROWS["sequenceLength"])) * 4
+    assert step[TRAIN_STEP].arguments - of_text.program.arguments > pixels_of_a_device
+
+
+@pytest.mark.parametrize("case", AGAIN, ids=lambda case: case.name)
+def test_the_compiler_still_says_what_the_table_of_the_formula_keeps(case: Any) -> None:
+    """Programs change, and a figure of an earlier one would go on to vouch for the formula."""
+    kept = json.loads(benchmark.MEASURED.read_text())[case.name]
+    assert benchmark.measure(case)["peak"] == pytest.approx(kept["peak"], rel=0.02)
 
 
 def test_a_step_compiled_as_training_does_has_an_estimated_time_and_one_without_optimisation_none() -> None:

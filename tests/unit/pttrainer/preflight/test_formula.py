@@ -124,6 +124,34 @@ def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_bot
     assert beside(precision={"params": "bfloat16"}) == teacher + 10 * 151_936 * 2560
 
 
+def test_a_frozen_head_that_is_the_embedding_is_gathered_after_the_layers_unless_the_mesh_splits_matrices() -> None:
+    """Rows of the embedding travel; where matrices are split, the look-up gathers it before the first layer."""
+
+    def temporaries(**more: Any) -> int:
+        fields = {"batchSize": 4, "sequenceLength": 4096, "remat": "full", "lora": {"rank": 16}, **more}
+        return formula.memory(shapes_of(spec("gemma3-12b", "v5p-8", **fields))).program.temporaries
+
+    head, kept = 6 * 262_208 * 3840, 2 * 48 * 4096 * 3840  # as stored and as computed with; one row
+    assert temporaries() == kept + head
+    assert temporaries(batchSize=2, parallelism={"fsdp": 2, "tensor": 2}) == head // 2
+
+
+def test_frozen_matrices_of_attention_are_there_twice_where_a_devices_part_fills_lanes() -> None:
+    """`down` too, in rows with more tokens than the model's 2,560 numbers."""
+
+    def copied(model: str, accelerator: str, length: int, **more: Any) -> int:
+        fields = {"batchSize": 32, "sequenceLength": length, "remat": "full", "lora": {"rank": 16}, **more}
+        parts = formula.memory(shapes_of(spec(model, accelerator, **fields))).parts
+        return sum(part.bytes for part in parts if part.name == "matrices, laid out anew")
+
+    of_attention = 4 * 34 * 640 * (2048 + 1024 + 1024)
+    assert copied("gemma3-4b", "v5p-8", 2048) == of_attention
+    assert copied("gemma3-4b", "v5p-8", 4096) == of_attention + 4 * 34 * 640 * 10_240
+    assert copied("gemma3-12b", "v6e-32", 4096) == 0  # 120 of 128 lanes
+    assert copied("gemma3-4b", "v5p-8", 4096, quantization={"weights": "nf4"}) == 0
+    assert copied("gemma3-4b", "v5p-8", 2048, parallelism={"fsdp": 2, "tensor": 2}) == 0
+
+
 def test_scores_of_a_tower_are_of_as_many_queries_as_their_number_can_be_halved_to() -> None:
     """Limit 2^26. 2,520 patches become blocks of 315, which is odd; a tile's 577 stay whole."""
     scores = {

@@ -15,11 +15,14 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
                                               the embedding's gradient (float32), as made and as summed over devices.
                                               With them, the loss keeps a second sum of a head that is not the embedding
 
-Where they are frozen, embedding and head are gathered as they are stored, then converted to the compute format: the
-head before its logits, while R is there; one that is the embedding, too, before the first layer. With micro-batches,
-both are made once for all of them and stay. A loss of whole rows gathers the head for each chunk of logits.
+A frozen head is gathered as it is stored, then converted to the compute format, before its logits, while R is there.
+Rows of the embedding travel to their tokens; a mesh that splits matrices or tokens gathers it, as the head, before the
+first layer: once, if it is both. With micro-batches, both are made once for all of them and stay. A loss of whole rows
+gathers the head for each chunk of logits.
 
-Experts' matrices are there once more, in another order, where a device's part of the model's axis is no multiple of 8.
+Experts' matrices are there once more, in another order, where a device's part of the model's axis is no multiple of 8;
+without micro-batches, frozen ones of queries, keys and values where it is one of 128, and so is `down` if rows have
+more tokens than D.
 
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
@@ -29,6 +32,7 @@ For GPUs it is the same formula, held against no GPU's compiler yet; arrays are 
 from dataclasses import dataclass
 
 from pttrainer.models.shapes.parameters import ParamSpec
+from pttrainer.models.vision.names import VISION
 from pttrainer.preflight.memory import head_memory, layer_memory, resident, vision_memory
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes import device_bytes, tpu_topology
@@ -38,6 +42,10 @@ from pttrainer.preflight.verdict import Program
 
 TILE_ROWS = 8
 """Rows of a TPU's array tile."""
+LANES = 128
+"""Columns of one."""
+MATRICES = 3
+"""Axes of a stack of matrices, one for each layer."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ def memory(of: JobShapes) -> Memory:
     held = of.arguments
     is_tpu = of.slice.platform == "tpu"
     arguments, gradients = device_bytes.total(held.all, tiled=is_tpu), device_bytes.total(held.params)
-    phases = [[*phase, *_copied(of)] for phase in _phases(of, gradients)]
+    phases = [[*phase, *_copied(of), *_turned(of)] for phase in _phases(of, gradients)]
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)
     largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
     buffers = resident.resident_buffers(of)
@@ -106,6 +114,30 @@ def _copied(of: JobShapes) -> list[Buffer]:
     declared, held = of.structure.weights, [*of.arguments.params, *of.arguments.frozen]
     copied = [(path, share) for path, share in held if _fills_no_tiles(declared[path], share)]
     return [Buffer("weights of experts, laid out anew", device_bytes.total(copied), "train")] if copied else []
+
+
+def _turned(of: JobShapes) -> list[Buffer]:
+    """Return the copies of frozen matrices, all layers', that have a device's part of the model's axis in lanes.
+
+    The loop over layers gathers queries', keys' and values' in this order, and `down` where a row has more tokens than
+    the model is wide, as the stream has its tokens in lanes there. A part that does not fill its lanes is not copied.
+    Micro-batches, whose other terms are high enough, were not measured with it.
+    """
+    if not of.has_explicit_collectives or of.has_micro_batches:
+        return []
+    declared, is_long = of.structure.weights, of.spec.training.sequence_length > of.config.d_model
+    names = ("q", "k", "v", "down") if is_long else ("q", "k", "v")
+    turned = [
+        (path, share)
+        for path, share in of.arguments.frozen
+        if path[0] != VISION and path[-1] in names and _is_matrix_in_lanes(declared[path], share)
+    ]
+    return [Buffer("matrices, laid out anew", device_bytes.total(turned), "train")] if turned else []
+
+
+def _is_matrix_in_lanes(one: ParamSpec, share: Share) -> bool:
+    is_stored_plainly = share.dtype in ("float32", "bfloat16") and "embed" in one.axes and len(one.shape) == MATRICES
+    return is_stored_plainly and share.shape[one.axes.index("embed")] % LANES == 0
 
 
 def _fills_no_tiles(one: ParamSpec, share: Share) -> bool:

@@ -114,6 +114,15 @@ class JobShapes:
         return rows * size // (self.row_shards * pieces)
 
     @property
+    def has_explicit_collectives(self) -> bool:
+        """Return True if matrices are gathered, and rows of the embedding sent, as the step writes it out.
+
+        The rule is that of `explicit_collectives.are_used`, without jax.
+        """
+        is_split = self.axis("fsdp") * self.axis("expert") > 1
+        return self.slice.platform == "tpu" and is_split and self.axis("tensor") == self.axis("sequence") == 1
+
+    @property
     def devices(self) -> int:
         """Return the number of devices that train."""
         return math.prod(self.shape)
