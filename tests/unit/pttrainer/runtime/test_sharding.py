@@ -1,5 +1,8 @@
 """The mesh: `auto`, and what is refused."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
+from pttrainer.models.vision import matrices
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 
@@ -48,3 +52,18 @@ def test_rows_are_split_over_data_and_fsdp() -> None:
     mesh = sharding.make_mesh((2, 2, 1, 2))
     assert sharding.fitting_batch_spec(mesh, (8, 16)) == PartitionSpec(("data", "fsdp", "expert"), "sequence")
     assert sharding.fitting_batch_spec(mesh, (3, 16)) == PartitionSpec(None, "sequence")
+
+
+def test_images_stay_on_their_devices_and_a_towers_matrix_comes_to_them() -> None:
+    """Unpinned, this product is a sum over devices of all devices' images. Images that do not divide evenly go free."""
+    mesh = sharding.make_mesh((1, 4))
+    matrix = jax.device_put(np.eye(8, dtype=np.float32), jax.NamedSharding(mesh, PartitionSpec("fsdp")))
+    product = jax.jit(lambda x_IND, w_DD: matrices.product(cast(Any, SimpleNamespace(w=w_DD)), "w", x_IND))
+    images = np.arange(4 * 3 * 8, dtype=np.float32).reshape(4, 3, 8)
+    with jax.set_mesh(mesh):
+        compiled = product.lower(jax.device_put(images, sharding.batch_sharding(mesh, images.shape)), matrix).compile()
+        split, odd = product(images, matrix), product(images[:3], matrix)
+    assert "all-reduce" not in compiled.as_text()
+    assert split.addressable_shards[0].data.shape == (1, 3, 8)
+    np.testing.assert_array_equal(split, images)
+    np.testing.assert_array_equal(odd, images[:3])

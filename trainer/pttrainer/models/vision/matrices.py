@@ -12,6 +12,7 @@ from jax import Array
 from pttrainer.models.layers.linear import LowRank
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.vision.names import VISION
+from pttrainer.runtime.distributed import sharding
 
 
 def put_adapters(part: nnx.Module, names: Iterable[str], adapters: Adapters | None, place: tuple[str, ...]) -> None:
@@ -27,9 +28,12 @@ def _adapter(part: nnx.Module, name: str, adapters: Adapters | None, place: tupl
 
 
 def product(part: nnx.Module, name: str, x: Array) -> Array:
-    """Return the product with a matrix of a part, with its adapter and its bias where it has them."""
+    """Return the product with a matrix of a part, with its adapter and its bias where it has them.
+
+    x: of images or tiles, which stay on the devices that have them.
+    """
     matrix: Array = getattr(part, name)[...]
     adapter, bias = getattr(part, f"{name}_lora", None), getattr(part, f"{name}_bias", None)
-    out = x @ matrix.astype(x.dtype)
+    out = sharding.constrain_rows(x @ matrix.astype(x.dtype))
     out = out if adapter is None else out + adapter(x)
     return out if bias is None else out + bias[...].astype(x.dtype)

@@ -113,6 +113,20 @@ def constrain_fitting(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     return constrain(x, tuple(fitting_axes))
 
 
+def constrain_rows(x: jax.Array) -> jax.Array:
+    """Pin the first axis of an activation to the devices that split a batch, where it divides evenly; no other axis.
+
+    Unpinned, the compiler may split a product's sum as its matrix is split: each device then holds its part of the sum
+    for all devices' rows, and these are added over the network.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or len(x) % parts("batch"):
+        return x
+    others = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
+    pinned: jax.Array = jax.lax.with_sharding_constraint(x, PartitionSpec(logical_axes.BATCH_AXES, *others))
+    return pinned
+
+
 def devices() -> int:
     """Return the number of devices of the mesh in context, or 1 without one."""
     mesh = jax.sharding.get_abstract_mesh()
