@@ -116,7 +116,7 @@ CHOSEN = (
     _case("gpt-oss-20b", "v5e-32", "sft", 32, 4096),
     _case("gemma4-e2b", "v6e-8", "sft", 8, 2048),
     _case("gemma4-e4b", "v6e-8", "sft", 8, 2048, **QLORA),
-    _case("gemma4-26b-a4b-with-images", "v6e-16", "grpo", 16, 2048, remat="full", **LORA),
+    _case("gemma4-26b-a4b-with-images", "v6e-16", "grpo", 16, 2048, remat="full", held=True, **LORA),
     *(
         _case(f"{tower}-tower", "v6e-4", "sft", rows, length, remat="full", vision=vision, **how)
         for tower, rows, length in (("gemma3", 32, 1024), ("gemma4", 32, 1024), ("llama4", 8, 4096))
