@@ -122,6 +122,14 @@ CHOSEN = (
         for tower, rows, length in (("gemma3", 32, 1024), ("gemma4", 32, 1024), ("llama4", 8, 4096))
         for vision, how in (("frozen", {}), ("all", {}), ("lora", LORA))
     ),
+    _case("gemma3-tower", "v5e-4", "sft", 32, 1024, remat="full", vision="frozen", held=True),
+    *(_case("gemma3-tower", "v5e-4", "sft", rows, 1024, remat="full", vision="frozen") for rows in (4, 8)),
+    _case("gemma3-tower", "v5e-4", "sft", 16, 1024, remat="full", vision="all", held=True),
+    _case("gemma4-tower", "v5e-8", "sft", 32, 1024, remat="full", vision="frozen"),
+    _case("gemma4-tower", "v5e-4", "sft", 32, 1024, remat="full", vision="frozen"),
+    _case("gemma4-tower", "v5e-4", "sft", 16, 1024, remat="full", vision="all", held=True),
+    _case("gemma4-tower", "v5p-8", "sft", 32, 1024, remat="full", vision="frozen", held=True),
+    _case("llama4-tower", "v5e-8", "sft", 8, 4096, remat="full", vision="lora", **LORA),
 )
 CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if DRAWN.exists() else ())))
 """With those that were drawn (`preflight_draws.py`)."""

@@ -68,7 +68,7 @@ def memory(of: JobShapes) -> Memory:
     """Return the memory of a job on its chips."""
     held = of.arguments
     is_tpu = of.slice.platform == "tpu"
-    arguments, gradients = device_bytes.total(held.all, tiled=is_tpu), device_bytes.total(held.params)
+    arguments, gradients = device_bytes.total(held.all, tiled=is_tpu), _gradients(of)
     phases = [[*phase, *_copied(of), *_turned(of)] for phase in _phases(of, gradients)]
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)
     largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
@@ -82,6 +82,13 @@ def memory(of: JobShapes) -> Memory:
         "train step", "formula", peak <= available, peak, arguments, temporaries, device_bytes.total(held.state)
     )
     return Memory(program, buffers, [*_state(of), *largest], everything, available)
+
+
+def _gradients(of: JobShapes) -> int:
+    """Return the bytes of gradients. A frozen tower has none; with micro-batches, which add them up, it is counted."""
+    still = () if of.frozen is None or of.has_micro_batches else of.frozen
+    counted = [(path, share) for path, share in of.arguments.params if path[0] != VISION or path not in still]
+    return device_bytes.total(counted)
 
 
 def _phases(of: JobShapes, gradients: int) -> list[list[Buffer]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ptapi.spec import Vllm
 from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.shapes.parameters import ITEM_BYTES
-from pttrainer.preflight.memory import tower_activations
+from pttrainer.preflight.memory.tower_activations import TowerPass
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.rollout_shapes import Plan
@@ -204,5 +204,4 @@ def _of_images(of: JobShapes, plan: Plan, prompts: int) -> int:
         return 0
     pixels = ITEM_BYTES["float32"] * prompts * math.prod(vision.pixels_shape(plan.prompt_tokens))
     numbers = ITEM_BYTES[of.structure.compute_dtype]
-    activations = tower_activations.of_layer(vision, prompts, plan.prompt_tokens, numbers)
-    return pixels + activations + tower_activations.of_scores(vision, prompts, plan.prompt_tokens)
+    return pixels + sum(TowerPass(vision, prompts, plan.prompt_tokens, numbers, of.slice).forward())
