@@ -13,7 +13,11 @@ from ptapi.spec.openapi_schema import INT_OR_STRING, Schema, structural
 
 CHANGEABLE = ("runPolicy.suspend", "runPolicy.activeDeadlineSeconds", "runPolicy.ttlSecondsAfterFinished")
 QUEUE = "queue"
-MESSAGE = f"cannot change after creation; accepted changes: {', '.join(CHANGEABLE)}, and {QUEUE} while suspended"
+MESSAGE = (
+    "cannot change after creation; accepted: runPolicy.suspend, .activeDeadlineSeconds, .ttlSecondsAfterFinished, and "
+    f"{QUEUE} while suspended"
+)
+"""Short, because every field has it, and `kubectl apply` keeps the whole definition in one annotation."""
 QUEUE_MESSAGE = "may change only while runPolicy.suspend is true; hint: suspend the job first"
 
 
