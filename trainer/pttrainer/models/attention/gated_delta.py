@@ -120,7 +120,8 @@ def _chunked(parts: _Parts, state_BVHU: Array, segments_BT: Array | None) -> tup
     q, k, v = (_in_chunks(x) for x in parts[:3])  # [X, B, V, Z, …]
     g_XBVZ, beta_XBVZ = (_in_chunks(x[..., None])[..., 0] for x in parts[3:])
     is_same, continues, is_last, goes_on = _examples(segments_BT, g_XBVZ.shape)
-    total_XBVZ = jnp.cumsum(g_XBVZ, axis=-1)
+    # From each example's first token of the chunk: differences of a sum over those before it would lose digits.
+    total_XBVZ = jnp.sum(jnp.where(is_same, g_XBVZ[..., None, :], 0.0), axis=-1)
     # Of tokens behind, the logarithm would be positive, and might overflow before it is masked.
     decay = jnp.exp(jnp.where(is_same, total_XBVZ[..., :, None] - total_XBVZ[..., None, :], -jnp.inf))
     weighed = k * beta_XBVZ[..., None]
@@ -130,7 +131,7 @@ def _chunked(parts: _Parts, state_BVHU: Array, segments_BT: Array | None) -> tup
     wanted = jnp.concatenate([v * beta_XBVZ[..., None], weighed * since], axis=-1)
     new, known = jnp.split(_solved(between, wanted), [v.shape[-1]], axis=-1)
     last = total_XBVZ[..., -1:]
-    kept = k * (jnp.exp(last - total_XBVZ) * is_last)[..., None]
+    kept = k * jnp.exp(jnp.where(is_last, last - total_XBVZ, -jnp.inf))[..., None]  # as above, of other examples
     left = jnp.exp(last) * goes_on
 
     def chunk(state: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -210,7 +211,7 @@ def _examples(segments_BT: Array | None, shape: tuple[int, ...]) -> tuple[Array,
     causal = jnp.tril(jnp.ones((Z, Z), bool))
     if segments_BT is None:
         one = jnp.ones((1, 1, 1, 1), jnp.float32)
-        return causal, one, one, one
+        return causal, one, one > 0, one
     filled = jnp.pad(segments_BT, ((0, 0), (0, X * Z - segments_BT.shape[1])), mode="edge")
     of_token = filled.reshape(B, X, 1, Z).swapaxes(0, 1)
     of_last = of_token[..., -1:]
@@ -220,4 +221,4 @@ def _examples(segments_BT: Array | None, shape: tuple[int, ...]) -> tuple[Array,
     def share(is_true: Array) -> Array:
         return is_true.astype(jnp.float32)
 
-    return is_same, share(of_token == before), share(of_token == of_last), share(of_last == before)
+    return is_same, share(of_token == before), of_token == of_last, share(of_last == before)
