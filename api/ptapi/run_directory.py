@@ -65,6 +65,8 @@ RUN_DIRECTORY_ENV = "POSTTRAIN_RUN_DIRECTORY"
 """The run directory, for programs other than posttrain's trainer."""
 PROGRESS_LOG_ENV = "POSTTRAIN_PROGRESS_IN_LOG"
 """`true`: the trainer repeats its progress document in the log, for an operator that cannot read the run directory."""
+SANDBOXES_ENV = "POSTTRAIN_SANDBOXES"
+"""Where the trainer finds the run's sandboxes: `host:port`, separated by commas; a host may have many addresses."""
 JOB_FILE = "/etc/posttrain/job.yaml"
 """Where the operator mounts the job in the trainer's pod."""
 

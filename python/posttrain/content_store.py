@@ -11,7 +11,7 @@ from ptapi.run_directory import PACKED
 
 def uri(place: str) -> str:
     """Return a URI for a directory of this machine; a URI stays."""
-    return place if "://" in place else Path(place).expanduser().absolute().as_uri()
+    return place if "://" in place else f"file://{Path(place).expanduser().absolute()}"
 
 
 def store(output: str, parts: Sequence[bytes | memoryview], suffix: str) -> str:

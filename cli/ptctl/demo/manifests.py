@@ -18,7 +18,7 @@ def sft(paths: DemoPaths, seed: int) -> Manifest:
 def grpo(paths: DemoPaths, seed: int) -> Manifest:
     """Return the GRPO job, which starts from the model that the SFT job exported."""
     job = _fill_in("grpo.yaml", GRPO, paths, seed)
-    job["spec"]["model"]["uri"] = f"{paths.run(SFT).as_uri()}/export"
+    job["spec"]["model"]["uri"] = f"file://{paths.run(SFT)}/export"
     return job
 
 
@@ -27,9 +27,9 @@ def _fill_in(template: str, name: str, paths: DemoPaths, seed: int) -> Manifest:
     labels = {**(job["metadata"].get("labels") or {}), LABEL: "true"}
     job["metadata"] = {"name": name, "namespace": NAMESPACE, "labels": labels}
     spec = job["spec"]
-    spec["data"]["train"]["uri"] = paths.train.as_uri()
-    spec["data"]["eval"] = {**(spec["data"].get("eval") or {}), "uri": paths.held_out.as_uri()}
-    spec["output"]["uri"] = paths.runs.as_uri()
+    spec["data"]["train"]["uri"] = f"file://{paths.train}"
+    spec["data"]["eval"] = {**(spec["data"].get("eval") or {}), "uri": f"file://{paths.held_out}"}
+    spec["output"]["uri"] = f"file://{paths.runs}"
     spec["training"]["seed"] = seed
     return job
 

@@ -41,16 +41,17 @@ def run_of(place: DemoPaths, job: str, rows: list[dict[str, Any]]) -> None:
 
 
 def test_the_jobs_are_valid_and_point_at_the_demos_files(tmp_path: Path) -> None:
-    place = DemoPaths(tmp_path)
+    directory = tmp_path / "my jobs, 100%"
+    place = DemoPaths(directory)
     for manifest, name in ((manifests.sft(place, 7), SFT), (manifests.grpo(place, 7), GRPO)):
         job = parse_job(manifest)
         assert job.metadata.name == name
         assert job.metadata.labels["posttrain.dev/demo"] == "true"
-        assert job.spec.data.train.uri == f"file://{tmp_path}/data/train.jsonl"
-        assert job.spec.data.eval.uri == f"file://{tmp_path}/data/eval.jsonl"
-        assert job.spec.output.uri == f"file://{tmp_path}/runs"
+        assert job.spec.data.train.uri == f"file://{directory}/data/train.jsonl"
+        assert job.spec.data.eval.uri == f"file://{directory}/data/eval.jsonl"
+        assert job.spec.output.uri == f"file://{directory}/runs"
         assert job.spec.training.seed == 7
-    assert parse_job(manifests.grpo(place, 7)).spec.model.uri == f"file://{tmp_path}/runs/{SFT}/export"
+    assert parse_job(manifests.grpo(place, 7)).spec.model.uri == f"file://{directory}/runs/{SFT}/export"
 
 
 def test_lines_say_each_change_at_once_and_are_never_silent_for_five_seconds() -> None:

@@ -21,7 +21,7 @@ def source_of(spec: EnvironmentSpec, packages: str | None, template: str | None 
     """Return what the child processes load. packages: the directory of the job's own; template: of the model's chat."""
     own: dict[str, Any]
     if spec.verifiers is not None:
-        form = tool_call_parsing.format_of(template) if spec.tool_format == "auto" else spec.tool_format
+        form = tool_call_parsing.chosen_format(spec, template)
         name, arguments = spec.verifiers.id, spec.verifiers.arguments or {}
         own = {"kind": "verifiers", "id": name, "arguments": arguments, "form": form}
     elif spec.gymnasium is not None:

@@ -23,6 +23,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ptapi.spec import Environment as EnvironmentSpec
+
 
 class Call(NamedTuple):
     """A call, or what is wrong with it."""
@@ -35,6 +37,11 @@ class Call(NamedTuple):
 def parse_calls(form: str, text: str) -> list[Call]:
     """Return the calls of a turn, in order; none if it is an answer."""
     return PARSERS[form](text)
+
+
+def chosen_format(spec: EnvironmentSpec, template: str | None) -> str:
+    """Return the format in which an environment's calls are written: the job's, or what its chat template teaches."""
+    return format_of(template) if spec.tool_format == "auto" else spec.tool_format
 
 
 def format_of(template: str | None) -> str:

@@ -66,7 +66,7 @@ class ToolEnvironment:
 
     def __init__(self, spec: EnvironmentSpec, template: str | None, alive: Alive, packages: str | None = None) -> None:
         self._alive = alive
-        self._form = tool_call_parsing.format_of(template) if spec.tool_format == "auto" else spec.tool_format
+        self._form = tool_call_parsing.chosen_format(spec, template)
         self._builtins: dict[str, Tool] = {}
         self._pools: dict[str, Pool | AgentPool] = {}
         self._schemas: dict[str, Mapping[str, Any]] = {}

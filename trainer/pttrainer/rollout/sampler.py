@@ -59,10 +59,16 @@ class Sampler:
         started = time.monotonic()
         images = self._images(questions)
         prompts = [Prompt(q.tokens, number, own) for q, number, own in zip(questions, numbers, images, strict=True)]
+        completions = self._generate(params, prompts, samples, sampling, draw)
+        return self.scored(questions, images, completions, sampling.stop, draw.step, started)
+
+    def _generate(
+        self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
+    ) -> Completions:
         with spans.span("generate") as attributes:
             completions = self.engine.generate(params, prompts, samples, sampling, draw)
             attributes |= generate_attributes(prompts, completions, sampling)
-        return self.scored(questions, images, completions, sampling.stop, draw.step, started)
+        return completions
 
     def scored(
         self,

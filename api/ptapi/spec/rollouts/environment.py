@@ -141,7 +141,12 @@ class Environment(SpecModel):
     @property
     def runs_python(self) -> bool:
         """Return True if Python of the user's, or of an environment's package, answers the model."""
-        return self.is_rewarding or any(tool.python is not None for tool in self.tools)
+        return self.is_rewarding or self.has_python_tools
+
+    @property
+    def has_python_tools(self) -> bool:
+        """Return True if a tool is a Python function of the user's."""
+        return any(tool.python is not None for tool in self.tools)
 
     @property
     def needs_one_process(self) -> bool:

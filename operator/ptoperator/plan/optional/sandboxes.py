@@ -19,7 +19,7 @@ from ptoperator.observe.observed_parts import SandboxClaims
 from ptoperator.observe.state import Observed
 from ptoperator.plan.step_result import Plan
 from ptoperator.render import Layout
-from ptoperator.render.pods.sandboxes import sandbox_claim, sandbox_objects
+from ptoperator.render.pods.sandboxes import sandbox_claim, sandbox_objects, sandbox_spec
 from ptoperator.status.builder import ConditionUpdate, differs, merge_conditions
 
 _MINUTE_S = 60.0
@@ -47,7 +47,7 @@ def _kept(
     state: Observed, base: PostTrainJobStatus, layout: Layout, claims: SandboxClaims
 ) -> tuple[list[Action], PostTrainJobStatus]:
     """Make claims that are missing, and delete those whose pods have ended."""
-    sandbox = _spec(layout)
+    sandbox = sandbox_spec(layout)
     there = [claim for claim in claims.items if not is_deleting(claim)]
     ended = [claim for claim in there if holds(claim, _FINISHED) and not _is_young(claim, state)]
     created = _created(state, claims)
@@ -153,8 +153,3 @@ def _joined(
     if due_s is None:
         return made
     return replace(made, requeue_after=min(due_s, made.requeue_after or due_s), progress_only=False)
-
-
-def _spec(layout: Layout) -> Sandbox:
-    assert layout.job.spec.sandbox is not None
-    return layout.job.spec.sandbox

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from ptapi.accelerators import Slice, compiler_flags
 from ptapi.accelerators.table import GPU_MEMORY_SHARE
-from ptapi.run_directory import PROGRESS_LOG_ENV, TERMINATION_LOG_ENV
+from ptapi.run_directory import PROGRESS_LOG_ENV, SANDBOXES_ENV, TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
 from ptapi.spec.tracking import Tracking
 from ptkube.resources import Manifest
@@ -35,9 +35,6 @@ SAMPLER_POD = "POSTTRAIN_SAMPLER_POD"
 """The uid of a sampler's pod, by which vLLM there names the model."""
 TOKEN_KEY = "token"
 """Key of that token in the job's Secret."""
-
-SANDBOXES = "POSTTRAIN_SANDBOXES"
-"""Where the trainer finds the run's sandboxes: `host:port`."""
 
 _COMPILE_CACHE = ".compile-cache"
 _NCCL = {"NCCL_DEBUG": "WARN"}
@@ -199,7 +196,7 @@ def _samplers(layout: Layout) -> list[Manifest]:
 
 
 def _sandboxes(layout: Layout) -> list[Manifest]:
-    return [value(SANDBOXES, layout.sandbox_address)] if layout.has_sandboxes else []
+    return [value(SANDBOXES_ENV, layout.sandbox_address)] if layout.has_sandboxes else []
 
 
 def _sampler_token(layout: Layout) -> Manifest:

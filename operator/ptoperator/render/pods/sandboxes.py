@@ -56,7 +56,7 @@ def sandbox_warm_pool(layout: Layout) -> Manifest:
         "apiVersion": SANDBOX_WARM_POOLS.api_version,
         "kind": SANDBOX_WARM_POOLS.kind,
         "metadata": _metadata(layout, layout.sandboxes),
-        "spec": {"replicas": _spec(layout).warm, "sandboxTemplateRef": {"name": layout.sandboxes}},
+        "spec": {"replicas": sandbox_spec(layout).warm, "sandboxTemplateRef": {"name": layout.sandboxes}},
     }
 
 
@@ -88,7 +88,7 @@ def sandbox_claim(layout: Layout, number: int) -> Manifest:
 
 
 def _pod(layout: Layout) -> Manifest:
-    sandbox = _spec(layout)
+    sandbox = sandbox_spec(layout)
     probe = {"httpGet": {"path": "/", "port": names.SANDBOX_PORT}, "failureThreshold": _PATIENCE}
     return {
         "runtimeClassName": sandbox.runtime_class_name,
@@ -140,7 +140,8 @@ def _labels(layout: Layout) -> dict[str, str]:
             labels.SANDBOX: layout.sandboxes}  # fmt: skip
 
 
-def _spec(layout: Layout) -> Sandbox:
+def sandbox_spec(layout: Layout) -> Sandbox:
+    """Return the job's sandboxes, which it has."""
     sandbox = layout.job.spec.sandbox
     assert sandbox is not None
     return sandbox

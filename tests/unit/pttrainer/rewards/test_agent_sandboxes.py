@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.builders.servers.sandbox_runtime import SandboxRuntime, sandbox
 
+from ptapi.run_directory import SANDBOXES_ENV
 from ptapi.spec import Environment, PythonTool, Reward, Tool
 from pttrainer.environments.environment import AssistantTurn
 from pttrainer.environments.tool_environment import ToolEnvironment
@@ -21,7 +22,7 @@ from pttrainer.rewards import Sample
 from pttrainer.rewards.runner import Runner
 from pttrainer.runtime.reporting.step_faults import Kind
 from pttrainer.sandbox import confinement
-from pttrainer.sandbox.agent.agent_pool import VARIABLE, AgentPool, open_pool
+from pttrainer.sandbox.agent.agent_pool import AgentPool, open_pool
 from pttrainer.sandbox.agent.bundle import MODULES, Bundle
 from pttrainer.sandbox.pool import Pool, Request
 
@@ -60,7 +61,7 @@ def pool_of(*addresses: str) -> AgentPool:
 def test_programs_are_judged_in_a_sandbox_as_in_child_processes(
     runtime: SandboxRuntime, away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, f"{away},{runtime.address}")
+    monkeypatch.setenv(SANDBOXES_ENV, f"{away},{runtime.address}")
     runner = Runner([Reward(builtin="code", timeout_seconds=60.0)])
     scores = runner.score([Sample("", program, ROW) for program in (RIGHT, WRONG, ENDS)])
     assert scores.total.tolist() == [1.0, 0.0, 0.0]
@@ -72,7 +73,7 @@ def test_programs_are_judged_in_a_sandbox_as_in_child_processes(
 def test_a_tool_answers_from_a_sandbox(
     runtime: SandboxRuntime, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(VARIABLE, runtime.address)
+    monkeypatch.setenv(SANDBOXES_ENV, runtime.address)
     spec = Environment(tools=[Tool(python=PythonTool(code=TOOL, function="shout"))], tool_format="hermes")
     tools = ToolEnvironment(spec, None, lambda: None)
     assert tools.schemas[0]["function"]["description"] == "The text in capital letters."
@@ -113,7 +114,7 @@ def test_a_lost_sandbox_costs_no_reward_while_another_one_answers(runtime: Sandb
 def test_lost_rewards_are_left_out_and_blamed_on_the_service(
     runtime: SandboxRuntime, away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, away)
+    monkeypatch.setenv(SANDBOXES_ENV, away)
     monkeypatch.setattr(AgentPool, "loaded", {"takes": "one"})
     scores = Runner([Reward(builtin="code")]).score([Sample("", RIGHT, ROW)] * 3)
     assert np.isnan(scores.total).all()

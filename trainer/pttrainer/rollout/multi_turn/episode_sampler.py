@@ -37,7 +37,7 @@ from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.multi_turn.episode import Episode, as_sample
 from pttrainer.rollout.native.prefix_reuse.kept_prompts import with_reused_share
 from pttrainer.rollout.rollout_data import Rollout
-from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS, generate_attributes
+from pttrainer.rollout.rollout_metrics import GENERATE_SECONDS, REWARD_SECONDS
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.rollout.scoring.reward_models import RewardModel
 from pttrainer.rollout.speculative.verify import add_counts, with_rates
@@ -108,9 +108,7 @@ class EpisodeSampler(Sampler):
             if turn == 0 and all(not episode.transcript and episode.is_open for episode in episodes):
                 of_prompts = zip(questions, numbers, images, strict=True)
                 prompts = [Prompt(question.tokens, number, own) for question, number, own in of_prompts]
-                with spans.span("generate") as attributes:
-                    completions = self.engine.generate(params, prompts, samples, sampling, draw)
-                    attributes |= generate_attributes(prompts, completions, sampling)
+                completions = self._generate(params, prompts, samples, sampling, draw)
             else:
                 turn_draw = draw._replace(seed=(draw.seed + turn * KEY_OF_TURN) % 2**32)
                 completions = self._next_turn(
@@ -172,10 +170,7 @@ class EpisodeSampler(Sampler):
         rows = 1 << (len(episodes) - 1).bit_length()
         prompts = [Prompt(each.ids, place, each.images) for each, place in zip(episodes, places, strict=True)]
         prompts += [prompts[-1]] * (rows - len(prompts))
-        with spans.span("generate") as attributes:
-            completions = self.engine.generate(params, prompts, 1, sampling, draw)
-            attributes |= generate_attributes(prompts, completions, sampling)
-        return completions
+        return self._generate(params, prompts, 1, sampling, draw)
 
     def _take_turn(
         self, episodes: Mapping[int, Episode], completions: Completions, sampling: Sampling, *, is_last: bool

@@ -30,7 +30,7 @@ from typing import Any
 from ptapi.accelerators import resolve
 from ptapi.accelerators.compiler_flags import init_args, variable
 from ptapi.accelerators.table import GPU_MEMORY_SHARE
-from ptapi.run_directory import PROGRESS_LOG_ENV
+from ptapi.run_directory import PROGRESS_LOG_ENV, SANDBOXES_ENV
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
@@ -78,7 +78,7 @@ def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ
 
 def sandboxes(environ: MutableMapping[str, str] = os.environ) -> str:
     """Return where the cluster's sandboxes for code rewards and Python tools are; empty if there are none."""
-    return environ.get("POSTTRAIN_SANDBOXES", "").strip()
+    return environ.get(SANDBOXES_ENV, "").strip()
 
 
 def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:

@@ -19,14 +19,13 @@ from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
+from ptapi.run_directory import SANDBOXES_ENV
 from pttrainer.errors import ConfigError, ServiceLost, UserCodeError
 from pttrainer.sandbox.agent.bundle import KINDS, Bundle
 from pttrainer.sandbox.agent.runtime_client import SandboxLost, execute, upload
 from pttrainer.sandbox.captured_output import OutputLimiter
 from pttrainer.sandbox.pool import LOAD_TIMEOUT_S, STDERR, WAKE_S, Alive, Pool, Reply, Request
 
-VARIABLE = "POSTTRAIN_SANDBOXES"
-"""Where sandboxes are: `host:port`, separated by commas; a host may have many addresses."""
 ATTEMPTS = 2
 """Sandboxes that are tried for a request."""
 MAX_REQUESTS = 8
@@ -41,7 +40,7 @@ Address = tuple[str, int]
 def open_pool(field: str, source: Mapping[str, Any], sandboxes: str) -> "Pool | AgentPool":
     """Return what answers the requests of a source: sandboxes of the cluster, if there are any, or child processes.
 
-    sandboxes: as in `VARIABLE`; empty if there are none. Raises UserCodeError, ServiceLost or ConfigError.
+    sandboxes: as in `SANDBOXES_ENV`; empty if there are none. Raises UserCodeError, ServiceLost or ConfigError.
     """
     if not sandboxes or source["kind"] not in KINDS:
         return Pool(field, source)
@@ -190,7 +189,7 @@ def _named(sandboxes: str) -> list[Address]:
     for text in sandboxes.split(","):
         host, _, port = text.strip().rpartition(":")
         if not host or not port.isdecimal():
-            raise ConfigError(f"environment: {VARIABLE}: {text!r}: accepted: host:port, separated by commas")
+            raise ConfigError(f"environment: {SANDBOXES_ENV}: {text!r}: accepted: host:port, separated by commas")
         named.append((host, int(port)))
     return named
 

@@ -40,8 +40,7 @@ RULES: tuple[Rule, ...] = (
             "has(self.tools) && self.tools.exists(tool, has(tool.python)) "
             "|| has(self.mcp) && self.mcp.exists(server, has(server.command))",
             lambda environment: (
-                any(tool.python is not None for tool in environment.tools)
-                or any(server.command is not None for server in environment.mcp)
+                environment.has_python_tools or any(server.command is not None for server in environment.mcp)
             ),
         ),
     ),

@@ -7,8 +7,8 @@ from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
 
 
 def _uses_sandboxes(spec: PostTrainJobSpec) -> bool:
-    tools = spec.environment.tools if spec.environment else []
-    return any(reward.builtin == "code" for reward in spec.rewards) or any(tool.python is not None for tool in tools)
+    has_tools = spec.environment is not None and spec.environment.has_python_tools
+    return has_tools or any(reward.builtin == "code" for reward in spec.rewards)
 
 
 _USES_SANDBOXES = Predicate(
