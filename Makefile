@@ -12,7 +12,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit --ignore=tests/unit/pttrainer --ignore-glob='*simulation.py'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers bench-gpu parity vllm verifiers references aot tune-attention audit images clean
+.PHONY: help demo test check static quick unit integration format crds golden docs site bench learning bench-peers bench-gpu parity vllm vllm-tpu verifiers references aot tune-attention audit images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -101,6 +101,16 @@ $(VLLM)/.ready: pyproject.toml
 vllm: $(VLLM)/.ready  ## sample with a real vLLM on the CPU: server and in-process (its own environment, 3.5 GB)
 	$(VLLM)/bin/python -m pytest tests/vllm -q -o faulthandler_timeout=3000 $(ARGS)
 
+UV := .venv-uv
+
+$(UV)/.ready:
+	$(PYTHON) -m venv $(UV)
+	$(UV)/bin/python -m pip --disable-pip-version-check install -q 'uv>=0.13'
+	@touch $@
+
+vllm-tpu: $(UV)/.ready  ## resolve the packages of the image with vLLM for TPUs (ARGS='--upgrade VERSION' renews them)
+	PATH="$(UV)/bin:$$PATH" $(UV)/bin/python scripts/images/vllm_tpu/resolve.py $(ARGS)
+
 VERIFIERS := .venv-verifiers
 
 $(VERIFIERS)/.ready: | $(VENV)/.dev
@@ -160,4 +170,4 @@ images: $(VENV)/.python  ## build both images with podman, buildah or docker, tr
 	$(BIN)/python -m scripts.images.build
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) $(PARITY) $(VLLM) $(TUNIX) $(AOT) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PARITY) $(VLLM) $(TUNIX) $(AOT) $(AUDIT) $(UV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
