@@ -58,7 +58,9 @@ GROUPS = (
         "data.train.uri data.train.revision data.eval.uri data.eval.revision model.revision model.chatTemplate "
         "rewards[].python.uri environment.tools[].python.uri environment.python.uri",
     ),
-    Group(Change.MEANING, "the trained model and its tokens", "model.uri model.tokenizer model.images"),
+    Group(
+        Change.MEANING, "the trained model and its tokens", "model.uri model.tokenizer model.images model.panAndScan"
+    ),
     Group(Change.MEANING, "what is computed", "algorithm"),
     Group(
         Change.MEANING,

@@ -33,6 +33,8 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.crops import CropFormat
 from pttrainer.data.tokenization.pixels import Colours, PatchFormat, PixelFormat
 
 TOLERANCE = 1e-3
@@ -58,6 +60,17 @@ def test_pixels_are_equal(size: tuple[int, int], format_: PixelFormat) -> None:
     assert np.abs(format_.array(picture).transpose(2, 0, 1) - expected_CHW).max() <= TOLERANCE
 
 
+def gemma3_processor(ours: Chat, format_: PixelFormat) -> Gemma3Processor:
+    """Theirs, with our tokenizer and template."""
+    family = FAMILIES["gemma-3"]
+    begin, part, end = GEMMA_IMAGE_TOKENS
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=ours.tokenizer.engine, bos_token=family.bos, eos_token=family.ends[0],
+        extra_special_tokens={"boi_token": begin, "image_token": part, "eoi_token": end},
+    )  # fmt: skip
+    return Gemma3Processor(theirs(format_), tokenizer, chat_template=family.template, image_seq_length=PARTS)
+
+
 IMAGE: dict[str, Any] = {"type": "image"}
 
 
@@ -78,20 +91,47 @@ def text(words: str) -> dict[str, Any]:
 )  # fmt: skip
 def test_ids_are_equal(messages: list[dict[str, Any]]) -> None:
     ours = chat_with_images(PARTS)
-    family = FAMILIES["gemma-3"]
-    begin, part, end = GEMMA_IMAGE_TOKENS
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=ours.tokenizer.engine, bos_token=family.bos, eos_token=family.ends[0],
-        extra_special_tokens={"boi_token": begin, "image_token": part, "eoi_token": end},
-    )  # fmt: skip
-    processor = Gemma3Processor(
-        theirs(PixelFormat(28, 28)), tokenizer, chat_template=family.template, image_seq_length=PARTS
-    )
+    processor = gemma3_processor(ours, PixelFormat(28, 28))
     parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
     images = [drawn(9, 9) for part in parts if part is IMAGE]
     text_ = processor.apply_chat_template(messages, add_generation_prompt=True)
     expected = processor(text=text_, images=images or None, add_special_tokens=False)["input_ids"]
     assert ours.prompt_ids(messages) == expected[0]
+
+
+CROPPED = [
+    (31, 17),
+    (17, 31),
+    (40, 40),
+    (47, 40),
+    (48, 40),
+    (640, 33),
+    (33, 640),
+    (19, 90),
+    (101, 40),
+    (11, 300),
+    (7, 9),
+]
+
+
+@pytest.mark.parametrize("least", [1, 10, 20])
+@pytest.mark.parametrize("size", CROPPED, ids=str)
+def test_crops_of_wide_and_tall_pictures_are_equal(size: tuple[int, int], least: int) -> None:
+    """Of a text with two pictures: the crops' pixels, one of which may be narrower, and the words and tokens."""
+    how, picture = CropFormat(28, 28, least=least), drawn(*size, seed=sum(size))
+    square = drawn(9, 9)
+    parts = [{"type": "image", "size": each} for each in (size, square.size)]
+    messages = [{"role": "user", "content": [text("Look"), parts[0], text("and"), parts[1]]}]
+    ours = chat_with_images(PARTS, how)
+    processor = gemma3_processor(ours, how)
+    made = processor(
+        text=processor.apply_chat_template(messages, add_generation_prompt=True), images=[[picture, square]],
+        add_special_tokens=False, do_pan_and_scan=True, pan_and_scan_min_crop_size=least,
+    )  # fmt: skip
+    assert ours.prompt_ids(messages) == made["input_ids"][0]
+    arrays = [each.transpose(2, 0, 1) for shown in (picture, square) for each in how.arrays(shown)]
+    assert len(arrays) == len(made["pixel_values"])
+    assert max(np.abs(a - b).max() for a, b in zip(arrays, made["pixel_values"], strict=True)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("size", [(31, 17), (9, 40), (44, 44), (1, 1), (640, 33), (45, 44), (133, 150)], ids=str)

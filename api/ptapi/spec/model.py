@@ -33,6 +33,9 @@ class ModelSpec(SpecModel):
     """Take images: load the vision tower (`training.vision`), and export the whole model. Otherwise a model with
     images is its text part, and rows with images are refused. Gemma 3 and 4, Llama 4, Mistral 3, Qwen3-VL and
     Qwen 3.5, with sft, dpo, grpo, ppo, raft."""
+    pan_and_scan: bool = False
+    """Show Gemma 3 wide and tall images a second time, in 2 to 4 crops, with transformers' defaults for
+    `do_pan_and_scan`. Each crop takes as many tokens as an image."""
     stage: bool = False
     """Copy an `hf://` model into the bucket of `output.uri` first, on a CPU, while no chips wait: all jobs with that
     `output.uri` share the copy of a commit. The job then reads it there. Needs posttrain's own trainer."""

@@ -8,6 +8,7 @@ from tokenizers import AddedToken
 
 from pttrainer.data.tokenization import image_tokens
 from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.crops import CropFormat
 from pttrainer.data.tokenization.pixels import PatchFormat
 from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
@@ -463,8 +464,8 @@ def chat_with_tiles(format_: TileFormat) -> Chat:
     return replace(plain, images=images, pixels=format_)
 
 
-def chat_with_images(parts: int) -> Chat:
+def chat_with_images(parts: int, crops: CropFormat | None = None) -> Chat:
     """Gemma 3's, with so many tokens for an image."""
     plain = chat(FAMILIES["gemma-3"])
     begin, part, end = (int(plain.tokenizer.engine.token_to_id(text)) for text in GEMMA_IMAGE_TOKENS)
-    return replace(plain, images=image_tokens.gemma3(*GEMMA_IMAGE_TOKENS, (begin, part, end), parts))
+    return replace(plain, images=image_tokens.gemma3(*GEMMA_IMAGE_TOKENS, (begin, part, end), parts, crops))

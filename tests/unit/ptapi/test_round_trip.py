@@ -22,8 +22,8 @@ TIED = {
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
     "speculative", "vllm", "clipLow", "clipHigh", "dualClip", "softClip", "gammaWeight", "samplerCorrection",
-    "resources", "pod", "kl", "finalFraction", "samples", "columns", "images", "vision", "stage", "routingReplay",
-    "separate", "inFlightUpdates",
+    "resources", "pod", "kl", "finalFraction", "samples", "columns", "images", "vision", "stage", "panAndScan",
+    "routingReplay", "separate", "inFlightUpdates",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 PLACES = ("gs://lab/m", "gs://a-b.c_d/e f/...x/", f"gs://{'a' * 63}.b", "file:///a", "file:///.cache/x-1")

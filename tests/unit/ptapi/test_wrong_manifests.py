@@ -694,6 +694,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("images for a student", {**SFT, "spec.model.images": True,
           "spec.algorithm": {"distill": {"teacher": {"uri": "hf://a/b"}}}},
           "spec.model.images", "true", "not supported yet; accepted: false, or true with algorithm sft, dpo,"),
+    _at("crops of no pictures", "spec.model.panAndScan", True, "true", "false, or true with model.images"),
     _at("eyes that nobody has", "spec.training.vision", "all", "all", "frozen without model.images"),
     Wrong("eyes beside adapters", {"spec.model.images": True, "spec.training.lora": {}, "spec.training.vision": "all"},
           "spec.training.vision", "all", "frozen or lora with training.lora, which trains adapters alone"),

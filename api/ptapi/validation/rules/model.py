@@ -17,6 +17,9 @@ RULES: tuple[Rule, ...] = (
             ("spec.model", "spec.rollout.speculative.draft", "spec.algorithm.distill.teacher", "spec.rewards[].model"),
         )
     ),
+    SPEC.rule(
+        "model.panAndScan", "false, or true with model.images", ~is_true("model.panAndScan") | is_true("model.images")
+    ),
     _staged_only_if(starts_with("model.uri", "hf://"), "with an hf:// model.uri, because only the hub is copied"),
     _staged_only_if(starts_with("output.uri", "gs://"), "with a gs:// output.uri, into whose bucket the model goes"),
     _staged_only_if(IS_NATIVE & ~is_true("pathways.headless"), "with posttrain's own trainer, which reads the copy"),

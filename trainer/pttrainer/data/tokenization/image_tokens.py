@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pttrainer.data.sources.images.in_messages import image_parts
+from pttrainer.data.tokenization.crops import CropFormat
 from pttrainer.data.tokenization.pixels import PatchFormat
 from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.errors import DataError
@@ -27,20 +28,26 @@ class ImageTokens:
     part_id: int
     most: int
     ids: frozenset[int]
-    of_size: PatchFormat | TileFormat | None = None
+    of_size: PatchFormat | TileFormat | CropFormat | None = None
     line_end: str = ""
 
-    def runs(self, size: tuple[int, int]) -> list[int]:
-        """Return the parts of each line of a picture of this size; raise DataError on one of extreme sides."""
-        return [self.most] if self.of_size is None else self.of_size.runs(size)
+    def runs(self, size: tuple[int, int]) -> list[list[int]]:
+        """Return the parts of each line of each array that a picture of this size becomes.
+
+        Raises DataError on one of extreme sides.
+        """
+        if self.of_size is None or isinstance(self.of_size, CropFormat):
+            return [[self.most]]
+        return [self.of_size.runs(size)]
 
     def count(self, size: tuple[int, int]) -> int:
         """Return the parts of a picture of this width and height; raise DataError as `runs` does."""
-        return sum(self.runs(size))
+        return sum(map(sum, self.runs(size)))
 
     def text(self, size: tuple[int, int]) -> str:
         """Return what stands in the place of a picture's mark; raise DataError as `runs` does."""
-        return self.before + self.line_end.join(self.part * count for count in self.runs(size)) + self.after
+        [lines] = self.runs(size)
+        return self.before + self.line_end.join(self.part * count for count in lines) + self.after
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,29 @@ class TileTokens(ImageTokens):
         return f"{self.before}{cut}{self.mark}{tile}{self.after}"
 
 
+@dataclass(frozen=True)
+class CropTokens(ImageTokens):
+    """Gemma 3's tokens where wide and tall pictures are shown in crops, too: each is like a picture, between words."""
+
+    def runs(self, size: tuple[int, int]) -> list[list[int]]:
+        """Return the parts of the picture and of each crop."""
+        return [[self.most]] * (1 + self._crops(size))
+
+    def text(self, size: tuple[int, int]) -> str:
+        """Return what stands in the place of a picture's mark."""
+        one = self.before + self.part * self.most + self.after
+        crops = self._crops(size)
+        return WHOLE_AND_CROPS.format(whole=one, crops=" ".join([one] * crops)) if crops else one
+
+    def _crops(self, size: tuple[int, int]) -> int:
+        assert isinstance(self.of_size, CropFormat)
+        return len(self.of_size.boxes(size))
+
+
+WHOLE_AND_CROPS = "Here is the original image {whole} and here are some crops to help you see better {crops}"
+"""What Gemma 3 was trained to read there, as transformers' processor writes it."""
+
+
 def pixtral(texts: tuple[str, str, str], ids: Sequence[int], most: int, of_size: PatchFormat) -> ImageTokens:
     """Return Pixtral's tokens of a part, a line's end and the image's; its template writes one part for all."""
     part, line_end, end = texts
@@ -78,9 +108,14 @@ def gemma4(texts: tuple[str, str, str], ids: tuple[int, int, int], most: int, of
     return ImageTokens(part, begin, end, part, ids[1], most, frozenset(ids), of_size)
 
 
-def gemma3(begin: str, part: str, end: str, ids: tuple[int, int, int], count: int) -> ImageTokens:
+def gemma3(
+    begin: str, part: str, end: str, ids: tuple[int, int, int], count: int, crops: CropFormat | None = None
+) -> ImageTokens:
     """Return Gemma 3's tokens: begin, `count` parts and end, with an empty line on both sides."""
-    return ImageTokens(begin, f"\n\n{begin}", f"{end}\n\n", part, ids[1], count, frozenset(ids))
+    texts = begin, f"\n\n{begin}", f"{end}\n\n", part
+    if crops is not None:
+        return CropTokens(*texts, ids[1], count, frozenset(ids), crops)
+    return ImageTokens(*texts, ids[1], count, frozenset(ids))
 
 
 def expanded(rendered: str, messages: Sequence[Mapping[str, Any]], images: ImageTokens | None) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from pttrainer.batch import Images
 from pttrainer.data.sources.images import decoding
 from pttrainer.data.sources.images.decoding import CheckedImage
+from pttrainer.data.tokenization import crops
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.image_slots import runs_of, slots
 from pttrainer.data.tokenization.image_tokens import ImageTokens
@@ -24,7 +25,7 @@ PIXELS, SLOTS = "pixels", "image_slots"
 
 @dataclass(frozen=True)
 class RowImages:
-    """How rows carry images. most: of a row; shape: of any of them, so that all rows have one shape."""
+    """How rows carry images. most: arrays of a row; shape: of any of them, so that all rows have one shape."""
 
     tokens: ImageTokens
     format: AnyFormat
@@ -41,19 +42,19 @@ class RowImages:
             own = self.slots(ids, images)
             slots_T[at : at + len(ids)] = np.where(own > 0, own + place * self.tokens.most, 0)
             at += len(ids)
-            place += len(images)
+            place += _count(self.format, images)
         return {PIXELS: self.pixels([image for _, images in examples for image in images]), SLOTS: slots_T}
 
     def slots(self, ids_T: np.ndarray, images: Sequence[CheckedImage]) -> np.ndarray:
         """Return the slots [T] of one example's tokens."""
-        runs = [self.tokens.runs(image.size) for image in images]
+        runs = [run for image in images for run in self.tokens.runs(image.size)]
         return slots(ids_T, self.tokens.part_id, runs, self.tokens.most, "a row's images")
 
     def pixels(self, images: Sequence[CheckedImage]) -> np.ndarray:
         """Return pixels [M, S, S, 3], zeros behind the last image."""
         pixels_MSSC = np.zeros((self.most, *self.shape), np.float32)
-        for place, image in enumerate(images):
-            own = self.format.array(decoding.picture(image.reference))
+        pictures = (decoding.picture(image.reference) for image in images)
+        for place, own in enumerate(own for picture in pictures for own in crops.arrays(self.format, picture)):
             pixels_MSSC[place, : len(own)] = own
         return pixels_MSSC
 
@@ -65,8 +66,10 @@ class RowImages:
 
 def of_chat(chat: Chat, of_rows: Sequence[Sequence[CheckedImage]]) -> RowImages | None:
     """Return how rows with these images carry them; None if none has any."""
-    most = max((len(images) for images in of_rows), default=0)
-    if chat.images is None or chat.pixels is None or not most:
+    if chat.images is None or chat.pixels is None:
+        return None
+    most = max((_count(chat.pixels, images) for images in of_rows), default=0)
+    if not most:
         return None
     shape = chat.pixels.shape(image.size for images in of_rows for image in images)
     return RowImages(chat.images, chat.pixels, most, shape)
@@ -92,8 +95,12 @@ def of_prompts(chat: Chat, prompts: Sequence[tuple[Sequence[int], Sequence[Check
         ids, images = prompt
         if not images:
             return None
-        pixels_MSSC = replace(of_rows, most=len(images)).pixels(images)
+        pixels_MSSC = replace(of_rows, most=_count(of_rows.format, images)).pixels(images)
         return Images(pixels_MSSC[None], of_rows.slots(np.array(ids), images)[None])
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(one, prompts))
+
+
+def _count(how: AnyFormat, images: Sequence[CheckedImage]) -> int:
+    return sum(crops.count(how, image.size) for image in images)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pttrainer.data.tokenization import image_tokens
+from pttrainer.data.tokenization.crops import CropFormat
 from pttrainer.data.tokenization.image_tokens import ImageTokens
 from pttrainer.data.tokenization.pixels import (
     BICUBIC,
@@ -67,7 +68,8 @@ def tokens(config: ModelConfig, tokenizer: Tokenizer, pixels: AnyFormat, display
         return image_tokens.gemma4((begin, part, end), ids, config.vision.tokens, pixels)
     if isinstance(pixels, PatchFormat):
         return image_tokens.qwen(part, ids, config.vision.tokens, pixels)
-    return image_tokens.gemma3(begin, part, end, ids, config.vision.tokens)
+    crops = pixels if isinstance(pixels, CropFormat) else None
+    return image_tokens.gemma3(begin, part, end, ids, config.vision.tokens, crops)
 
 
 def files_of(source: ModelSource) -> Mapping[str, bytes]:
@@ -78,8 +80,19 @@ def files_of(source: ModelSource) -> Mapping[str, bytes]:
     return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
 
-def pixel_format(vision: AnyVision, files: Mapping[str, bytes], display_name: str) -> AnyFormat:
-    """Return what becomes of a picture, by what `files_of` returned; raise ConfigError."""
+def pixel_format(
+    vision: AnyVision, files: Mapping[str, bytes], display_name: str, *, pan_and_scan: bool = False
+) -> AnyFormat:
+    """Return what becomes of a picture, by what `files_of` returned; raise ConfigError.
+
+    pan_and_scan: `spec.model.panAndScan`. It is no matter of files: transformers' processor of Gemma 3 leaves the flag
+    and the numbers in them aside, and takes what its caller says.
+    """
+    if pan_and_scan and not isinstance(vision, Vision):
+        raise ConfigError(
+            f"spec.model.panAndScan: true: {display_name}: accepted: false, or true with Gemma 3, whose images all "
+            "become one size"
+        )
     fields = _fields(files, display_name)
     try:
         if not _flag(fields, "do_resize"):
@@ -99,14 +112,14 @@ def pixel_format(vision: AnyVision, files: Mapping[str, bytes], display_name: st
         else:
             tokens = Fields(_content(files, NEW_FILE, display_name), NEW_FILE)
             tokens.choice("image_seq_length", (vision.tokens,), vision.tokens)
-            read = _squares(fields, vision)
+            read = _squares(fields, vision, CropFormat if pan_and_scan else PixelFormat)
         fields.refuse_rest()
     except ConfigError as error:
         raise ConfigError(f"{display_name}: {error}") from error
     return read
 
 
-def _squares(fields: Fields, vision: Vision) -> PixelFormat:
+def _squares(fields: Fields, vision: Vision, made: type[PixelFormat]) -> PixelFormat:
     fields.choice("do_pan_and_scan", (False,), False)
     fields.choice("image_processor_type", _NAMES, _NAMES[0])
     fields.choice("image_seq_length", (vision.tokens,), vision.tokens)
@@ -114,7 +127,7 @@ def _squares(fields: Fields, vision: Vision) -> PixelFormat:
     for side in ("height", "width"):
         size.choice(side, (vision.image_size,), 224)
     size.refuse_rest()
-    return PixelFormat(vision.image_size, vision.image_size, _read_colours(fields, Colours()))
+    return made(vision.image_size, vision.image_size, _read_colours(fields, Colours()))
 
 
 def _patches(fields: Fields, vision: QwenVision) -> PatchFormat:

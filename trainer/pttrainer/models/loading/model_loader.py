@@ -130,7 +130,8 @@ def chat_of(spec: ModelSpec, source: ModelSource, note: Note) -> Chat:
     vision = source.config.vision
     if vision is None:
         return Chat(tokenizer, template)
-    pixels = image_inputs.pixel_format(vision, image_inputs.files_of(source), source.display_name)
+    files = image_inputs.files_of(source)
+    pixels = image_inputs.pixel_format(vision, files, source.display_name, pan_and_scan=spec.pan_and_scan)
     return Chat(tokenizer, template, image_inputs.tokens(source.config, tokenizer, pixels, source.display_name), pixels)
 
 

@@ -26,7 +26,7 @@ from pttrainer.batch import Images
 from pttrainer.models import Model, Params
 from pttrainer.preflight.compiler.abstract_inputs import inputs, model_of, placed
 from pttrainer.preflight.shapes import tpu_topology
-from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.preflight.shapes.job_shapes import JobShapes, images_each
 from pttrainer.preflight.shapes.passes import CUT, DECODE, PREFILL, PUT, WEIGHTS
 from pttrainer.preflight.shapes.rollout_shapes import Plan, draft_of, plan_of, sampler
 from pttrainer.rollout.disaggregated import weight_sync
@@ -141,7 +141,7 @@ def _prompts(of: JobShapes, plan: Plan, mesh: Mesh) -> prefill.PaddedPrompts:
     P, tokens_PS, vision = (plan.pool,), one((plan.pool, plan.prompt_slots)), of.config.vision
     images = None
     if vision is not None:
-        pixels = one((plan.pool, 1, *vision.pixels_shape(plan.prompt_tokens)), jnp.float32)
+        pixels = one((plan.pool, images_each(of.spec), *vision.pixels_shape(plan.prompt_tokens)), jnp.float32)
         images = Images(pixels, tokens_PS, one(P))
     return prefill.PaddedPrompts(tokens_PS, one(P), one(P, jnp.uint32), one(P), images)
 

@@ -17,7 +17,7 @@ from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.shapes.parameters import ITEM_BYTES
 from pttrainer.preflight.memory.tower_activations import TowerPass
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.preflight.shapes.job_shapes import JobShapes, images_each
 from pttrainer.preflight.shapes.rollout_shapes import Plan
 from pttrainer.rollout.disaggregated import placement
 from pttrainer.rollout.native import buckets
@@ -198,10 +198,11 @@ def _working(of: JobShapes, plan: Plan) -> Buffer:
 
 
 def _of_images(of: JobShapes, plan: Plan, prompts: int) -> int:
-    """Return the bytes of a layer of the vision tower, of one image for each prompt, and of their pixels."""
+    """Return the bytes of a layer of the vision tower, of an image and its crops for each prompt, and of pixels."""
     vision = of.config.vision
     if vision is None:
         return 0
-    pixels = ITEM_BYTES["float32"] * prompts * math.prod(vision.pixels_shape(plan.prompt_tokens))
+    images = prompts * images_each(of.spec)
+    pixels = ITEM_BYTES["float32"] * images * math.prod(vision.pixels_shape(plan.prompt_tokens))
     numbers = ITEM_BYTES[of.structure.compute_dtype]
-    return pixels + sum(TowerPass(vision, prompts, plan.prompt_tokens, numbers, of.slice).forward())
+    return pixels + sum(TowerPass(vision, images, plan.prompt_tokens, numbers, of.slice).forward())

@@ -18,7 +18,7 @@ from pttrainer.models.config import AnyVision
 from pttrainer.models.shapes.parameters import ITEM_BYTES
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.memory.tower_activations import TowerPass
-from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.preflight.shapes.job_shapes import JobShapes, images_each
 
 
 def one_layer(of: JobShapes) -> list[Buffer]:
@@ -54,8 +54,8 @@ def is_trained(of: JobShapes) -> bool:
 
 
 def _images(of: JobShapes) -> int:
-    """Return the images of a device and pass: one for each row."""
-    return max(1, of.tokens_per_device // of.spec.training.sequence_length)
+    """Return the images of a device and pass: one for each row, with its crops."""
+    return max(1, of.tokens_per_device // of.spec.training.sequence_length) * images_each(of.spec)
 
 
 def _patches(of: JobShapes, vision: AnyVision) -> int:

@@ -16,6 +16,7 @@ from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
+from pttrainer.data.tokenization.crops import MOST_CROPS
 from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.loss_traits import by_token, of_tokens
 from pttrainer.models import ModelConfig, ModelStructure
@@ -262,8 +263,13 @@ def image_arrays(
     if vision is None:
         return {}
     count = rows or spec.training.batch_size
-    pixels = (count, 1, *vision.pixels_shape(spec.training.sequence_length)), "float32"
+    pixels = (count, images_each(spec), *vision.pixels_shape(spec.training.sequence_length)), "float32"
     return {"pixels_BMSSC": pixels, "slots_BT": ((count, spec.training.sequence_length), "int32")}
+
+
+def images_each(spec: PostTrainJobSpec) -> int:
+    """Return the arrays of pixels of a row with one image, which may come with crops."""
+    return 1 + MOST_CROPS if spec.model.pan_and_scan else 1
 
 
 def has_teacher_logprobs(spec: PostTrainJobSpec) -> bool:

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from ptapi.spec import Vllm as VllmSpec
+from pttrainer.data.tokenization.crops import CropFormat
 from pttrainer.data.tokenization.tiles import TileFormat
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError, ServiceLost
@@ -153,6 +154,11 @@ def vllm_engine(context: Context, spec: VllmSpec) -> VllmEngine:
         raise ConfigError(
             "spec.rollout.engine: vllm: cannot be sent pictures cut into tiles (Llama 4): the trainer's arrays do not "
             "give back the whole picture; accepted with spec.model.images: native"
+        )
+    if isinstance(context.chat.pixels, CropFormat):
+        raise ConfigError(
+            "spec.rollout.engine: vllm: cannot be sent pictures with crops, which its own processor cuts; accepted "
+            "with spec.model.panAndScan: native"
         )
     longest = context.spec.training.sequence_length
     client: Client
