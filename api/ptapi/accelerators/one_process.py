@@ -34,7 +34,7 @@ def _need(spec: PostTrainJobSpec) -> str | None:
     rollout, environment = spec.rollout, spec.environment
     if rollout.placement == "disaggregated":
         return "rollout.placement: disaggregated needs one process that moves weights"
-    if rollout.placement == "separate":  # one host trains
+    if rollout.placement == "separate":  # the leader of the processes that train speaks to the samplers
         return None
     if environment is not None and environment.needs_one_process:
         if environment.runs_python:

@@ -23,8 +23,10 @@ def sampler_chips(spec: PostTrainJobSpec) -> Slice | None:
         return None
     trainer = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     if trainer.total_vms * trainer.parallel_containers > 1:
-        raise SpecError([_many_processes(trainer)])
+        _check_many_processes(spec, trainer)
     one = trainer if separate.accelerator is None else _resolved(separate.accelerator.type)
+    if one.multi_host:
+        raise SpecError([_several_hosts(one)])
     if spec.rollout.sampling_engine == "vllm":
         _check_vllm(spec, one)
     return replace(one, slices=separate.replicas)
@@ -35,8 +37,6 @@ def _resolved(type_: str) -> Slice:
         one = resolve(type_)
     except SpecError as error:
         raise SpecError([_about_sampler(finding) for finding in error.findings]) from None
-    if one.multi_host:
-        raise SpecError([_several_hosts(one)])
     return one
 
 
@@ -96,14 +96,16 @@ def samplers_beside(accelerator: Slice, samplers: Slice | None) -> int:
     return samplers.total_vms if samplers is not None and is_same else 0
 
 
-def _many_processes(trainer: Slice) -> Finding:
-    return Finding(
-        PLACEMENT_FIELD,
-        "separate",
-        "colocated, because one process must hold all weights to send them to samplers, and "
-        f"{trainer.describe()} has {trainer.total_vms * trainer.parallel_containers} processes that train",
-        "an accelerator of one host with one process",
-    )
+def _check_many_processes(spec: PostTrainJobSpec, trainer: Slice) -> None:
+    """Raise SpecError for what several processes that train cannot do."""
+    count = f"{trainer.describe()} has {trainer.total_vms * trainer.parallel_containers} processes that train"
+    hint = "an accelerator of one host with one process"
+    if spec.rollout.sampling_engine == "vllm":
+        accepted = f"native with several processes that train, of which one would write all weights, and {count}"
+        raise SpecError([Finding("spec.rollout.separate.engine", "vllm", accepted, hint)])
+    if spec.environment is not None and spec.environment.needs_one_process:
+        accepted = f"colocated with environment.python and mcp, whose episodes are in one process, and {count}"
+        raise SpecError([Finding(PLACEMENT_FIELD, "separate", accepted, hint)])
 
 
 def _about_sampler(finding: Finding) -> Finding:

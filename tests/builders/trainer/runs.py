@@ -95,14 +95,15 @@ def held(path: Path, step: int, until: Path, env: dict[str, str] | None = None, 
     return command("run", str(path), env={**(env or {}), **gate}, program="tests.builders.trainer.held", **streams)
 
 
-def start(path: Path, processes: int = 1) -> list[forked.Process]:
-    """The trainer's processes."""
+def start(path: Path, processes: int = 1, env: dict[str, str] | None = None) -> list[forked.Process]:
+    """The trainer's processes. env: more variables."""
     if processes == 1:
-        return [command("run", str(path))]
+        return [command("run", str(path), env=env)]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)}
+    shared |= env or {}
     return [command("run", str(path), env={**shared, "JAX_PROCESS_ID": str(rank)}) for rank in range(processes)]
 
 

@@ -139,6 +139,12 @@ def figures(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith("staleness")} for line in runs.metrics(run)]
 
 
+def assert_close(run: Path, other: Path) -> None:
+    for one, wanted in zip(figures(run), figures(other), strict=True):
+        for name in wanted:
+            np.testing.assert_allclose(one[name], wanted[name], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+
+
 @pytest.fixture(scope="module")
 def colocated(home: Path) -> Path:
     runs.run(job(home, "colocated"))
@@ -163,9 +169,7 @@ def test_two_samplers_draw_what_a_colocated_run_draws_and_one_to_the_bit(
 ) -> None:
     assert samples(undisturbed) == samples(colocated)
     assert len(samples(undisturbed)) == 16 * STEPS
-    for one, other in zip(figures(colocated), figures(undisturbed), strict=True):
-        for name in one:
-            np.testing.assert_allclose(other[name], one[name], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+    assert_close(undisturbed, colocated)
     first = samplers.environment["POSTTRAIN_SAMPLERS"].partition(",")[0]
     alone = trained(home, "alone", {**ENV, "POSTTRAIN_SAMPLERS": first}, separate={"replicas": 1})
     assert samples(alone) == samples(colocated)
@@ -201,10 +205,14 @@ def test_a_lost_samplers_share_is_drawn_again_and_one_that_returns_gets_the_weig
     samplers.start(1)
 
 
+@pytest.fixture(scope="module")
+def ahead(home: Path, samplers: Samplers) -> Path:
+    return trained(home, "ahead", samplers.environment, maxStaleness=1)
+
+
 def test_a_run_ahead_of_its_samplers_that_is_killed_and_resumed_equals_one_that_is_not(
-    home: Path, samplers: Samplers
+    home: Path, samplers: Samplers, ahead: Path
 ) -> None:
-    whole = trained(home, "ahead", samplers.environment, maxStaleness=1)
     path = job(home, "ahead-killed", **apart(maxStaleness=1))
     trainer = runs.command("run", str(path), env=samplers.environment)
     runs.reached(trainer, 2)
@@ -212,9 +220,55 @@ def test_a_run_ahead_of_its_samplers_that_is_killed_and_resumed_equals_one_that_
     runs.end(trainer)
     code, errors = runs.end(runs.command("run", str(path), env=samplers.environment))
     assert code == 0, errors
-    assert samples(home / "runs" / "ahead-killed") == samples(whole)
-    assert figures(home / "runs" / "ahead-killed") == figures(whole)
-    assert [line["staleness"] for line in runs.metrics(whole)] == [0, 1, 1, 1]
+    assert samples(home / "runs" / "ahead-killed") == samples(ahead)
+    assert figures(home / "runs" / "ahead-killed") == figures(ahead)
+    assert [line["staleness"] for line in runs.metrics(ahead)] == [0, 1, 1, 1]
+
+
+SPLIT = {"accelerator": {"type": "cpu-1", "slices": 2}, "training": {"parallelism": {"fsdp": 2}}}
+"""Two processes with half of the weights each."""
+
+
+def train_together(path: Path, samplers: Samplers) -> list[tuple[int, str]]:
+    """Train with two processes; their exit codes, and what they wrote to stderr."""
+    return [runs.end(process) for process in runs.start(path, 2, samplers.environment)]
+
+
+def test_two_processes_train_with_the_samples_that_one_trains_with(
+    home: Path, samplers: Samplers, undisturbed: Path
+) -> None:
+    ends = train_together(job(home, "together", SPLIT, **apart()), samplers)
+    assert [code for code, _ in ends] == [0, 0], ends
+    run = home / "runs" / "together"
+    assert samples(run) == samples(undisturbed)
+    assert_close(run, undisturbed)
+
+
+def test_two_processes_that_run_ahead_and_are_killed_go_on_without_a_sampler_with_the_same_samples(
+    home: Path, samplers: Samplers, ahead: Path
+) -> None:
+    path = job(home, "ahead-together", SPLIT, **apart(maxStaleness=1))
+    both = runs.start(path, 2, samplers.environment)
+    runs.reached(both[0], 2)
+    for process in reversed(both):
+        process.kill()
+    for process in both:
+        runs.end(process)
+    samplers.kill(1)
+    ends = train_together(path, samplers)
+    samplers.start(1)
+    assert [code for code, _ in ends] == [0, 0], ends
+    run = home / "runs" / "ahead-together"
+    assert samples(run) == samples(ahead)
+    assert_close(run, ahead)
+    assert runs.lines(run)[-1]["samplers/away"] == 1
+
+
+def test_all_processes_of_a_trainer_end_with_the_leaders_reason(home: Path, samplers: Samplers) -> None:
+    strangers = {**samplers.environment, "POSTTRAIN_SAMPLER_TOKEN": "another"}
+    path = job(home, "strangers-together", SPLIT, **apart())
+    for code, errors in [runs.end(process) for process in runs.start(path, 2, strangers)]:
+        assert (code, "refuses the trainer's token" in errors) == (ExitCode.CONFIG_ERROR, True), errors
 
 
 WORLD = """

@@ -14,6 +14,7 @@ from pttrainer.batch import Batch
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.leader_messages import LeaderMessages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ class Context:
     that a wait with a limit of its own is no hang. leader: True on the one process that writes. run: the run directory.
     directory: the model's
     local files; None for random weights. transfer: to devices or pods that only sample; None if the training devices
-    sample.
+    sample. messages: from the leader to all processes; None if there is one.
     """
 
     spec: PostTrainJobSpec
@@ -51,6 +52,7 @@ class Context:
     run: Place
     directory: Path | None = None
     transfer: WeightSync | RemoteEngine | None = None
+    messages: LeaderMessages | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -12,8 +12,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import jax
-
 from ptapi import run_directory
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import rewards
@@ -111,10 +109,7 @@ class Sampler:
     def _verdicts(self, samples: Sequence[rewards.Sample]) -> Scores:
         of_models = reward_models.score(self._models, samples)
         verdicts = {name: scores.verdicts for name, scores in of_models.items()}
-        if jax.process_count() == 1:
-            scores = self._runner.score(samples, self._context.alive, verdicts)
-        else:
-            scores = leader_scores.score(self._context, self._runner, samples, verdicts)
+        scores = leader_scores.score(self._context, self._runner, samples, verdicts)
         seconds = {f"{run_directory.SECONDS}reward/{name}": one.seconds for name, one in of_models.items()}
         return replace(scores, facts={**scores.facts, **seconds})
 

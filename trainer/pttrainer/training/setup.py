@@ -32,7 +32,7 @@ from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, remote_engine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.rollout.vllm.separate_samplers import vllm_samplers
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import leader_messages, sharding
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import experiment_trackers
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
@@ -112,11 +112,11 @@ def _monitors(spec: PostTrainJobSpec, model: Model, watchdog: Watchdog) -> Monit
 
 
 def _transfer(run: ClaimedRun, context: Context, meshes: Meshes) -> WeightSync | RemoteEngine | None:
-    spec, reporter, model = run.job.spec, run.reporter, context.model
+    spec, reporter = run.job.spec, run.reporter
     if spec.rollout.separate is not None and spec.rollout.vllm is not None:
         return vllm_samplers(context, spec.rollout.vllm)
     if spec.rollout.separate is not None:
-        return remote_engine(spec, model, meshes.trainer, reporter.note, reporter.alive)
+        return remote_engine(context)
     if meshes.sampler is None:
         return None
     if jax.process_count() > 1:
@@ -125,7 +125,7 @@ def _transfer(run: ClaimedRun, context: Context, meshes: Meshes) -> WeightSync |
             f"{jax.process_count()}; accepted: colocated; hint: pathways: {{enabled: true}}"
         )
     reporter.note(f"{meshes.trainer.size} devices train, {meshes.sampler.size} sample")
-    return WeightSync(model, meshes.trainer, meshes.sampler, partial(sharding.put, meshes.sampler))
+    return WeightSync(context.model, meshes.trainer, meshes.sampler, partial(sharding.put, meshes.sampler))
 
 
 def _context(
@@ -154,6 +154,7 @@ def _context(
         leader=run.leader,
         run=run.place,
         directory=parts.directory,
+        messages=leader_messages.of_run(),
     )
 
 

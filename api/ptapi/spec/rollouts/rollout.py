@@ -137,7 +137,7 @@ class Rollout(SpecModel):
     training and sampling chips, so that both can work at once (`maxStaleness`); weights move after every update that
     samples depend on. It needs one process: one host, or Pathways, which `pathways.enabled: auto` then takes.
     `separate` samples in pods of their own (`separate`), which have other chips, get new weights over the network and
-    may fail without the trainer; one process trains: one host."""
+    may fail without the trainer; the trainer may have several hosts."""
     separate: Separate | None = None
     """The samplers' pods; required with `placement: separate`."""
     sampler_share: Fraction | None = None

@@ -70,6 +70,27 @@ def test_the_trainer_knows_where_each_sampler_listens_and_both_read_one_token() 
     assert token == {"name": sampler_secret(layout())["metadata"]["name"], "key": TOKEN_KEY}
 
 
+def test_every_process_of_several_slices_knows_the_samplers_and_the_leader_and_each_slice_has_a_pool() -> None:
+    spec = manifest(layout(accelerator={"type": "v6e-4"}).job)["spec"] | {
+        "accelerator": {"type": "v6e-16", "slices": 2}, "training": {"steps": 2, "batchSize": 32},
+    }  # fmt: skip
+    of = layout_of(job(job_manifest("llama", **spec)), SETTINGS)
+    made = jobset(of)
+    trainer, samplers = made["spec"]["replicatedJobs"]
+    assert (trainer["replicas"], trainer["template"]["spec"]["parallelism"], samplers["replicas"]) == (2, 4, 2)
+    env = env_of(made)
+    assert (env["JAX_COORDINATOR_ADDRESS"], env["JAX_NUM_PROCESSES"]) == ("llama-slice-0-0.llama:8476", "8")
+    assert env["POSTTRAIN_SAMPLERS"].startswith("llama-sampler-0-0.llama:")
+    assert not {"JAX_COORDINATOR_ADDRESS", "POSTTRAIN_SLICE_INDEX"} & {
+        each["name"] for each in sampler_pod(made)["spec"]["containers"][0]["env"]
+    }
+    assert "exclusive-topology" in str(trainer["template"]["metadata"])
+    assert "exclusive-topology" not in str(samplers)
+    assert (of.held_chips, of.pods, of.described) == (
+        {"v6e": 40}, 10, "2 x v6e-16 (32 chips) and 2 samplers on v6e-4 (4 chips) each"
+    )  # fmt: skip
+
+
 def vllm_pod(model: str = "hf://Qwen/Qwen3-8B", chips: str = "v6e-4", **changes: Any) -> Manifest:
     """Return the pod template of a sampler that is vLLM."""
     rollout = {

@@ -166,6 +166,16 @@ def test_samplers_with_pods_of_their_own_are_counted_on_their_chips_and_the_trai
     assert two.chip_hours == pytest.approx(two.seconds * 10 * 12 / 3600)
 
 
+def test_hosts_that_gather_weights_for_samplers_hold_a_chunk_of_them() -> None:
+    def gathered(chips: str) -> list[int]:
+        rollout = {"maxNewTokens": 64, "placement": "separate", "separate": {"accelerator": {"type": "v6e-4"}}}
+        of = shapes_of(spec("llama3.2-1b", chips, algorithm="grpo", batchSize=64, rollout=rollout))
+        return [buffer.bytes for buffer in resident.resident_buffers(of) if buffer.name == resident.GATHERED]
+
+    assert gathered("v6e-4") == []
+    assert gathered("v6e-16") == [128256 * 2048 * 2], "the table of tokens is larger than 256 MiB"
+
+
 def test_the_number_of_samplers_that_wastes_least_is_named_until_the_job_has_it() -> None:
     def notes(count: int) -> list[str]:
         rollout = {"maxNewTokens": 2048, "placement": "separate", "separate": {"replicas": count}, "maxStaleness": 1}

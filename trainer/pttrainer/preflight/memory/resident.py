@@ -23,6 +23,7 @@ from pttrainer.rollout.disaggregated import placement
 from pttrainer.rollout.native import buckets
 
 ROLLOUT_WEIGHTS, DRAFT, UNDER_WAY = "rollout weights", "draft weights", "weights in transfer"
+GATHERED = "weights gathered for samplers"
 KEPT = "kept prompts"
 GROWING = "the smaller cache while it grows"
 
@@ -49,7 +50,7 @@ class Buffer:
 def resident_buffers(of: JobShapes) -> list[Buffer]:
     """Return buffers outside the train step, largest first."""
     if rollout_shapes.has_rollouts(of) and rollout_shapes.is_elsewhere(of):
-        return [*_reference(of), *_reward_models(of)]
+        return [*_reference(of), *_reward_models(of), *_gathered(of)]
     if of.spec.rollout.vllm is not None and rollout_shapes.has_rollouts(of):
         return [*_reference(of), *_reward_models(of), *_vllm(of, of.spec.rollout.vllm)]
     if not rollout_shapes.samples_rollouts(of):
@@ -59,7 +60,8 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
     weights = rollout_shapes.weights_bytes(of.structure, there.shape)
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
     held = Buffer(ROLLOUT_WEIGHTS, placement.copies(of.spec) * weights, "rollout", split)
-    buffers = [*_reference(of), *_reward_models(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
+    buffers = [*_reference(of), *_reward_models(of), held, *_under_way(of), *_gathered(of)]
+    buffers += [*_cache(there, plan), _working(there, plan)]
     if kept := rollout_shapes.kept_bytes(there, plan):
         buffers.append(Buffer(KEPT, kept, "rollout"))
     draft = rollout_shapes.draft_of(of)
@@ -99,14 +101,26 @@ def _under_way(of: JobShapes) -> list[Buffer]:
     """
     if of.sampler is None:
         return []
-    largest = max(
-        one.bytes
-        for _, part in [*of.structure.decoding_layers, (1, of.structure.decoding_tables)]
-        for one in part.values()
-    )
-    chunk = max(largest, min(buckets.CHUNK_BYTES, of.structure.decoding_bytes))
+    chunk = _largest_chunk(of)
     ways, tensor = math.gcd(of.devices, math.prod(of.sampler)), replace(of, shape=of.sampler).axis("tensor")
     return [Buffer(UNDER_WAY, chunk // ways + chunk // tensor, "rollout")]
+
+
+def _gathered(of: JobShapes) -> list[Buffer]:
+    """Return the largest chunk of weights that processes gather on every device, for samplers with pods of their own.
+
+    Where one process trains, it reads each device's part.
+    """
+    processes = of.slice.total_vms * of.slice.parallel_containers
+    if of.samplers is None or of.spec.rollout.vllm is not None or processes == 1:
+        return []
+    return [Buffer(GATHERED, _largest_chunk(of), "train")]
+
+
+def _largest_chunk(of: JobShapes) -> int:
+    parts = [part for _, part in of.structure.decoding_layers]
+    largest = max(one.bytes for part in [*parts, of.structure.decoding_tables] for one in part.values())
+    return max(largest, min(buckets.CHUNK_BYTES, of.structure.decoding_bytes))
 
 
 def _reference(of: JobShapes) -> list[Buffer]:

@@ -3,7 +3,8 @@
 Between two parts of a slice they cross the links that join the parts, between slices and to other pods the hosts'
 network; then each sampling device gathers what it keeps over the sampler's own links. Colocated, nothing crosses a
 network that the compiled programs do not show. Samplers with pods of their own are counted as if they were sent all
-weights; they are sent the entries that changed. Left out: latency, and the hosts that Pathways may send through.
+weights, by the leader's host; they are sent the entries that changed. Left out: latency, and the hosts that Pathways
+may send through.
 """
 
 import math
@@ -30,7 +31,7 @@ def network_seconds(of: JobShapes) -> float:
         return 0.0
     moved = moved_bytes(of)
     if of.samplers is not None:
-        return _over(moved * of.sampler_count, _dcn(of.slice, of.slice.total_chips))
+        return _over(moved * of.sampler_count, _dcn(of.slice, of.slice.chips_per_vm))  # of the leader's host
     training, sampling = of.training_slice, of.sampling_slice
     parts = math.gcd(training.total_devices, sampling.total_devices)
     crossing = moved * sampling.total_devices // parts  # each part goes to as many devices as keep a copy of it

@@ -12,9 +12,8 @@ What a lost sampler has finished is kept, and the one that takes over asks for t
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from ptapi import run_directory
 from ptapi.spec import Vllm as VllmSpec
 from pttrainer.data.tokenization.tokenizer import Tokenizer
+from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.separate.client import TOKEN_ENV, Conflict, SamplerAway, SamplerFailed
@@ -29,6 +29,7 @@ from pttrainer.rollout.disaggregated.separate.messages import Request
 from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRouting
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, sampler_addresses, versions_in_use
 from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods
+from pttrainer.rollout.disaggregated.separate.sent_versions import NewestLeaves
 from pttrainer.rollout.engine import Completions
 from pttrainer.rollout.vllm.http_server import ServerClient
 from pttrainer.rollout.vllm.requests import VllmForgot, VllmReply, VllmRequest, VllmUnavailable, requests_of
@@ -153,23 +154,18 @@ class FileSender:
     def __init__(self, files: WeightFiles, check: VersionCheck, copies: int) -> None:
         self._files, self._check, self._copies = files, check, copies
         self._versions: list[FileVersion] = []
-        self._leaves: list[weakref.ref[Any]] = []
+        self._newest = NewestLeaves()
         self._facts: dict[str, float] = {}
         self._counting = threading.Lock()
 
     def deliver(self, params: Params) -> FileVersion:
         """Lay these weights down, unless they are the newest version."""
-        leaves = jax.tree.leaves(params)
-        is_same = len(leaves) == len(self._leaves) and all(
-            ref() is leaf for ref, leaf in zip(self._leaves, leaves, strict=True)
-        )
-        if not is_same:
+        if self._newest.replace(params):
             began = time.monotonic()
             files = self._files.write(params)
             self._versions.append(FileVersion(files.directory.name, files, self._check.trainer(params)))
             self._versions = self._versions[-self._copies :]
             self._files.keep_only(*(version.files for version in self._versions))
-            self._leaves = [weakref.ref(leaf) for leaf in leaves]
             size = sum(file.stat().st_size for file in files.directory.rglob("*") if file.is_file())
             self._add({run_directory.WEIGHT_BYTES: float(size)}, began)
         return self._versions[-1]
@@ -199,6 +195,11 @@ class FileSender:
 def vllm_samplers(context: Context, vllm: VllmSpec, environ: MutableMapping[str, str] = os.environ) -> RemoteEngine:
     """Build the engine with the samplers that the environment names. Raises ConfigError."""
     spec = context.spec
+    if jax.process_count() > 1:
+        raise ConfigError(
+            f"{FIELD}.engine: vllm: needs a trainer of one process, which writes all weights, and this run has "
+            f"{jax.process_count()}; accepted: native, or an accelerator of one host"
+        )
     addresses = sampler_addresses("`vllm serve`", environ)
     token = processes.secret(TOKEN_ENV, FIELD, environ)
     length, finished = spec.training.sequence_length, FinishedReplies()

@@ -12,10 +12,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.errors import ConfigError
@@ -23,13 +22,17 @@ from pttrainer.models import Model, Params
 from pttrainer.rollout.disaggregated.separate.client import SAMPLERS_ENV, TOKEN_ENV, SamplerClient
 from pttrainer.rollout.disaggregated.separate.messages import Request
 from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRouting
-from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods, Sender, Version
+from pttrainer.rollout.disaggregated.separate.sampler_pods import Delivery, SamplerPods, Version
 from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights
+from pttrainer.rollout.disaggregated.separate.shared_draws import FollowersPods, GatheringSender, LeadersPods, Pods
 from pttrainer.rollout.disaggregated.separate.weight_sender import WeightSender
 from pttrainer.rollout.disaggregated.weight_sync import decoding_keys
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.speculative.verify import add_counts
 from pttrainer.runtime.distributed import processes
+
+if TYPE_CHECKING:
+    from pttrainer.rollout.context import Context
 
 STALLED_S = 1800.0
 """Longest time in which a sampler that beats samples nothing, where `runPolicy.hangTimeoutSeconds` says nothing; the
@@ -40,7 +43,7 @@ _VERSION = "version"
 class RemoteEngine:
     """Samples in other pods, and sends weights there. Its weights are names of versions (`deliver`)."""
 
-    def __init__(self, pods: SamplerPods, sender: Sender, routing: PrefixRouting, alive: Callable[[], None]) -> None:
+    def __init__(self, pods: Pods, sender: Delivery, routing: PrefixRouting, alive: Callable[[], None]) -> None:
         self._pods, self._sender, self._routing, self._alive = pods, sender, routing, alive
 
     def deliver(self, params: Params) -> Params:
@@ -85,33 +88,30 @@ class RemoteEngine:
         self._sender.close()
 
 
-def remote_engine(
-    spec: PostTrainJobSpec,
-    model: Model,
-    mesh: Mesh,
-    note: Callable[[str], None],
-    alive: Callable[[], None],
-    environ: MutableMapping[str, str] = os.environ,
-) -> RemoteEngine:
-    """Build the engine with the samplers that the environment names. Raises ConfigError."""
+def remote_engine(context: Context, environ: MutableMapping[str, str] = os.environ) -> RemoteEngine:
+    """Build the engine with the samplers that the environment names; of several processes the leader speaks to them.
+
+    Raises ConfigError.
+    """
+    spec, model, to_others = context.spec, context.model, context.messages
     addresses = sampler_addresses("`python -m pttrainer sampler --spec FILE --index I`", environ)
     token = processes.secret(TOKEN_ENV, "spec.rollout.separate", environ)
+    routing = PrefixRouting(len(addresses), keeps_prompts=spec.environment is not None)
+    cut = CutWeights(model, context.mesh)
+    if to_others is not None and not context.leader:
+        return RemoteEngine(FollowersPods(to_others), GatheringSender(cut), routing, context.alive)
     stalled_s = spec.run_policy.hang_timeout_seconds or STALLED_S
     shapes = shapes_digest(model)
     clients = [SamplerClient(address, token, shapes, stalled_s) for address in addresses]
-    note(f"{len(clients)} samplers with pods of their own: {', '.join(addresses)}")
-    sender = WeightSender(CutWeights(model, mesh), clients, versions_in_use(spec))
-    pods = SamplerPods(clients, sender, note)
-    return RemoteEngine(pods, sender, PrefixRouting(len(clients), keeps_prompts=spec.environment is not None), alive)
+    context.note(f"{len(clients)} samplers with pods of their own: {', '.join(addresses)}")
+    sender = WeightSender(cut, clients, versions_in_use(spec))
+    pods = SamplerPods(clients, sender, context.note)
+    here = pods if to_others is None else LeadersPods(pods, to_others)
+    return RemoteEngine(here, sender, routing, context.alive)
 
 
 def sampler_addresses(by_hand: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return where the samplers listen. by_hand: the command that starts one. Raises ConfigError."""
-    if jax.process_count() > 1:
-        raise ConfigError(
-            "spec.rollout.placement: separate: needs a trainer of one process, and this run has "
-            f"{jax.process_count()}; accepted: an accelerator of one host"
-        )
     addresses = [text.strip() for text in environ.get(SAMPLERS_ENV, "").split(",") if text.strip()]
     if not addresses:
         raise ConfigError(

@@ -63,15 +63,11 @@ class Sampler(Protocol):
         ...
 
 
-class Sender(Protocol):
-    """Delivers versions to the samplers of its own kind."""
+class Delivery(Protocol):
+    """Turns weights into versions."""
 
     def deliver(self, params: Params) -> Version:
         """Make these weights the newest version."""
-        ...
-
-    def ensure(self, client: Any, version: Any) -> None:
-        """Give a sampler a version, unless it has it. Raises SamplerAway or TransferError."""
         ...
 
     def facts(self) -> dict[str, float]:
@@ -80,6 +76,14 @@ class Sender(Protocol):
 
     def close(self) -> None:
         """Remove what is on disk."""
+        ...
+
+
+class Sender(Delivery, Protocol):
+    """Delivers versions to the samplers of its own kind."""
+
+    def ensure(self, client: Any, version: Any) -> None:
+        """Give a sampler a version, unless it has it. Raises SamplerAway or TransferError."""
         ...
 
 

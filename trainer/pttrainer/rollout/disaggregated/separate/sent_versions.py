@@ -9,6 +9,7 @@ chunk at a time (`weight_sync.chunks`): the files are mapped, and the system kee
 
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,29 @@ ALIGNED = 64
 """Each weight begins at a multiple of this many bytes of its file."""
 
 
+class NewestLeaves:
+    """Which arrays the newest version was made of, without keeping them."""
+
+    def __init__(self) -> None:
+        self._leaves: list[weakref.ref[Any]] = []
+
+    def replace(self, params: Params) -> bool:
+        """Return True if these are other arrays, which from now on are the newest."""
+        leaves = jax.tree.leaves(params)
+        if len(leaves) == len(self._leaves) and all(
+            ref() is leaf for ref, leaf in zip(self._leaves, leaves, strict=True)
+        ):
+            return False
+        self._leaves = [weakref.ref(leaf) for leaf in leaves]
+        return True
+
+
 class CutWeights:
-    """Takes weights off the trainer's devices in the sampler's format, a chunk at a time."""
+    """Takes weights off the trainer's devices in the sampler's format, a chunk at a time.
+
+    Where several processes train, each chunk is first gathered on every device, and all processes run the programs
+    together: those that send call `parts`, the others `take_part`.
+    """
 
     def __init__(self, model: Model, mesh: Mesh, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._mesh = mesh
@@ -41,19 +63,29 @@ class CutWeights:
         self.moving = {key: x for key, x in self.shapes.items() if key[0] not in static}
         self._chunks = {True: chunks(self.static, chunk_bytes), False: chunks(self.moving, chunk_bytes)}
         self._programs: dict[Any, Any] = {}
+        self._where = sharding.replicated(mesh) if jax.process_count() > 1 else None
 
     def parts(self, params: Params, *, static: bool) -> Iterator[tuple[dict[Key, np.ndarray], dict[Key, int]]]:
         """Yield arrays on the host, and their checksums by the trainer's devices."""
-        arrays = dict(named(params))
-        for chunk in self._chunks[static]:
-            with jax.set_mesh(self._mesh):
-                cut, sums = self._program(chunk)([arrays[name] for name in chunk.names], np.int32(chunk.first))
+        for chunk, cut, sums in self._cuts(params, static=static):
             host = [np.asarray(x) for x in jax.device_get(cut)]
             flat = [x for one in host for x in (one if chunk.layers else [one])]
             yield (
                 dict(zip(chunk.keys, flat, strict=True)),
                 dict(zip(chunk.keys, np.asarray(sums).tolist(), strict=True)),
             )
+
+    def take_part(self, params: Params, *, static: bool) -> None:
+        """Run the programs of `parts`, one after the other, and keep nothing."""
+        for _, _, sums in self._cuts(params, static=static):
+            jax.block_until_ready(sums)
+
+    def _cuts(self, params: Params, *, static: bool) -> Iterator[tuple[Chunk, list[Array], Array]]:
+        arrays = dict(named(params))
+        for chunk in self._chunks[static]:
+            with jax.set_mesh(self._mesh):
+                cut, sums = self._program(chunk)([arrays[name] for name in chunk.names], np.int32(chunk.first))
+            yield chunk, cut, sums
 
     def _program(self, chunk: Chunk) -> Any:
         key = chunk.names, chunk.layers
@@ -67,7 +99,7 @@ class CutWeights:
                 cast = [x.astype(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
                 return cast, jnp.stack([digest(x) for one in cast for x in (one if chunk.layers else [one])])
 
-            self._programs[key] = jax.jit(cut, out_shardings=(None, sharding.replicated(self._mesh)))
+            self._programs[key] = jax.jit(cut, out_shardings=(self._where, sharding.replicated(self._mesh)))
         return self._programs[key]
 
 

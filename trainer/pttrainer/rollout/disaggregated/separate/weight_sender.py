@@ -11,12 +11,10 @@ import hashlib
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from ptapi import run_directory
@@ -24,7 +22,7 @@ from pttrainer.errors import TransferError
 from pttrainer.models import Params
 from pttrainer.rollout.disaggregated.separate.changed_part import FULL, changed
 from pttrainer.rollout.disaggregated.separate.client import Conflict, SamplerAway, SamplerClient, entries
-from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights, SentVersions
+from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights, NewestLeaves, SentVersions
 from pttrainer.rollout.disaggregated.weight_sync import Key
 from pttrainer.rollout.native.buckets import CHUNK_BYTES
 
@@ -47,22 +45,17 @@ class WeightSender:
         self._sent: SentVersions | None = None
         self._versions: list[Version] = []
         self._static_sums: dict[Key, int] = {}
-        self._leaves: list[weakref.ref[Any]] = []
+        self._newest = NewestLeaves()
         self._facts: dict[str, float] = {}
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._threads = ThreadPoolExecutor(len(clients), "weights")
 
     def deliver(self, params: Params) -> Version:
         """Store these weights as the newest version, and send samplers what changed."""
-        leaves = jax.tree.leaves(params)
         with self._lock:
-            is_same = len(leaves) == len(self._leaves) and all(
-                ref() is leaf for ref, leaf in zip(self._leaves, leaves, strict=True)
-            )
-            if not is_same:
+            if self._newest.replace(params):
                 began = time.monotonic()
                 self._deliver(params)
-                self._leaves = [weakref.ref(leaf) for leaf in leaves]
                 self._add({run_directory.WEIGHT_SECONDS: time.monotonic() - began})
             return self._versions[-1]
 
