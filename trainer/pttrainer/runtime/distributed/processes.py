@@ -122,6 +122,8 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
             f"environment: JAX_COORDINATOR_ADDRESS is {address}, so JAX_NUM_PROCESSES must be a number, and so must "
             "JAX_PROCESS_ID or the POSTTRAIN_* indices that it follows from"
         ) from error
+    # JAX's preemption service would take SIGTERM for itself: `StopRequest` would not hear of it, and nothing be saved.
+    jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(address, num_processes=processes, process_id=rank)
 
 
