@@ -16,6 +16,8 @@
     best.json           `Best`: the checkpoints that `checkpoint.best` keeps, the best first
     stacks/             stacks of all threads after a hang or SIGUSR1, per attempt and process
     heartbeats/         `Heartbeat` of every process, if there are several
+    generation.json     `Generation`: on which slices the trainer runs now, with `accelerator.minSlices`
+    members/            `Member` of every supervisor of a trainer process, with `accelerator.minSlices`
     export/             the trained model in Hugging Face's layout, with a model card
     termination.json    `Termination` of the last attempt
     returned/UID-0      of `runtime.function`: what process 0 returned, or what a process raised (`ptapi.pickled`)
@@ -46,6 +48,7 @@ CHECKPOINTS = "checkpoints"
 BEST = "best.json"
 STACKS = "stacks"
 HEARTBEATS = "heartbeats"
+GENERATION = "generation.json"
 EXPORT = "export"
 CRITIC = "critic"
 """Directory in the export for the critic's weights, next to the policy's."""
@@ -120,6 +123,11 @@ def stack_file(attempt: int, process: int) -> str:
 def heartbeat_file(process: int) -> str:
     """Return the path of a process's heartbeat, relative to the run directory."""
     return f"{HEARTBEATS}/process-{process:04d}.json"
+
+
+def member_file(slice_index: int, process: int) -> str:
+    """Return the path of what the supervisor of a slice's process reports, relative to the run directory."""
+    return f"members/slice-{slice_index:03d}-process-{process:04d}.json"
 
 
 class Document(BaseModel):
@@ -204,6 +212,22 @@ class TimeSplit(Document):
     training: float = 0.0
     evaluating: float = 0.0
     saving: float = 0.0
+    restarting: float = 0.0
+    """Between the last report of an attempt and the first of the next one, by the wall clock."""
+    repeated: float = 0.0
+    """Part of `training`: steps after the checkpoint from which a later attempt went on."""
+    fewer_slices: float = 0.0
+    """Part of `training`: on fewer slices than the job has."""
+
+
+class SlicesProgress(Document):
+    """The slices on which the trainer runs, with `accelerator.minSlices`."""
+
+    present: list[int]
+    total: int
+    generation: int = 1
+    restarts: dict[str, int] = {}
+    """As in `Generation`."""
 
 
 class Progress(Document):
@@ -220,6 +244,7 @@ class Progress(Document):
     checkpoint: CheckpointRef | None = None
     best: BestRef | None = None
     time: TimeSplit = TimeSplit()
+    slices: SlicesProgress | None = None
     started: str = ""
     """When the first attempt began (RFC 3339)."""
     goodput: float | None = None
@@ -236,6 +261,51 @@ class Heartbeat(Document):
     stage: Stage = "loading"
     step: int = 0
     updated: str = ""
+
+
+class Member(Document):
+    """What the supervisor of one trainer process reports; it is alive while `beats` changes.
+
+    generation: of its trainer, or the one that it is ready to start; code: the exit code of a trainer that has ended.
+    """
+
+    token: str
+    """Unique to each supervisor that ever ran."""
+    address: str = ""
+    """`host:port` at which JAX's coordinator would listen, if this process became the first."""
+    beats: int = 0
+    generation: int = 0
+    state: Literal["idle", "ready", "running", "ended"] = "idle"
+    code: int | None = None
+    message: str = ""
+    leaving: bool = False
+    """It was told to stop, and ends with its trainer."""
+
+
+class Generation(Document):
+    """The trainer's processes from one restart to the next, on the slices that are there.
+
+    Written by compare-and-set by one supervisor, the keeper, which is alive while `beats` changes.
+    """
+
+    number: int = 0
+    job_uid: str = ""
+    slices: list[int] = []
+    """The slices that train, in the order of their process numbers; none while too few are there."""
+    members: list[str] = []
+    """Tokens of their supervisors, in the order of process numbers."""
+    coordinator: str = ""
+    started: bool = False
+    """All members have ended their earlier trainer and are ready: they start the new one."""
+    stopping: bool = False
+    """The trainers save and end, so that the next generation has more slices."""
+    verdict: int | None = None
+    """The exit code with which the whole run ends."""
+    message: str = ""
+    restarts: dict[str, int] = {}
+    """Generations that ended, by failure class; `Resized` counts those that made room for returned slices."""
+    keeper: str = ""
+    beats: int = 0
 
 
 class Termination(Document):

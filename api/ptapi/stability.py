@@ -32,6 +32,7 @@ EXPERIMENTAL = (
         "algorithm.grpo.samplerCorrection algorithm.grpo.offPolicyThreshold algorithm.ppo.whitenAdvantages "
         "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher algorithm.sdpo training.neftuneAlpha",
     ),
+    Group("Run on CPUs alone: no slice of TPUs was lost to it yet.", "accelerator.minSlices"),
     Group("Hardly a job sets it, and something simpler may take its place.", "evaluation.passMark export.mergeLora"),
     Group("What the optimizer's library itself calls experimental.", "training.optimizer.name=muon"),
     Group(

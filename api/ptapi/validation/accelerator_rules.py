@@ -6,7 +6,7 @@ it creates anything. The messages say how many chips and devices a name stands f
 
 import math
 
-from ptapi.accelerators import Slice, resolve
+from ptapi.accelerators import Slice, fewer_slices, resolve
 from ptapi.accelerators.mesh import MESH_AXES, axis_sizes
 from ptapi.accelerators.one_process import uses_pathways
 from ptapi.accelerators.samplers import sampler_chips
@@ -30,7 +30,7 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
         return [_no_pathways(slice_)]
     if not spec.runtime.is_native:  # another program divides its batch itself
         return []
-    return _batches(spec, slice_, sizes["data"] * sizes["fsdp"] * sizes["expert"])
+    return _batches(spec, slice_, sizes["data"] * sizes["fsdp"] * sizes["expert"]) or _fewer_slices(spec, sizes["data"])
 
 
 def mesh_sizes(parallelism: Parallelism, slice_: Slice, split: Split | None = None) -> dict[str, int]:
@@ -44,6 +44,26 @@ def mesh_sizes(parallelism: Parallelism, slice_: Slice, split: Split | None = No
     if math.prod(sizes.values()) != training.total_devices:
         raise SpecError([_uneven_mesh(parallelism, slice_, training.total_devices)])
     return sizes
+
+
+def _fewer_slices(spec: PostTrainJobSpec, data: int) -> list[Finding]:
+    """Return what keeps the job from training on `accelerator.minSlices` slices."""
+    least, slices = spec.accelerator.min_slices, spec.accelerator.slices
+    if least is None or least >= slices:
+        return []
+    if data % slices:
+        held = f"a multiple of accelerator.slices ({slices}) with minSlices, so that each slice holds the whole model"
+        return [Finding(f"{PARALLELISM_FIELD}.data", str(data), held, f"data: {slices}")]
+    usable = fewer_slices.usable_counts(spec)
+    if least in usable:
+        return []
+    rows = f"the {spec.training.batch_size} rows of a batch divide over {', '.join(map(str, usable))}"
+    nearest = min(usable, key=lambda count: abs(count - least))
+    return [
+        Finding(
+            "spec.accelerator.minSlices", str(least), f"a number of slices that train: {rows}", f"minSlices: {nearest}"
+        )
+    ]
 
 
 def _no_pathways(slice_: Slice) -> Finding:

@@ -95,13 +95,18 @@ def held(path: Path, step: int, until: Path, env: dict[str, str] | None = None, 
     return command("run", str(path), env={**(env or {}), **gate}, program="tests.builders.trainer.held", **streams)
 
 
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def start(path: Path, processes: int = 1, env: dict[str, str] | None = None) -> list[forked.Process]:
     """The trainer's processes. env: more variables."""
     if processes == 1:
         return [command("run", str(path), env=env)]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)}
     shared |= env or {}
     return [command("run", str(path), env={**shared, "JAX_PROCESS_ID": str(rank)}) for rank in range(processes)]

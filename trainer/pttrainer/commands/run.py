@@ -20,6 +20,7 @@ from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.runtime.slices import supervise, trainer_process
 from pttrainer.training.job_file import read_job
 from pttrainer.training.run_directory import lease_holder, resume_check, run_files
 from pttrainer.training.run_directory.latest_step import run_progress
@@ -30,6 +31,7 @@ def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
 
     is_fresh: start from the first step, and move away what its run directory holds.
     """
+    trainer_process.end_with_supervisor()
     stop = StopRequest()
     stop.listen()
     termination.quiet_background_threads()
@@ -44,6 +46,9 @@ def _run(path: Path, attempt: Attempt, stop: StopRequest, *, is_fresh: bool) -> 
     job: PostTrainJob | None = None
     try:
         job = read_job(path)
+        member = processes.slice_member()
+        if job.spec.accelerator.min_slices is not None and member is not None:
+            return supervise.run(job, path, member, stop)
         processes.prepare_environment(job.spec.accelerator.type, compiler_flags.of_job(job.spec))
         place = run_files.open_run(job)
         if is_fresh:

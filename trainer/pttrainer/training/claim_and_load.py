@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ptapi import run_directory
+from ptapi.accelerators import fewer_slices
+from ptapi.run_directory import Generation, SlicesProgress
 from ptapi.spec import PostTrainJob, Training
 from pttrainer.checkpoint.fork import ForkSource
-from pttrainer.errors import ConfigError
+from pttrainer.errors import ConfigError, Preempted
 from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_loader import LoadedModel, load_model
 from pttrainer.models.loading.model_spec import check_routing
@@ -71,11 +74,31 @@ def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
         if resumed is not None and changes:
             run_files.record(place, resumed.at.step, ((x.field, x.was, x.now) for x in changes))
         run_files.claim(place, job)
-    reporter = Reporter(place, job.metadata.uid or "", leader=leader, in_log=processes.is_progress_in_log())
+    slices = _slices(job, place)
+    in_log = processes.is_progress_in_log()
+    reporter = Reporter(place, job.metadata.uid or "", leader=leader, in_log=in_log, slices=slices)
     reporter.stage("loading")
     for change in changes:
         reporter.note(f"changed since the last attempt: {change}")
+    if slices is not None and len(slices.present) < slices.total:
+        spec = fewer_slices.on_slices(job.spec, len(slices.present))
+        rows = spec.training.micro_batch_size
+        reporter.note(f"{len(slices.present)} of {slices.total} slices: micro-batches of {rows} rows, the same batch")
+        job = job.model_copy(update={"spec": spec})
     return ClaimedRun(job, place, leader, reporter, resumed)
+
+
+def _slices(job: PostTrainJob, place: Place) -> SlicesProgress | None:
+    """Return the slices of the generation in which a supervisor started this trainer; None without one."""
+    number = processes.generation()
+    if number is None:
+        return None
+    content = place.read(run_directory.GENERATION)
+    generation = None if content is None else Generation.model_validate_json(content)
+    if generation is None or generation.number != number:
+        raise Preempted(f"generation {number} is over: nothing to save")
+    total = job.spec.accelerator.slices
+    return SlicesProgress(present=generation.slices, total=total, generation=number, restarts=generation.restarts)
 
 
 def load(run: ClaimedRun, remat: Remat | None = None) -> PlacedModel:

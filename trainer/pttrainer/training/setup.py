@@ -56,6 +56,7 @@ from pttrainer.training.throughput import Meter, peak_flops
 def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -> Session:
     """Build the run. Raises ConfigError, DataError, UserCodeError or StorageError if that is impossible."""
     run = claim(job, place)
+    job = run.job
     if run.leader:
         experiment_trackers.check(job.spec.tracking)
     watchdog = _watchdog(run)

@@ -5,6 +5,7 @@ One entry per field or value. When a feature lands, its entry goes, and its wron
 
 from ptapi.validation.predicate import Predicate, differs, equals, has, is_true, unset
 from ptapi.validation.rule import Rule
+from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
 from ptapi.validation.rules.rollouts.rollout import samples_natively
 
 
@@ -97,6 +98,16 @@ RULES: tuple[Rule, ...] = (
         "rollout.inFlightUpdates",
         "false with rollout.placement: separate or model.images",
         ~is_true("rollout.inFlightUpdates") | (unset("rollout.separate") & _TEXT),
+    ),
+    _unsupported(
+        "accelerator.minSlices",
+        "unset without algorithm.sft, or with posttrain's trainer replaced by another program",
+        unset("accelerator.minSlices") | (has("algorithm.sft") & IS_NATIVE),
+    ),
+    _unsupported(
+        "accelerator.minSlices",
+        "unset with accelerator.dynamicSlicing, whose sub-blocks Kueue chooses once",
+        unset("accelerator.minSlices") | ~is_true("accelerator.dynamicSlicing"),
     ),
     _unsupported(
         "pathways.elasticSlices",

@@ -15,6 +15,7 @@ import yaml
 from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.load import parse_job
+from ptapi.run_directory import SlicesProgress
 from ptapi.spec import PostTrainJob
 from ptapi.text.terminal import PROGRESS_LINE
 from pttrainer.errors import ConfigError, DataError, Preempted, StorageError
@@ -312,6 +313,29 @@ def test_a_restarted_run_stands_where_it_stood_until_it_knows_better(tmp_path: P
     again.start(0, 40)  # none of its checkpoints was good
     again.stage("training")
     assert (progress(place).step, progress(place).checkpoint) == (0, None)
+
+
+def test_the_cost_of_a_restart_is_counted(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    first = Reporter(place, "u-1", leader=True, slices=SlicesProgress(present=[0, 1, 2], total=3))
+    first.start(0, 40)
+    first.stage("training")
+    first.finished_step(27, {"loss": 0.5}, seconds=2.0)
+    first.stage("saving")
+    assert progress(place).time.fewer_slices == 0
+    before = progress(place).model_copy(update={"updated": "2026-01-02T10:00:00Z"})
+    place.write(run_directory.PROGRESS, before.model_dump_json(by_alias=True).encode())
+    slices = SlicesProgress(present=[0, 2], total=3, generation=2, restarts={"HostError": 1})
+    again = Reporter(place, "u-1", leader=True, slices=slices)
+    again.start(24, 40)
+    again.stage("training")
+    again.stage("saving")
+    after = progress(place)
+    assert after.slices == slices
+    assert (after.time.repeated, after.time.restarting > 1000) == (6.0, True)
+    assert 0 < after.time.fewer_slices <= after.time.training
+    Reporter(place, "u-1", leader=True).stage("loading")
+    assert progress(place).slices is None, "what another attempt had says nothing of this one"
 
 
 def test_attempts_and_seconds_add_up_over_restarts(tmp_path: Path) -> None:

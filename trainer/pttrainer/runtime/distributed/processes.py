@@ -16,7 +16,11 @@ JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator
                                                                  `proxy` is Pathways: one process sees all chips
     HOSTNAME                                                     the pod's name, shown to others that want to write
     POSTTRAIN_PROGRESS_IN_LOG                                    `true`: progress.json is repeated in the log
-    POSTTRAIN_LEASE_SECONDS                                      seconds that a silent process keeps its directory (30)
+    POSTTRAIN_LEASE_SECONDS                                      seconds that a silent process keeps its directory (30),
+                                                                 and a silent supervisor its place (`slices`)
+    POSTTRAIN_SLICE_ADDRESS                                      `host:port` of this slice's first host, for JAX
+    POSTTRAIN_SLICE_PATIENCE_SECONDS                             seconds that a run waits for all slices at first (300)
+    POSTTRAIN_GENERATION, POSTTRAIN_SUPERVISOR_PID               set by the supervisor for its trainer
     the variable that spec.rewards[].judge.apiKeyEnv names       the API key of a judge's endpoint (`secret`)
 """
 
@@ -25,7 +29,7 @@ import re
 import socket
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ptapi.accelerators import resolve
 from ptapi.accelerators.compiler_flags import init_args, variable
@@ -35,6 +39,7 @@ from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 MAX_TEXT_BYTES = 4096
+GENERATION, SUPERVISOR = "POSTTRAIN_GENERATION", "POSTTRAIN_SUPERVISOR_PID"
 _LEADER_KEY, _DAY_MS = "posttrain/leader-says", 86_400_000
 
 
@@ -83,10 +88,50 @@ def sandboxes(environ: MutableMapping[str, str] = os.environ) -> str:
 
 def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
     """Return how long a silent process keeps the run directory, in seconds; raise ConfigError if invalid."""
-    text = environ.get("POSTTRAIN_LEASE_SECONDS", "30")
+    return _seconds("POSTTRAIN_LEASE_SECONDS", "30", environ)
+
+
+def _seconds(name: str, default: str, environ: Mapping[str, str]) -> float:
+    text = environ.get(name, default)
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 1:
-        raise ConfigError(f"environment: POSTTRAIN_LEASE_SECONDS: {text}: accepted: seconds, at least 1")
+        raise ConfigError(f"environment: {name}: {text}: accepted: seconds, at least 1")
     return float(text)
+
+
+class SliceMember(NamedTuple):
+    """A process of a slice: its numbers, the processes of a slice, and where its slice's first host is reached."""
+
+    slice_index: int
+    process: int
+    per_slice: int
+    address: str
+
+
+def slice_member(environ: Mapping[str, str] = os.environ) -> SliceMember | None:
+    """Return which process of which slice this container supervises; None for a trainer, or outside a cluster."""
+    if "POSTTRAIN_SLICE_INDEX" not in environ or GENERATION in environ:
+        return None
+    per_host = int(environ.get("POSTTRAIN_PROCESSES_PER_HOST", "1"))
+    process = int(environ["POSTTRAIN_HOST_INDEX"]) * per_host + int(environ.get("POSTTRAIN_PROCESS_IN_HOST", "0"))
+    per_slice = int(environ["POSTTRAIN_HOSTS_PER_SLICE"]) * per_host
+    return SliceMember(
+        int(environ["POSTTRAIN_SLICE_INDEX"]), process, per_slice, environ.get("POSTTRAIN_SLICE_ADDRESS", "")
+    )
+
+
+def slice_patience_s(environ: Mapping[str, str] = os.environ) -> float:
+    """Return how long a run waits for all slices, and returned slices for a quiet run; raise ConfigError if invalid."""
+    return _seconds("POSTTRAIN_SLICE_PATIENCE_SECONDS", "300", environ)
+
+
+def generation(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the number of the generation that a supervisor started this trainer in; None without one."""
+    return int(environ[GENERATION]) if GENERATION in environ else None
+
+
+def supervisor(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the process number of this trainer's supervisor; None without one."""
+    return int(environ[SUPERVISOR]) if SUPERVISOR in environ else None
 
 
 def is_progress_in_log(environ: MutableMapping[str, str] = os.environ) -> bool:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ptapi import run_directory
-from ptapi.run_directory import BestRef, CheckpointRef, Progress, Stage
+from ptapi.run_directory import BestRef, CheckpointRef, Progress, SlicesProgress, Stage
 from ptapi.text.terminal import PROGRESS_LINE
 from pttrainer.runtime.io.place import Place
 
@@ -64,10 +64,12 @@ class Beat(NamedTuple):
 class Reporter:
     """Keeps the progress document up to date. A no-op on processes that are not the leader.
 
-    in_log: repeat the document in the log.
+    in_log: repeat the document in the log. slices: those of this attempt, if a supervisor chose them.
     """
 
-    def __init__(self, place: Place, job_uid: str, *, leader: bool, in_log: bool = False) -> None:
+    def __init__(
+        self, place: Place, job_uid: str, *, leader: bool, in_log: bool = False, slices: SlicesProgress | None = None
+    ) -> None:
         self._place = place
         self._leader = leader
         self._in_log, self._logged = in_log, 0.0
@@ -77,6 +79,8 @@ class Reporter:
             # Until this attempt knows better, the run stands where the one before left it.
             changes = {"attempt": before.attempt + 1, "stage": "loading", "eta_seconds": None}
             self._document = before.model_copy(update={**changes, "started": before.started or _now()})
+            self._add_time(restarting=_seconds_since(before.updated))
+        self._document = self._document.model_copy(update={"slices": slices})
         self._stage_since = self._alive_at = time.monotonic()
         self._written, self._writing = 0.0, threading.Lock()
         self._durations: deque[float] = deque(maxlen=50)
@@ -118,17 +122,19 @@ class Reporter:
     def stage(self, stage: Stage) -> None:
         """Enter a stage and book the seconds of the previous one."""
         now = time.monotonic()
-        field = _TIMED.get(self._document.stage)
-        split = self._document.time
+        field, slices = _TIMED.get(self._document.stage), self._document.slices
         if field is not None:
-            split = split.model_copy(update={field: getattr(split, field) + now - self._stage_since})
+            self._add_time(**{field: now - self._stage_since})
+        if field == "training" and slices is not None and len(slices.present) < slices.total:
+            self._add_time(fewer_slices=now - self._stage_since)
         self._stage_since = self._alive_at = now
-        self._update(stage=stage, time=split)
+        self._update(stage=stage)
         self._write(every_s=0.0)
 
     def start(self, step: int, total: int) -> None:
         """Start training after `step` finished steps."""
         checkpoint = self._document.checkpoint if step else None
+        self._add_time(repeated=max(0, self._document.step - step) * (self._document.seconds_per_step or 0.0))
         self._update(step=step, total_steps=total, checkpoint=checkpoint)
         # `rich` comes with ptctl; a trainer's image, which no terminal is attached to, has none.
         if self._leader and sys.stderr.isatty() and importlib.util.find_spec("rich"):
@@ -168,6 +174,10 @@ class Reporter:
         """Remove the progress bar."""
         if self._bar is not None:
             self._bar.stop()
+
+    def _add_time(self, **seconds: float) -> None:
+        split = self._document.time
+        self._update(time=split.model_copy(update={name: getattr(split, name) + s for name, s in seconds.items()}))
 
     def _update(self, **changes: Any) -> None:
         self._document = self._document.model_copy(update=changes)
@@ -225,6 +235,14 @@ def _bar(step: int, total: int) -> Any:
     bar.add_task("training", total=total, completed=step)
     bar.start()
     return bar
+
+
+def _seconds_since(time_: str) -> float:
+    """Return the seconds since a time in a document, by the wall clock; 0 if it lies ahead or cannot be read."""
+    try:
+        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time_)).total_seconds())
+    except ValueError:
+        return 0.0
 
 
 def _now() -> str:

@@ -3,7 +3,18 @@
 from ptapi.accelerators.table import families, gpu_families, single_host_types
 from ptapi.accelerators.type_names import ONE_OF_GPUS
 from ptapi.validation import accelerator_cel as cel
-from ptapi.validation.predicate import Predicate, empty, equals, has, is_true, matches, one_of, starts_with, unset
+from ptapi.validation.predicate import (
+    Predicate,
+    compare,
+    empty,
+    equals,
+    has,
+    is_true,
+    matches,
+    one_of,
+    starts_with,
+    unset,
+)
 from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.chips.capacity import IS_EXISTING
 from ptapi.validation.rules.chips.pathways import IS_USED
@@ -65,6 +76,16 @@ RULES: tuple[Rule, ...] = (
         ONE_OF_GPUS,
         equals("slices", 1) | ~matches("type", f"^({'|'.join(gpu_families())})-"),
         "a larger number in accelerator.type",
+    ),
+    Scope("spec.accelerator").rule(
+        "minSlices",
+        "at most slices",
+        unset("minSlices") | compare("minSlices", "<=", "slices"),
+    ),
+    SPEC.unset_unless(
+        "accelerator.minSlices",
+        ~IS_USED,
+        "because pathways.enabled is true: a program of Pathways has elasticSlices",
     ),
     _chip_rule("spec.accelerator", "type", cel.UNKNOWN, cel.name_rule(), cel.nearest_message()),
     _chip_rule("spec.accelerator", "topology", cel.TOPOLOGY, cel.topology_rule()),

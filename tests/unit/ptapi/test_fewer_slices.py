@@ -1,0 +1,59 @@
+"""The same batch on fewer slices: micro-batches, and the numbers of slices that can train."""
+
+from typing import Any
+
+import pytest
+
+from ptapi.accelerators import fewer_slices
+from ptapi.load import parse_job
+from ptapi.spec import PostTrainJobSpec
+
+
+def spec(slices: int, batch: int, micro: int | None = None, devices: int = 1, **parallelism: int) -> PostTrainJobSpec:
+    training: dict[str, Any] = {"steps": 1, "batchSize": batch, "sequenceLength": 8, "parallelism": parallelism}
+    fields = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"sft": {}},
+        "data": {"train": {"uri": "file:///data/train.jsonl"}},
+        "training": training | ({"microBatchSize": micro} if micro else {}),
+        "accelerator": {"type": f"cpu-{devices}", "slices": slices, "minSlices": slices},
+        "output": {"uri": "file:///runs"},
+    }
+    job = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "few"}, "spec": fields}
+    return parse_job(job).spec
+
+
+@pytest.mark.parametrize(
+    ("slices", "batch", "micro", "rows"),
+    [
+        (4, 16, None, {1: 4, 2: 8, 3: None, 4: 16}),
+        (3, 12, None, {1: 4, 2: 6, 3: 12}),
+        (3, 12, 6, {1: 2, 2: 4, 3: 6}),
+        (4, 96, 48, {1: 12, 2: 24, 3: 24, 4: 48}),
+    ],
+)
+def test_rows_per_device_never_grow(slices: int, batch: int, micro: int | None, rows: dict[int, int | None]) -> None:
+    job = spec(slices, batch, micro)
+    assert {count: fewer_slices.micro_batch(job, count) for count in rows} == rows
+    assert fewer_slices.usable_counts(job) == tuple(count for count, each in rows.items() if each is not None)
+    for count, each in rows.items():
+        assert each is None or each / count <= (micro or batch) / slices
+
+
+def test_what_the_trainer_runs_differs_in_nothing_but_mesh_and_micro_batches() -> None:
+    job = spec(4, 64, devices=4, tensor=2)
+    fewer = fewer_slices.on_slices(job, 2)
+    assert fewer.accelerator.slices == 2
+    assert fewer.training.micro_batch_size == 32
+    assert fewer.training.parallelism.model_dump() == {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1, "expert": 1}
+    same = {"training": job.training, "accelerator": job.accelerator}
+    assert fewer.model_copy(update=same) == job
+    assert fewer.training.batch_size == 64
+    assert fewer_slices.on_slices(job, 4) is job
+
+
+def test_a_model_that_is_split_over_slices_trains_on_all_or_none() -> None:
+    job = spec(2, 16, fsdp=2)
+    assert fewer_slices.usable_counts(job) == (2,)
+    with pytest.raises(ValueError, match="do not divide"):
+        fewer_slices.on_slices(job, 1)
