@@ -5,21 +5,15 @@ API server sees the previous version. The one idea: one rule per field, as deep 
 error names the changed field (`spec.training.steps`, not `spec`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.openapi_schema import INT_OR_STRING, Schema, structural
 
-
-def _in_short(fields: Sequence[str]) -> str:
-    """Return fields of one map, whose name only the first repeats."""
-    return ", ".join([fields[0], *("." + field.partition(".")[2] for field in fields[1:])])
-
-
 CHANGEABLE = ("runPolicy.suspend", "runPolicy.activeDeadlineSeconds", "runPolicy.ttlSecondsAfterFinished")
 QUEUE = "queue"
-MESSAGE = f"cannot change after creation; accepted: {_in_short(CHANGEABLE)}, and {QUEUE} while suspended"
+MESSAGE = "cannot change after creation; accepted: its earlier value; hint: create another job"
 """Short, because every field has it, and `kubectl apply` keeps the whole definition in one annotation."""
 QUEUE_MESSAGE = "may change only while runPolicy.suspend is true; hint: suspend the job first"
 
