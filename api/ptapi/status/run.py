@@ -106,6 +106,10 @@ class TimeStatus(SpecModel):
     """Running training steps."""
     restoring: int = 0
     """Loading weights and checkpoints."""
+    repeated: int = 0
+    """Part of training: steps after the checkpoint from which a later attempt went on."""
+    fewer_slices: int = 0
+    """Part of training: on fewer slices than the job has (accelerator.minSlices)."""
     goodput: Quantity = ""
     """training / held, in percent."""
 

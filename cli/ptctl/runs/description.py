@@ -161,6 +161,8 @@ def _time(job: JobView) -> Iterator[str]:
         if times.get(kind)
     ]
     yield from _pair("Time spent", ", ".join(spent))
+    parts = (("repeated", "repeated"), ("on fewer slices", "fewerSlices"))
+    yield from _pair("Of training", ", ".join(f"{name} {short(times[key])}" for name, key in parts if times.get(key)))
     yield from _pair("Goodput", times.get("goodput"))
     cost = part(job.raw, "status", "cost", missing={})
     yield from _pair("Chip-hours", cost.get("chipHours"))

@@ -122,7 +122,12 @@ def workload_policy(generation: str, topology: str) -> str:
 
 def first_host(jobset: str) -> str:
     """Return the DNS name of the first slice's first pod within its namespace."""
-    return f"{jobset}-{REPLICATED_JOB}-0-0.{jobset}"
+    return slice_host(jobset, "0")
+
+
+def slice_host(jobset: str, slice_index: str) -> str:
+    """Return the DNS name of a slice's first pod within its namespace."""
+    return f"{jobset}-{REPLICATED_JOB}-{slice_index}-0.{jobset}"
 
 
 def sampler_host(jobset: str, index: int) -> str:

@@ -1,7 +1,8 @@
 """The pods that a run needs: all, or with elastic slices those of enough slices, or once it trains not its samplers.
 
 Pathways' head is always needed. A slice is missing unless all its pods have nodes, and up to `pathways.elasticSlices`
-may be missing. A sampler with a pod of its own is made anew by its Job while the trainer goes on. Pure.
+may be missing. Of a run with `accelerator.minSlices` that has begun, a slice is missing unless all its pods run. A
+sampler with a pod of its own is made anew by its Job while the trainer goes on. Pure.
 """
 
 from collections import Counter
@@ -17,6 +18,10 @@ from ptoperator.render import Layout
 
 def missing_slices(layout: Layout, state: Observed) -> int:
     """Return the number of missing slices that the run goes on without; 0 also if it cannot go on."""
+    if layout.is_supervised:
+        missing = layout.slices - len(_complete(layout, state))
+        least = layout.job.spec.accelerator.min_slices or layout.slices
+        return missing if _has_begun(state) and missing <= layout.slices - least else 0
     allowed = layout.job.spec.pathways.elastic_slices
     if not allowed:
         return 0
@@ -67,13 +72,38 @@ def needed_pods(layout: Layout, state: Observed) -> int:
     return layout.pods - layout.hosts * missing_slices(layout, state)
 
 
+def _has_begun(state: Observed) -> bool:
+    """Return True if a supervisor of this job has started its trainer before."""
+    progress = state.run.progress
+    return progress is not None and progress.slices is not None and progress.job_uid == state.job.uid
+
+
+def has_restarted_in_place(state: Observed) -> bool:
+    """Return True if supervisors have started the trainer more than once."""
+    return _has_begun(state) and bool(
+        state.run.progress and state.run.progress.slices and state.run.progress.slices.restarts
+    )
+
+
+def slices_at_work(state: Observed) -> str:
+    """Return ` on 2 of 4 slices, after 3 restarts in place (HostError 2, Resized 1)`; empty without supervisors."""
+    slices = state.run.progress.slices if state.run.progress else None
+    if slices is None:
+        return ""
+    total = sum(slices.restarts.values())
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(slices.restarts.items()))
+    after = f", after {total} restart{'' if total == 1 else 's'} in place ({counts})" if total else ""
+    return f" on {len(slices.present)} of {slices.total} slices{after}"
+
+
 def _goes_on(layout: Layout, state: Observed) -> bool:
     """Return True if the run trains, so that it needs no pod of its samplers."""
     return layout.samplers is not None and state.status.phase is Phase.RUNNING and bool(state.trainer_pods)
 
 
 def _complete(layout: Layout, state: Observed) -> set[str]:
-    workers = [pod for pod in state.current_pods if _role(pod) == names.PATHWAYS_WORKER and is_scheduled(pod)]
+    is_there = is_started if layout.is_supervised else is_scheduled
+    workers = [pod for pod in state.current_pods if _role(pod) == layout.chip_pods and is_there(pod)]
     return {index for index, count in Counter(map(_slice, workers)).items() if count == layout.hosts}
 
 

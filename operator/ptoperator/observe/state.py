@@ -229,6 +229,8 @@ class Observed:
         attempt = label(pod, labels.RESTART_ATTEMPT) or str(self.jobset_restarts)
         if labels.is_of_sampler(pod) and pod_phase(pod) in _ENDED:  # its Job makes it anew
             return False
+        if self.layout is not None and self.layout.is_supervised and pod_phase(pod) == "Failed":
+            return False
         return labels.is_of_job(pod, self.job.uid) and attempt == str(self.jobset_restarts) and not is_deleting(pod)
 
 

@@ -32,6 +32,8 @@ _MAX_NAMED = 4
 def hang_detected(context: PlanContext) -> StepResult | None:
     """Report a hang, then delete the pods."""
     state = context.state
+    if context.layout.is_supervised:  # a host that is frozen falls silent to the others, and they restart the trainer
+        return None
     if is_reported(state):
         deletions = tuple(
             deletion(PODS, pod, state.job.namespace) for pod in state.trainer_pods if pod in state.unfinished_pods

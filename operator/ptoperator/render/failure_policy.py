@@ -57,6 +57,17 @@ def sampler_failure_policy() -> Manifest:
     return {"rules": [{**disrupted, "action": "Ignore"}, {**saved, "action": "Ignore"}, fatal]}
 
 
+def supervised_failure_policy() -> Manifest:
+    """Return the rules for pods whose supervisors restart the trainer: their Jobs replace a lost one.
+
+    A supervisor ends with an exit code of the trainer only when the whole run ends so, its restarts spent.
+    """
+    disrupted, saved, fatal = sampler_failure_policy()["rules"]
+    ends = sorted({int(code) for code in ExitCode} - {ExitCode.OK, ExitCode.PREEMPTED_SAVED, *FATAL_EXIT_CODES})
+    spent = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": ends}}
+    return {"rules": [disrupted, saved, fatal, spent]}
+
+
 def failure_policy(max_restarts: int) -> Manifest:
     """Return what the JobSet does about a failed Job. BlockingRecreate: two attempts never write one run directory."""
     fatal = "|".join(str(code) for code in FATAL_EXIT_CODES)

@@ -2,7 +2,8 @@
 
 Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM, and for samplers with pods of
 their own a second one (`render.pods.sampler`); with Pathways the head and the
-workers of `render.pathways`.
+workers of `render.pathways`. With `accelerator.minSlices` a slice's Job replaces its pods, and the JobSet restarts
+none.
 
 The JobSet has no TTL: it could vanish before the operator saw how it ended, and then look as if it had never been
 created. The operator deletes the finished job itself, and the JobSet goes with it.
@@ -11,7 +12,7 @@ created. The operator deletes the finished job itself, and the JobSet goes with 
 from ptkube.resources import JOBSETS, Manifest
 from ptoperator.kube import labels, names
 from ptoperator.render import pathways
-from ptoperator.render.failure_policy import failure_policy, pod_failure_policy
+from ptoperator.render.failure_policy import failure_policy, pod_failure_policy, supervised_failure_policy
 from ptoperator.render.layout import Layout
 from ptoperator.render.pods import sampler
 from ptoperator.render.pods.pod import pod_template
@@ -39,7 +40,10 @@ def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) ->
             "suspend": layout.job.spec.queue is not None or policy.suspend,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             **_roles(layout),
-            "failurePolicy": failure_policy(max(0, policy.max_restarts - charged_before)),
+            # Supervisors count their restarts themselves, over all pods: a Job that fails then ends the run.
+            "failurePolicy": failure_policy(
+                0 if layout.is_supervised else max(0, policy.max_restarts - charged_before)
+            ),
             "replicatedJobs": _replicated_jobs(layout),
         },
     }
@@ -47,6 +51,8 @@ def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) ->
 
 def _roles(layout: Layout) -> Manifest:
     """Return which replicated job decides success, and which starts first."""
+    if layout.is_supervised:  # at the end a slice may be without nodes
+        return {"successPolicy": {"operator": "Any"}}
     if layout.samplers:  # a sampler serves until it is ended, with the trainer's success
         return {"successPolicy": {"operator": "All", "targetReplicatedJobs": [names.REPLICATED_JOB]}}
     if not layout.is_pathways:
@@ -100,8 +106,8 @@ def _job_template(layout: Layout) -> Manifest:
             "parallelism": layout.hosts,
             "completions": layout.hosts,
             "completionMode": "Indexed",
-            "backoffLimit": 0,
-            "podFailurePolicy": pod_failure_policy(),
+            "backoffLimit": layout.hosts * layout.job.spec.run_policy.max_restarts if layout.is_supervised else 0,
+            "podFailurePolicy": supervised_failure_policy() if layout.is_supervised else pod_failure_policy(),
             "template": pod_template(layout),
         },
     }

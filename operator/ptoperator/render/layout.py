@@ -82,6 +82,11 @@ class Layout:
         return uses_pathways(self.job.spec)
 
     @property
+    def is_supervised(self) -> bool:
+        """Return True if supervisors restart the trainer in place, on fewer slices if some are lost."""
+        return self.job.spec.accelerator.min_slices is not None
+
+    @property
     def is_dynamic(self) -> bool:
         """Return True if GKE forms the slices when Kueue admits the job."""
         return self.job.spec.accelerator.dynamic_slicing

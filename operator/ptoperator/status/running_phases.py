@@ -6,7 +6,14 @@ from ptapi.conditions import Phase, Reason
 from ptapi.run_directory import Progress, run_uri
 from ptkube import timestamps
 from ptkube.resources import Manifest
-from ptoperator.observe.elastic_slices import missing_slices, needed_pods, samplers_away, without_missing
+from ptoperator.observe.elastic_slices import (
+    has_restarted_in_place,
+    missing_slices,
+    needed_pods,
+    samplers_away,
+    slices_at_work,
+    without_missing,
+)
 from ptoperator.observe.state import Observed, is_scheduled, is_started, started_at, why_unscheduled
 from ptoperator.render import Layout
 from ptoperator.status import terminal_phases
@@ -55,7 +62,8 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
         )
         return StatusUpdate(Phase.RUNNING, conditions)
     conditions[RUNNING] = _not_running(state, _starting_message(layout, state))
-    return StatusUpdate(Phase.RESTARTING if state.jobset_restarts else Phase.STARTING, conditions)
+    is_again = bool(state.jobset_restarts) or has_restarted_in_place(state)
+    return StatusUpdate(Phase.RESTARTING if is_again else Phase.STARTING, conditions)
 
 
 def _admitted(state: Observed) -> ConditionUpdates:
@@ -104,6 +112,8 @@ def _training_message(layout: Layout, state: Observed) -> str:
     if state.run.progress is None:
         run = run_uri(layout.job.spec.output.uri, layout.name)
         return f"the trainer runs, but its progress cannot be read from {run}"
+    if layout.is_supervised:
+        return f"the trainer is training{slices_at_work(state)}"
     return f"attempt {state.restarts + 1} is training"
 
 

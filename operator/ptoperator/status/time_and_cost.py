@@ -46,12 +46,14 @@ def _kind(old: PostTrainJobStatus) -> str:
 
 def _by_trainer(progress: Progress | None, old: PostTrainJobStatus) -> dict[str, int]:
     if progress is None:
-        return {"compiling": old.time.compiling, "training": old.time.training, "restoring": old.time.restoring}
+        return old.time.model_dump(include={"compiling", "training", "restoring", "repeated", "fewer_slices"})
     split = progress.time
     return {
         "compiling": round(split.compiling),
         "training": round(split.training),
         "restoring": round(split.loading + split.restoring),
+        "repeated": round(split.repeated),
+        "fewer_slices": round(split.fewer_slices),
     }
 
 

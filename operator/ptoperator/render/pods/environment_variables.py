@@ -25,6 +25,8 @@ HOST_INDEX = "POSTTRAIN_HOST_INDEX"
 HOSTS_PER_SLICE = "POSTTRAIN_HOSTS_PER_SLICE"
 PROCESSES_PER_HOST = "POSTTRAIN_PROCESSES_PER_HOST"
 PROCESS_IN_HOST = "POSTTRAIN_PROCESS_IN_HOST"
+SLICE_ADDRESS = "POSTTRAIN_SLICE_ADDRESS"
+"""`host:port` of a slice's first host, where JAX's coordinator listens if the slice is the first that trains."""
 
 SAMPLERS = "POSTTRAIN_SAMPLERS"
 """Where the trainer reaches samplers with pods of their own: `host:port`, comma-separated, in their order."""
@@ -50,6 +52,7 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_compiler_flags(layout),
         *([value(PROGRESS_LOG_ENV, "true")] if layout.is_progress_in_log else []),
         *_indices(layout, process_in_host),
+        *_slice_address(layout),
         *_distributed(layout),
         *_multislice(layout),
         *_token(layout),
@@ -159,6 +162,13 @@ def _indices(layout: Layout, process_in_host: int) -> list[Manifest]:
         indices.append(value(PROCESSES_PER_HOST, str(layout.processes_per_host)))
         indices.append(value(PROCESS_IN_HOST, str(process_in_host)))
     return indices
+
+
+def _slice_address(layout: Layout) -> list[Manifest]:
+    if not layout.is_supervised:
+        return []
+    host = names.slice_host(layout.jobset, f"$({SLICE_INDEX})")
+    return [value(SLICE_ADDRESS, f"{host}:{names.COORDINATOR_PORT}")]
 
 
 def _distributed(layout: Layout) -> list[Manifest]:

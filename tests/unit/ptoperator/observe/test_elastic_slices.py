@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 from tests.builders.operator.world import START
-from tests.unit.ptoperator.render.test_render import SETTINGS, made_for, on, pod_spec
+from tests.unit.ptoperator.render.test_render import SETTINGS, job, job_manifest, made_for, on, pod_spec
 
 from ptapi.errors import SpecError
+from ptapi.failures import FATAL_EXIT_CODES
 from ptapi.load import manifest
+from ptapi.run_directory import Progress, SlicesProgress
 from ptkube.resources import Manifest
 from ptoperator.job import read_job
 from ptoperator.kube import labels
 from ptoperator.observe import elastic_slices
+from ptoperator.observe.observed_parts import RunDocuments
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout, jobset, layout_of
 from ptoperator.status.running_phases import jobset_active
@@ -145,3 +148,67 @@ def test_flags_of_the_servers_and_the_colocated_python_sidecar_are_rendered() ->
     assert (sidecar["image"], sidecar["restartPolicy"]) == ("sidecar:1", "Always")
     assert {"name": "GRPC_SERVER_ADDRESS", "value": "0.0.0.0:50051"} in sidecar["env"]
     assert sidecar["volumeMounts"] == worker["containers"][0]["volumeMounts"]
+
+
+def supervised_layout(slices: int = 3, least: int = 2) -> Layout:
+    chips = {"type": "v6e-8", "slices": slices, "minSlices": least}
+    training = {"steps": 10, "batchSize": 96, "sequenceLength": 256}
+    spec = {"accelerator": chips, "training": training, "output": GS, "algorithm": {"sft": {}}}
+    return layout_of(job(job_manifest(**spec)), SETTINGS)
+
+
+def supervised(layout: Layout, running: dict[int, int], slices: SlicesProgress | None) -> Observed:
+    """The run with so many running pods in each slice; slices: what its trainer reported."""
+    pods = [_pod("slice", s, h, h < running[s]) for s in range(layout.slices) for h in range(layout.hosts)]
+    meta = {"name": "llama", "namespace": "team-a", "uid": UID}
+    stored = read_job({**manifest(layout.job), "metadata": meta})
+    progress = Progress(job_uid=UID, stage="training", step=7, updated="2026-01-01T00:01:00Z", slices=slices)
+    run = RunDocuments(progress=progress if slices else None)
+    made = jobset(layout)
+    return Observed(now=START, observed_at=START, job=stored, layout=layout, jobset=made, pods=tuple(pods), run=run)
+
+
+def test_a_supervised_slice_is_mended_by_its_own_job_and_ends_the_run_alone() -> None:
+    layout = supervised_layout()
+    rendered = jobset(layout)["spec"]
+    (slices,) = (each["template"]["spec"] for each in rendered["replicatedJobs"])
+    assert slices["backoffLimit"] == layout.hosts * layout.job.spec.run_policy.max_restarts > 0
+    actions = [
+        (rule["action"], rule.get("onExitCodes", {}).get("values", "disrupted"))
+        for rule in slices["podFailurePolicy"]["rules"]
+    ]
+    fatal = list(FATAL_EXIT_CODES)
+    assert actions == [("Ignore", "disrupted"), ("Ignore", [75]), ("FailJob", fatal), ("FailJob", [1, 68, 69, 71, 72])]
+    assert rendered["successPolicy"] == {"operator": "Any"}
+    assert rendered["failurePolicy"]["maxRestarts"] == 0
+    env = {each["name"]: each.get("value") for each in pod_spec(jobset(layout))["containers"][0]["env"]}
+    name = layout.jobset
+    assert env["POSTTRAIN_SLICE_ADDRESS"] == f"{name}-slice-$(POSTTRAIN_SLICE_INDEX)-0.{name}:8476"
+    assert list(env).index("POSTTRAIN_SLICE_INDEX") < list(env).index("POSTTRAIN_SLICE_ADDRESS"), "else not expanded"
+
+
+def test_a_supervised_run_that_has_begun_goes_on_without_a_slice_and_says_so() -> None:
+    layout = supervised_layout()
+    at_work = SlicesProgress(present=[0, 2], total=3, generation=3, restarts={"HostError": 1, "Unknown": 1})
+    observed = supervised(layout, {0: 2, 1: 1, 2: 2}, at_work)
+    assert elastic_slices.has_nodes(layout, observed)
+    update = jobset_active(layout, observed, 60.0)
+    conditions = {str(kind): condition for kind, condition in update.conditions.items()}
+    assert conditions["CapacityReady"].message.endswith("the run continues without 1 of 3 slices")
+    assert update.phase == "Running"
+    words = "the trainer is training on 2 of 3 slices, after 2 restarts in place (HostError 1, Unknown 1)"
+    assert conditions["Running"].message == words
+    assert not elastic_slices.has_nodes(layout, supervised(layout, {0: 2, 1: 0, 2: 0}, at_work)), "two are needed"
+
+
+def test_before_it_has_begun_a_supervised_run_waits_for_the_nodes_of_all_slices() -> None:
+    layout = supervised_layout()
+    assert not elastic_slices.has_nodes(layout, supervised(layout, {0: 2, 1: 0, 2: 2}, None))
+    assert elastic_slices.has_nodes(layout, supervised(layout, {0: 2, 1: 2, 2: 2}, None))
+
+
+def test_a_failed_pod_that_is_replaced_is_none_of_a_supervised_run() -> None:
+    layout = supervised_layout()
+    observed = supervised(layout, {0: 2, 1: 2, 2: 2}, None)
+    failed = {**_pod("slice", 1, 0, True), "status": {"phase": "Failed"}}
+    assert len(replace(observed, pods=(*observed.pods, failed)).current_pods) == layout.pods
