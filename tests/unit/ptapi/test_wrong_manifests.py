@@ -870,11 +870,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("an image of vllm without its pods", {"spec.rollout": {"maxNewTokens": 8, "engine": "vllm", "vllm": {
           "image": "vllm/vllm-openai:v0.32.0"}}}, "spec.rollout.vllm.image", "vllm/vllm-openai:v0.32.0",
           "together with placement: separate"),
-    Wrong("separate samplers that see pictures", {**APART, "spec.model.images": True},
-          "spec.model.images", "true", "not supported yet; accepted: false with rollout.placement: separate"),
-    Wrong("separate samplers with a draft model", {**APART,
-          "spec.rollout.speculative": {"draft": {"uri": "random://tiny"}}}, "spec.rollout.speculative.draft",
-          "random://tiny", "not supported yet; accepted: unset with rollout.placement: separate"),
+    Wrong("separate samplers with vllm that see pictures", {**WITH_VLLM, "spec.model.images": True},
+          "spec.model.images", "true", "accepted: false with samplers in pods of their own that are vLLM"),
     Wrong("samplers on chips that do not exist", {**APART, "spec.rollout.separate.accelerator": {"type": "v6e-5"}},
           "spec.rollout.separate.accelerator.type", "v6e-5", "nearest: v6e-4 (4 chips), v6e-8 (8 chips)",
           at_server=False),

@@ -67,9 +67,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "model.images",
-        "not supported yet; accepted: false with rollout.placement: separate",
-        unset("rollout.separate") | _TEXT,
-        "rollout.placement: disaggregated",
+        "not supported yet; accepted: false with samplers in pods of their own that are vLLM",
+        unset("rollout.separate") | _TEXT | samples_natively("rollout."),
+        "engine: native",
     ),
     Rule(
         "spec",
@@ -86,13 +86,6 @@ RULES: tuple[Rule, ...] = (
         "the decoder alone",
         unset("serve") | differs("export.format", "peft") | differs("training.vision", "lora"),
         "export: {format: safetensors} merges them",
-    ),
-    Rule(
-        "spec",
-        "rollout.speculative.draft",
-        "not supported yet; accepted: unset with rollout.placement: separate",
-        unset("rollout.separate") | unset("rollout.speculative") | unset("rollout.speculative.draft"),
-        "speculative: {ngram: {}}",
     ),
     _unsupported(
         "rollout.inFlightUpdates",

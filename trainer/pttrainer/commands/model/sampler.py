@@ -97,7 +97,7 @@ def _server(job: PostTrainJob, port: int) -> "SamplerServer":
         jax.device_get,
         mesh,
         spec.rollout.slots,
-        build.without_draft(spec, parts.model),
+        build.of_job(spec, parts.model, parts.tokenizer, mesh, mesh, note),
         delivered=True,
         keeps_prompts=spec.environment is not None,
     )
