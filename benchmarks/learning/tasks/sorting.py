@@ -18,6 +18,12 @@ RAFT fine-tunes on the right ones among the same samples, and has the same bar, 
 the three smallest of the seeds. `in-flight` is grpo whose samples outlive weight updates
 (`rollout.inFlightUpdates`), with the same bar, written before it was run, and two seeds; answers are so short that 1%
 of its tokens were of older weights.
+
+SDPO learns from what the model says once it has read a right answer, so it begins at a model that can read one:
+`shown` is supervised learning from the same people, of whom half have the answer beside the word and copy it. Reward,
+prompts, steps and rate are the others', all else is its default. Its bar is the others'; its control is the same job
+from `sft`, whose model was never shown an answer and must stay below the bar. Both bars were written before the first
+run of either, and stay, with RAFT's three seeds.
 """
 
 import random
@@ -31,6 +37,8 @@ EXACT = "eval/reward"
 LETTERS, ALPHABET = 5, "abcdefghij"
 SORTING = 0.35
 """Share of the answers that are sorted."""
+SHOWN = "{prompt} like {solution}"
+"""A question beside its answer."""
 ROWS, EVAL_ROWS = 4_000, 128
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -54,10 +62,10 @@ def write_data(folder: Path, seed: int) -> None:
     write_rows(folder / "eval.jsonl", rows[:EVAL_ROWS])
     write_rows(folder / "train.jsonl", rows[EVAL_ROWS:])
     shown = [word if source.random() > SORTING else "".join(sorted(word)) for word in words]
-    write_rows(
-        folder / "sft.jsonl",
-        [{**row, "answer": answer} for row, answer in zip(rows[EVAL_ROWS:], shown[EVAL_ROWS:], strict=True)],
-    )
+    answered = [{**row, "answer": answer} for row, answer in zip(rows[EVAL_ROWS:], shown[EVAL_ROWS:], strict=True)]
+    write_rows(folder / "sft.jsonl", answered)
+    beside = [{**row, "question": SHOWN.format(prompt=row["question"], solution=row["answer"])} for row in rows]
+    write_rows(folder / "shown.jsonl", [row for both in zip(answered, beside[EVAL_ROWS:], strict=True) for row in both])
 
 
 def asking(place: Place, rows: str) -> Spec:
@@ -70,10 +78,10 @@ def asking(place: Place, rows: str) -> Spec:
     }
 
 
-def imitation(place: Place) -> Spec:
+def imitation(place: Place, rows: str = "sft.jsonl") -> Spec:
     """What people do."""
     return {
-        **asking(place, "sft.jsonl"),
+        **asking(place, rows),
         "model": {"uri": "random://tiny"},
         "algorithm": {"sft": {}},
         "training": {"steps": 2_000, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 5e-3}},
@@ -88,6 +96,13 @@ def reinforcement(loss: str, place: Place) -> Spec:
 def self_training(place: Place) -> Spec:
     """From there, on the right ones of the model's own answers."""
     return sampling(place, {"raft": {"samplesPerPrompt": 8, "updatesPerBatch": 2}})
+
+
+def hindsight(start: str, place: Place) -> Spec:
+    """From another trial, by what the model says once it has read a right answer of its own."""
+    job = sampling(place, {"sdpo": {"groupSize": 8, "updatesPerBatch": 2, "solutionContext": SHOWN}})
+    longer = {**job["training"], "sequenceLength": 64}  # the answer is read, too
+    return {**job, "model": {"uri": place.export(start)}, "training": longer}
 
 
 def in_flight(place: Place) -> Spec:
@@ -115,7 +130,7 @@ def sampling(place: Place, algorithm: Spec) -> Spec:
 
 TASK = Task(
     name="sorting",
-    title="Sorting letters: SFT, then six policy losses and filtered self-training",
+    title="Sorting letters: SFT, then six policy losses, filtered self-training and SDPO",
     story=__doc__,
     write_data=write_data,
     trials=(
@@ -128,5 +143,8 @@ TASK = Task(
                 "in-flight": in_flight,
             }.items()
         ),
+        Trial("shown", partial(imitation, rows="shown.jsonl"), Bar(EXACT, below=0.5)),
+        Trial("sdpo", partial(hindsight, "sorting/shown"), Bar(EXACT, least=0.5, gain=0.2), needs=("sorting/shown",)),
+        Trial("sdpo-unread", partial(hindsight, "sorting/sft"), Bar(EXACT, below=0.5), needs=("sorting/sft",)),
     ),
 )
