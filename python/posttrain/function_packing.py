@@ -17,7 +17,7 @@ from typing import Any
 from posttrain.errors import Error
 from ptapi import pickled
 
-_IN_THE_IMAGE = ("posttrain", "ptapi", "ptkube", "ptctl", "ptoperator", "ptlocal", "pttrainer")
+_IN_THE_IMAGE = ("posttrain", "posttrain_vllm", "ptapi", "ptkube", "ptctl", "ptoperator", "ptlocal", "pttrainer")
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 

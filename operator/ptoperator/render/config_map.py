@@ -2,6 +2,7 @@
 
 The trainer reads this file and nothing else. It holds the defaults and the job's uid, by which the trainer recognises
 its own run directory. Secrets stay references. A staged model is named by its copy, so that the trainer reads that one.
+Samplers with vLLM find their plugin beside it.
 """
 
 from ptapi import load
@@ -10,6 +11,7 @@ from ptapi.text import kubectl_yaml
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.render.layout import Layout
+from ptoperator.render.pods import vllm_plugin
 
 MOUNT_PATH, _, KEY = JOB_FILE.rpartition("/")
 
@@ -26,7 +28,7 @@ def config_map(layout: Layout) -> Manifest:
             "ownerReferences": layout.owner_references,
         },
         "immutable": True,
-        "data": {KEY: job_file(layout)},
+        "data": {KEY: job_file(layout), **vllm_plugin.data(layout)},
     }
 
 

@@ -21,9 +21,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("posttrain-*.whl"))
 
 
-def test_wheel_holds_the_seven_packages_and_nothing_named_operator(wheel: Path) -> None:
+def test_wheel_holds_the_eight_packages_and_nothing_named_operator(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist() if ".dist-info" not in name}
-    assert tops == {"ptapi", "ptkube", "ptoperator", "pttrainer", "ptctl", "ptlocal", "posttrain"}
+    assert tops == {"ptapi", "posttrain_vllm", "ptkube", "ptoperator", "pttrainer", "ptctl", "ptlocal", "posttrain"}
 
 
 def test_wheel_of_the_images_holds_every_file_that_one_of_the_checkout_does(wheel: Path) -> None:

@@ -16,7 +16,7 @@ from ptkube.resources import Manifest
 from ptoperator.kube import names
 from ptoperator.kube.labels import COMPLETION_INDEX, JOB_INDEX
 from ptoperator.render.layout import Layout
-from ptoperator.render.pods import gpu_fabric
+from ptoperator.render.pods import gpu_fabric, vllm_plugin
 from ptoperator.render.pods.command import foreign_env
 
 TERMINATION_LOG = "/dev/termination-log"
@@ -81,12 +81,13 @@ def sampler_env(layout: Layout) -> list[Manifest]:
 def vllm_env(layout: Layout) -> list[Manifest]:
     """Return the environment of a sampler that is vLLM, whose image does not know the user that it runs as."""
     full, adapters = "VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+    is_full = layout.job.spec.training.lora is None
     ours = [
         value("PYTHONUNBUFFERED", "1"),
         value("HOME", "/tmp"),
         value("USER", "posttrain"),
         value("VLLM_NO_USAGE_STATS", "1"),
-        value(full, "1") if layout.job.spec.training.lora is None else value(adapters, "True"),
+        *([value(full, "1"), value("PYTHONPATH", vllm_plugin.PATH)] if is_full else [value(adapters, "True")]),
         from_field(SAMPLER_POD, "metadata.uid"),
         *_token(layout),
         _secret("VLLM_API_KEY", layout.sampler_secret, TOKEN_KEY),
@@ -118,12 +119,14 @@ def controller_env(layout: Layout) -> list[Manifest]:
 
 
 def _with_users(layout: Layout, ours: list[Manifest]) -> list[Manifest]:
-    """Add the job's variables. They win; flags of the compiler are joined, of which the last of a name counts."""
+    """Add the job's variables. They win; flags of the compiler (the last of a name counts) and PYTHONPATH join."""
     chosen = {variable.name: _user(variable) for variable in layout.job.spec.env}
     for flags in ours:
         name = flags["name"]
         if name in ("XLA_FLAGS", compiler_flags.LIBTPU_INIT_ARGS) and chosen.get(name, {}).get("value"):
             chosen[name] = value(name, f"{flags['value']} {chosen[name]['value']}")
+        if name == "PYTHONPATH" and chosen.get(name, {}).get("value"):
+            chosen[name] = value(name, f"{flags['value']}:{chosen[name]['value']}")
     kept = [variable for variable in ours if variable["name"] not in chosen]
     return kept + list(chosen.values())
 

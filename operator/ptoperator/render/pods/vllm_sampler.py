@@ -1,13 +1,18 @@
 """The container of a sampler that is vLLM (`rollout.placement: separate` with `engine: vllm`).
 
 It serves the job's model under its pod's uid, a name that is never used twice: the trainer asks for that name, so a
-sampler that was made anew answers nothing before it has the weights, which it reads on a volume of the job. Left out:
-an image for CPUs, which the job must name.
+sampler that was made anew answers nothing before it has the weights, which it reads on a volume of the job. Where all
+weights are trained, it finds our backend of vLLM's weight API (`vllm_plugin`): vLLM has none over files. Left out: an
+image for CPUs, which the job must name; all weights on TPUs, whose vLLM takes none of ours.
 """
 
+import json
+
+import posttrain_vllm
 from ptkube.resources import Manifest
 from ptoperator.kube import names
 from ptoperator.render.layout import Layout
+from ptoperator.render.pods import vllm_plugin
 from ptoperator.render.pods.environment_variables import SAMPLER_POD, vllm_env
 from ptoperator.render.pods.pod import trainer_container
 from ptoperator.render.serving.deployment import max_lora_rank, probes
@@ -29,15 +34,15 @@ def container(layout: Layout, amounts: Manifest) -> Manifest:
         "image": _image(layout),
         "command": ["vllm", "serve", model.path],
         "args": _flags(layout, model),
-        "volumeMounts": [*base["volumeMounts"], *mounts_of([model])],
+        "volumeMounts": [*base["volumeMounts"], *mounts_of([model]), *vllm_plugin.mounts(layout)],
         **probes("sampler"),
     }
 
 
 def volumes(layout: Layout) -> list[Manifest]:
-    """Return the volume of the model's bucket, if it lies in one; claims are the job's own."""
+    """Return the volumes of the model's bucket, if it lies in one, and of the plugin; claims are the job's own."""
     model = _model(layout)
-    return [bucket_volume(model)] if model.bucket else []
+    return [*([bucket_volume(model)] if model.bucket else []), *vllm_plugin.volumes(layout)]
 
 
 def annotations(layout: Layout) -> dict[str, str]:
@@ -75,6 +80,8 @@ def _flags(layout: Layout, model: Mounted) -> list[str]:
         flags += ["--gpu-memory-utilization", f"{vllm.memory_share:g}"]
     if lora is not None:
         flags += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(lora.rank))]
+    if vllm_plugin.is_needed(layout):
+        flags += ["--weight-transfer-config", json.dumps({"backend": posttrain_vllm.BACKEND})]
     return flags
 
 

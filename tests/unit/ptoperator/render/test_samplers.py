@@ -1,13 +1,17 @@
 """Samplers with pods of their own: what is rendered, and what the status says when one is lost."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
+from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.builders.operator.world import START, Api
 from tests.unit.ptoperator.render.test_render import SETTINGS, UID, env_of, job, job_manifest
 
+import posttrain_vllm
 from ptapi.conditions import ConditionType, Phase
 from ptapi.failures import FailureClass
 from ptapi.load import manifest
@@ -23,7 +27,7 @@ from ptoperator.observe.observed_parts import RunDocuments
 from ptoperator.observe.state import Observed
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.step_result import PlanContext
-from ptoperator.render import Layout, jobset, layout_of, render, sampler_secret
+from ptoperator.render import Layout, config_map, jobset, layout_of, render, sampler_secret
 from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status.running_phases import jobset_active
 
@@ -93,6 +97,11 @@ def test_every_process_of_several_slices_knows_the_samplers_and_the_leader_and_e
 
 def vllm_pod(model: str = "hf://Qwen/Qwen3-8B", chips: str = "v6e-4", **changes: Any) -> Manifest:
     """Return the pod template of a sampler that is vLLM."""
+    return sampler_pod(jobset(vllm_layout(model, chips, **changes)))
+
+
+def vllm_layout(model: str = "hf://Qwen/Qwen3-8B", chips: str = "v6e-4", **changes: Any) -> Layout:
+    """Return the layout of a job whose samplers are vLLM."""
     rollout = {
         "maxNewTokens": 8,
         "engine": "vllm",
@@ -110,7 +119,7 @@ def vllm_pod(model: str = "hf://Qwen/Qwen3-8B", chips: str = "v6e-4", **changes:
         "training": {"steps": 2, "batchSize": 16, "sequenceLength": 64, "lora": {"rank": 100}},
         "volumes": [{"name": "shared", "mountPath": "/shared", "persistentVolumeClaim": {"claimName": "shared"}}],
     }
-    return sampler_pod(jobset(layout_of(job(job_manifest("llama", **{**spec, **changes})), SETTINGS)))
+    return layout_of(job(job_manifest("llama", **{**spec, **changes})), SETTINGS)
 
 
 def flags(pod: Manifest) -> dict[str, str]:
@@ -142,6 +151,35 @@ def test_a_sampler_on_gpus_that_is_given_all_weights_takes_them_in_development_m
     assert "--enable-lora" not in container["args"]
     assert container["image"] == "vllm/vllm-openai:v0.32.0"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+
+
+def test_a_sampler_that_is_given_all_weights_finds_the_plugin_as_an_installed_package(tmp_path: Path) -> None:
+    training = {"steps": 2, "batchSize": 16, "sequenceLength": 64}
+    env = [{"name": "PYTHONPATH", "value": "/shared/packages"}]
+    made = vllm_layout(chips="h100-2", training=training, env=env)
+    pod, data = sampler_pod(jobset(made)), config_map(made)["data"]
+    (container,) = pod["spec"]["containers"]
+    [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "vllm-plugin"]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "vllm-plugin"]
+    assert volume["configMap"]["name"] == config_map(made)["metadata"]["name"]
+    [paths] = [each["value"] for each in container["env"] if each["name"] == "PYTHONPATH"]
+    assert paths == f"{mount['mountPath']}:/shared/packages"
+    for item in volume["configMap"]["items"]:  # as the kubelet lays them out
+        (tmp_path / item["path"]).parent.mkdir(exist_ok=True)
+        (tmp_path / item["path"]).write_text(data[item["key"]])
+    [package] = [each for each in distributions(path=[str(tmp_path)]) if each.name == "posttrain_vllm"]
+    [entry_point] = package.entry_points.select(group="vllm.general_plugins")
+    assert entry_point.name == json.loads(flags(pod)["--weight-transfer-config"])["backend"]
+    assert entry_point.load() is posttrain_vllm.register
+    assert sorted(path.name for path in (tmp_path / "posttrain_vllm").iterdir()) == sorted(
+        path.name for path in Path(posttrain_vllm.__file__).parent.glob("*.py")
+    )
+
+
+def test_adapters_need_no_plugin() -> None:
+    assert not [each for each in vllm_pod()["spec"]["volumes"] if each["name"] == "vllm-plugin"]
+    assert "--weight-transfer-config" not in flags(vllm_pod())
+    assert list(config_map(vllm_layout())["data"]) == ["job.yaml"]
 
 
 @pytest.mark.parametrize(

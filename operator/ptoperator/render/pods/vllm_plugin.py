@@ -1,0 +1,52 @@
+"""The package `posttrain_vllm` in the pods of samplers that are vLLM, where it gives them a backend over files.
+
+vLLM's images do not hold it, so it travels in the job's ConfigMap and is mounted as an installed package would lie:
+its modules, and the metadata by which vLLM finds its entry point. `PYTHONPATH` names the directory.
+"""
+
+from importlib import resources
+
+import posttrain_vllm
+from ptkube.resources import Manifest
+from ptoperator.render.layout import Layout
+
+PATH = "/etc/posttrain-vllm"
+_VOLUME, _PACKAGE = "vllm-plugin", posttrain_vllm.__name__
+_METADATA = {
+    "METADATA": f"Metadata-Version: 2.1\nName: {_PACKAGE}\nVersion: 1\n",
+    "entry_points.txt": f"[vllm.general_plugins]\n{posttrain_vllm.BACKEND} = {_PACKAGE}:register\n",
+}
+
+
+def is_needed(layout: Layout) -> bool:
+    """Return True if the job's samplers are vLLM and take all weights; layout: of any of its pods."""
+    spec = layout.job.spec
+    return layout.samplers is not None and spec.rollout.sampling_engine == "vllm" and spec.training.lora is None
+
+
+def files() -> dict[str, str]:
+    """Return the text of each file by its path under `PATH`."""
+    modules = [file for file in resources.files(posttrain_vllm).iterdir() if file.name.endswith(".py")]
+    texts = {f"{_PACKAGE}/{module.name}": module.read_text() for module in sorted(modules, key=lambda one: one.name)}
+    return texts | {f"{_PACKAGE}-1.dist-info/{name}": text for name, text in _METADATA.items()}
+
+
+def data(layout: Layout) -> dict[str, str]:
+    """Return the entries of the job's ConfigMap: a key is a path without slashes."""
+    return {_key(path): text for path, text in files().items()} if is_needed(layout) else {}
+
+
+def volumes(layout: Layout) -> list[Manifest]:
+    """Return the volume."""
+    items = [{"key": _key(path), "path": path} for path in files()]
+    volume = {"name": _VOLUME, "configMap": {"name": layout.config_map, "items": items}}
+    return [volume] if is_needed(layout) else []
+
+
+def mounts(layout: Layout) -> list[Manifest]:
+    """Return its mount."""
+    return [{"name": _VOLUME, "mountPath": PATH, "readOnly": True}] if is_needed(layout) else []
+
+
+def _key(path: str) -> str:
+    return path.replace("/", ".")
