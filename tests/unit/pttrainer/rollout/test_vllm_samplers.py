@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.builders.vllm.context import context, moved
-from tests.builders.vllm.fake import Brain, FakeServer
+from tests.builders.vllm.fake import Brain, FakeServer, FakeWeightApi
 from tests.unit.pttrainer.rollout.test_vllm import (
     DRAW,
     KNOWN,
@@ -115,6 +115,20 @@ def test_adapters_are_read_under_a_name_of_each_version(
         assert len(set(names)) == 2
         assert list(fake.served)[1:] == names[1:], "the one before is unloaded"
         assert samples(fake)[-1]["model"] == names[1]
+
+
+def test_servers_with_the_weight_api_take_one_version_s_files_each(
+    fakes: list[FakeServer], build: Callable[..., RemoteEngine]
+) -> None:
+    model, params = base()
+    apis = [FakeWeightApi(fake.brain) for fake in fakes]
+    for fake, api in zip(fakes, apis, strict=True):
+        fake.weight_api = api
+    engine = build()
+    for trained in (params, moved(params, 0.2)):
+        assert_equal(drawn(engine, trained), native(model, trained))
+    assert [len(api.updates) for api in apis] == [2, 2]
+    assert not any(fake.bodies("/collective_rpc") for fake in fakes)
 
 
 def test_a_lost_server_loses_what_it_has_not_finished(

@@ -6,8 +6,10 @@
     POST /v1/load_lora_adapter          a LoRA job: each version has a name of its own, and requests ask for that
          /v1/unload_lora_adapter        name, so a server without it cannot answer
          (VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora)
-    POST /collective_rpc                all weights: the workers' `reload_weights` from a directory, then the cache
-         /reset_prefix_cache            of prompts, whose keys and values came from the old weights
+    POST /start_weight_update and more  all weights, with our backend: see `weight_transfer`
+         (VLLM_SERVER_DEV_MODE=1, --weight-transfer-config)
+    POST /collective_rpc                all weights, without it: the workers' `reload_weights` from a directory, then
+         /reset_prefix_cache            the cache of prompts, whose keys and values came from the old weights
          (VLLM_SERVER_DEV_MODE=1)
 
 Read in vLLM 0.32.0. Left out: streaming, redirects (they would carry the key elsewhere) and kept-alive connections. The
@@ -26,11 +28,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from posttrain_vllm import BACKEND
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.vllm.image_prompts import ImagePrompt
 from pttrainer.rollout.vllm.requests import VllmForgot, VllmReply, VllmRequest, VllmUnavailable
 from pttrainer.rollout.vllm.responses import reply_of, reply_with_images
 from pttrainer.rollout.vllm.weight_files import WeightVersion
+from pttrainer.rollout.vllm.weight_transfer import NoBackend, NoDirectory, Refused, WeightTransfer
 
 LOOK_S = 1.0
 """Seconds between polls for a server that is not up yet."""
@@ -41,6 +45,8 @@ TELL_S = 60.0
 WATCH_S, SILENT_S = 10.0, 60.0
 """Seconds between polls of a watched server while it samples, and the longest time in which it may answer none."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_ENGINE_ERROR = 500
+"""What the weight API answers whenever the engine raises; it names the reason, and asking again does not help."""
 _OF_TEXT, _WITH_IMAGES = "/v1/completions", "/inference/v1/generate"
 ENDPOINT = "spec.rollout.vllm.endpoint"
 _LORA_HINT = "start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora"
@@ -61,7 +67,7 @@ class ServerClient:
     """A client of a vLLM server. needs: tokens of the longest row that the job requests.
 
     field: what names the server in the job, for messages. is_pod: the server is a pod of the job's, whose model bears a
-    name of the pod's own, and whose machine may be gone without a word.
+    name of the pod's own, and whose machine may be gone without a word. note: tells people how weights are given.
     """
 
     takes_adapters = True
@@ -77,12 +83,15 @@ class ServerClient:
         field: str = ENDPOINT,
         *,
         is_pod: bool = False,
+        note: Callable[[str], None] = lambda line: None,
     ) -> None:
         parts = urlsplit(endpoint)
         self._parts, self._root, self.name = parts, parts.path.rstrip("/"), f"vLLM at {endpoint}"
         self._requested_model, self._key, self._needs = model, key, needs
         self._concurrency, self._timeout_s = concurrency, timeout_s
         self._field, self._is_pod, self._is_closed = field, is_pod, False
+        self._note, self._noted = note, ""
+        self._transfer = WeightTransfer(self._call_weight_api)
         self._model: str | None = None
         self._adapter: str | None = None
         self._lock = threading.Lock()
@@ -126,7 +135,7 @@ class ServerClient:
         if version.is_adapter:
             self._load_adapter(version)
         else:
-            self._load_model(version.directory)
+            self._load_model(version)
 
     def cancel(self) -> None:
         """Cancel what is in progress, so that nothing waits for it, not even exit."""
@@ -155,7 +164,26 @@ class ServerClient:
             except _HttpRefusal:
                 pass  # a restarted server does not have it
 
-    def _load_model(self, directory: Path) -> None:
+    def _load_model(self, version: WeightVersion) -> None:
+        try:
+            self._transfer.load(version.name, version.directory, version.listed)
+        except NoBackend as reason:
+            self._reload_model(version.directory)
+            if self._noted != str(reason):
+                self._note(f"{self.name}: has no backend {BACKEND}, so it reads weights by reload_weights: {reason}")
+                self._noted = str(reason)
+        except NoDirectory as refused:
+            raise ConfigError(f"{self._field}: {self.name}: {refused}; hint: {_SHARED_HINT}") from refused
+        except Refused as refused:
+            raise VllmUnavailable(f"{self.name} does not take the weights: {refused}") from refused
+
+    def _call_weight_api(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        try:
+            return self._call(method, path, body, time.monotonic() + self._timeout_s, is_weight_api=True)
+        except _HttpRefusal as refusal:
+            raise Refused(str(refusal)) from refusal
+
+    def _reload_model(self, directory: Path) -> None:
         body = {"method": "reload_weights", "kwargs": {"weights_path": str(directory)}, "timeout": self._timeout_s}
         self._load("/collective_rpc", body, directory, _RELOAD_HINT)
         deadline = time.monotonic() + self._timeout_s
@@ -256,7 +284,9 @@ class ServerClient:
     def _post(self, path: str, body: Mapping[str, Any] | None) -> Any:
         return self._call("POST", path, body, time.monotonic() + self._timeout_s)
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None, deadline: float) -> Any:
+    def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None, deadline: float, *, is_weight_api: bool = False
+    ) -> Any:
         """Return the response's JSON, or its text. Raises VllmUnavailable or _HttpRefusal."""
         headers = {"Content-Type": "application/json"}
         if self._key is not None:
@@ -270,6 +300,8 @@ class ServerClient:
             connection.request(method, self._root + path, content, headers)
             response = connection.getresponse()
             text = _read(response, deadline).decode(errors="replace")
+            if is_weight_api and response.status == _ENGINE_ERROR:
+                raise _HttpRefusal(response.status, self._without_key(f"{path}: {text[:300]}"))
             return self._parsed(response.status, path, text)
         except (OSError, ValueError, http.client.HTTPException) as error:
             message = f"{type(error).__name__}: {error}".rstrip(": ")

@@ -207,7 +207,15 @@ def vllm_samplers(context: Context, vllm: VllmSpec, environ: MutableMapping[str,
         VllmSampler(
             address,
             ServerClient(
-                f"http://{address}", None, token, vllm.concurrency, vllm.timeout_seconds, length, FIELD, is_pod=True
+                f"http://{address}",
+                None,
+                token,
+                vllm.concurrency,
+                vllm.timeout_seconds,
+                length,
+                FIELD,
+                is_pod=True,
+                note=context.note,
             ),
             context.tokenizer,
             finished,

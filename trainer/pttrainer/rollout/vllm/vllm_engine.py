@@ -167,5 +167,7 @@ def vllm_engine(context: Context, spec: VllmSpec) -> VllmEngine:
         client = InProcessClient(spec.memory_share, longest, context.model.compute_dtype, temperature)
     else:
         key = None if spec.api_key_env is None else processes.secret(spec.api_key_env, "spec.rollout.vllm.apiKeyEnv")
-        client = ServerClient(spec.endpoint, spec.model, key, spec.concurrency, spec.timeout_seconds, longest)
+        client = ServerClient(
+            spec.endpoint, spec.model, key, spec.concurrency, spec.timeout_seconds, longest, note=context.note
+        )
     return VllmEngine(context, client, spec.weights_directory, spec.retries, spec.tolerance)

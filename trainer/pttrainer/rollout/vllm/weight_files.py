@@ -19,15 +19,17 @@ from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, Tokeni
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
+from pttrainer.rollout.vllm.weight_transfer import TensorList
 from pttrainer.runtime.io.directory import Directory
 
 
 class WeightVersion(NamedTuple):
-    """A version of the weights. name: the adapter's name on a server."""
+    """A version of the weights. name: the adapter's name on a server, or that of all weights."""
 
     name: str
     directory: Path
     is_adapter: bool
+    listed: TensorList
 
 
 class WeightFiles:
@@ -52,7 +54,8 @@ class WeightFiles:
         """Write the next version."""
         context, model = self._context, self._context.model
         name = f"{self._attempt}-{self._count}"
-        version = WeightVersion(f"{self._home.name}-{name}", self._home / name, self._as_adapters)
+        directory = self._home / name
+        version = WeightVersion(f"{self._home.name}-{name}", directory, self._as_adapters, TensorList(directory))
         self._count += 1
         tokenizer_files, writer = TokenizerFiles(context.tokenizer, context.chat.source), ExportWriter(jax.device_get)
         if self._as_adapters:
