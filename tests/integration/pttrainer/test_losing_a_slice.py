@@ -84,7 +84,7 @@ class Slices:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Let time pass for the supervisors."""
-        end = time.monotonic() + 100
+        end = time.monotonic() + 300
         while not condition():
             assert self.supervisors, (self.generation(), self.ends, self.errors)
             assert time.monotonic() < end, (self.generation(), self.errors)
