@@ -15,7 +15,7 @@ from ptoperator.observe.state import Observed
 from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.render.failure_policy import REACHED_MAX
 from ptoperator.status import terminal_phases, waiting_phases
-from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, restart_counts
+from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, is_verdict, restart_counts
 
 INITIAL_BACKOFF_S = 30.0
 MAX_BACKOFF_S = 600.0
@@ -46,7 +46,7 @@ def retry_uncharged(context: PlanContext, failed: Manifest) -> StepResult | None
         return _recreate_jobset(context, failed)
     cause = failure_of_jobset(state, failed)
     kind = FailureClass(cause.failure_class)
-    if not REACTIONS[kind].retried:
+    if not REACTIONS[kind].retried or is_verdict(context.layout, cause.exit_code):
         return None
     counts, _ = restart_counts(state)
     is_left = charged_restarts(counts) < context.layout.job.spec.run_policy.max_restarts

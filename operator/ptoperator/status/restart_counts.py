@@ -6,12 +6,13 @@ annotation.
 """
 
 from ptapi.conditions import ConditionType, Reason
-from ptapi.failures import REACTIONS, FailureClass
+from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.status import FailureStatus
 from ptkube.resources import Manifest
 from ptoperator.failures import pod_failures
 from ptoperator.failures.pod_failures import PodFailure
 from ptoperator.observe.state import Observed
+from ptoperator.render import Layout
 from ptoperator.render.failure_policy import DISRUPTED, RESTART_REASON_PREFIX, SAVED
 
 _FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}")
@@ -37,10 +38,18 @@ def charged_restarts(counts: dict[str, int]) -> int:
 
 def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
     """Return why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's message."""
-    failure = pod_failures.cause(state.failures, state.jobset_restarts, charged=True)
+    # A supervised run has pods that failed long ago and were replaced; its end is what supervisors agreed on.
+    failures = tuple(each for each in state.failures if is_verdict(state.layout, each.exit_code)) or state.failures
+    failure = pod_failures.cause(failures, state.jobset_restarts, charged=True)
     cause = _hang(state) or (failure_status(failure) if failure else from_run_directory(state))
     message = str(condition.get("message") or "")
     return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=message)
+
+
+def is_verdict(layout: Layout | None, exit_code: int | None) -> bool:
+    """Return True if a pod with this exit code ended a supervised run, whose restarts are spent or would not help."""
+    is_final = exit_code in EXIT_CLASSES and exit_code != ExitCode.PREEMPTED_SAVED
+    return layout is not None and layout.is_supervised and is_final
 
 
 def failure_status(failure: PodFailure) -> FailureStatus:

@@ -88,13 +88,13 @@ class Slices:
         while not condition():
             assert self.supervisors, (self.generation(), self.ends, self.errors)
             assert time.monotonic() < end, (self.generation(), self.errors)
-            self.clock += 1.0
+            self.clock += 2.0
             for index, supervisor in list(self.supervisors.items()):
                 code = supervisor.step(self.clock)
                 if code is not None:
                     self.ends.append((code, supervisor.verdict))
                     del self.supervisors[index]
-            time.sleep(0.01)
+            time.sleep(0.1)
 
     def generation(self) -> Generation:
         content = Directory(self.directory).read(run_directory.GENERATION)

@@ -8,16 +8,18 @@ from tests.builders.operator.world import START
 from tests.unit.ptoperator.render.test_render import SETTINGS, job, job_manifest, made_for, on, pod_spec
 
 from ptapi.errors import SpecError
-from ptapi.failures import FATAL_EXIT_CODES
+from ptapi.failures import FATAL_EXIT_CODES, FailureClass
 from ptapi.load import manifest
 from ptapi.run_directory import Progress, SlicesProgress
 from ptkube.resources import Manifest
+from ptoperator.failures.pod_failures import PodFailure
 from ptoperator.job import read_job
 from ptoperator.kube import labels
 from ptoperator.observe import elastic_slices
 from ptoperator.observe.observed_parts import RunDocuments
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout, jobset, layout_of
+from ptoperator.status import restart_counts
 from ptoperator.status.running_phases import jobset_active
 
 GS = {"uri": "gs://bucket/runs"}
@@ -212,3 +214,17 @@ def test_a_failed_pod_that_is_replaced_is_none_of_a_supervised_run() -> None:
     observed = supervised(layout, {0: 2, 1: 2, 2: 2}, None)
     failed = {**_pod("slice", 1, 0, True), "status": {"phase": "Failed"}}
     assert len(replace(observed, pods=(*observed.pods, failed)).current_pods) == layout.pods
+
+
+def test_a_supervised_run_ended_by_what_its_supervisors_agreed_on_not_by_a_pod_of_long_ago() -> None:
+    layout = supervised_layout()
+    early = PodFailure(
+        FailureClass.OUT_OF_MEMORY_HOST, "killed", "slice-0-0", exit_code=137, time="2026-01-01T00:00:00Z"
+    )
+    last = PodFailure(FailureClass.HANG, "hang: again", "slice-1-0", exit_code=72, time="2026-01-02T00:00:00Z")
+    observed = replace(supervised(layout, {0: 2, 1: 2, 2: 2}, None), failures=(early, last))
+    failure = restart_counts.failure_of_jobset(observed, {})
+    assert (failure.failure_class, failure.exit_code) == ("Hang", 72)
+    assert restart_counts.is_verdict(layout, failure.exit_code), "else the operator would make the JobSet again"
+    assert not restart_counts.is_verdict(layout, 137)
+    assert not restart_counts.is_verdict(elastic_layout(), 72)
