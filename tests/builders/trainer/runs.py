@@ -26,6 +26,7 @@ from pttrainer.commands import huge_pages
 Attempt = forked.Process | subprocess.Popen[str]
 TRAINER = ("pttrainer.__main__", "pttrainer.training.loop", *sorted(MODULES.values()))
 """What a trainer's process imports before it does anything."""
+HELD = "tests.builders.trainer.held"
 
 
 NUMBERS = [{"question": f"{i}?", "answer": str(i)} for i in range(40)]
@@ -91,8 +92,7 @@ def command(
 
 def held(path: Path, step: int, until: Path, env: dict[str, str] | None = None, **streams: int) -> forked.Process:
     """The trainer, which does not go past a step before there is a file `until`."""
-    gate = {"HOLD_AT_STEP": str(step), "HOLD_UNTIL": str(until)}
-    return command("run", str(path), env={**(env or {}), **gate}, program="tests.builders.trainer.held", **streams)
+    return command("run", str(path), env={**(env or {}), **gate(step, until)}, program=HELD, **streams)
 
 
 def free_port() -> int:
@@ -102,14 +102,21 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def start(path: Path, processes: int = 1, env: dict[str, str] | None = None) -> list[forked.Process]:
+def gate(step: int, until: Path) -> dict[str, str]:
+    """The variables of the program `HELD`."""
+    return {"HOLD_AT_STEP": str(step), "HOLD_UNTIL": str(until)}
+
+
+def start(
+    path: Path, processes: int = 1, env: dict[str, str] | None = None, program: str = "pttrainer"
+) -> list[forked.Process]:
     """The trainer's processes. env: more variables."""
     if processes == 1:
         return [command("run", str(path), env=env)]
     address = f"127.0.0.1:{free_port()}"
     shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)}
-    shared |= env or {}
-    return [command("run", str(path), env={**shared, "JAX_PROCESS_ID": str(rank)}) for rank in range(processes)]
+    envs = [{**shared, **(env or {}), "JAX_PROCESS_ID": str(rank)} for rank in range(processes)]
+    return [command("run", str(path), env=own, program=program) for own in envs]
 
 
 def end(process: Attempt) -> tuple[int, str]:

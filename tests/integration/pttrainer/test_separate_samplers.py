@@ -249,7 +249,8 @@ def test_two_processes_that_run_ahead_and_are_killed_go_on_without_a_sampler_wit
     home: Path, samplers: Samplers, ahead: Path
 ) -> None:
     path = job(home, "ahead-together", SPLIT, **apart(maxStaleness=1))
-    both = runs.start(path, 2, samplers.environment)
+    held = {**samplers.environment, **runs.gate(3, home / "never")}
+    both = runs.start(path, 2, held, runs.HELD)
     runs.reached(both[0], 2)
     for process in reversed(both):
         process.kill()

@@ -89,7 +89,7 @@ class SamplerAccelerator(SpecModel):
     """The chips of each sampler."""
 
     type: AcceleratorType
-    """One host's chips: `v6e-8`, `v5p-8`, … or `cpu-1`. A sampler is one process, and several hosts' chips need several
+    """One host's chips: `v6e-4`, `v5p-8`, … or `cpu-1`. A sampler is one process, and several hosts' chips need several
     samplers."""
 
 
