@@ -1,8 +1,9 @@
 """A container's environment and arguments, with local paths and addresses instead of the cluster's.
 
 Nothing can be mounted without root, and there is no cluster DNS. So a value that starts with a volume's mountPath (also
-after `--flag=`) gets the volume's local directory instead, and the name of a pod of the same subdomain becomes
-127.0.0.1 with a port that no other job uses. Text inside a shell script or a file is left unchanged.
+after `--flag=`, and as the first of several between colons) gets the volume's local directory instead, and the name of
+a pod of the same subdomain becomes 127.0.0.1 with a port that no other job uses. Text inside a shell script or a file
+is left unchanged.
 """
 
 import re
@@ -38,7 +39,7 @@ class Rewriter:
         flag, equals, rest = value.partition("=") if value.startswith("-") else ("", "", value)
         for mount in sorted(self.mounts, key=lambda m: len(m.path), reverse=True):
             path = mount.path.rstrip("/")
-            if rest == path or rest.startswith(path + "/"):
+            if rest == path or rest.startswith((path + "/", path + ":")):
                 return f"{flag}{equals}{mount.local}{rest[len(path) :]}"
         return value
 

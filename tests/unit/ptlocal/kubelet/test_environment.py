@@ -41,6 +41,7 @@ MOUNTS = [
         ("/etc/posttrain/job.yaml", "/d/job/job.yaml"),
         ("/etc/posttrain", "/d/job"),
         ("/etc/posttrain/", "/d/job/"),
+        ("/etc/posttrain:/other", "/d/job:/other"),
         ("/etc/posttrain/sub/x", "/d/sub/x"),
         ("/etc/posttrainer", "/etc/posttrainer"),
         ("--file=/etc/posttrain/job.yaml", "--file=/d/job/job.yaml"),
