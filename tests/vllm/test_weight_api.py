@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.builders.vllm.context import context, moved
 from tests.builders.vllm.real import RealServer, weights
+from tests.vllm.test_runs import assert_sampled_from_the_trainer_s_weights, job, start
 from tests.vllm.test_server import DRAW, PROMPTS, SAMPLING, TOLERANCE, sampled_logps, trainer_logps
 
 from posttrain_vllm.tensor_files import Expected
@@ -76,6 +77,16 @@ def test_a_tied_model_that_is_trained_in_full_is_the_trainer_s_after_every_updat
         assert_has(ours, tmp_path, model, trained)
     assert not any("reload_weights" in note for note in notes)
     assert call("/weight_info")[1]["weight_version"].endswith("-3")
+
+
+def test_a_run_trains_all_weights_of_a_tied_model(transferring: RealServer, call: Call, tmp_path: Path) -> None:
+    vllm_fields = {"endpoint": transferring.url, "weightsDirectory": f"{tmp_path}/weights", "timeoutSeconds": 1200}
+    process = start(job(tmp_path, transferring.model, vllm_fields))
+    errors = process.communicate()[1]
+    assert process.returncode == 0, errors
+    assert "reload_weights" not in errors
+    assert_sampled_from_the_trainer_s_weights(tmp_path)
+    assert call("/weight_info")[1]["weight_version"].startswith("posttrain-job-")
 
 
 def update(call: Call, directory: Path, tensors: list[Expected]) -> list[tuple[int, Any]]:

@@ -4,10 +4,13 @@ import subprocess
 import sys
 import venv
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 from tests.builders import image_context
+
+from posttrain_vllm import BACKEND
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,6 +27,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_the_eight_packages_and_nothing_named_operator(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist() if ".dist-info" not in name}
     assert tops == {"ptapi", "posttrain_vllm", "ptkube", "ptoperator", "pttrainer", "ptctl", "ptlocal", "posttrain"}
+
+
+def test_wheel_gives_vllm_the_backend_over_files(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
+        entry_points = ConfigParser()
+        entry_points.read_string(archive.read(name).decode())
+    assert dict(entry_points["vllm.general_plugins"]) == {BACKEND: "posttrain_vllm:register"}
 
 
 def test_wheel_of_the_images_holds_every_file_that_one_of_the_checkout_does(wheel: Path) -> None:

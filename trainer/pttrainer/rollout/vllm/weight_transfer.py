@@ -72,13 +72,13 @@ class WeightTransfer:
 
     def load(self, name: str, directory: Path, listed: TensorList) -> None:
         """Give the server a version. Raises NoBackend, NoDirectory, or Refused with the server's reason."""
+        held, self._held = self._held, None  # whatever fails below: all weights next time
         try:
             self._call("POST", "/init_weight_transfer_engine", {"init_info": {"directory": str(directory)}})
         except Refused as refused:
             if MARK in str(refused):
                 raise NoDirectory(str(refused)) from refused
             raise NoBackend(str(refused)) from refused
-        held, self._held = self._held, None  # whatever fails below: all weights next time
         tensors: Sequence[Expected] = listed.tensors()
         if held is not None and self._version() == held[0]:
             tensors = changed_layers(tensors, held[1].tensors())
