@@ -66,9 +66,8 @@ class Slices:
         def start(generation: Generation, rank: int) -> forked.Process:
             env = trainer_process.environment(generation, rank, index, {})
             del env[processes.SUPERVISOR]  # it is a child of the process that forks
-            held = {"HOLD_AT_STEP": str(self.hold_at(generation.number)), "HOLD_UNTIL": str(self.gate)}
-            program = "tests.builders.trainer.held"
-            self.trainers[index] = runs.command("run", str(self.path), env=env | held, program=program)
+            held = runs.gate(self.hold_at(generation.number), self.gate)
+            self.trainers[index] = runs.command("run", str(self.path), env=env | held, program=runs.HELD)
             return self.trainers[index]
 
         place, token = Directory(self.directory), f"{index}-{self.clock}"
