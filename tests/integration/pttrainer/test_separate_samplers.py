@@ -304,26 +304,27 @@ def test_turns_of_episodes_with_experts_and_adapters_are_drawn_as_a_colocated_ru
     assert all(0 < line["weights/bytes"] < first["weights/bytes"] / 5 for line in later)
 
 
-def test_samplers_that_see_pictures_and_guess_with_a_draft_draw_what_a_colocated_run_draws(home: Path) -> None:
+def test_a_sampler_that_sees_pictures_and_guesses_with_a_draft_draws_what_a_colocated_run_draws(home: Path) -> None:
     rows = []
     for number in range(8):
         drawn(24 + number, 32, seed=number).save(home / f"{number}.png")
         rows.append({"prompt": "?" * (number % 3 + 1), "image": f"{number}.png"})
     runs.write_rows(home / "pictures.jsonl", rows)
     changes: dict[str, Any] = {
-        "model": {"uri": "random://tiny-gemma4", "images": True},
+        "model": {"uri": "random://tiny-gemma3", "images": True},
         "data": {"train": {"uri": f"file://{home}/pictures.jsonl"}},
         "training": {"batchSize": 16, "sequenceLength": 96, "steps": 2},
     }
-    guessed: dict[str, Any] = {"speculative": {"draft": {"uri": "random://tiny-gemma4", "tokens": 2}}}
+    guessed: dict[str, Any] = {"speculative": {"draft": {"uri": "random://tiny-gemma3", "tokens": 2}}}
     runs.run(job(home, "pictures-here", changes, **guessed))
-    path = job(home, "pictures", changes, **apart(**guessed))
-    there = Samplers(path, 2)
+    path = job(home, "pictures", changes, **apart(separate={"replicas": 1}, **guessed))
+    there = Samplers(path, 1)
     code, errors = runs.end(runs.command("run", str(path), env=there.environment))
     there.end()
     assert code == 0, errors
     run = home / "runs" / "pictures"
     assert samples(run) == samples(home / "runs" / "pictures-here")
+    assert figures(run) == figures(home / "runs" / "pictures-here")
     assert all("speculation/accepted_share" in line for line in runs.lines(run))
     assert len({sample["completion"] for sample in samples(run)}) > 8
 
