@@ -30,9 +30,10 @@ EXPERIMENTAL = (
         "algorithm.grpo.loss=sapo algorithm.grpo.loss=luspo algorithm.grpo.loss=vespo algorithm.grpo.loss=dppo "
         "algorithm.grpo.loss=dppo-kl algorithm.grpo.gammaWeight algorithm.grpo.softClip "
         "algorithm.grpo.samplerCorrection algorithm.grpo.offPolicyThreshold algorithm.ppo.whitenAdvantages "
-        "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher algorithm.sdpo training.neftuneAlpha",
+        "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher training.neftuneAlpha",
     ),
     Group("Run on CPUs alone: no slice of TPUs was lost to it yet.", "accelerator.minSlices"),
+    Group("One learning curve alone, of a tiny model, shows what its defaults do.", "algorithm.sdpo"),
     Group("Hardly a job sets it, and something simpler may take its place.", "evaluation.passMark export.mergeLora"),
     Group("What the optimizer's library itself calls experimental.", "training.optimizer.name=muon"),
     Group(

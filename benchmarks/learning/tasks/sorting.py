@@ -23,7 +23,8 @@ SDPO learns from what the model says once it has read a right answer, so it begi
 `shown` is supervised learning from the same people, of whom half have the answer beside the word and copy it. Reward,
 prompts, steps and rate are the others', all else is its default. Its bar is the others'; its control is the same job
 from `sft`, whose model was never shown an answer and must stay below the bar. Both bars were written before the first
-run of either, and stay, with RAFT's three seeds.
+run of either, and stay, with RAFT's three seeds. The control ends below its bar, and not by standing still: after 10 to
+30 steps it sorts 48 to 68%, then it unlearns. What a teacher that cannot read the answer still gives does not last.
 """
 
 import random
