@@ -95,13 +95,6 @@ def held(path: Path, step: int, until: Path, env: dict[str, str] | None = None, 
     return command("run", str(path), env={**(env or {}), **gate(step, until)}, program=HELD, **streams)
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def gate(step: int, until: Path) -> dict[str, str]:
     """The variables of the program `HELD`."""
     return {"HOLD_AT_STEP": str(step), "HOLD_UNTIL": str(until)}
@@ -113,7 +106,9 @@ def start(
     """The trainer's processes. env: more variables."""
     if processes == 1:
         return [command("run", str(path), env=env)]
-    address = f"127.0.0.1:{free_port()}"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)}
     envs = [{**shared, **(env or {}), "JAX_PROCESS_ID": str(rank)} for rank in range(processes)]
     return [command("run", str(path), env=own, program=program) for own in envs]

@@ -1,4 +1,4 @@
-"""Three slices of one process each, real trainers under real supervisors: slices are lost and come back."""
+"""Two slices of one process each, real trainers under real supervisors: one is lost, comes back, and leaves."""
 
 import time
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from tests.builders.trainer import forked, runs
 
 from ptapi import run_directory
 from ptapi.run_directory import Generation
+from ptlocal.kubelet.ports import PortMap
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.slices import supervise, trainer_process
@@ -17,6 +18,8 @@ from pttrainer.runtime.slices.supervisor import Supervisor
 from pttrainer.training.job_file import read_job
 
 STEPS = 9
+HELD = {1: 4, 2: 6, 3: 8}
+"""The step after which the first process of a generation waits for its gate: at a checkpoint."""
 TOLERANCE = 1e-4
 """As of other changes of the mesh (`test_layouts`)."""
 
@@ -44,29 +47,29 @@ def job(home: Path, name: str, accelerator: dict[str, Any]) -> Path:
 class Slices:
     """The supervisors of a job, in this process and with a clock of their own; its trainers are processes."""
 
-    def __init__(self, home: Path, name: str, hold_at: Callable[[int], int]) -> None:
-        self.path, self.directory = (
-            job(home, name, {"type": "cpu-1", "slices": 3, "minSlices": 1}),
-            home / "runs" / name,
-        )
-        self.hold_at, self.gate = hold_at, home / f"{name}-gate"
+    def __init__(self, home: Path, name: str) -> None:
+        self.path = job(home, name, {"type": "cpu-1", "slices": 2, "minSlices": 1})
+        self.directory, self.gates = home / "runs" / name, home / f"{name}-gates"
+        self.gates.mkdir()
+        self.ports = PortMap(home / f"{name}-ports.json", seed=str(home))
         self.clock = 0.0
         self.supervisors: dict[int, Supervisor] = {}
         self.trainers: dict[int, forked.Process] = {}
         self.errors: list[str] = []
         self.ends: list[tuple[int, str]] = []
-        for index in range(3):
+        for index in range(2):
             self.come(index)
 
     def come(self, index: int) -> None:
         """A pod starts."""
         limits = supervise.limits(read_job(self.path), 1)
-        address = f"127.0.0.1:{runs.free_port()}"
+        address = f"127.0.0.1:{self.ports.port_for('slices', f'slice-{index}-{self.clock}', 1)}"
 
         def start(generation: Generation, rank: int) -> forked.Process:
             env = trainer_process.environment(generation, rank, index, {})
             del env[processes.SUPERVISOR]  # it is a child of the process that forks
-            held = runs.gate(self.hold_at(generation.number), self.gate)
+            gate, step = self.gates / str(generation.number), HELD.get(generation.number, STEPS + 1)
+            held = runs.gate(step, gate)
             self.trainers[index] = runs.command("run", str(self.path), env=env | held, program=runs.HELD)
             return self.trainers[index]
 
@@ -83,7 +86,7 @@ class Slices:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Let time pass for the supervisors."""
-        end = time.monotonic() + 300
+        end = time.monotonic() + 600
         while not condition():
             assert self.supervisors, (self.generation(), self.ends, self.errors)
             assert time.monotonic() < end, (self.generation(), self.errors)
@@ -94,6 +97,11 @@ class Slices:
                     self.ends.append((code, supervisor.verdict))
                     del self.supervisors[index]
             time.sleep(0.1)
+
+    def some_steps(self) -> None:
+        """Let every supervisor do what is due, as sending a signal."""
+        end = self.clock + 20.0
+        self.until(lambda: self.clock >= end)
 
     def generation(self) -> Generation:
         content = Directory(self.directory).read(run_directory.GENERATION)
@@ -124,29 +132,31 @@ class Slices:
         self.errors.append(errors[-2000:])
 
 
-def test_a_run_goes_on_with_two_of_three_slices_and_with_three_when_it_can(
-    home: Path, undisturbed: list[float]
-) -> None:
-    slices = Slices(home, "lost", lambda generation: {1: 5, 2: 8}.get(generation, 1000))
+def test_a_run_goes_on_without_a_lost_slice_and_with_it_when_it_is_back(home: Path, undisturbed: list[float]) -> None:
+    slices = Slices(home, "lost")
     try:
-        slices.until(slices.trains(0, 1, 2))
-        slices.reached(4)
+        slices.until(slices.trains(0, 1))
+        slices.reached(HELD[1] - 1)
         slices.lose(0)  # the coordinator of JAX, the writer of the run directory, and perhaps the keeper
-        slices.until(slices.trains(1, 2))
-        slices.reached(7)
+        slices.until(slices.trains(1))
+        slices.reached(HELD[2] - 1)
         slices.come(0)
         slices.until(lambda: slices.generation().stopping)
-        slices.gate.touch()
-        slices.until(slices.trains(0, 1, 2))
+        slices.some_steps()
+        (slices.gates / "2").touch()
+        slices.until(slices.trains(0, 1))
+        slices.reached(HELD[3] - 1)
+        slices.supervisors[1].leave()
+        slices.some_steps()
+        (slices.gates / "3").touch()
         slices.until(slices.is_over)
     finally:
         slices.close()
-    assert slices.ends == [(0, "done")] * 3
-    assert slices.generation().restarts == {"HostError": 1, "Resized": 1}
+    assert slices.ends == [(75, "stopped"), (0, "done")]
+    assert slices.generation().restarts == {"HostError": 1, "Resized": 1, "Preempted": 1}
     assert runs.losses(slices.directory) == pytest.approx(undisturbed, rel=TOLERANCE)
     assert [line["step"] for line in runs.lines(slices.directory)] == list(range(1, STEPS + 1))
     progress = runs.progress(slices.directory)
     assert progress.slices is not None
-    assert progress.slices.present == [0, 1, 2]
-    assert progress.slices.generation == 3
+    assert (progress.slices.present, progress.slices.generation) == ([0], 4)
     assert progress.time.fewer_slices > 0
