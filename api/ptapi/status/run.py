@@ -107,9 +107,9 @@ class TimeStatus(SpecModel):
     restoring: int = 0
     """Loading weights and checkpoints."""
     repeated: int = 0
-    """Part of training: steps after the checkpoint from which a later attempt went on."""
+    """Part of training: steps that were repeated."""
     fewer_slices: int = 0
-    """Part of training: on fewer slices than the job has (accelerator.minSlices)."""
+    """Part of training: on fewer slices."""
     goodput: Quantity = ""
     """training / held, in percent."""
 

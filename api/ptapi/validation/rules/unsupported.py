@@ -94,13 +94,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _unsupported(
         "accelerator.minSlices",
-        "unset without algorithm.sft, or with posttrain's trainer replaced by another program",
-        unset("accelerator.minSlices") | (has("algorithm.sft") & IS_NATIVE),
-    ),
-    _unsupported(
-        "accelerator.minSlices",
-        "unset with accelerator.dynamicSlicing, whose sub-blocks Kueue chooses once",
-        unset("accelerator.minSlices") | ~is_true("accelerator.dynamicSlicing"),
+        "unset without algorithm.sft, with dynamicSlicing, or with a runtime",
+        unset("accelerator.minSlices") | (has("algorithm.sft") & IS_NATIVE & ~is_true("accelerator.dynamicSlicing")),
     ),
     _unsupported(
         "pathways.elasticSlices",
