@@ -152,10 +152,13 @@ class Training(SpecModel):
     """Quantise frozen weights (needs `lora`)."""
     precision: Precision = Precision()
     """Number formats."""
-    remat: Literal["auto", "none", "full", "save-context", "save-qkv-context"] = "auto"
+    remat: Literal["auto", "none", "full", "save-context", "save-qkv-context", "offload-qkv", "offload-qkv-context"] = (
+        "auto"
+    )
     """What of a layer's activations the backward pass computes again. `full`: all of them. `save-context`: all but
     attention's output (MaxText's `context`), so that attention runs forward once. `save-qkv-context`: nor queries, keys
-    and values (its `query_proj`, `key_proj`, `value_proj`). `none`: only what is no product of weights (its
+    and values (its `query_proj`, `key_proj`, `value_proj`). `offload-qkv`: the same, with these three in host memory;
+    `offload-qkv-context`: with all four there (its `offload`). `none`: only what is no product of weights (its
     `minimal_with_context`). `auto`: on TPUs the one that saves most and, by preflight's formula, leaves a fifth of a
     chip's memory free (`ptctl plan` names it; where the compiler refuses it, full); full on GPU, none on CPU."""
     ema: Ema | None = None

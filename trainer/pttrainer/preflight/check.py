@@ -13,7 +13,7 @@ from ptapi.spec import PostTrainJob
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import best_split, changes
-from pttrainer.preflight.memory import formula, recomputation
+from pttrainer.preflight.memory import formula, host_memory, recomputation
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_memory
 from pttrainer.preflight.shapes import tpu_topology
@@ -88,6 +88,7 @@ def _checked(job: JobShapes, depth: Depth, limit_s: float | None) -> tuple[JobSh
     """Return the job with the policy that `auto` is (`full`, if the compiler refuses that), and its memory."""
     tpu_topology.usable_bytes(job.slice)
     of, started = recomputation.settled(job), time.monotonic()
+    host_memory.check(of)
     memory = check_memory(of, depth, limit_s)
     if memory.fits or memory.during != TRAIN_STEP or of is job or of.structure.remat == "full":
         return of, memory
@@ -168,6 +169,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         )
     if of.spec.evaluation.every_steps or of.spec.data.eval is not None:
         lines.append("evaluation is not counted")
+    if waiting := host_memory.note(of):
+        lines.append(waiting)
     if training.steps is None:
         lines.append("training.steps is unset and data are not read: no length, no chip-hours")
     if price is None:

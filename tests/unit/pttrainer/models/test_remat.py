@@ -1,10 +1,12 @@
 """What each policy of `training.remat` computes again: the same gradient, from fewer products."""
 
+import re
 from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.shapes.structure import Remat
@@ -27,10 +29,21 @@ def test_a_policy_that_keeps_more_multiplies_less() -> None:
     # Of a layer: q, k, v, scores and output of attention, o, gate, up; what `down` returns, nothing reads again.
     assert products["save-context"] == products["full"] - 1
     assert products["save-qkv-context"] == products["full"] - 1 - 3
+    assert products["offload-qkv"] == products["offload-qkv-context"] == products["save-qkv-context"]
     assert products["none"] == products["full"] - 6
 
 
+@pytest.mark.parametrize(("remat", "arrays"), [("save-qkv-context", 0), ("offload-qkv", 3), ("offload-qkv-context", 4)])
+def test_what_a_policy_sends_to_the_host(remat: Remat, arrays: int) -> None:
+    sent = re.findall(r"device_put\[[^\]]*devices=\(MemorySpace.Host", str(jax.make_jaxpr(gradient(remat))(PARAMS)))
+    assert len(sent) == arrays
+
+
 def test_a_policy_changes_no_gradient() -> None:
-    kept, whole = (jax.tree.leaves(jax.jit(gradient(remat))(PARAMS)) for remat in ("save-qkv-context", "full"))
-    for ours, reference in zip(kept, whole, strict=True):
+    policies: tuple[Remat, ...] = ("full", "save-qkv-context", "offload-qkv", "offload-qkv-context")
+    whole, saved, *offloaded = (jax.tree.leaves(jax.jit(gradient(remat))(PARAMS)) for remat in policies)
+    for ours, reference in zip(saved, whole, strict=True):
         np.testing.assert_allclose(ours, reference, rtol=1e-5, atol=1e-5)
+    for leaves in offloaded:  # the same program, with the same arrays elsewhere
+        for ours, reference in zip(leaves, saved, strict=True):
+            np.testing.assert_array_equal(ours, reference)

@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.builders.scripts import load_script
 from tests.builders.trainer.preflight import spec
 
 from ptapi.spec import ModelSpec
-from pttrainer.preflight.memory import formula
-from pttrainer.preflight.shapes.job_shapes import shapes_of
+from pttrainer.errors import ConfigError
+from pttrainer.models.shapes.structure import Remat
+from pttrainer.preflight.memory import formula, host_memory, layer_memory
+from pttrainer.preflight.shapes import device_bytes
+from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 
 benchmark = load_script("benchmarks/preflight/preflight_formula.py")
 MEASURED: dict[str, Any] = json.loads(benchmark.MEASURED.read_text())
@@ -87,6 +90,30 @@ def test_each_policy_keeps_what_its_name_says() -> None:
     assert kept("full") == 2560
     assert kept("save-context") == 2560 + 4096
     assert kept("save-qkv-context") == 2560 + 4096 + (4096 + 2 * 1024)
+    assert kept("offload-qkv") == kept("save-context")
+    assert kept("offload-qkv-context") == kept("full")
+
+
+def test_what_waits_in_host_memory_is_counted_for_all_chips_of_a_host() -> None:
+    def of(remat: str, rows: int = 4, accelerator: str = "v4-8") -> JobShapes:
+        return shapes_of(spec("qwen3-4b", accelerator, batchSize=rows, sequenceLength=1024, remat=remat))
+
+    qkv, context = 4096 + 2 * 1024, 4096
+    sent = {remat: layer_memory.on_host(of(remat)) for remat in get_args(Remat)}
+    each = 2 * 36
+    assert sent.pop("offload-qkv") == 1024 * each * qkv
+    assert sent.pop("offload-qkv-context") == 1024 * each * (qkv + context)
+    assert set(sent.values()) == {0}
+    host = "v6e-4"  # four chips and 720 GB
+    host_memory.check(of("offload-qkv", 1024, host))
+    held = 256 * 1024 * each * (qkv + context) * 4 + 4 * device_bytes.total(
+        of("full", accelerator=host).arguments.state
+    )
+    says = f"offload-qkv-context: with a checkpoint's copy, {held / 2**30:.0f} GiB in each host's memory, where"
+    with pytest.raises(ConfigError, match=says):
+        host_memory.check(of("offload-qkv-context", 1024, host))
+    assert host_memory.note(of("save-qkv-context")) is None
+    assert "GiB on each host, which has 671 GiB" in (host_memory.note(of("offload-qkv", 1024, host)) or "")
 
 
 def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:

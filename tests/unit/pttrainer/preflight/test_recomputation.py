@@ -7,6 +7,7 @@ import pytest
 from tests.builders.trainer.preflight import job, spec
 
 from pttrainer.commands.run import run_job
+from pttrainer.errors import ConfigError
 from pttrainer.preflight.advice.fitting_change import suggest
 from pttrainer.preflight.advice.matrix import matrix
 from pttrainer.preflight.check import judge
@@ -77,6 +78,15 @@ def test_preflight_names_the_policy() -> None:
     verdict = judge(job("llama3.1-8b", "v6e-16", **LONG), "formula")
     assert verdict.document()["remat"] == "save-context"
     assert "  remat        save-context" in text(verdict).splitlines()
+
+
+def test_preflight_counts_what_waits_in_host_memory() -> None:
+    verdict = judge(job("llama3.1-8b", "v6e-16", **LONG, remat="offload-qkv"), "formula")
+    assert verdict.fits
+    assert any("host memory: 36 GiB on each host, which has 671 GiB" in line for line in verdict.assumptions)
+    many = {**LONG, "batchSize": 960}  # it would not fit the chips either: the host comes first
+    with pytest.raises(ConfigError, match=r"spec.training.remat: offload-qkv: .* ct6e-standard-4t has 570"):
+        judge(job("llama3.1-8b", "v6e-16", **many, remat="offload-qkv"), "formula")
 
 
 def test_the_trainer_takes_the_policy_that_preflight_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

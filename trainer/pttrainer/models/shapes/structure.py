@@ -6,7 +6,7 @@ the trained ones, and those that a sampler holds. No jax, no weights.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.lora import adapters as lora
@@ -18,7 +18,26 @@ from pttrainer.models.vision.parameters import tower
 from pttrainer.models.weights.hf_names import Path, is_of_layer
 
 Params = dict[str, Any]
-Remat = Literal["none", "full", "save-context", "save-qkv-context"]
+Remat = Literal["none", "full", "save-context", "save-qkv-context", "offload-qkv", "offload-qkv-context"]
+Part = Literal["qkv", "context"]
+"""Of a layer's activations: queries, keys and values as attention reads them; its output."""
+
+
+class Kept(NamedTuple):
+    """The parts of a layer that stay for the backward pass, in a chip's memory and in its host's."""
+
+    device: tuple[Part, ...] = ()
+    host: tuple[Part, ...] = ()
+
+
+KEPT: dict[Remat, Kept] = {
+    "full": Kept(),
+    "save-context": Kept(("context",)),
+    "save-qkv-context": Kept(("qkv", "context")),
+    "offload-qkv": Kept(("context",), ("qkv",)),
+    "offload-qkv-context": Kept((), ("qkv", "context")),
+}
+"""Of the policies that name what stays; `none` keeps every product of weights."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import flops, parameters
+from pttrainer.models.shapes.structure import KEPT, Part
 from pttrainer.preflight.memory import fitted
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes.job_shapes import JobShapes
@@ -12,12 +13,23 @@ def kept(of: JobShapes) -> Buffer:
     each = 2 if of.structure.compute_dtype == "bfloat16" else 4
     numbers = sum(group.config.layers * _kept_of_layer(of, group.config) for group in of.config.groups) + _lent(of)
     size = of.tokens_per_device * (each * numbers + _chosen(of))
-    inputs = {"full": "inputs", "none": "inputs and products"}.get(of.structure.remat, "inputs and attention")
+    remat = of.structure.remat
+    on_device = "inputs and attention" if remat != "none" and KEPT[remat].device else "inputs"
+    inputs = "inputs and products" if remat == "none" else on_device
     stream = f"{inputs} of {of.config.layers} layers, [{of.tokens_per_device}, {of.config.d_model}] each"
     if of.critic is not None and of.critic.structure is not None:
         # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
         return Buffer("activations kept for the backward passes of policy and critic", 2 * size, "train", stream)
     return Buffer("activations kept for the backward pass", size, "train", stream)
+
+
+def on_host(of: JobShapes) -> int:
+    """Return the bytes that wait for the backward pass in host memory, of each device."""
+    parts = () if of.structure.remat == "none" else KEPT[of.structure.remat].host
+    each = 2 if of.structure.compute_dtype == "bfloat16" else 4
+    tensor, models = of.axis("tensor"), 1 + (of.critic is not None and of.critic.structure is not None)
+    numbers = sum(one.config.layers * (_part(one.config, part) // tensor) for one in of.config.groups for part in parts)
+    return models * of.tokens_per_device * each * numbers
 
 
 def one_layer(of: JobShapes) -> list[Buffer]:
@@ -55,12 +67,15 @@ def _kept_of_layer(of: JobShapes, config: ModelConfig) -> int:
     """Return numbers per token."""
     tensor, remat = of.axis("tensor"), of.structure.remat
     width = of.config.d_model + (_products(of, config) if remat == "none" else 0) + _own_embedding(config)
-    if remat == "save-qkv-context":
-        width += _width(config) // tensor
     # Without remat, a kernel's result stays, and no other's: it costs less to compute the plain one again.
-    if remat in ("save-context", "save-qkv-context") or (remat == "none" and not of.slice.is_cpu):
-        width += config.heads * config.head_dim // tensor
-    return width
+    of_none: tuple[Part, ...] = () if of.slice.is_cpu else ("context",)
+    parts = of_none if remat == "none" else KEPT[remat].device
+    return width + sum(_part(config, part) // tensor for part in parts)
+
+
+def _part(config: ModelConfig, part: Part) -> int:
+    """Return numbers per token of a part that a policy keeps."""
+    return _width(config) if part == "qkv" else config.heads * config.head_dim
 
 
 def _products(of: JobShapes, config: ModelConfig) -> int:

@@ -5,8 +5,9 @@ formula answers in milliseconds, and alike on every host. It may be wrong by a t
 that. The compiler confirms: where it refuses the policy, preflight takes `full`, and so does the trainer
 (`compiled_steps`).
 
-Left out: CPUs, where `none` is faster than every other policy, and GPUs, where the formula was held against no
-compiler: they recompute all.
+Left out: policies that keep activations in host memory, because how long they take to get there and back is published
+for one generation only (`host_memory`): a job names them. CPUs, where `none` is faster than every other policy, and
+GPUs, where the formula was held against no compiler: they recompute all.
 """
 
 from dataclasses import replace

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import flops, parameters
+from pttrainer.models.shapes.structure import KEPT
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, SCORING, WEIGHTS
@@ -110,10 +111,10 @@ def _executed_flops(of: JobShapes, total: float) -> float:
     remat, tokens, rows = of.structure.remat, of.spec.training.sequence_length, of.spec.training.batch_size
     if remat == "none":
         return total
-    saved, groups = 0.0, of.config.groups
-    if remat != "full":
+    saved, groups, kept = 0.0, of.config.groups, {*KEPT[remat].device, *KEPT[remat].host}
+    if "context" in kept:
         saved = rows * flops.attention(of.config, lambda window: flops.visible(tokens, window))
-    if remat == "save-qkv-context":
+    if "qkv" in kept:
         saved += 2.0 * rows * tokens * sum(group.config.layers * _qkv_weights(group.config) for group in groups)
     return total * RECOMPUTED - saved
 
