@@ -48,7 +48,7 @@ from ptapi.spec.rollouts.environment import (
     Tool,
 )
 from ptapi.spec.rollouts.rewards import JudgeBudget, JudgeReward, ModelReward, PythonReward, Reward
-from ptapi.spec.rollouts.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
+from ptapi.spec.rollouts.rollout import BlockDrafts, DraftModel, NgramLookup, Rollout, Speculative, Vllm
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "Algorithm",
     "Amounts",
     "BestCheckpoints",
+    "BlockDrafts",
     "CapacityOption",
     "Checkpoint",
     "Columns",

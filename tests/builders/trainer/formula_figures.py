@@ -73,6 +73,7 @@ def _more() -> Iterator[tuple[str, PostTrainJob]]:
     yield _case("qwen3-8b", v6e, "penalty", algorithm="grpo", options={"beta": 0.1}, rollout={"slots": 16})
     yield _case("qwen3-8b", v6e, "penalty on adapters", algorithm="grpo", options={"beta": 0.1}, **QLORA)
     yield _case("qwen3-8b", v6e, "ngram", algorithm="grpo", rollout={"speculative": {"ngram": {}}})
+    yield _case("qwen3-8b", v6e, "block", algorithm="grpo", rollout={"speculative": {"block": {}}})
     draft = {"uri": "random://qwen3-0.6b"}
     yield _case("qwen3-8b", v6e, "draft", algorithm="grpo", rollout={"speculative": {"draft": draft}})
     yield _case("qwen3-8b", v6e, "vllm", algorithm="grpo", rollout={"engine": "vllm", "vllm": {}})

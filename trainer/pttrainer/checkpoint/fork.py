@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 
 from ptapi import run_directory
 from ptapi.spec import Fork
-from pttrainer.checkpoint.store import Restored, path_of, read_params, read_state
+from pttrainer.checkpoint.store import BLOCK, Restored, path_of, read_params, read_state
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.train_step.state import TrainState
@@ -86,7 +86,11 @@ def _open(directory: str) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(
         path_of(directory),
         options=ocp.CheckpointManagerOptions(read_only=True),
-        item_handlers={"state": ocp.StandardCheckpointHandler(), "run": ocp.JsonCheckpointHandler()},
+        item_handlers={
+            "state": ocp.StandardCheckpointHandler(),
+            BLOCK: ocp.StandardCheckpointHandler(),
+            "run": ocp.JsonCheckpointHandler(),
+        },
     )
 
 

@@ -28,8 +28,11 @@ from pttrainer.runtime.distributed.checksum import digest
 from pttrainer.runtime.io.place import no_fence
 from pttrainer.runtime.io.storage import split
 from pttrainer.runtime.io.storage_errors import is_service_problem, is_storage_problem, storage_reason
+from pttrainer.train_step.block_learner import BlockState
 from pttrainer.train_step.state import TrainState
 
+BLOCK = "block"
+"""A checkpoint's item with the head that proposes tokens, if the run has one, and the name of what is known of it."""
 # Orbax logs tracebacks of its threads; relevant errors are raised and reported once here.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
@@ -76,9 +79,15 @@ class Checkpoints:
         self._fence()
         self.wait()  # Orbax would, too; the sizes of a checkpoint and of free space are known only then
         self._check_space(step, state)
-        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state), "record": dict(record or {})}
+        digests = _digests(state._replace(block=None))
+        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": digests, "record": dict(record or {})}
+        if state.block is not None:
+            run[BLOCK] = {"digests": _digests(state.block), "shapes": _shapes(state.block)}
         run["checksum"] = _checksum(run)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(_stored(state)), run=ocp.args.JsonSave(run))
+        arrays = {"state": ocp.args.StandardSave(_stored(state))}
+        if state.block is not None:
+            arrays[BLOCK] = ocp.args.StandardSave(state.block._asdict())
+        items = ocp.args.Composite(**arrays, run=ocp.args.JsonSave(run))
         self._storage(lambda: self._manager.save(step, args=items, force=True))
 
     def wait(self) -> None:
@@ -174,18 +183,39 @@ def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> t
         checksum = run.pop("checksum", None)
         state = TrainState(**loaded.state)
         digests = _digests(state)
+        head = _read_block(manager, step, like.block, run.get(BLOCK))  # older checkpoints have none
+        state = state._replace(block=head)
     except Exception as error:
         return None, f"{type(error).__name__}: {_first_line(error)}"
     if checksum != _checksum(run):
         return None, "its data position differs from what was saved"
     if digests != run["digests"]:
         return None, "its arrays differ from what was saved"
+    if state.block is not None and _digests(state.block) != run[BLOCK]["digests"]:
+        return None, f"the arrays of its {BLOCK} differ from what was saved"
     return Restored(step, state, run["algorithm"], run.get("record", {})), ""  # older checkpoints have none
 
 
 def _stored(state: TrainState) -> dict[str, Any]:
-    """Return the parts that a run has; without a critic, the format of runs before critics existed."""
-    return {name: part for name, part in state._asdict().items() if part is not None}
+    """Return the parts that a run has; without a critic, the format of runs before critics existed.
+
+    The head that proposes tokens is an item of its own: no sample depends on it, so a run goes on without it.
+    """
+    return {name: part for name, part in state._replace(block=None)._asdict().items() if part is not None}
+
+
+def _read_block(
+    manager: ocp.CheckpointManager, step: int, like: BlockState | None, stored: Mapping[str, Any] | None
+) -> BlockState | None:
+    """Return the head that proposes tokens; None if the run or the checkpoint has none of its sizes: it begins anew."""
+    if like is None or stored is None or stored["shapes"] != _shapes(like):
+        return None
+    items = ocp.args.Composite(**{BLOCK: ocp.args.StandardRestore(like._asdict())})
+    return BlockState(**manager.restore(step, args=items)[BLOCK])
+
+
+def _shapes(block: BlockState) -> list[list[int]]:
+    return [list(leaf.shape) for leaf in jax.tree.leaves(block)]
 
 
 def path_of(uri: str) -> Path | epath.Path:
@@ -236,12 +266,12 @@ def _size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
-def _digests(state: TrainState | Params) -> list[int]:
+def _digests(state: TrainState | BlockState | Params) -> list[int]:
     return [int(x) for x in np.asarray(_digest_leaves(state))]
 
 
 @jax.jit
-def _digest_leaves(state: TrainState | Params) -> Array:
+def _digest_leaves(state: TrainState | BlockState | Params) -> Array:
     """Return one number per array."""
     return jnp.stack([digest(leaf) for leaf in jax.tree.leaves(state)])
 

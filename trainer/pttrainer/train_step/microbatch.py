@@ -2,6 +2,7 @@
 
     tokens → hidden states ┬→ head, in chunks → Σ weight · loss of a token      with a teacher both (`divergence`)
                            ├→ the critic's values → Σ weight · their loss       if the algorithm has one (`critic`)
+                           ├→ proposals → Σ their loss, of no concern to others  if a head makes any (`block_learner`)
                            └→ how experts are used → their balance loss         if the model has any
 
 Letters: B rows, T tokens, D model, V vocabulary. Left out: the sum over micro-batches, and the use of the gradient
@@ -19,8 +20,8 @@ from pttrainer.data.loss_weights import Mean, Metric, Partial
 from pttrainer.losses.chunked_logprobs import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Params
 from pttrainer.models.layers.router import RouterUse, balance_loss
+from pttrainer.train_step import block_learner, neftune
 from pttrainer.train_step import lora_dropout as droppings
-from pttrainer.train_step import neftune
 from pttrainer.train_step.objective import HasCritic
 from pttrainer.train_step.optimizer import freeze
 from pttrainer.train_step.program import Program
@@ -32,10 +33,11 @@ CHANGED = "routing/changed"
 
 
 class TrainableParams(NamedTuple):
-    """The weights that the loss is differentiated by: the policy's, and the critic's if there is one."""
+    """The weights that the loss is differentiated by: the policy's, and those of a critic and a proposing head."""
 
     policy: Params
     critic: Params | None
+    block: Params | None = None
 
 
 class StepInputs(NamedTuple):
@@ -63,14 +65,20 @@ def loss(
         value_loss, of_critic = _of_critic(program, trainable.critic, hidden_BTD, part, step_inputs.frozen)
         loss, metrics = loss + value_loss, metrics | of_critic
     partials = {name: loss_weights.partial(metric, part.mask_BT) for name, metric in metrics.items()}
+    of_block: Array | float = 0.0
+    if program.block is not None and trainable.block is not None:
+        head_VD, cap = program.model.head(params).astype(hidden_BTD.dtype), program.model.config.final_softcap
+        of = program.block.head, trainable.block, hidden_BTD, head_VD, part, step_inputs.step, cap
+        partials[block_learner.LOSS] = block_learner.loss(*of)
+        of_block = partials[block_learner.LOSS].value
     if use is not None and part.routes_BTLk is not None:
         partials[CHANGED] = Partial(jnp.sum(use.changed), jnp.sum(use.tokens), Mean)
     experts = program.model.config.experts
     if use is None or experts is None or not experts.balance_coefficient:
-        return loss, (loss, partials)
+        return loss + of_block, (loss, partials)
     balance = balance_loss(use, experts)
     partials[BALANCE] = Partial(balance, jnp.ones(()), Mean)
-    return loss + experts.balance_coefficient * balance / parts, (loss, partials)
+    return loss + of_block + experts.balance_coefficient * balance / parts, (loss, partials)
 
 
 def _hidden(program: Program, params: Params, part: Batch, step: Array) -> tuple[Array, RouterUse | None]:

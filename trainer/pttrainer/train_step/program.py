@@ -17,6 +17,7 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.losses.divergence import OfflineTeacher, Teacher
 from pttrainer.models import Model, Params
 from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step.block_learner import BlockLearner, BlockState, block_learner
 from pttrainer.train_step.critic import CriticLearner, CriticState
 from pttrainer.train_step.lora_dropout import Dropout
 from pttrainer.train_step.neftune import Noise
@@ -31,6 +32,7 @@ class Program:
 
     updates, rate: of the optimizer. micro_batch: rows; None: the whole batch. frozen_mask: what is frozen (`freeze`).
     noise: on embeddings (`neftune`). dropout: on adapter inputs. learner: the critic of an algorithm that has one.
+    block: the head that proposes tokens, if one does.
     """
 
     model: Model
@@ -42,6 +44,7 @@ class Program:
     noise: Noise | None = None
     dropout: Dropout | None = None
     learner: CriticLearner | None = None
+    block: BlockLearner | None = None
 
     @property
     def teacher(self) -> Teacher | OfflineTeacher | None:
@@ -55,7 +58,8 @@ class Program:
         shapes, trained = self.model.trained(abstract), self.model.trained(weights)
         optimizer = state_sharding.shardings(jax.eval_shape(self.updates.init, shapes), shapes, trained, whole)
         critic = None if self.learner is None else _critic_layout(self.learner, mesh, whole)
-        return Layout(mesh, TrainState(trained, optimizer, whole, whole, critic), self.model.frozen(weights))
+        block = None if self.block is None else _block_layout(self.block, mesh, whole)
+        return Layout(mesh, TrainState(trained, optimizer, whole, whole, critic, block), self.model.frozen(weights))
 
     def new_state(self, params: Params, critic: Params | None = None) -> TrainState:
         """Return the state before the first step. critic: its weights."""
@@ -63,7 +67,8 @@ class Program:
         if self.learner is not None and critic is not None:
             of_critic = CriticState(critic, self.learner.updates.init(critic))
         count, skipped = jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32)
-        return TrainState(params, self.updates.init(params), count, skipped, of_critic)
+        block = None if self.block is None else self.block.new_state()
+        return TrainState(params, self.updates.init(params), count, skipped, of_critic, block)
 
     def abstract_state(self, where: Layout) -> TrainState:
         """Return shapes, dtypes and shardings of the state, to restore a checkpoint to."""
@@ -81,6 +86,13 @@ def _critic_layout(learner: CriticLearner, mesh: Mesh, whole: NamedSharding) -> 
     return CriticState(weights, state_sharding.shardings(state, shapes, weights, whole))
 
 
+def _block_layout(learner: BlockLearner, mesh: Mesh, whole: NamedSharding) -> BlockState:
+    shapes = learner.head.abstract()
+    weights = sharding.weight_shardings(mesh, shapes, learner.head.logical_axes())
+    state = jax.eval_shape(learner.updates.init, shapes)
+    return BlockState(weights, state_sharding.shardings(state, shapes, weights, whole))
+
+
 def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_steps: int) -> Program:
     """Return the step that this job trains with."""
     training = spec.training
@@ -94,7 +106,11 @@ def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_st
     dropout = Dropout(share, training.seed) if share else None
     updates = transformation.build(training.optimizer, rate, axes, frozen_mask=frozen_mask, average=training.ema)
     learner = _learner(spec, objective, total_steps) if isinstance(objective, HasCritic) else None
-    return Program(model, objective, updates, rate, training.micro_batch_size, frozen_mask, noise, dropout, learner)
+    drafts = None if spec.rollout.speculative is None else spec.rollout.speculative.block
+    block = None if drafts is None else block_learner(drafts, model.config.d_model, training.seed)
+    return Program(
+        model, objective, updates, rate, training.micro_batch_size, frozen_mask, noise, dropout, learner, block
+    )
 
 
 def _learner(spec: PostTrainJobSpec, objective: HasCritic, total_steps: int) -> CriticLearner:

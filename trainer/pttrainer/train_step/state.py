@@ -7,6 +7,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from pttrainer.models import Params
 from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step.block_learner import BlockState
 from pttrainer.train_step.critic import CriticState
 
 
@@ -14,7 +15,8 @@ class TrainState(NamedTuple):
     """Everything that a step changes.
 
     params: the trained weights (adapters alone, if there are any); step: optimizer steps done, int32; skipped: how many
-    of them were skipped, and how many in a row, int32; critic: its weights and optimizer, if the algorithm has one.
+    of them were skipped, and how many in a row, int32; critic: its weights and optimizer, if the algorithm has one;
+    block: those of the head that proposes tokens, if there is one.
     """
 
     params: Params
@@ -22,6 +24,7 @@ class TrainState(NamedTuple):
     step: Any
     skipped: Any
     critic: CriticState | None = None
+    block: BlockState | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.losses.divergence import Teacher
 from pttrainer.models import Params
-from pttrainer.train_step import microbatch, neftune, nonfinite
+from pttrainer.train_step import block_learner, microbatch, neftune, nonfinite
 from pttrainer.train_step.critic import CriticLearner, CriticState
 from pttrainer.train_step.microbatch import StepInputs, TrainableParams
 from pttrainer.train_step.optimizer import ema
@@ -39,6 +39,9 @@ def train_step(program: Program, where: Layout) -> TrainStep:
             batch = neftune.numbered(batch)
         loss, partials, gradient = _gradient(program, state, batch, frozen, teacher_params)
         new, facts = _updated(program, state, loss, gradient)
+        if program.block is not None and state.block is not None and gradient.block is not None:
+            count = jnp.sum(partials[block_learner.LOSS].count)
+            new = new._replace(block=block_learner.updated(program.block, state.block, gradient.block, count))
         metrics = {name: loss_weights.finish(of_parts) for name, of_parts in partials.items()}
         return new, metrics | facts | {run_directory.LEARNING_RATE: program.rate(state.step)}
 
@@ -53,7 +56,8 @@ def _gradient(
     program: Program, state: TrainState, batch: Batch, frozen: Params | None, teacher_params: Params | None
 ) -> tuple[*_Sums, TrainableParams]:
     """Return loss, stacked metric contributions and gradient of the whole batch, from M parts of it."""
-    trainable = TrainableParams(state.params, None if state.critic is None else state.critic.params)
+    critic, block = (None if of is None else of.params for of in (state.critic, state.block))
+    trainable = TrainableParams(state.params, critic, block)
     step_inputs = StepInputs(state.step, frozen, _teacher(program, state, frozen, teacher_params))
     M = 1 if program.micro_batch is None else max(1, batch.tokens_BT.shape[0] // program.micro_batch)
     of_part = partial(microbatch.loss, program, step_inputs=step_inputs, parts=M)

@@ -32,7 +32,6 @@ from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import spans
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.train_step.critic import with_critic_params
 from pttrainer.training.profiler import Trace
 from pttrainer.training.run_directory import lease, model_card
 from pttrainer.training.session import Session
@@ -157,9 +156,8 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    whole = session.model.join_params(session.loaded.frozen, session.evaluated_params)
     with spans.span("evaluate"):
-        facts = dict(session.algorithm.evaluate(with_critic_params(whole, session.state.critic)))
+        facts = dict(session.algorithm.evaluate(session.with_heads(session.evaluated_params)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts

@@ -16,6 +16,7 @@ from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
+from pttrainer.models.block_head import with_block
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding
@@ -106,7 +107,12 @@ class Session:
     @property
     def params(self) -> Params:
         """Return all current weights, as `next_batch` reads them."""
-        return with_critic_params(self.model.join_params(self.loaded.frozen, self.state.params), self.state.critic)
+        return self.with_heads(self.state.params)
+
+    def with_heads(self, trained: Params) -> Params:
+        """Return all weights, with these as the trained ones: the model's, a critic's and a proposing head's."""
+        whole = with_critic_params(self.model.join_params(self.loaded.frozen, trained), self.state.critic)
+        return with_block(whole, None if self.state.block is None else self.state.block.params)
 
     @property
     def critic(self) -> Critic | None:

@@ -183,7 +183,8 @@ def _state(
         reporter.note(f"resuming after step {restored.step}{done}")
         reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
         algorithm.restore(restored.algorithm)
-        return restored.state, restored.step, learning_record.from_json(restored.record)
+        state = _with_new_block(restored.state, train_program, layout)
+        return state, restored.step, learning_record.from_json(restored.record)
     reporter.stage("loading")
     if origin is None or spec.fork is None:
         return _first_state(loaded.trained(), train_program, layout, algorithm), 0, LearningRecord()
@@ -194,7 +195,14 @@ def _state(
     forked = fork.restore_full(origin, like, algorithm.state().keys())
     _check_length(forked.step + 1, total, f"{fork.FIELD}.uri: {origin.uri}: has done {forked.step} steps")
     algorithm.restore(forked.algorithm)
-    return forked.state, forked.step, LearningRecord()
+    return _with_new_block(forked.state, train_program, layout), forked.step, LearningRecord()
+
+
+def _with_new_block(state: TrainState, train_program: Program, layout: Layout) -> TrainState:
+    """Return the state with a new head that proposes tokens, if the job has one and the checkpoint has not."""
+    if train_program.block is None or state.block is not None:
+        return state
+    return state._replace(block=jax.jit(train_program.block.new_state, out_shardings=layout.state.block)())
 
 
 def _check_length(least: int, total: int, what: str) -> None:

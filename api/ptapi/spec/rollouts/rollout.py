@@ -11,6 +11,7 @@ from ptapi.spec.base import (
     Fraction,
     HttpUrl,
     Image,
+    LearningRate,
     ModelUri,
     NonNegativeInt,
     PositiveInt,
@@ -44,6 +45,15 @@ class DraftModel(SpecModel):
     """Proposed tokens per pass of the model. 4: the end of longer proposals is seldom accepted."""
 
 
+class BlockDrafts(SpecModel):
+    """Proposals of a small head on the model, trained beside it: all from one pass."""
+
+    tokens: Proposals = 4
+    """Proposed tokens per pass of the model. 4: the end of longer proposals is seldom accepted."""
+    learning_rate: LearningRate = 1e-3
+    """Of the head alone (AdamW, constant). 1e-3: it is small and begins at nothing."""
+
+
 class Speculative(SpecModel):
     """Speculative decoding: exactly one of these is set."""
 
@@ -51,6 +61,8 @@ class Speculative(SpecModel):
     """Prompt lookup: for completions that repeat themselves or copy from the prompt."""
     draft: DraftModel | None = None
     """A draft model."""
+    block: BlockDrafts | None = None
+    """A head that learns from the run's own samples."""
 
 
 class Vllm(SpecModel):

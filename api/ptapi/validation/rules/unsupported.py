@@ -87,6 +87,13 @@ RULES: tuple[Rule, ...] = (
         unset("serve") | differs("export.format", "peft") | differs("training.vision", "lora"),
         "export: {format: safetensors} merges them",
     ),
+    Rule(
+        "spec",
+        "rollout.speculative.block",
+        "not supported yet; accepted: unset with rollout.placement: disaggregated or separate",
+        unset("rollout.speculative") | unset("rollout.speculative.block") | equals("rollout.placement", "colocated"),
+        "speculative: {ngram: {}}",
+    ),
     _unsupported(
         "rollout.inFlightUpdates",
         "false with rollout.placement: separate or model.images",

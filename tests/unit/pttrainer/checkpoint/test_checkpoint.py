@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ptapi.spec import BlockDrafts
 from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import Preempted, StorageError
+from pttrainer.train_step.block_learner import block_learner
 from pttrainer.train_step.state import TrainState
 from pttrainer.training import loop
 from pttrainer.training.learning_record import LearningRecord
@@ -47,6 +49,24 @@ def restored(path: Path) -> tuple[Any, list[str]]:
     checkpoint = checkpoints.restore(like())
     checkpoints.close()
     return checkpoint, notes
+
+
+def test_a_proposing_head_is_restored_where_it_fits_and_else_left_out(tmp_path: Path) -> None:
+    learners = [block_learner(BlockDrafts(tokens=tokens), 4, seed=tokens) for tokens in (2, 3)]
+    head = learners[0].new_state()
+    checkpoints = Checkpoints(tmp_path, 5, print)
+    checkpoints.save(1, state(1)._replace(block=head), {})
+    checkpoints.wait()
+    checkpoints.close()
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shape: Any = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)  # noqa: E731
+    for learner, wanted in ((learners[0], head), (learners[1], None), (None, None)):
+        block = None if learner is None else jax.tree.map(shape, learner.new_state())
+        again = Checkpoints(tmp_path, 5, pytest.fail)
+        checkpoint = again.restore(like()._replace(block=block))
+        again.close()
+        assert checkpoint is not None
+        jax.tree.map(np.testing.assert_array_equal, checkpoint.state, state(1)._replace(block=wanted))
 
 
 def data_files(path: Path, step: int) -> list[Path]:

@@ -17,6 +17,7 @@ from tests.builders.trainer.preflight import spec
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, from_hf, preset
+from pttrainer.models.block_head import BlockHead, with_block
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.shapes import rollout_shapes
 from pttrainer.preflight.shapes.job_shapes import shapes_of
@@ -25,6 +26,7 @@ from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.speculative import build
+from pttrainer.rollout.speculative.block_proposals import Block
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
 from pttrainer.rollout.speculative.verify import ProposalRequest, Speculation, count_proposals, verify, with_rates
@@ -57,9 +59,13 @@ def draft() -> Speculation:
 
 
 def generate(
-    speculation: Speculation | None = None, sampling: Sampling = SAMPLING, rows: int | None = None, devices: int = 1
+    speculation: Speculation | None = None,
+    sampling: Sampling = SAMPLING,
+    rows: int | None = None,
+    devices: int = 1,
+    params: Params | None = None,
 ) -> Completions:
-    model, params = model_and_params()
+    model, params = model_and_params()[0], params or model_and_params()[1]
     if devices == 1:
         engine = NativeEngine(model, OFTEN_ENDED, rows=rows, speculation=speculation)
         return engine.generate(params, PROMPTS, 2, sampling, DRAW)
@@ -94,7 +100,8 @@ def proposals(text: list[int], longest: int = 3) -> list[int]:
     remembered = np.full((1, 20), 99)
     remembered[0, : len(text) - 1] = text[:-1]
     newest, start, count = (np.array([x]) for x in (text[-1], 1, len(text) - 1))
-    request = ProposalRequest(newest, start, count, np.array([0]), np.array([True]))  # type: ignore[arg-type]
+    no_state = np.zeros((1, 0))
+    request = ProposalRequest(newest, start, count, np.array([0]), np.array([True]), no_state, {})  # type: ignore[arg-type]
     guesses_BK, written = proposed(longest, jnp.asarray(remembered), request)
     guesses: list[int] = guesses_BK[0].tolist()
     assert written[0, : len(text) + 4].tolist() == [*text, *guesses]
@@ -149,6 +156,30 @@ def test_a_drafts_guesses_change_no_sample_and_the_models_own_are_always_right()
     completions = generate(itself, rows=4)
     assert_same(completions, plain())
     assert completions.facts["speculation/passes"] == np.ceil(plain().lengths_N / 4).sum()
+
+
+def block_params(params: Params) -> Params:
+    """The model's weights with those of a head that is wrong most of the time."""
+    head = BlockHead(3, model_and_params()[0].config.d_model)
+    block = head.init(jax.random.key(0))
+    noise = jax.random.normal(jax.random.key(1), block["down"].shape)
+    return with_block(params, {**block, "down": 0.05 * noise})
+
+
+@pytest.mark.parametrize(("rows", "devices"), [(4, 2), (None, 1)])
+def test_a_heads_guesses_change_no_sample(rows: int | None, devices: int) -> None:
+    model, params = model_and_params()
+    completions = generate(Speculation(Block(3, model)), rows=rows, devices=devices, params=block_params(params))
+    assert_same(completions, plain())
+    assert completions.facts["speculation/accepted"] > 20
+
+
+def test_a_new_head_guesses_by_the_state_that_the_newest_token_came_from() -> None:
+    """Its correction begins at zero, so logits of all its proposals are those of that state."""
+    head = BlockHead(2, 4)
+    hidden_BD, head_VD = jax.random.normal(jax.random.key(0), (3, 4)), jax.random.normal(jax.random.key(1), (9, 4))
+    states_BKD = head.states(head.init(jax.random.key(2)), hidden_BD, head_VD, jnp.array([8, 0, 3]))
+    np.testing.assert_array_equal(states_BKD, jnp.repeat(hidden_BD[:, None], 2, axis=1))
 
 
 def test_a_stop_string_ends_a_completion_inside_a_run_of_guesses() -> None:

@@ -275,6 +275,17 @@ def value_head(width: int, *, has_bias: bool = True) -> dict[str, ParamSpec]:
     return weight | {"bias": ParamSpec((), (), "float32")} if has_bias else weight
 
 
+def block_head(tokens: int, width: int) -> dict[str, ParamSpec]:
+    """Return the head that proposes `tokens` tokens (`models.block_head`), float32 like everything small and trained.
+
+    Both matrices of its MLP are as wide inside as the model's hidden states.
+    """
+    return {
+        "down": ParamSpec((tokens, width, width), (None, "mlp", "embed"), "float32"),
+        "up": ParamSpec((2 * width, width), ("embed", "mlp"), "float32"),
+    }
+
+
 def low_rank(matrix: ParamSpec, rank: int) -> dict[str, ParamSpec]:
     """Return an adapter's two matrices, always float32, because they and their updates are small.
 

@@ -32,6 +32,7 @@ from pttrainer.preflight.shapes.rollout_shapes import Plan, draft_of, plan_of, s
 from pttrainer.rollout.disaggregated import weight_sync
 from pttrainer.rollout.native import decode_loop, decoding_weights, prefill
 from pttrainer.rollout.sampler import sampling_of
+from pttrainer.rollout.speculative.block_proposals import Block
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
 from pttrainer.rollout.speculative.verify import Proposer
@@ -65,8 +66,19 @@ def _proposer(of: JobShapes, draft: Model | None) -> Proposer | None:
         return None
     if draft is not None and speculative.draft is not None:
         return Draft(speculative.draft.tokens, draft)
+    if speculative.block is not None:
+        return Block(speculative.block.tokens, model_of(of))
     assert speculative.ngram is not None
     return Ngram(speculative.ngram.tokens, speculative.ngram.longest)
+
+
+def _proposing(proposer: Proposer, draft: Model | None, mesh: Mesh) -> Params | None:
+    """Return the weights that propose, as shapes on shardings: a draft's, a head's, or none."""
+    if isinstance(proposer, Block):
+        dtype, whole = proposer.model.compute_dtype, sharding.replicated(mesh)
+        shapes = proposer.head.abstract()
+        return {name: jax.ShapeDtypeStruct(x.shape, dtype, sharding=whole) for name, x in shapes.items()}
+    return None if draft is None else weights_of(draft, mesh)
 
 
 def weights_of(model: Model, mesh: Mesh) -> Params:
@@ -88,7 +100,7 @@ def lowered(of: JobShapes, mesh: Mesh) -> Programs:
     weights, draft = weights_of(model_of(of), there), None if structure is None else Model.from_structure(structure)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
     proposer = _proposer(of, draft)
-    guessed = () if proposer is None else (None if draft is None else weights_of(draft, there),)
+    guessed = () if proposer is None else (_proposing(proposer, draft, there),)
     decoding = decode_loop.Decoding(model_of(of), ANY_END, how, proposer)
     functions = decode_loop.jitted(decoding, there.devices.flat[0].device_kind)
     number, key = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.uint32)

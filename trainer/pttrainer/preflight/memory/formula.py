@@ -168,6 +168,7 @@ def _state(of: JobShapes) -> list[Buffer]:
         "trained weights": held.params,
         "optimizer state": held.optimizer,
         "critic and its optimizer state": [*held.critic, *held.of_critic],
+        "head that proposes tokens, and its optimizer state": held.block,
         "frozen weights": held.frozen,
         "teacher": held.teacher,
         "batch": held.batch,

@@ -17,14 +17,14 @@ from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.shapes.parameters import ITEM_BYTES
 from pttrainer.preflight.memory.tower_activations import TowerPass
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
-from pttrainer.preflight.shapes.job_shapes import JobShapes, images_each
+from pttrainer.preflight.shapes.job_shapes import JobShapes, block_weights, images_each
 from pttrainer.preflight.shapes.rollout_shapes import Plan
 from pttrainer.rollout.disaggregated import placement
 from pttrainer.rollout.native import buckets
 
 ROLLOUT_WEIGHTS, DRAFT, UNDER_WAY = "rollout weights", "draft weights", "weights in transfer"
 GATHERED = "weights gathered for samplers"
-KEPT = "kept prompts"
+KEPT, BLOCK = "kept prompts", "head that proposes tokens"
 GROWING = "the smaller cache while it grows"
 
 
@@ -64,6 +64,9 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
     buffers += [*_cache(there, plan), _working(there, plan)]
     if kept := rollout_shapes.kept_bytes(there, plan):
         buffers.append(Buffer(KEPT, kept, "rollout"))
+    if block := block_weights(of):
+        copied = sum(one.size for one in block.values()) * ITEM_BYTES[of.structure.compute_dtype]
+        buffers.append(Buffer(BLOCK, copied, "rollout"))
     draft = rollout_shapes.draft_of(of)
     if draft is not None:
         drafted = rollout_shapes.weights_bytes(draft, there.shape)

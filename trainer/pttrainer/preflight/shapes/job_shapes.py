@@ -8,6 +8,7 @@ compiler's input, with the functions that training calls.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.accelerators.trainer_sampler_split import split_of
-from ptapi.spec import PostTrainJobSpec, SelfTeacher
+from ptapi.spec import Optimizer, PostTrainJobSpec, SelfTeacher
 from pttrainer.data.tokenization.crops import MOST_CROPS
 from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.loss_traits import by_token, of_tokens
@@ -23,7 +24,7 @@ from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.config import AnyVision
 from pttrainer.models.loading import model_spec
 from pttrainer.models.lora.adapters import check_peft
-from pttrainer.models.shapes.parameters import Weights, value_head
+from pttrainer.models.shapes.parameters import Weights, block_head, value_head
 from pttrainer.models.weights.hf_names import Path
 from pttrainer.preflight.shapes import device_bytes
 from pttrainer.preflight.shapes.device_bytes import Share, Shares
@@ -159,7 +160,10 @@ class JobShapes:
 
 
 class StepArguments(NamedTuple):
-    """Arguments of the train step. critic: its weights; of_critic: its optimizer's state."""
+    """Arguments of the train step.
+
+    critic: its weights; of_critic: its optimizer's state; block: the head that proposes tokens, with its optimizer.
+    """
 
     params: Shares
     optimizer: Shares
@@ -168,12 +172,13 @@ class StepArguments(NamedTuple):
     frozen: Shares
     teacher: Shares
     batch: Shares
+    block: Shares
 
     @property
     def state(self) -> Shares:
         """Return what a step changes, including the counters of steps and of skipped ones."""
         counters: Shares = [(("step",), Share((), "int32")), (("skipped",), Share((2,), "int32"))]
-        return [*self.params, *self.optimizer, *counters, *self.critic, *self.of_critic]
+        return [*self.params, *self.optimizer, *counters, *self.critic, *self.of_critic, *self.block]
 
     @property
     def all(self) -> Shares:
@@ -306,7 +311,24 @@ def _step_arguments(of: JobShapes) -> StepArguments:
         device_bytes.of_batch(
             batch_arrays(of.spec) | route_arrays(of.spec, of.config) | image_arrays(of.spec, of.config.vision), mesh
         ),
+        _of_block(of, mesh),
     )
+
+
+def block_weights(of: JobShapes) -> Weights:
+    """Return the weights of the head that proposes tokens; none without one."""
+    speculative = of.spec.rollout.speculative
+    if speculative is None or speculative.block is None:
+        return {}
+    return {(name,): one for name, one in block_head(speculative.block.tokens, of.config.d_model).items()}
+
+
+def _of_block(of: JobShapes, mesh: Mapping[str, int]) -> Shares:
+    weights = block_weights(of)
+    if not weights:
+        return []
+    held = [*weights.items(), *state_shapes.state(Optimizer(), weights)]
+    return list(device_bytes.of_weights(held, mesh))
 
 
 def _of_teacher(of: JobShapes, params: Shares) -> Shares:

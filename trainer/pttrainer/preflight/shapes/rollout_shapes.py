@@ -123,7 +123,7 @@ def plan_of(of: JobShapes) -> Plan:
 def ahead(spec: PostTrainJobSpec) -> int:
     """Return tokens that are guessed for each pass; 0 without speculation."""
     settings = spec.rollout.speculative
-    one = None if settings is None else settings.ngram or settings.draft
+    one = None if settings is None else settings.ngram or settings.draft or settings.block
     return 0 if one is None else one.tokens
 
 

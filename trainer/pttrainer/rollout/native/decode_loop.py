@@ -166,7 +166,8 @@ class Decoding:
 
         Return the rows; tokens, log-probs and owners of accepted proposals, [K, B]; the experts of all [T, B, L, k].
         """
-        request = ProposalRequest(token_B, rows.starts_B, rows.counts_B, rows.keys_B, rows.active_B)
+        of_rows = token_B, rows.starts_B, rows.counts_B, rows.keys_B, rows.active_B, rows.hidden_BD
+        request = ProposalRequest(*of_rows, weights)
         proposals_BK, proposer_state = proposer.propose(self._next, draft, rows.proposer_state, request)
         tokens_BT = jnp.concatenate([token_B[:, None], proposals_BK], axis=1)
         ahead_T = jnp.arange(self.lines)

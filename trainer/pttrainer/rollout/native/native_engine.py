@@ -28,6 +28,7 @@ from jax.sharding import Mesh
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params
+from pttrainer.models.block_head import split_block
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, cache_layout, max_rows
 from pttrainer.rollout.native.buckets import slots_for
@@ -37,6 +38,7 @@ from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool
 from pttrainer.rollout.native.decoding_weights import DecodingWeights
 from pttrainer.rollout.native.prefill import PaddedPrompts, PromptBatch, prompt_batches
 from pttrainer.rollout.native.prefix_reuse.kept_prompts import KeptPrompts
+from pttrainer.rollout.speculative.block_proposals import for_sampling
 from pttrainer.rollout.speculative.verify import Proposer, Speculation, add_counts, count_proposals
 from pttrainer.runtime.distributed import sharding
 
@@ -98,9 +100,10 @@ class NativeEngine:
 
         prompt_routes: where the experts of the prompts are put, if they are recorded.
         """
+        params, block = split_block(params)
         weights = self.for_decoding(params)
         with self.on_mesh():
-            run = _Run(self, weights, prompts, samples, sampling, draw, buffer)
+            run = _Run(self, weights, self._proposing(block), prompts, samples, sampling, draw, buffer)
             run.kept = self._kept_for(params, prompts, samples, sampling)
             most = self.most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
             if len(prompts) * samples <= most:
@@ -114,6 +117,17 @@ class NativeEngine:
     def for_decoding(self, params: Params) -> Params:
         """Return the weights as the compiled functions read them."""
         return self._weights(params)
+
+    def _proposing(self, block: Params | None) -> tuple[Params | None, ...]:
+        """Return the proposer's weights as the compiled functions' last argument; nothing without speculation.
+
+        An argument only where there is speculation: else nothing differs from a program that knows none.
+        """
+        if self._speculation is None:
+            return ()
+        if block is None:
+            return (self._speculation.weights,)
+        return (for_sampling(block, self._model.compute_dtype, self.mesh),)
 
     def on_mesh(self) -> Any:
         """Return the context in which the compiled functions run."""
@@ -169,12 +183,14 @@ class _Run:
         self,
         engine: NativeEngine,
         weights: Params,
+        draft: tuple[Params | None, ...],
         prompts: Sequence[Prompt],
         samples: int,
         sampling: Sampling,
         draw: Draw,
         buffer: Recorder,
     ) -> None:
+        self._draft = draft
         self._engine, self._weights, self._sampling, self._buffer = engine, weights, sampling, buffer
         self._prompts, self._samples = prompts, samples
         self._functions = engine.compiled(sampling)
@@ -182,8 +198,6 @@ class _Run:
         self._prompt_slots = slots_for(max(len(prompt.tokens) for prompt in prompts))
         self._most_slots = slots_for(sampling.max_new_tokens + engine._ahead)
         self._slots = min(buckets.FIRST_SLOTS, self._most_slots)
-        # As more arguments only where there is speculation: else nothing differs from a program that knows none.
-        self._draft = () if engine._speculation is None else (engine._speculation.weights,)
         self.kept: KeptPrompts | None = None
         self.facts: dict[str, float] = {}
         self.prompt_routes: list[np.ndarray] = []

@@ -18,6 +18,7 @@ from pttrainer.models.loading.model_spec import DRAFT_URI, ModelSource, check_st
 from pttrainer.models.shapes import parameters
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.native.decoding_weights import decoding_shardings
+from pttrainer.rollout.speculative.block_proposals import Block
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
 from pttrainer.rollout.speculative.verify import Speculation
@@ -42,6 +43,8 @@ def of_job(
     check_state(_FIELD, model.config)
     if speculative.ngram is not None:
         return Speculation(Ngram(speculative.ngram.tokens, speculative.ngram.longest))
+    if speculative.block is not None:
+        return Speculation(Block(speculative.block.tokens, model))
     assert speculative.draft is not None
     started = time.monotonic()
     source, draft = _checked_draft(speculative.draft, model, tokenizer, note)

@@ -31,8 +31,8 @@ DrawToken = Callable[[Model, Params, Array, Array, Array], tuple[Array, Array]]
 class ProposalRequest(NamedTuple):
     """The rows that need proposals.
 
-    For each row: its last token, where its completion starts, its length (that token included), its random key, and
-    whether it is active.
+    For each row: its last token, where its completion starts, its length (that token included), its random key,
+    whether it is active, and the model's state that its last token was drawn from. policy: the model's weights.
     """
 
     token_B: Array
@@ -40,10 +40,12 @@ class ProposalRequest(NamedTuple):
     counts_B: Array
     keys_B: Array
     active_B: Array
+    hidden_BD: Array
+    policy: Params
 
 
 class Proposer(Protocol):
-    """A proposer of tokens. Its state of prompts and rows is a pytree; weights: a draft model's, if any."""
+    """A proposer of tokens. Its state of prompts and rows is a pytree; weights: a draft model's or head's, if any."""
 
     @property
     def tokens(self) -> int:
@@ -113,7 +115,10 @@ def verify(proposals_BK: Array, choices_BK: Array, is_last_BK: Array, active_B: 
 
 @dataclass(frozen=True)
 class Speculation:
-    """The native engine's proposer, and its draft's weights as `Model.for_decoding` makes them."""
+    """The native engine's proposer, and its draft's weights as `Model.for_decoding` makes them.
+
+    The weights of a head come with the model's (`models.block_head.with_block`).
+    """
 
     proposer: Proposer
     weights: Params | None = None

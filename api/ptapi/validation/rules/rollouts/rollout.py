@@ -54,7 +54,7 @@ RULES: tuple[Rule, ...] = (
         "minNewTokens", "at most maxNewTokens", unset("minNewTokens") | compare("minNewTokens", "<=", "maxNewTokens")
     ),
     _ROLLOUT.rule("stop", "each text once", each_once("stop")),
-    Scope("spec.rollout.speculative").exactly_one("ngram", "draft", hint="speculative: {ngram: {}}"),
+    Scope("spec.rollout.speculative").exactly_one("ngram", "draft", "block", hint="speculative: {ngram: {}}"),
     _ROLLOUT.unset_unless("speculative", _IS_NATIVE, "because only the native engine is told how to speculate"),
     _ROLLOUT.unset_unless(
         "samplerShare", equals("placement", "disaggregated"), "or together with placement: disaggregated"
@@ -151,6 +151,15 @@ RULES: tuple[Rule, ...] = (
         equals("rollout.placement", "colocated")
         | USES_REWARDS
         | (has("algorithm.distill") & equals("algorithm.distill.mode", "on-policy")),
+    ),
+    SPEC.rule(
+        "rollout.speculative.block",
+        "unset, or set with grpo, ppo, raft, sdpo or on-policy distillation, from whose samples the head learns",
+        unset("rollout.speculative")
+        | unset("rollout.speculative.block")
+        | USES_REWARDS
+        | (has("algorithm.distill") & equals("algorithm.distill.mode", "on-policy")),
+        "speculative: {ngram: {}}",
     ),
     SPEC.rule(
         "rollout.routingReplay",
