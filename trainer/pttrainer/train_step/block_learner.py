@@ -1,4 +1,4 @@
-"""Train the head that proposes tokens (`models.block_head`) from the hidden states of the policy's own step.
+"""Train the head that proposes tokens (`models.decoding.block_head`) from the hidden states of the policy's own step.
 
 Letters: B rows, T tokens, A anchors, K proposals, D model, V vocabulary.
 
@@ -24,7 +24,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.loss_weights import Mean, Partial
 from pttrainer.losses.chunked_logprobs import Head, token_stats
 from pttrainer.models import Params
-from pttrainer.models.block_head import BlockHead
+from pttrainer.models.decoding.block_head import BlockHead
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step.optimizer import transformation
 

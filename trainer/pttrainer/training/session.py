@@ -16,7 +16,7 @@ from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
-from pttrainer.models.block_head import with_block
+from pttrainer.models.decoding.block_head import with_block
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding

@@ -17,7 +17,7 @@ from tests.builders.trainer.preflight import spec
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, from_hf, preset
-from pttrainer.models.block_head import BlockHead, with_block
+from pttrainer.models.decoding.block_head import BlockHead, with_block
 from pttrainer.preflight.memory import resident
 from pttrainer.preflight.shapes import rollout_shapes
 from pttrainer.preflight.shapes.job_shapes import shapes_of

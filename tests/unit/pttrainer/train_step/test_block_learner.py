@@ -12,7 +12,7 @@ from tests.builders.trainer.steps import Likelihood, batch, compiled, single
 
 from ptapi.spec import BlockDrafts, Optimizer
 from pttrainer.models import Model, preset
-from pttrainer.models.block_head import BlockHead
+from pttrainer.models.decoding.block_head import BlockHead
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step.block_learner import LOSS, block_learner, loss, updated

@@ -276,7 +276,7 @@ def value_head(width: int, *, has_bias: bool = True) -> dict[str, ParamSpec]:
 
 
 def block_head(tokens: int, width: int) -> dict[str, ParamSpec]:
-    """Return the head that proposes `tokens` tokens (`models.block_head`), float32 like everything small and trained.
+    """Return the head that proposes `tokens` tokens (`models.decoding.block_head`), float32, because it is small.
 
     Both matrices of its MLP are as wide inside as the model's hidden states.
     """

@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from pttrainer.batch import Images
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params
-from pttrainer.models.block_head import split_block
+from pttrainer.models.decoding.block_head import split_block
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, cache_layout, max_rows
 from pttrainer.rollout.native.buckets import slots_for

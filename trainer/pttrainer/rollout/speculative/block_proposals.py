@@ -1,4 +1,4 @@
-"""Proposals of a small head on the model itself, all of a pass at once (`models.block_head`).
+"""Proposals of a small head on the model itself, all of a pass at once (`models.decoding.block_head`).
 
 Letters: B rows, K proposals, D model, R rank of an adapter of the output head.
 
@@ -17,7 +17,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from pttrainer.models import Model, Params
-from pttrainer.models.block_head import BlockHead
+from pttrainer.models.decoding.block_head import BlockHead
 from pttrainer.rollout.native.prefill import PaddedPrompts
 from pttrainer.rollout.speculative.verify import DrawToken, ProposalRequest
 from pttrainer.runtime.distributed import sharding

@@ -117,7 +117,7 @@ def verify(proposals_BK: Array, choices_BK: Array, is_last_BK: Array, active_B: 
 class Speculation:
     """The native engine's proposer, and its draft's weights as `Model.for_decoding` makes them.
 
-    The weights of a head come with the model's (`models.block_head.with_block`).
+    The weights of a head come with the model's (`models.decoding.block_head.with_block`).
     """
 
     proposer: Proposer
