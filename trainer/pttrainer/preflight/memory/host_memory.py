@@ -23,8 +23,8 @@ def check(of: JobShapes) -> None:
     if held and room is not None and held > room:
         raise ConfigError(
             f"spec.training.remat: {of.structure.remat}: with a checkpoint's copy, {held / GIB:.0f} GiB in each host's "
-            f"memory, where {of.training_slice.machine_type} has {room / GIB:.0f}; accepted: full, or a smaller "
-            "microBatchSize"
+            f"memory, where {of.training_slice.machine_type} has {room / GIB:.0f}; accepted: full, "
+            "or a smaller microBatchSize"
         )
 
 
