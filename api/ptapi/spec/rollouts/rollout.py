@@ -50,8 +50,8 @@ class BlockDrafts(SpecModel):
 
     tokens: Proposals = 4
     """Proposed tokens per pass of the model. 4: the end of longer proposals is seldom accepted."""
-    learning_rate: LearningRate = 1e-3
-    """Of the head alone (AdamW, constant). 1e-3: it is small and begins at nothing."""
+    learning_rate: LearningRate = 1e-2
+    """Of the head alone (AdamW, constant). 1e-2: it is small, begins at nothing, and learned faster than with 1e-3."""
 
 
 class Speculative(SpecModel):
