@@ -6,6 +6,8 @@ from pydantic import Field
 
 from ptapi.spec.base import DnsName, FileUri, ModelUri, Revision, SpecModel
 
+MOST_CROPS = 4
+"""Crops of an image with `panAndScan`, as in transformers."""
 SecretKey = Annotated[str, Field(max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 
 

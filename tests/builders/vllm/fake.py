@@ -245,7 +245,7 @@ class FakeServer:
         if self.lora:
             routes |= {"/v1/load_lora_adapter": self._load, "/v1/unload_lora_adapter": self._unload}
         if path not in routes:
-            return 404, {"detail": "Not MappedTensor"}
+            return 404, {"detail": "Not Found"}
         with self._one:
             return routes[path](body)
 

@@ -67,7 +67,12 @@ def sampler(script: Script, environment: Any = None, **spec: Any) -> EpisodeSamp
     whole = EnvironmentSpec.model_validate({"tools": [{"builtin": "lookup"}], **spec})
     training = SimpleNamespace(sequence_length=SAMPLING.max_length)
     context = SimpleNamespace(
-        tokenizer=TOKENIZER, chat=CHAT, leader=True, spec=SimpleNamespace(training=training), alive=lambda: None
+        tokenizer=TOKENIZER,
+        chat=CHAT,
+        leader=True,
+        spec=SimpleNamespace(training=training),
+        alive=lambda: None,
+        messages=None,
     )
     runner, tools = Runner([Reward(builtin="exact")]), ToolEnvironment(whole, None, context.alive)
     return EpisodeSampler(cast(Context, context), script, runner, environment or tools, whole)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ptapi.spec.model import MOST_CROPS
 from pttrainer.data.tokenization.pixels import AnyFormat, PixelFormat, Size
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 Box = tuple[int, int, int, int]
 """The left, upper, right and lower bound of a crop; the last two are outside."""
-
-MOST_CROPS = 4
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import Optimizer, PostTrainJobSpec, SelfTeacher
-from pttrainer.data.tokenization.crops import MOST_CROPS
+from ptapi.spec.model import MOST_CROPS
 from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.loss_traits import by_token, of_tokens
 from pttrainer.models import ModelConfig, ModelStructure
