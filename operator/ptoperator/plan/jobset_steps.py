@@ -10,7 +10,7 @@ from ptoperator.kube.actions import Action, Create, CreateToken
 from ptoperator.observe.state import USUAL_CREATION_S, is_started
 from ptoperator.plan.lifecycle_steps import deadline_left_s
 from ptoperator.plan.step_result import CLEANUP_POLL_S, PlanContext, StepResult, suspend_jobset
-from ptoperator.render import config_map, jobset, pod_group, pod_group_kind, sampler_secret
+from ptoperator.render import config_maps, jobset, pod_group, pod_group_kind, sampler_secret
 from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status import running_phases, waiting_phases
 from ptoperator.status.builder import StatusUpdate
@@ -34,7 +34,7 @@ def cleanup_pending(context: PlanContext) -> StepResult | None:
 
 
 def create_jobset(context: PlanContext) -> StepResult | None:
-    """Create the objects of the run: the ConfigMap first, because the pods mount it."""
+    """Create the objects of the run: ConfigMaps first, because the pods mount them."""
     if context.state.jobset is not None:
         return None
     capacity = context.state.status.capacity
@@ -43,7 +43,7 @@ def create_jobset(context: PlanContext) -> StepResult | None:
     counts, gang = context.state.status.restarts, pod_group_kind(layout)
     actions = (
         *decision.actions,
-        Create(CONFIGMAPS, config_map(layout)),
+        *(Create(CONFIGMAPS, each) for each in config_maps(layout)),
         *([CreateToken(sampler_secret(layout), TOKEN_KEY)] if layout.samplers else []),
         *([Create(gang, pod_group(layout))] if gang else []),
         Create(JOBSETS, jobset(layout, sum(counts.values()), charged_restarts(counts))),
@@ -60,7 +60,7 @@ def follow_jobset(context: PlanContext) -> StepResult:
     state = context.state
     actions: list[Action] = []
     if state.config_map_missing:
-        actions.append(Create(CONFIGMAPS, config_map(context.layout)))
+        actions += [Create(CONFIGMAPS, each) for each in config_maps(context.layout)]
     if state.is_jobset_suspended and not state.jobset_queue:
         actions.append(suspend_jobset(context, False))
     update = running_phases.jobset_active(context.layout, state, context.settings.silent_start_seconds)

@@ -8,6 +8,8 @@ from ptoperator.render.layout import Layout, layout_of
 from ptoperator.render.pods.pod_group import pod_group, pod_group_kind
 from ptoperator.render.pods.sampler_secret import sampler_secret
 from ptoperator.render.pods.sandboxes import sandbox_claim, sandbox_objects
+from ptoperator.render.pods.vllm_plugin import is_needed as needs_vllm_plugin
+from ptoperator.render.pods.vllm_plugin import plugin_config_map
 from ptoperator.render.preflight_job import preflight_job
 from ptoperator.render.stage_job import stage_job
 from ptoperator.settings import Settings
@@ -15,6 +17,7 @@ from ptoperator.settings import Settings
 __all__ = [
     "Layout",
     "config_map",
+    "config_maps",
     "jobset",
     "layout_of",
     "pod_group",
@@ -33,7 +36,12 @@ def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
     checks = [] if layout.preflight == "Skip" else [preflight_job(layout)]
     tokens = [sampler_secret(layout)] if layout.samplers else []
     gangs = [pod_group(layout)] if pod_group_kind(layout) else []
-    return [*copies, config_map(layout), *checks, *tokens, *gangs, jobset(layout), *_sandboxes(layout)]
+    return [*copies, *config_maps(layout), *checks, *tokens, *gangs, jobset(layout), *_sandboxes(layout)]
+
+
+def config_maps(layout: Layout) -> list[Manifest]:
+    """Return the ConfigMaps that the run's pods mount: the job's own first."""
+    return [config_map(layout), *([plugin_config_map(layout)] if needs_vllm_plugin(layout) else [])]
 
 
 def _sandboxes(layout: Layout) -> list[Manifest]:

@@ -2,7 +2,6 @@
 
 The trainer reads this file and nothing else. It holds the defaults and the job's uid, by which the trainer recognises
 its own run directory. Secrets stay references. A staged model is named by its copy, so that the trainer reads that one.
-Samplers with vLLM find their plugin beside it.
 """
 
 from ptapi import load
@@ -11,7 +10,6 @@ from ptapi.text import kubectl_yaml
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.render.layout import Layout
-from ptoperator.render.pods import vllm_plugin
 
 MOUNT_PATH, _, KEY = JOB_FILE.rpartition("/")
 
@@ -28,7 +26,7 @@ def config_map(layout: Layout) -> Manifest:
             "ownerReferences": layout.owner_references,
         },
         "immutable": True,
-        "data": {KEY: job_file(layout), **vllm_plugin.data(layout)},
+        "data": {KEY: job_file(layout)},
     }
 
 

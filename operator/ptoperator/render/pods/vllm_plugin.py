@@ -1,13 +1,16 @@
 """The package `posttrain_vllm` in the pods of samplers that are vLLM, where it gives them a backend over files.
 
-vLLM's images do not hold it, so it travels in the job's ConfigMap and is mounted as an installed package would lie:
-its modules, and the metadata by which vLLM finds its entry point. `PYTHONPATH` names the directory.
+vLLM's images do not hold it, so it travels in a ConfigMap and is mounted as an installed package would lie: its
+modules, and the metadata by which vLLM finds its entry point. `PYTHONPATH` names the directory. The ConfigMap is not
+the job's, which stays as it was first written: pods that a newer operator makes want the newer operator's files.
 """
 
+import hashlib
 from importlib import resources
 
 import posttrain_vllm
 from ptkube.resources import Manifest
+from ptoperator.kube import labels
 from ptoperator.render.layout import Layout
 
 PATH = "/etc/posttrain-vllm"
@@ -31,21 +34,38 @@ def files() -> dict[str, str]:
     return texts | {f"{_PACKAGE}-1.dist-info/{name}": text for name, text in _METADATA.items()}
 
 
-def data(layout: Layout) -> dict[str, str]:
-    """Return the entries of the job's ConfigMap: a key is a path without slashes."""
-    return {_key(path): text for path, text in files().items()} if is_needed(layout) else {}
+def plugin_config_map(layout: Layout) -> Manifest:
+    """Return the ConfigMap of a job whose samplers need the plugin: a key is a path without slashes."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": _name(layout),
+            "namespace": layout.namespace,
+            "labels": labels.for_job(layout.name, layout.uid),
+            "ownerReferences": layout.owner_references,
+        },
+        "immutable": True,
+        "data": {_key(path): text for path, text in files().items()},
+    }
 
 
 def volumes(layout: Layout) -> list[Manifest]:
     """Return the volume."""
     items = [{"key": _key(path), "path": path} for path in files()]
-    volume = {"name": _VOLUME, "configMap": {"name": layout.config_map, "items": items}}
+    volume = {"name": _VOLUME, "configMap": {"name": _name(layout), "items": items}}
     return [volume] if is_needed(layout) else []
 
 
 def mounts(layout: Layout) -> list[Manifest]:
     """Return its mount."""
     return [{"name": _VOLUME, "mountPath": PATH, "readOnly": True}] if is_needed(layout) else []
+
+
+def _name(layout: Layout) -> str:
+    """Return the ConfigMap's name, which tells the files of two operators apart."""
+    digest = hashlib.sha256(repr(sorted(files().items())).encode()).hexdigest()
+    return f"{layout.config_map}-vllm-{digest[:8]}"
 
 
 def _key(path: str) -> str:

@@ -27,7 +27,8 @@ from ptoperator.observe.observed_parts import RunDocuments
 from ptoperator.observe.state import Observed
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.step_result import PlanContext
-from ptoperator.render import Layout, config_map, jobset, layout_of, render, sampler_secret
+from ptoperator.render import Layout, config_maps, jobset, layout_of, render, sampler_secret
+from ptoperator.render.pods import vllm_plugin
 from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status.running_phases import jobset_active
 
@@ -157,16 +158,16 @@ def test_a_sampler_that_is_given_all_weights_finds_the_plugin_as_an_installed_pa
     training = {"steps": 2, "batchSize": 16, "sequenceLength": 64}
     env = [{"name": "PYTHONPATH", "value": "/shared/packages"}]
     made = vllm_layout(chips="h100-2", training=training, env=env)
-    pod, data = sampler_pod(jobset(made)), config_map(made)["data"]
+    pod, (_, plugin) = sampler_pod(jobset(made)), config_maps(made)
     (container,) = pod["spec"]["containers"]
     [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "vllm-plugin"]
     [mount] = [each for each in container["volumeMounts"] if each["name"] == "vllm-plugin"]
-    assert volume["configMap"]["name"] == config_map(made)["metadata"]["name"]
+    assert volume["configMap"]["name"] == plugin["metadata"]["name"]
     [paths] = [each["value"] for each in container["env"] if each["name"] == "PYTHONPATH"]
     assert paths == f"{mount['mountPath']}:/shared/packages"
     for item in volume["configMap"]["items"]:  # as the kubelet lays them out
         (tmp_path / item["path"]).parent.mkdir(exist_ok=True)
-        (tmp_path / item["path"]).write_text(data[item["key"]])
+        (tmp_path / item["path"]).write_text(plugin["data"][item["key"]])
     [package] = [each for each in distributions(path=[str(tmp_path)]) if each.name == "posttrain_vllm"]
     [entry_point] = package.entry_points.select(group="vllm.general_plugins")
     assert entry_point.name == json.loads(flags(pod)["--weight-transfer-config"])["backend"]
@@ -176,10 +177,22 @@ def test_a_sampler_that_is_given_all_weights_finds_the_plugin_as_an_installed_pa
     )
 
 
+def test_pods_of_a_newer_operator_do_not_mount_an_older_ones_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = vllm_layout(chips="h100-2", training={"steps": 2, "batchSize": 16, "sequenceLength": 64})
+    job, plugin = (each["metadata"]["name"] for each in config_maps(made))
+    files = vllm_plugin.files()
+    monkeypatch.setattr(vllm_plugin, "files", lambda: files | {"posttrain_vllm/new.py": ""})
+    newer_job, newer_plugin = (each["metadata"]["name"] for each in config_maps(made))
+    [volume] = [each for each in sampler_pod(jobset(made))["spec"]["volumes"] if each["name"] == "vllm-plugin"]
+    assert job == newer_job
+    assert plugin != newer_plugin == volume["configMap"]["name"]
+
+
 def test_adapters_need_no_plugin() -> None:
     assert not [each for each in vllm_pod()["spec"]["volumes"] if each["name"] == "vllm-plugin"]
     assert "--weight-transfer-config" not in flags(vllm_pod())
-    assert list(config_map(vllm_layout())["data"]) == ["job.yaml"]
+    [own] = config_maps(vllm_layout())
+    assert list(own["data"]) == ["job.yaml"]
 
 
 @pytest.mark.parametrize(
