@@ -10,6 +10,7 @@ This file is both sides: a test asks `start`; run as a program (`forked.py FD MO
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -78,7 +79,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Nothing happens to one that has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and what forked it has not said so yet
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL."""
