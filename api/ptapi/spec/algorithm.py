@@ -163,6 +163,9 @@ class Grpo(SpecModel):
     """Replace groups whose rewards are all equal. Unset: off; such groups are counted and logged."""
     overlong: Overlong | None = None
     """Soft penalty for completions near the length limit. Unset: off."""
+    mask_truncated: bool = False
+    """Completions cut at `maxNewTokens` have no loss, and no token in its mean (DAPO's overlong filtering); their
+    rewards still count in their groups."""
 
 
 class Critic(SpecModel):

@@ -23,6 +23,8 @@ from pttrainer.losses.policy_gradient import NO_CLIP, Clip
 from pttrainer.losses.preference import Coefficients, Side
 from pttrainer.losses.sampler_correction import Correction
 from pttrainer.models import Model, preset
+from pttrainer.rollout import groups
+from pttrainer.rollout.groups import Sample
 
 
 class Tensors(NamedTuple):
@@ -87,6 +89,8 @@ POLICY: dict[str, tuple[str, Clip]] = {
     "sapo-sequence-mask": ("sapo", Clip(*NO_CLIP)),
     "grpo-off-policy": ("grpo", Clip(0.2, 0.2)),
     "dr-grpo-off-policy": ("dr-grpo", Clip(0.2, 0.2)),
+    "dapo-truncated": ("dapo", Clip(0.2, 0.28)),
+    "dr-grpo-truncated": ("dr-grpo", Clip(0.2, 0.2)),
 }
 """Our variant and clip of each case."""
 
@@ -103,6 +107,12 @@ CORRECTION: dict[str, Correction] = {
 """The sampler's correction, where a case has one."""
 OFF_POLICY = {"grpo-off-policy": 0.05, "dr-grpo-off-policy": 0.1}
 """The threshold beyond which sequences of negative advantage are left out, where a case has one."""
+
+
+def truncated(case: str, rows: int) -> list[bool]:
+    """Whether each row is a completion that the limit cut, in cases that leave such rows out."""
+    return [case.endswith("-truncated") and row % 3 == 1 for row in range(rows)]
+
 
 PREFERENCE: dict[str, tuple[str, Coefficients]] = {
     "sigmoid": ("sigmoid", Coefficients(0.4)),
@@ -174,7 +184,10 @@ def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.n
 def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
     name, clip = POLICY[case]
     variant = policy_gradient.VARIANTS[name]
-    old_BT, mask_BT = jnp.asarray(given.old_BT), jnp.asarray(given.mask_BT)
+    cut = truncated(case, len(given.mask_BT))
+    samples = [Sample([], np.zeros(0), not is_cut, "", {}, 0.0) for is_cut in cut]
+    trained_BT = groups.without_truncated(given.mask_BT, samples)
+    old_BT, mask_BT = jnp.asarray(given.old_BT), jnp.asarray(trained_BT)
     advantages_BT, sampler_BT = given.advantages_B[:, None] * mask_BT, jnp.asarray(given.sampler_BT)
     importance_BT = jnp.ones_like(mask_BT)
     if case in CORRECTION:
@@ -190,7 +203,7 @@ def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
     loss_BT = loss_BT * factor_BT
     if case in OFF_POLICY:
         loss_BT = loss_BT * sampler_correction.kept(logps_BT, sampler_BT, advantages_BT, mask_BT, OFF_POLICY[case])
-    return jnp.sum(loss_BT * variant.weights(given.mask_BT, MAX_NEW))
+    return jnp.sum(loss_BT * variant.weights(trained_BT, MAX_NEW))
 
 
 def _preference(given: Tensors, case: str, logps_BT: Array) -> Array:

@@ -69,6 +69,7 @@ def _with_gradient(name: str, loss_of: Callable[..., torch.Tensor], given: Tenso
 def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
     (name, clip), mask_BT, old_BT = losses.POLICY[case], torch.tensor(given.mask_BT), torch.tensor(given.old_BT)
     sampler_BT, is_corrected = torch.tensor(given.sampler_BT), case in losses.CORRECTION
+    mask_BT = _without_truncated(mask_BT, losses.truncated(case, len(mask_BT)))
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logps_BT, torch.zeros_like(logps_BT), None),
         args=SimpleNamespace(
@@ -102,15 +103,6 @@ def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
 def _importance(
     correction: Correction, old_BT: torch.Tensor, sampler_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> torch.Tensor:
-    """TRL computes the weights amid its generation, so those lines alone are run, as they stand in its source."""
-    tree = ast.parse(inspect.getsource(sys.modules[GRPOTrainer.__module__]))
-    lines = next(
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If)
-        and ast.unparse(node.test) == "self.use_vllm and self.vllm_importance_sampling_correction"
-        and "per_token_logps_diff" in ast.unparse(node)
-    )
     trainer = SimpleNamespace(
         use_vllm=True, vllm_importance_sampling_correction=True,
         vllm_importance_sampling_mode=correction.mode.replace("-", "_"),
@@ -120,9 +112,34 @@ def _importance(
         "self": trainer, "torch": torch, "math": math, "completion_mask": mask_BT, "tool_mask": None,
         "old_per_token_logps": old_BT, "sampling_per_token_logps": sampler_BT,
     }  # fmt: skip
-    exec(compile(ast.Module([lines], []), GRPOTrainer.__module__, "exec"), names)
+    _run_branch("self.use_vllm and self.vllm_importance_sampling_correction", "per_token_logps_diff", names)
     weights: torch.Tensor = names["vllm_importance_sampling_ratio"]
     return weights
+
+
+def _without_truncated(mask_BT: torch.Tensor, cut_B: Sequence[bool]) -> torch.Tensor:
+    """TRL knows a row that was cut by its last token, here 1 in place of the end token 0."""
+    names: dict[str, Any] = {
+        "self": SimpleNamespace(
+            mask_truncated_completions=any(cut_B), eos_token_ids=[0], _tokenizer=SimpleNamespace(pad_token_id=0)
+        ),
+        "torch": torch, "device": "cpu", "completion_ids_list": [[int(is_cut)] for is_cut in cut_B],
+        "completion_mask": mask_BT, "tool_mask": None,
+    }  # fmt: skip
+    _run_branch("self.mask_truncated_completions", "is_truncated", names)
+    masked: torch.Tensor = names["completion_mask"]
+    return masked
+
+
+def _run_branch(test: str, holds: str, names: dict[str, Any]) -> None:
+    """Run one branch of TRL's module, as it stands in its source, with these names: it stands amid the generation."""
+    tree = ast.parse(inspect.getsource(sys.modules[GRPOTrainer.__module__]))
+    branch = next(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == test and holds in ast.unparse(node)
+    )
+    exec(compile(ast.Module([branch], []), GRPOTrainer.__module__, "exec"), names)
 
 
 def _preference(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:

@@ -968,6 +968,8 @@ WRONG: tuple[Wrong, ...] = (
           "spec.algorithm.grpo.samplerCorrection.lowest", "1.5", "1"),
     Wrong("an off-policy threshold of nothing", {"spec.algorithm": {"grpo": {"offPolicyThreshold": 0}}},
           "spec.algorithm.grpo.offPolicyThreshold", "0", "0"),
+    Wrong("some truncated samples masked", _grpo(maskTruncated="some"), "spec.algorithm.grpo.maskTruncated", "some",
+          "true or false"),
     Wrong("half a batch of ppo stale", {**SPLIT, **PPO, "spec.rollout.maxStaleness": 2},
           "spec.rollout.maxStaleness", "2", "a multiple of updatesPerBatch"),
     _at("preflight", "spec.preflight", "Maybe", "Maybe", "Enforce, Warn, Skip"),

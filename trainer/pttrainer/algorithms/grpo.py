@@ -184,6 +184,8 @@ class Grpo(Loss, OnPolicyAlgorithm):
         batch = groups.lay_out(
             rollout.groups, advantages_PG, self._context.tokenizer.pad_id, length, self._shared, self._images
         )
+        if self._spec.mask_truncated:
+            batch = batch._replace(mask_BT=groups.without_truncated(batch.mask_BT, rollout.samples))
         environment = self._context.spec.environment
         most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
         batch = batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))

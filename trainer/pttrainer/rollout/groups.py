@@ -148,6 +148,11 @@ def lay_out(
     )
 
 
+def without_truncated(mask_NT: np.ndarray, samples: Sequence[Sample]) -> np.ndarray:
+    """Return the mask without the rows of samples that a limit cut."""
+    return np.where(np.array([[sample.ended] for sample in samples]), mask_NT, np.zeros_like(mask_NT))
+
+
 def _routes(samples: Sequence[Sample], width: int) -> np.ndarray | None:
     """Return the experts of each row's tokens, as far as they are known; None if none are recorded."""
     recorded = [sample.routes for sample in samples if sample.routes is not None]

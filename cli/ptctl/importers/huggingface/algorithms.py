@@ -198,10 +198,9 @@ def _put_on_policy(draft: Draft, words: Words, grpo: dict[str, Any]) -> None:
     """Write what GRPO and RLOO share: updates, sampling and rewards."""
     if (updates := words.whole("num_iterations")) > 1:
         grpo["updatesPerBatch"] = updates
-    draft.put("spec.algorithm", {"grpo": grpo}, "grpo")
     if words.is_on("mask_truncated_completions"):
-        effect = "completions that the limit cuts are trained on; algorithm.grpo.overlong punishes them"
-        draft.change(words.shown("mask_truncated_completions"), effect)
+        grpo["maskTruncated"] = True
+    draft.put("spec.algorithm", {"grpo": grpo}, "grpo")
     steps = words.whole("steps_per_generation") if words.is_given("steps_per_generation") else None
     if steps not in (None, words.whole("gradient_accumulation_steps")):
         draft.change(words.shown("steps_per_generation"), "each optimizer step samples its own completions")

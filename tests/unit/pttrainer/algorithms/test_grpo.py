@@ -47,6 +47,7 @@ class FakeSampler:
 
     reward: Any
     length: Any = lambda call, p, g: 2
+    is_cut: Any = lambda p, g: False
     calls: list[list[int]] = field(default_factory=list)
 
     def sample(
@@ -63,7 +64,10 @@ class FakeSampler:
         made = [
             Group(
                 q,
-                [sample([7] * (self.length(call, p, g) - 1) + [EOS], self.reward(call, p, g)) for g in range(samples)],
+                [
+                    sample([7] * (self.length(call, p, g) - 1) + [EOS], self.reward(call, p, g), not self.is_cut(p, g))
+                    for g in range(samples)
+                ],
             )
             for p, q in enumerate(questions)
         ]
@@ -228,6 +232,18 @@ def test_samples_that_are_left_out_have_no_loss_and_are_counted(
     assert ("sampler/masked" not in metrics) == bad_are_kept
     if not bad_are_kept:
         np.testing.assert_array_equal(metrics["sampler/masked"].values_BT[is_trained], ~is_good[is_trained])
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo"])
+def test_truncated_samples_have_no_loss_and_no_place_in_its_mean_but_a_reward_in_their_group(loss: Any) -> None:
+    cut = FakeSampler(half_right, is_cut=lambda p, g: p == 0 and g == 1)
+    plain, _ = make(GrpoSpec(group_size=2, loss=loss), cut)[0].next_batch(0, {})
+    batch, facts = make(GrpoSpec(group_size=2, loss=loss, mask_truncated=True), cut)[0].next_batch(0, {})
+    is_left = np.array([True, False, True, True])
+    np.testing.assert_array_equal(batch.mask_BT, plain.mask_BT * is_left[:, None])
+    np.testing.assert_allclose(batch.weight_BT.sum(axis=1), is_left / 3, rtol=1e-6)
+    np.testing.assert_array_equal(batch.advantages_BT, plain.advantages_BT)
+    assert facts["truncated"] == 0.25
 
 
 @pytest.mark.parametrize("kl", ["k2", "k3"])
