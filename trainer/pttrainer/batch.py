@@ -81,6 +81,10 @@ class Batch(NamedTuple):
     """The k experts that the sampler chose for each input token, in the L layers that have some; or
     `Experts.unknown_number`."""
     images: Images | None = None
+    entropy_bonus_BT: Any = None
+    """What a token's entropy takes off its loss, per nat; and N / K for the K of N tokens chosen by their entropy, else
+    0, set inside the step where micro-batches must agree on it."""
+    chosen_BT: Any = None
 
     @property
     def samples(self) -> int:

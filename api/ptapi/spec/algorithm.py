@@ -120,6 +120,29 @@ class GammaWeight(SpecModel):
     """λ for negative advantages."""
 
 
+class AdaptiveEntropy(SpecModel):
+    """A coefficient that follows the entropy (Skywork-OR1, arXiv 2505.22312)."""
+
+    target: Annotated[float, Field(ge=0.0, le=100.0)] = 0.2
+    """Nats. While the mean entropy of a batch is at most this, the coefficient grows by `delta` a step, and the next
+    step has the bonus; above, it shrinks, and there is none. Set it near the entropy of the first steps."""
+    delta: Annotated[float, Field(gt=0.0, le=1000.0)] = 0.005
+    """Change per step."""
+    lowest: Coefficient = 0.0
+    """Smallest coefficient."""
+    highest: Coefficient = 1.0
+    """Largest coefficient."""
+
+
+class EntropyBonus(SpecModel):
+    """A bonus on the mean entropy of the trained tokens, against a policy that becomes certain too soon."""
+
+    coefficient: Coefficient = 0.0
+    """c: the loss is less by c times the mean entropy, for every `loss` alike. With `adaptive` the first one."""
+    adaptive: AdaptiveEntropy | None = None
+    """Let the coefficient follow the entropy. Unset: it is constant."""
+
+
 class Grpo(SpecModel):
     """Group-relative policy optimisation (arXiv 2402.03300) and its variants."""
 
@@ -151,6 +174,11 @@ class Grpo(SpecModel):
     off_policy_threshold: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
     """δ, nats: a sequence of negative advantage is left out of the policy loss once the mean of log sampler − log
     policy over its tokens exceeds δ (arXiv 2512.02556). Unset: off."""
+    top_entropy_quantile: Fraction | None = None
+    """ρ: only this share of the tokens, those of highest entropy in the batch, has a policy loss (arXiv 2506.01939, 0.2
+    there). Unset: all."""
+    entropy_bonus: EntropyBonus | None = None
+    """Bonus on entropy. Unset: none."""
     beta: Coefficient = 0.0
     """Coefficient of the KL to the reference model. 0: no reference model is held in memory."""
     kl: Literal["k2", "k3"] = "k2"

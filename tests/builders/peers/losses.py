@@ -6,17 +6,21 @@ log-probs (policy and preference losses) or to hidden states and head (divergenc
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from tests.builders.trainer import specs
 
+from pttrainer.algorithms import grpo
 from pttrainer.algorithms.distillation import sdpo
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.losses import policy_gradient, preference, reference_kl, sampler_correction, unpaired_preference
+from pttrainer.losses.chunked_logprobs import Head, token_stats
 from pttrainer.losses.divergence import Teacher
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
 from pttrainer.losses.policy_gradient import NO_CLIP, Clip
@@ -25,6 +29,8 @@ from pttrainer.losses.sampler_correction import Correction
 from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Sample
+from pttrainer.train_step import entropy, microbatch
+from pttrainer.train_step.entropy import EntropyControl
 
 
 class Tensors(NamedTuple):
@@ -156,7 +162,24 @@ SDPO: dict[str, Hindsight] = {
 }
 """Every third row learns nothing, from the second on; the log-probs before the first update are `old`."""
 
-KINDS = ("policy", "preference", "labelled", "divergence", "sdpo")
+ENTROPY: dict[str, dict[str, Any]] = {
+    "grpo-top-0.2": {"loss": "grpo", "top_entropy_quantile": 0.2},
+    "dapo-top-0.5": {"loss": "dapo", "top_entropy_quantile": 0.5},
+    "dapo-bonus": {"loss": "dapo", "entropy_bonus": {"coefficient": 0.3}},
+    "dr-grpo-bonus-top-0.3": {
+        "loss": "dr-grpo", "top_entropy_quantile": 0.3, "entropy_bonus": {"coefficient": 0.7}, "mask_truncated": True
+    },
+}  # fmt: skip
+"""Fields of grpo. The sampler is the policy before the first update, whose log-probs are `old`; the last case leaves
+rows out that were cut."""
+
+CLIPS = {"grpo": Clip(0.2, 0.2), "dr-grpo": Clip(0.2, 0.2), "dapo": Clip(0.2, 0.28)}
+"""Of the losses' papers."""
+ADAPTIVE = EntropyControl(first=0.1, target=1.5, delta=0.15, lowest=0.02, highest=0.35)
+SCALES = (0.1, 3.0, 3.0, 3.0, 0.1, 0.1, 0.1, 3.0, 0.1)
+"""Of the hidden states of each batch, the larger the less entropy: between the bounds, and beyond both."""
+
+KINDS = ("policy", "preference", "labelled", "divergence", "sdpo", "entropy")
 
 
 def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.ndarray]:
@@ -178,6 +201,13 @@ def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.n
         loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
         for name, value in (("loss", loss), ("hidden", hidden), ("head", head)):
             results[f"sdpo/{case}/{name}"] = value
+    if "entropy" in kinds:
+        results |= _adaptive_entropy(given)
+    for case in ENTROPY if "entropy" in kinds else ():
+        of_both = jax.value_and_grad(partial(_with_entropy, given, ENTROPY[case]), argnums=(0, 1))
+        loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
+        for name, value in (("loss", loss), ("hidden", hidden), ("head", head)):
+            results[f"entropy/{case}/{name}"] = value
     return {name: np.asarray(value) for name, value in results.items()}
 
 
@@ -278,3 +308,39 @@ def _sdpo(given: Tensors, case: Hindsight, hidden_BTD: Array, head_VD: Array) ->
         loss_BT = loss_BT * sdpo.clipped_weight(stats.logps_BT, jnp.asarray(given.old_BT), case.highest)
     # Here a row that learns nothing is no sequence of the mean; TRL counts it.
     return jnp.sum(loss_BT * loss_weights.sequence_mean(mask_BT)) * learning(given).mean()
+
+
+def _with_entropy(
+    given: Tensors, case: dict[str, Any], hidden_BTD: Array, head_VD: Array, factor: Array | float = 1.0
+) -> Array:
+    """The whole loss of a job, from hidden states: entropy and log-probs are of one thing. factor: of the bonus."""
+    spec = specs.tiny({"grpo": case}, rollout={"max_new_tokens": MAX_NEW})
+    program: Any = SimpleNamespace(objective=grpo.Loss(spec), model=Model(preset("tiny")))
+    of = spec.algorithm.grpo
+    assert of is not None
+    cut_B = np.array(truncated("-truncated" if of.mask_truncated else "", len(given.mask_BT)))
+    mask_BT = given.mask_BT * ~cut_B[:, None]
+    weight_BT = policy_gradient.VARIANTS[of.loss].weights(mask_BT, MAX_NEW)
+    bonus = None if of.entropy_bonus is None else entropy.bonus(mask_BT, weight_BT, of.entropy_bonus.coefficient)
+    zeros, old_BT = np.zeros(mask_BT.shape, np.int32), jnp.asarray(given.old_BT)
+    advantages_BT = given.advantages_B[:, None] * mask_BT
+    rows = zeros, jnp.asarray(sampled_ids(given)), zeros, zeros, jnp.asarray(mask_BT), jnp.asarray(weight_BT)
+    batch = Batch(
+        *rows, jnp.asarray(advantages_BT), old_BT, old_BT, entropy_bonus_BT=None if bonus is None else bonus * factor
+    )
+    loss, _ = microbatch._of_policy(program, jnp.asarray(hidden_BTD), jnp.asarray(head_VD), batch)
+    return loss
+
+
+def _adaptive_entropy(given: Tensors) -> dict[str, Any]:
+    """The loss and the coefficient after each of some batches, whose predictions differ in their entropy."""
+    state, values, coefficients = ADAPTIVE.new_state(), [], []
+    case = {"loss": "dapo", "entropy_bonus": {"coefficient": 1.0}}
+    ids_BT, mask_BT = jnp.asarray(sampled_ids(given)), jnp.asarray(given.mask_BT)
+    for scale in SCALES:
+        hidden_BTD = jnp.asarray(scale * given.hidden_BTD)
+        values.append(_with_entropy(given, case, hidden_BTD, jnp.asarray(given.head_VD), ADAPTIVE.applied(state)))
+        stats = token_stats(hidden_BTD, jnp.asarray(given.head_VD), ids_BT, mask_BT, Head(entropy=True))
+        state = ADAPTIVE.updated(state, jnp.sum(stats.entropy_BT) / jnp.sum(mask_BT))
+        coefficients.append(state.coefficient)
+    return {"entropy/adaptive/loss": np.array(values), "entropy/adaptive/coefficient": np.array(coefficients)}

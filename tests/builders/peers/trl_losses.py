@@ -10,6 +10,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,12 +24,15 @@ from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
 from trl.experimental.sdpo import SDPOTrainer
 from trl.experimental.sdpo.sdpo_trainer import DistillationLogits
+from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
+from pttrainer.losses.policy_gradient import Clip
 from pttrainer.losses.sampler_correction import Correction
 
 _identity = SimpleNamespace(
-    device="cpu", num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
-)
+    device="cpu", num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x,
+    pad_across_processes=lambda x, **kwargs: x, sync_gradients=True,
+)  # fmt: skip
 BY_SEQUENCE = ("gspo", "gspo-token", "luspo")
 """TRL has no GSPO-token any more. Where all tokens of a sequence have one advantage, its value and gradient are GSPO's
 (2507.18071, section 4.3)."""
@@ -56,6 +60,10 @@ def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -
         results |= _divergence(given, case, beta)
     for case in losses.SDPO if "sdpo" in kinds else ():
         results |= _sdpo(given, case)
+    for case in losses.ENTROPY if "entropy" in kinds else ():
+        results |= _with_entropy(given, case)
+    if "entropy" in kinds:
+        results |= _adaptive_entropy(given)
     return results
 
 
@@ -70,8 +78,20 @@ def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
     (name, clip), mask_BT, old_BT = losses.POLICY[case], torch.tensor(given.mask_BT), torch.tensor(given.old_BT)
     sampler_BT, is_corrected = torch.tensor(given.sampler_BT), case in losses.CORRECTION
     mask_BT = _without_truncated(mask_BT, losses.truncated(case, len(mask_BT)))
+    inputs = _inputs(given, mask_BT)
+    if is_corrected:
+        inputs["importance_sampling_ratio"] = _importance(losses.CORRECTION[case], old_BT, sampler_BT, mask_BT)
+    loss: torch.Tensor = GRPOTrainer._compute_loss(_grpo_trainer(case, name, clip, logps_BT), None, inputs)
+    return loss
+
+
+def _grpo_trainer(
+    case: str, name: str, clip: Clip, logps_BT: torch.Tensor, entropy_BT: torch.Tensor | None = None, **settings: Any
+) -> SimpleNamespace:
+    """What TRL's trainer is asked for by its loss; without an entropy it is 0."""
+    entropy_BT = torch.zeros_like(logps_BT) if entropy_BT is None else entropy_BT
     trainer = SimpleNamespace(
-        _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logps_BT, torch.zeros_like(logps_BT), None),
+        _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logps_BT, entropy_BT, None),
         args=SimpleNamespace(
             use_bias_correction_kl=True, delta=1.4 if case == "grpo-two-sided" else None, steps_per_generation=1,
             sapo_temperature_pos=clip.soft[0], sapo_temperature_neg=clip.soft[1],
@@ -83,21 +103,23 @@ def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
         off_policy_mask_threshold=losses.OFF_POLICY.get(case), get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
         importance_sampling_level="sequence" if name in BY_SEQUENCE else "token",
         beta=losses.BETA_KL if case == "grpo-kl" else 0.0, loss_type=TRL_POLICY.get(name, "grpo"),
-        epsilon_low=clip.low, epsilon_high=clip.high, use_vllm=is_corrected,
+        epsilon_low=clip.low, epsilon_high=clip.high, use_vllm=case in losses.CORRECTION,
         vllm_importance_sampling_correction=True, current_gradient_accumulation_steps=1,
         max_completion_length=losses.MAX_NEW, _entropy_bonus_enabled=False, _metrics={"train": defaultdict(list)},
     )  # fmt: skip
+    vars(trainer).update(settings)
+    trainer.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, trainer)
+    return trainer
+
+
+def _inputs(given: Tensors, mask_BT: torch.Tensor) -> dict[str, Any]:
     ids = torch.zeros(given.mask_BT.shape, dtype=torch.long)
-    inputs = {
+    return {
         "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1] + 1, "completion_ids": ids, "completion_mask": mask_BT,
-        "advantages": torch.tensor(given.advantages_B), "old_per_token_logps": old_BT,
+        "advantages": torch.tensor(given.advantages_B), "old_per_token_logps": torch.tensor(given.old_BT),
         "ref_per_token_logps": torch.tensor(given.ref_BT), "num_items_in_batch": mask_BT.sum(),
-        "sampling_per_token_logps": sampler_BT,
+        "sampling_per_token_logps": torch.tensor(given.sampler_BT),
     }  # fmt: skip
-    if is_corrected:
-        inputs["importance_sampling_ratio"] = _importance(losses.CORRECTION[case], old_BT, sampler_BT, mask_BT)
-    loss: torch.Tensor = GRPOTrainer._compute_loss(trainer, None, inputs)
-    return loss
 
 
 def _importance(
@@ -245,3 +267,52 @@ def _sdpo(given: Tensors, case: str) -> dict[str, np.ndarray]:
         f"{name}/hidden": hidden.grad.numpy(),
         f"{name}/head": head.grad.numpy(),
     }
+
+
+def _with_entropy(given: Tensors, case: str) -> dict[str, np.ndarray]:
+    of = losses.ENTROPY[case]
+    hidden, head = (torch.tensor(x, requires_grad=True) for x in (given.hidden_BTD, given.head_VD))
+    mask_BT = torch.tensor(given.mask_BT)
+    if of.get("mask_truncated"):
+        mask_BT = _without_truncated(mask_BT, losses.truncated("-truncated", len(mask_BT)))
+    coefficient = of.get("entropy_bonus", {}).get("coefficient", 0.0)
+    settings = {
+        "top_entropy_quantile": of.get("top_entropy_quantile", 1.0), "_entropy_bonus_enabled": coefficient > 0,
+        "entropy_coef": coefficient, "use_adaptive_entropy": False,
+    }  # fmt: skip
+    logps_BT, entropy_BT = _stats(given, hidden, head)
+    trainer = _grpo_trainer("", of["loss"], losses.CLIPS[of["loss"]], logps_BT, entropy_BT, **settings)
+    loss = GRPOTrainer._compute_loss(trainer, None, _inputs(given, mask_BT))
+    loss.backward()
+    name = f"entropy/{case}"
+    return {
+        f"{name}/loss": loss.detach().numpy(),
+        f"{name}/hidden": hidden.grad.numpy(),
+        f"{name}/head": head.grad.numpy(),
+    }
+
+
+def _stats(given: Tensors, hidden: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_BTV = hidden @ head.T
+    ids_BT = torch.tensor(losses.sampled_ids(given), dtype=torch.long)
+    return selective_log_softmax(logits_BTV, ids_BT), entropy_from_logits(logits_BTV)
+
+
+def _adaptive_entropy(given: Tensors) -> dict[str, np.ndarray]:
+    """The loss and the coefficient after each of some batches, whose predictions differ in their entropy."""
+    of, mask_BT = losses.ADAPTIVE, torch.tensor(given.mask_BT)
+    settings = {
+        "_entropy_bonus_enabled": True, "entropy_coef": of.first, "use_adaptive_entropy": True,
+        "_last_world_entropy": math.inf, "_entropy_window_stats": None,
+    }  # fmt: skip
+    logps_BT = torch.tensor(given.logps_BT)
+    trainer = _grpo_trainer("", "dapo", losses.CLIPS["dapo"], logps_BT, **settings)
+    bounds = {"entropy_coef_min": of.lowest, "entropy_coef_max": of.highest}
+    vars(trainer.args).update(entropy_target=of.target, entropy_coef_delta=of.delta, **bounds)
+    values, coefficients = [], []
+    for scale in losses.SCALES:
+        stats = *_stats(given, scale * torch.tensor(given.hidden_BTD), torch.tensor(given.head_VD)), None
+        trainer._get_per_token_logps_and_entropies = lambda *args, stats=stats, **kwargs: stats
+        values.append(GRPOTrainer._compute_loss(trainer, None, _inputs(given, mask_BT)).item())
+        coefficients.append(trainer.entropy_coef)
+    return {"entropy/adaptive/loss": np.array(values), "entropy/adaptive/coefficient": np.array(coefficients)}

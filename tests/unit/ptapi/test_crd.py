@@ -142,6 +142,7 @@ def test_every_column_reads_a_field_that_exists() -> None:
 def test_defaults_show_the_recipe_and_nothing_that_is_unset() -> None:
     spec = defaulted(table.GOOD)["spec"]
     recipe = {"beta": 0.0, "combineRewards": "sum", "groupSize": 4, "kl": "k2", "loss": "grpo", "updatesPerBatch": 1}
+    recipe |= {"maskTruncated": False}
     correction = {"mode": "token-truncate", "lowest": 0.0, "highest": 2.0}
     assert spec["algorithm"] == {"grpo": {**recipe, "samplerCorrection": correction}}
     assert spec["capacity"] == [{"type": "existing"}]

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from ptapi.spec import Grpo as GrpoSpec
 from ptapi.spec import PostTrainJobSpec
@@ -44,6 +44,7 @@ from pttrainer.rollout.multi_turn import episode_sampler
 from pttrainer.rollout.rollout_data import Rollout, missing_rewards
 from pttrainer.rollout.rollout_metrics import summary
 from pttrainer.rollout.sampler import Sampler
+from pttrainer.train_step import entropy
 
 
 class Loss:
@@ -60,6 +61,7 @@ class Loss:
         correction = self._spec.sampler_correction
         self._correction = Correction(correction.mode, correction.lowest, correction.highest)
         self.by_token = by_token(spec.algorithm)
+        self.top_entropy_share = self._spec.top_entropy_quantile
         self.temperature = spec.rollout.temperature
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
@@ -73,6 +75,9 @@ class Loss:
         loss_BT, ratio_BT = self._variant.loss(logps_BT, anchor_BT, batch.advantages_BT, mask_BT, self._clip)
         kept_BT = self._kept(logps_BT, batch)
         loss_BT = loss_BT * factor_BT if kept_BT is None else loss_BT * factor_BT * kept_BT
+        chosen_BT = self._chosen(stats, batch)
+        if chosen_BT is not None:
+            loss_BT = jnp.where(chosen_BT > 0, loss_BT, 0.0)
         metrics = policy_metrics.of_policy(
             stats, batch, old_BT, ratio_BT, importance_BT, self._clip, self._variant.clipped, anchor_BT
         )
@@ -83,7 +88,20 @@ class Loss:
             weight_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, anchor_BT)) * factor_BT
             pull_BT = reference_kl.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, weight_BT)
             loss_BT = loss_BT + self._spec.beta * pull_BT
+        if chosen_BT is not None:
+            metrics[entropy.CHOSEN] = Mean(stats.entropy_BT * chosen_BT)
+        if batch.entropy_bonus_BT is not None:
+            bonus_BT = batch.entropy_bonus_BT * stats.entropy_BT
+            loss_BT = loss_BT - (bonus_BT if chosen_BT is None else bonus_BT * chosen_BT)
         return loss_BT, metrics
+
+    def _chosen(self, stats: TokenStats, batch: Batch) -> Array | None:
+        """Return N / K for the tokens of highest entropy and 0 for others; None where all are trained on."""
+        if self.top_entropy_share is None:
+            return None
+        if batch.chosen_BT is not None:
+            return jnp.asarray(batch.chosen_BT)
+        return entropy.chosen(lax.stop_gradient(stats.entropy_BT), batch.mask_BT, self.top_entropy_share)
 
     def _kept(self, logps_BT: Array, batch: Batch) -> Array | None:
         """Return 0 for the tokens that the off-policy threshold leaves out, None without one."""
@@ -189,6 +207,10 @@ class Grpo(Loss, OnPolicyAlgorithm):
         environment = self._context.spec.environment
         most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
         batch = batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
+        if self._spec.entropy_bonus is not None:
+            wanted = self._spec.entropy_bonus
+            coefficient = wanted.coefficient if wanted.adaptive is None else 1.0  # the step multiplies by its own
+            batch = batch._replace(entropy_bonus_BT=entropy.bonus(batch.mask_BT, batch.weight_BT, coefficient))
         return rollout.laid_out(batch, advantages_PG, _group_facts(rewards_PG, compared_PG, advantages_PG))
 
     def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:

@@ -31,7 +31,8 @@ from pttrainer.losses.head_gradient import gathered, head_gradient
 class TokenStats(NamedTuple):
     """Statistics per token, float32, 0 where the mask is 0.
 
-    Gradients flow through `logps_BT`, and in `token_loss` through `lse_BT` and `mean_BT` too. logps_BT:
+    Gradients flow through `logps_BT`, through `entropy_BT` where the head says so, and in `token_loss` through `lse_BT`
+    and `mean_BT` too. logps_BT:
     log-probability of the target; entropy_BT: of the predicted distribution, nats (0 unless requested); hit_BT: 1
     where no token is more likely than the target (always present after the head); lse_BT: log Σ exp of the logits;
     mean_BT: their mean over the vocabulary (None unless requested).
@@ -49,7 +50,8 @@ class Head(NamedTuple):
 
     temperature divides the logits; softcap makes them softcap · tanh(x / softcap) first, as in Gemma 2; entropy
     requests that of the predictions; chunk is the number of tokens per row and chunk, by default as many as keep a
-    chunk's logits near `CHUNK_ELEMENTS`; level requests log Σ exp and mean of the logits.
+    chunk's logits near `CHUNK_ELEMENTS`; level requests log Σ exp and mean of the logits; trains_entropy lets gradients
+    flow through the entropy.
     """
 
     temperature: float = 1.0
@@ -57,6 +59,7 @@ class Head(NamedTuple):
     entropy: bool = False
     chunk: int | None = None
     level: bool = False
+    trains_entropy: bool = False
 
     def sized(self, shape: tuple[int, ...], V: int, D: int = 0) -> Head:
         """Return the head with its chunk size set. D: as in `largest_chunk`."""
@@ -119,14 +122,15 @@ def _forward(
 
 def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> tuple[Array, Array, None, None]:
     hidden_BTD, head_VD, targets_BT, mask_BT, lse_MBC = saved
-    slope_BT = jnp.where(mask_BT > 0, cotangents.logps_BT, 0.0)
+    trained = (cotangents.logps_BT, cotangents.entropy_BT) if head.trains_entropy else (cotangents.logps_BT,)
+    slopes_BT = [jnp.where(mask_BT > 0, x, 0.0) for x in trained]
     parts = head.chunks(mask_BT)
     of_head = head_gradient(parts)
 
-    def chunk_gradient(head_grad: Array, inputs: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array]:
-        hidden_BCD, targets_BC, _, slope_BC, lse_BC = inputs
+    def chunk_gradient(head_grad: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        hidden_BCD, targets_BC, _, lse_BC, *slopes_BC = inputs
         logits_BCV = _logits(hidden_BCD, head_VD, head)
-        slopes = TokenStats(slope_BC, jnp.zeros_like(slope_BC))
+        slopes = TokenStats(slopes_BC[0], slopes_BC[-1])  # the second is read only if the entropy is trained
         d_logits_NV = _logits_gradient(logits_BCV, targets_BC, slopes, lse_BC, head).astype(head_VD.dtype)
         d_hidden_BCD = (d_logits_NV @ head_VD).reshape(hidden_BCD.shape)
         return of_head.add(head_grad, d_logits_NV, _tokens(hidden_BCD)), d_hidden_BCD
@@ -135,8 +139,8 @@ def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> t
         counts = jnp.any(inputs[2] > 0)
         return lax.cond(counts, chunk_gradient, lambda grad, x: (grad, jnp.zeros_like(x[0])), head_grad, inputs)
 
-    split = tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT, slope_BT)))
-    head_grad, d_hidden_MBCD = lax.scan(body, of_head.zeros(head_VD), (*split, lse_MBC))
+    split, slopes = (tuple(map(parts.split, of)) for of in ((hidden_BTD, targets_BT, mask_BT), slopes_BT))
+    head_grad, d_hidden_MBCD = lax.scan(body, of_head.zeros(head_VD), (*split, lse_MBC, *slopes))
     d_head_VD, d_hidden_BTD = of_head.total(head_grad, parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype))
     return d_hidden_BTD, d_head_VD.astype(head_VD.dtype), None, None
 
@@ -227,8 +231,8 @@ def _logits_gradient(logits_BCV: Array, targets_BC: Array, slopes: TokenStats, l
     """Return the gradient with respect to the logits, [N, V].
 
     d logp / d logits = onehot(target) − softmax(logits); d capped / d logits = 1 − tanh²; d lse / d logits is the
-    softmax, d mean / d logits 1 / V. Rows and tokens are one axis: contracting over two makes XLA transpose the
-    logits first.
+    softmax, d mean / d logits 1 / V, d entropy / d logits −softmax · (log softmax + entropy). Rows and
+    tokens are one axis: contracting over two makes XLA transpose the logits first.
     """
     V = logits_BCV.shape[-1]
     inverse_temperature = 1.0 / head.temperature
@@ -238,6 +242,11 @@ def _logits_gradient(logits_BCV: Array, targets_BC: Array, slopes: TokenStats, l
     if slopes.lse_BT is not None and slopes.mean_BT is not None:
         d_logits_BCV += softmax_BCV * (slopes.lse_BT * inverse_temperature)[..., None]
         d_logits_BCV += (slopes.mean_BT * (inverse_temperature / V))[..., None]
+    if head.trains_entropy:
+        logps_BCV = logits_BCV - lse_BC[..., None]
+        entropy_BC1 = -jnp.sum(softmax_BCV * logps_BCV, axis=-1, keepdims=True)
+        d_entropy_BCV = -softmax_BCV * (logps_BCV + entropy_BC1)
+        d_logits_BCV += d_entropy_BCV * (slopes.entropy_BT * inverse_temperature)[..., None]
     if head.softcap is not None:
         d_logits_BCV *= 1.0 - (logits_BCV / (inverse_temperature * head.softcap)) ** 2
     return d_logits_BCV.reshape(-1, V)

@@ -19,7 +19,7 @@ def by_token(algorithm: Algorithm) -> bool:
     if grpo is None:
         return BY_TOKEN[algorithm.kind]
     corrects_sequences = grpo.sampler_correction.mode.startswith("sequence-") or grpo.off_policy_threshold is not None
-    return grpo.loss not in OF_SEQUENCES and not corrects_sequences
+    return grpo.loss not in OF_SEQUENCES and not corrects_sequences and grpo.top_entropy_quantile is None
 
 
 def of_tokens(algorithm: Algorithm) -> tuple[str, ...]:
@@ -29,4 +29,5 @@ def of_tokens(algorithm: Algorithm) -> tuple[str, ...]:
     values = () if algorithm.ppo is None else ("values_BT", "returns_BT")
     old = ("old_logps_BT",) if algorithm.updates_per_batch > 1 and algorithm.raft is None else ()
     reference = ("ref_logps_BT",) if algorithm.reference_coefficient > 0 else ()
-    return ("advantages_BT", "sampler_logps_BT", *values, *old, *reference)
+    bonus = ("entropy_bonus_BT",) if algorithm.grpo is not None and algorithm.grpo.entropy_bonus is not None else ()
+    return ("advantages_BT", "sampler_logps_BT", *values, *old, *reference, *bonus)

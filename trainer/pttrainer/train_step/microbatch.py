@@ -115,13 +115,26 @@ def _of_policy(program: Program, hidden_BTD: Array, head_VD: Array, part: Batch)
         loss_BT: Array = objective.loss(stats, batch)[0].astype(jnp.float32) * batch.weight_BT
         return loss_BT
 
-    how = Head(objective.temperature, program.model.config.final_softcap, objective.entropy, level=objective.level)
+    how = _head(program, trains_entropy=part.entropy_bonus_BT is not None)
     if objective.by_token:
         return token_loss(
             weighted, how, hidden_BTD, head_VD, part._replace(prompts=None, images=None, routes_BTLk=None)
         )
     stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, how)
     return jnp.sum(weighted(stats, part)), stats
+
+
+def entropies(program: Program, policy: Params, part: Batch, step_inputs: StepInputs) -> Array:
+    """Return the entropy of each prediction that counts, [B, T]."""
+    params = program.model.join_params(step_inputs.frozen, policy)
+    hidden_BTD, _ = _hidden(program, params, part, step_inputs.step)
+    head_VD = program.model.head(params).astype(hidden_BTD.dtype)
+    return token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, _head(program)).entropy_BT
+
+
+def _head(program: Program, *, trains_entropy: bool = False) -> Head:
+    objective, cap = program.objective, program.model.config.final_softcap
+    return Head(objective.temperature, cap, objective.entropy, level=objective.level, trains_entropy=trains_entropy)
 
 
 def _of_critic(

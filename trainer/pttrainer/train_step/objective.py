@@ -59,6 +59,13 @@ class HasCritic(Protocol):
 
 
 @runtime_checkable
+class ChoosesByEntropy(Protocol):
+    """An objective that trains on the tokens of highest entropy alone. `top_entropy_share`: of all; None: on all."""
+
+    top_entropy_share: float | None
+
+
+@runtime_checkable
 class HasFault(Protocol):
     """An algorithm whose batches may lack what they are learned from, such as rewards.
 

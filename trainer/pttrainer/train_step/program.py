@@ -17,8 +17,10 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.losses.divergence import OfflineTeacher, Teacher
 from pttrainer.models import Model, Params
 from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step import entropy
 from pttrainer.train_step.block_learner import BlockLearner, BlockState, block_learner
 from pttrainer.train_step.critic import CriticLearner, CriticState
+from pttrainer.train_step.entropy import EntropyControl, EntropyState
 from pttrainer.train_step.lora_dropout import Dropout
 from pttrainer.train_step.neftune import Noise
 from pttrainer.train_step.objective import HasCritic, HasTeacher, Objective
@@ -32,7 +34,7 @@ class Program:
 
     updates, rate: of the optimizer. micro_batch: rows; None: the whole batch. frozen_mask: what is frozen (`freeze`).
     noise: on embeddings (`neftune`). dropout: on adapter inputs. learner: the critic of an algorithm that has one.
-    block: the head that proposes tokens, if one does.
+    block: the head that proposes tokens, if one does. entropy: the adaptive coefficient of a bonus on it.
     """
 
     model: Model
@@ -45,6 +47,7 @@ class Program:
     dropout: Dropout | None = None
     learner: CriticLearner | None = None
     block: BlockLearner | None = None
+    entropy: EntropyControl | None = None
 
     @property
     def teacher(self) -> Teacher | OfflineTeacher | None:
@@ -59,7 +62,9 @@ class Program:
         optimizer = state_sharding.shardings(jax.eval_shape(self.updates.init, shapes), shapes, trained, whole)
         critic = None if self.learner is None else _critic_layout(self.learner, mesh, whole)
         block = None if self.block is None else _block_layout(self.block, mesh, whole)
-        return Layout(mesh, TrainState(trained, optimizer, whole, whole, critic, block), self.model.frozen(weights))
+        control = None if self.entropy is None else EntropyState(whole, whole)
+        state = TrainState(trained, optimizer, whole, whole, critic, block, control)
+        return Layout(mesh, state, self.model.frozen(weights))
 
     def new_state(self, params: Params, critic: Params | None = None) -> TrainState:
         """Return the state before the first step. critic: its weights."""
@@ -68,7 +73,8 @@ class Program:
             of_critic = CriticState(critic, self.learner.updates.init(critic))
         count, skipped = jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32)
         block = None if self.block is None else self.block.new_state()
-        return TrainState(params, self.updates.init(params), count, skipped, of_critic, block)
+        control = None if self.entropy is None else self.entropy.new_state()
+        return TrainState(params, self.updates.init(params), count, skipped, of_critic, block, control)
 
     def abstract_state(self, where: Layout) -> TrainState:
         """Return shapes, dtypes and shardings of the state, to restore a checkpoint to."""
@@ -108,8 +114,9 @@ def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_st
     learner = _learner(spec, objective, total_steps) if isinstance(objective, HasCritic) else None
     drafts = None if spec.rollout.speculative is None else spec.rollout.speculative.block
     block = None if drafts is None else block_learner(drafts, model.config.d_model, training.seed)
+    control = entropy.control(spec.algorithm.grpo)
     return Program(
-        model, objective, updates, rate, training.micro_batch_size, frozen_mask, noise, dropout, learner, block
+        model, objective, updates, rate, training.micro_batch_size, frozen_mask, noise, dropout, learner, block, control
     )
 
 

@@ -9,6 +9,7 @@ from pttrainer.models import Params
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step.block_learner import BlockState
 from pttrainer.train_step.critic import CriticState
+from pttrainer.train_step.entropy import EntropyState
 
 
 class TrainState(NamedTuple):
@@ -16,7 +17,7 @@ class TrainState(NamedTuple):
 
     params: the trained weights (adapters alone, if there are any); step: optimizer steps done, int32; skipped: how many
     of them were skipped, and how many in a row, int32; critic: its weights and optimizer, if the algorithm has one;
-    block: those of the head that proposes tokens, if there is one.
+    block: those of the head that proposes tokens, if there is one; entropy: the adaptive coefficient of a bonus on it.
     """
 
     params: Params
@@ -25,6 +26,7 @@ class TrainState(NamedTuple):
     skipped: Any
     critic: CriticState | None = None
     block: BlockState | None = None
+    entropy: EntropyState | None = None
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.losses.divergence import Teacher
 from pttrainer.models import Params
-from pttrainer.train_step import block_learner, microbatch, neftune, nonfinite
+from pttrainer.train_step import block_learner, entropy, microbatch, neftune, nonfinite
 from pttrainer.train_step.critic import CriticLearner, CriticState
 from pttrainer.train_step.microbatch import StepInputs, TrainableParams
+from pttrainer.train_step.objective import ChoosesByEntropy
 from pttrainer.train_step.optimizer import ema
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.state import Layout, TrainState
@@ -37,12 +38,21 @@ def train_step(program: Program, where: Layout) -> TrainStep:
     ) -> tuple[TrainState, dict[str, Array]]:
         if program.noise is not None or program.dropout is not None:
             batch = neftune.numbered(batch)
+        if program.entropy is not None and state.entropy is not None:
+            applied = program.entropy.applied(state.entropy)
+            batch = batch._replace(entropy_bonus_BT=batch.entropy_bonus_BT * applied)
         loss, partials, gradient = _gradient(program, state, batch, frozen, teacher_params)
+        metrics = {name: loss_weights.finish(of_parts) for name, of_parts in partials.items()}
         new, facts = _updated(program, state, loss, gradient)
+        if program.entropy is not None and state.entropy is not None:
+            of_batch = metrics.get(entropy.CHOSEN, metrics[run_directory.ENTROPY])
+            changed = program.entropy.updated(state.entropy, of_batch)
+            is_skipped = new.skipped[0] > state.skipped[0]
+            new = new._replace(entropy=nonfinite.choose(~is_skipped, changed, state.entropy))
+            facts[entropy.COEFFICIENT] = applied
         if program.block is not None and state.block is not None and gradient.block is not None:
             count = jnp.sum(partials[block_learner.LOSS].count)
             new = new._replace(block=block_learner.updated(program.block, state.block, gradient.block, count))
-        metrics = {name: loss_weights.finish(of_parts) for name, of_parts in partials.items()}
         return new, metrics | facts | {run_directory.LEARNING_RATE: program.rate(state.step)}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
@@ -66,12 +76,24 @@ def _gradient(
         (_, (loss, partials)), total = gradient_of(trainable, batch)
         return loss, partials, total
 
+    parts = _with_chosen(program, state, batch.split(M), step_inputs)
+
     def body(total: TrainableParams, part: Batch) -> tuple[TrainableParams, _Sums]:
         (_, sums), one = gradient_of(trainable, part)
         return jax.tree.map(jnp.add, total, one), sums
 
-    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, trainable), batch.split(M))
+    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, trainable), parts)
     return jnp.sum(losses), partials, total
+
+
+def _with_chosen(program: Program, state: TrainState, parts: Batch, step_inputs: StepInputs) -> Batch:
+    """Return micro-batches that agree on the tokens of highest entropy, by a pass of its own, if any are chosen."""
+    objective = program.objective
+    if not isinstance(objective, ChoosesByEntropy) or objective.top_entropy_share is None:
+        return parts
+    of_part = partial(microbatch.entropies, program, state.params, step_inputs=step_inputs)
+    entropy_MBT = jax.lax.map(of_part, parts)
+    return parts._replace(chosen_BT=entropy.chosen(entropy_MBT, parts.mask_BT, objective.top_entropy_share))
 
 
 def _teacher(

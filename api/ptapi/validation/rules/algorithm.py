@@ -88,6 +88,12 @@ RULES: tuple[Rule, ...] = (
     Scope("spec.algorithm.grpo").rule(
         "kl", "unset with beta: 0, where the loss has no KL", equals("kl", "k2") | differs("beta", 0.0)
     ),
+    Scope("spec.algorithm.grpo.entropyBonus").rule(
+        "coefficient", "above 0, or adaptive set, which lets it grow", differs("coefficient", 0.0) | has("adaptive")
+    ),
+    Scope("spec.algorithm.grpo.entropyBonus.adaptive").rule(
+        "lowest", "at most highest", compare("lowest", "<=", "highest")
+    ),
     _DPO.rule(
         "labelSmoothing",
         "0, because only sigmoid, robust and simpo smooth labels",

@@ -12,6 +12,8 @@ _GRPO_LOSSES = {"grpo": "grpo", "dapo": "dapo", "dr_grpo": "dr-grpo", "cispo": "
 _DPO_LOSSES = ("sigmoid", "robust", "ipo", "hinge")
 _GAMMA_WEIGHT = {"positivePower": "vespo_k_pos", "positiveDecay": "vespo_lambda_pos",
                  "negativePower": "vespo_k_neg", "negativeDecay": "vespo_lambda_neg"}  # fmt: skip
+_ADAPTIVE = {"target": "entropy_target", "delta": "entropy_coef_delta", "lowest": "entropy_coef_min",
+             "highest": "entropy_coef_max"}  # fmt: skip
 _SCALES = {"group": "group", "true": "group", "batch": "batch", "none": "centered", "false": "centered"}
 _SEQUENCE_LEVEL = {"sequence": "gspo", "sequence_token": "gspo-token"}
 _WHOLE = (
@@ -123,8 +125,9 @@ def _put_grpo(draft: Draft, words: Words) -> None:
         if grpo["loss"] == "vespo" and grpo["samplerCorrection"]["mode"].startswith("sequence"):
             draft.change("vllm_importance_sampling_mode with vespo", "token-truncate, cut at 2")
             del grpo["samplerCorrection"]
-    if words.number("top_entropy_quantile") != 1.0:
-        draft.change(words.shown("top_entropy_quantile"), "all tokens of completions are trained on")
+    if (share := words.number("top_entropy_quantile")) != 1.0:
+        grpo["topEntropyQuantile"] = share
+    _put_entropy_bonus(draft, words, grpo)
     _put_on_policy(draft, words, grpo)
 
 
@@ -169,6 +172,22 @@ def _temperatures(words: Words) -> dict[str, float]:
 def _put_kl(words: Words, grpo: dict[str, Any]) -> None:
     if beta := words.number("beta"):
         grpo |= {"beta": beta, "kl": "k3"}
+
+
+def _put_entropy_bonus(draft: Draft, words: Words, grpo: dict[str, Any]) -> None:
+    coefficient, is_adaptive = words.number("entropy_coef"), words.is_on("use_adaptive_entropy")
+    if coefficient < 0:
+        draft.change(words.shown("entropy_coef"), "no loss on entropy; accepted: at least 0")
+        coefficient = 0.0
+    if coefficient or is_adaptive:
+        grpo["entropyBonus"] = {"coefficient": coefficient}
+    if is_adaptive:
+        grpo["entropyBonus"]["adaptive"] = {ours: words.number(name) for ours, name in _ADAPTIVE.items()}
+        return
+    for name in _ADAPTIVE.values():
+        if words.is_given(name):
+            words.take(name)
+            draft.note(words.shown(name), "means nothing without use_adaptive_entropy")
 
 
 def _correction(draft: Draft, words: Words) -> dict[str, Any]:

@@ -38,7 +38,9 @@ BY_TRAINER: dict[str, dict[str, Any]] = {
         **_SAMPLING, "num_generations": 8, "beta": 0.0, "loss_type": "dapo", "importance_sampling_level": "token",
         "scale_rewards": "group", "multi_objective_aggregation": "sum_then_normalize",
         "vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": "sequence_mask",
-        "vllm_importance_sampling_clip_max": 3.0, "top_entropy_quantile": 1.0,
+        "vllm_importance_sampling_clip_max": 3.0, "top_entropy_quantile": 1.0, "entropy_coef": 0.0,
+        "use_adaptive_entropy": False, "entropy_coef_min": 0.0, "entropy_coef_max": 1.0, "entropy_coef_delta": 0.005,
+        "entropy_target": 0.2,
     },
     "rloo": {**_SAMPLING, "num_generations": 2, "beta": 0.05, "normalize_advantages": False},
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,11 @@ def surrogate(stats: TokenStats, batch: Batch) -> Array:
     )
     pull_BT = reference_kl.kl("k3", stats.logps_BT, batch.ref_logps_BT, ratio_BT)
     return (loss_BT + 0.1 * pull_BT) * batch.weight_BT
+
+
+def bonus(stats: TokenStats, batch: Batch) -> Array:
+    """The slope of the entropy differs from token to token, and from that of the log-prob."""
+    return surrogate(stats, batch) - batch.ref_logps_BT * stats.entropy_BT * batch.weight_BT
 
 
 LOSSES = {"nll": nll, "surrogate": surrogate}
@@ -80,6 +86,27 @@ def test_value_and_gradients_equal_those_of_computing_logits_again(loss: str, he
     for ours, theirs in zip(got_gradients, gradients, strict=True):
         assert float(jnp.abs(theirs).max()) > 0.01
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", [again, at_hand])
+@pytest.mark.parametrize("head", [Head(chunk=4), HEADS["cold and capped"]])
+def test_the_gradient_of_an_entropy_is_that_of_whole_logits(way: Any, head: Head) -> None:
+    hidden, weight, batch = case(6)
+    trained = head._replace(entropy=True, trains_entropy=True)
+
+    def whole(hidden_BTD: Array, head_VD: Array) -> Array:
+        logits_BTV = hidden_BTD @ head_VD.T
+        if head.softcap is not None:
+            logits_BTV = head.softcap * jnp.tanh(logits_BTV / head.softcap)
+        logps_BTV = jax.nn.log_softmax(logits_BTV / head.temperature)
+        logps_BT = jnp.take_along_axis(logps_BTV, batch.targets_BT[..., None], axis=-1)[..., 0]
+        return jnp.sum(bonus(TokenStats(logps_BT, -jnp.sum(jnp.exp(logps_BTV) * logps_BTV, axis=-1)), batch))
+
+    got, got_gradients = jax.jit(jax.value_and_grad(partial(way, bonus, trained, batch), (0, 1)))(hidden, weight)
+    wanted, gradients = jax.jit(jax.value_and_grad(whole, (0, 1)))(hidden, weight)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    for ours, theirs in zip(got_gradients, gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_loss_that_is_scaled_afterwards_scales_its_gradients() -> None:

@@ -162,7 +162,8 @@ class JobShapes:
 class StepArguments(NamedTuple):
     """Arguments of the train step.
 
-    critic: its weights; of_critic: its optimizer's state; block: the head that proposes tokens, with its optimizer.
+    critic: its weights; of_critic: its optimizer's state; block: the head that proposes tokens, with its optimizer;
+    entropy: the adaptive coefficient of a bonus on it, and what it follows.
     """
 
     params: Shares
@@ -173,12 +174,13 @@ class StepArguments(NamedTuple):
     teacher: Shares
     batch: Shares
     block: Shares
+    entropy: Shares
 
     @property
     def state(self) -> Shares:
         """Return what a step changes, including the counters of steps and of skipped ones."""
         counters: Shares = [(("step",), Share((), "int32")), (("skipped",), Share((2,), "int32"))]
-        return [*self.params, *self.optimizer, *counters, *self.critic, *self.of_critic, *self.block]
+        return [*self.params, *self.optimizer, *counters, *self.critic, *self.of_critic, *self.block, *self.entropy]
 
     @property
     def all(self) -> Shares:
@@ -312,6 +314,7 @@ def _step_arguments(of: JobShapes) -> StepArguments:
             batch_arrays(of.spec) | route_arrays(of.spec, of.config) | image_arrays(of.spec, of.config.vision), mesh
         ),
         _of_block(of, mesh),
+        _of_entropy(of),
     )
 
 
@@ -329,6 +332,13 @@ def _of_block(of: JobShapes, mesh: Mapping[str, int]) -> Shares:
         return []
     held = [*weights.items(), *state_shapes.state(Optimizer(), weights)]
     return list(device_bytes.of_weights(held, mesh))
+
+
+def _of_entropy(of: JobShapes) -> Shares:
+    grpo = of.spec.algorithm.grpo
+    if grpo is None or grpo.entropy_bonus is None or grpo.entropy_bonus.adaptive is None:
+        return []
+    return [((name,), Share((), "float32")) for name in ("coefficient", "last")]
 
 
 def _of_teacher(of: JobShapes, params: Shares) -> Shares:
