@@ -30,7 +30,7 @@ EXPERIMENTAL = (
         "algorithm.grpo.loss=sapo algorithm.grpo.loss=luspo algorithm.grpo.loss=vespo algorithm.grpo.loss=dppo "
         "algorithm.grpo.loss=dppo-kl algorithm.grpo.gammaWeight algorithm.grpo.softClip "
         "algorithm.grpo.samplerCorrection algorithm.grpo.offPolicyThreshold algorithm.grpo.topEntropyQuantile "
-        "algorithm.grpo.entropyBonus algorithm.ppo.whitenAdvantages "
+        "algorithm.grpo.entropyBonus algorithm.grpo.referenceSync algorithm.ppo.whitenAdvantages "
         "algorithm.ppo.bootstrapTruncated algorithm.distill.selfTeacher training.neftuneAlpha",
     ),
     Group("Run on CPUs alone: no slice of TPUs was lost to it yet.", "accelerator.minSlices"),

@@ -143,6 +143,15 @@ class EntropyBonus(SpecModel):
     """Let the coefficient follow the entropy. Unset: it is constant."""
 
 
+class ReferenceSync(SpecModel):
+    """A reference that follows the policy (TR-DPO, arXiv 2404.09656)."""
+
+    every_steps: PositiveInt = 512
+    """τ: optimizer steps between two updates of the reference."""
+    mixup: Annotated[float, Field(gt=0.0, le=1.0)] = 0.6
+    """α: share of the policy in the new reference; 1 replaces it."""
+
+
 class Grpo(SpecModel):
     """Group-relative policy optimisation (arXiv 2402.03300) and its variants."""
 
@@ -181,6 +190,9 @@ class Grpo(SpecModel):
     """Bonus on entropy. Unset: none."""
     beta: Coefficient = 0.0
     """Coefficient of the KL to the reference model. 0: no reference model is held in memory."""
+    reference_sync: ReferenceSync | None = None
+    """Let the reference follow the policy; all weights must be trained. Unset: it is the model before the first
+    step."""
     kl: Literal["k2", "k3"] = "k2"
     """Estimator of the KL in the loss: k2 = ½(lp − ref)² or k3. Both are weighted by the policy's probability by the
     sampler's and have the reverse KL's gradient, for stale samples too; they differ in the loss that is logged. k1 is
@@ -404,6 +416,11 @@ class Algorithm(SpecModel):
         if self.grpo is not None:
             return self.grpo.beta
         return 0.0 if self.ppo is None else self.ppo.kl_coefficient
+
+    @property
+    def has_moving_reference(self) -> bool:
+        """Return True if the reference model follows the policy."""
+        return self.grpo is not None and self.grpo.reference_sync is not None
 
     @property
     def label(self) -> str:

@@ -31,6 +31,7 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Sample
 from pttrainer.train_step import entropy, microbatch
 from pttrainer.train_step.entropy import EntropyControl
+from pttrainer.train_step.optimizer.moving_reference import MovingReference
 
 
 class Tensors(NamedTuple):
@@ -179,7 +180,11 @@ ADAPTIVE = EntropyControl(first=0.1, target=1.5, delta=0.15, lowest=0.02, highes
 SCALES = (0.1, 3.0, 3.0, 3.0, 0.1, 0.1, 0.1, 3.0, 0.1)
 """Of the hidden states of each batch, the larger the less entropy: between the bounds, and beyond both."""
 
-KINDS = ("policy", "preference", "labelled", "divergence", "sdpo", "entropy")
+FOLLOWING = MovingReference(every=3, mixup=0.6)
+POLICIES = 7
+"""Steps of a policy that a reference follows: the rows of hidden states in turn, after those of the teacher."""
+
+KINDS = ("policy", "preference", "labelled", "divergence", "sdpo", "entropy", "reference")
 
 
 def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.ndarray]:
@@ -201,6 +206,8 @@ def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.n
         loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
         for name, value in (("loss", loss), ("hidden", hidden), ("head", head)):
             results[f"sdpo/{case}/{name}"] = value
+    if "reference" in kinds:
+        results["reference/steps"] = _following(given)
     if "entropy" in kinds:
         results |= _adaptive_entropy(given)
     for case in ENTROPY if "entropy" in kinds else ():
@@ -344,3 +351,13 @@ def _adaptive_entropy(given: Tensors) -> dict[str, Any]:
         state = ADAPTIVE.updated(state, jnp.sum(stats.entropy_BT) / jnp.sum(mask_BT))
         coefficients.append(state.coefficient)
     return {"entropy/adaptive/loss": np.array(values), "entropy/adaptive/coefficient": np.array(coefficients)}
+
+
+def _following(given: Tensors) -> np.ndarray:
+    """The reference after each step."""
+    reference, references = {"w": jnp.asarray(given.teacher_BTD[0])}, []
+    for step in range(POLICIES):
+        policy = {"w": jnp.asarray(given.hidden_BTD[step % len(given.hidden_BTD)])}
+        reference = FOLLOWING.updated(reference, policy, jnp.int32(step + 1))
+        references.append(np.asarray(reference["w"]))
+    return np.stack(references)

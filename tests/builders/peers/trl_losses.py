@@ -24,6 +24,7 @@ from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
 from trl.experimental.sdpo import SDPOTrainer
 from trl.experimental.sdpo.sdpo_trainer import DistillationLogits
+from trl.trainer.callbacks import SyncRefModelCallback
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
 from pttrainer.losses.policy_gradient import Clip
@@ -62,6 +63,8 @@ def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -
         results |= _sdpo(given, case)
     for case in losses.ENTROPY if "entropy" in kinds else ():
         results |= _with_entropy(given, case)
+    if "reference" in kinds:
+        results["reference/steps"] = _following(given)
     if "entropy" in kinds:
         results |= _adaptive_entropy(given)
     return results
@@ -316,3 +319,17 @@ def _adaptive_entropy(given: Tensors) -> dict[str, np.ndarray]:
         values.append(GRPOTrainer._compute_loss(trainer, None, _inputs(given, mask_BT)).item())
         coefficients.append(trainer.entropy_coef)
     return {"entropy/adaptive/loss": np.array(values), "entropy/adaptive/coefficient": np.array(coefficients)}
+
+
+def _following(given: Tensors) -> np.ndarray:
+    """The reference after each step."""
+    reference = torch.nn.ParameterList([torch.tensor(given.teacher_BTD[0])])
+    of, references = losses.FOLLOWING, []
+    callback = SyncRefModelCallback(ref_model=reference, accelerator=None)
+    callback.sync_target_model = callback._sync_target_model  # what is left of it without DeepSpeed
+    settings = SimpleNamespace(ref_model_sync_steps=of.every, ref_model_mixup_alpha=of.mixup)
+    for step in range(losses.POLICIES):
+        policy = torch.nn.ParameterList([torch.tensor(given.hidden_BTD[step % len(given.hidden_BTD)])])
+        callback.on_step_end(settings, SimpleNamespace(global_step=step + 1), None, model=policy)
+        references.append(reference[0].detach().numpy().copy())
+    return np.stack(references)

@@ -11,6 +11,7 @@ from tests.builders.trainer.runs import SHARE_OF_LETTER_A
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
+from pttrainer.train_step import entropy
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
 
@@ -57,15 +58,27 @@ def test_the_reward_rises(tmp_path: Path, rows: Path) -> None:
     assert np.mean(rewards[-3:]) > 0.5
 
 
+STATEFUL: dict[str, Any] = {
+    "groupSize": 4,
+    "updatesPerBatch": 3,
+    "beta": 0.05,
+    "referenceSync": {"everySteps": 2, "mixup": 0.5},
+    "entropyBonus": {"coefficient": 0.001, "adaptive": {"target": 100.0, "delta": 0.001}},
+}
+"""All that grpo keeps between steps besides weights: samples in use, a reference that follows, a coefficient."""
+
+
 def test_a_run_that_is_killed_and_resumed_equals_one_that_is_not_to_the_bit(tmp_path: Path, rows: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for directory in (whole, killed):
         directory.mkdir()
-        job(directory, rows, SHARE_OF_LETTER_A, algorithm__grpo__updatesPerBatch=3, algorithm__grpo__beta=0.05)
+        job(directory, rows, SHARE_OF_LETTER_A, algorithm__grpo=STATEFUL)
     runs.run(whole / "run.yaml")
     runs.killed_and_resumed(killed / "run.yaml", 4)
     assert metrics(killed) == metrics(whole)
     assert samples(killed) == samples(whole)
+    assert len({line[entropy.COEFFICIENT] for line in metrics(whole)}) == 6
+    assert metrics(whole)[3][run_directory.KL] > 0
 
 
 def test_rewards_that_hang_die_and_lie_cost_their_samples_and_nothing_else(tmp_path: Path, rows: Path) -> None:

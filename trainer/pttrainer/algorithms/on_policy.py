@@ -6,7 +6,8 @@
 An algorithm defines three things: which samples a step trains on (`_collect`), what follows from them alone
 (`_lay_out`), and what the weights before a batch's first update add (`_with_policy_terms`). With `updatesPerBatch` = μ,
 μ optimizer steps use the same samples; a checkpoint between them holds the batch. The reference is the same for all:
-log-probs of the weights that the run started from, held in memory only if the job asks for them.
+log-probs of the weights that the run started from, held in memory only if the job asks for them, or of such that follow
+the policy (`moving_reference`), which are part of the train state.
 """
 
 import time
@@ -34,6 +35,7 @@ from pttrainer.rollout.rollout_metrics import rollout_facts
 from pttrainer.rollout.sampler import PromptStream, Sampler, training_sampling
 from pttrainer.runtime.reporting import spans, step_faults
 from pttrainer.runtime.reporting.step_faults import Fault
+from pttrainer.train_step.optimizer.moving_reference import split_reference
 from pttrainer.train_step.optimizer.transformation import total_steps
 
 
@@ -55,7 +57,8 @@ class OnPolicyAlgorithm(ABC):
         self._prompt_stream = self._stream(train, sampler, prompts)
         self._images = prompt_sharing.image_rows(context, train, algorithm.samples_per_prompt)
         self._train_images = decoding.digest(image for question in train for image in question.images)
-        self._reference: Params | None = context.initial_params() if algorithm.reference_coefficient > 0 else None
+        has_fixed = algorithm.reference_coefficient > 0 and not algorithm.has_moving_reference
+        self._reference: Params | None = context.initial_params() if has_fixed else None
         self._batch: Batch | None = None
         self._facts: dict[str, float] = {}
         self.fault: Fault | None = None
@@ -85,7 +88,7 @@ class OnPolicyAlgorithm(ABC):
 
     def _policy_params(self, params: Params) -> Params:
         """Return the weights that sample, out of those passed to `next_batch`."""
-        return params
+        return split_reference(params)[0]
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """Return a new rollout or, within its μ updates, the same batch again."""
@@ -157,9 +160,11 @@ class OnPolicyAlgorithm(ABC):
         """Return the rollout of this step, with log-probs of the reference and of the current weights."""
         rollout = self._pipeline.next(step, self._policy_params(params))
         began = time.monotonic()
-        if self._reference is not None:
+        params, moving = split_reference(params)
+        reference = self._reference if moving is None else moving
+        if reference is not None:
             with spans.span("reference"):
-                ref_logps_BT = self._logps(self._reference, rollout.batch)
+                ref_logps_BT = self._logps(reference, rollout.batch)
             rollout = rollout.with_facts({"seconds/reference": time.monotonic() - began}, ref_logps_BT=ref_logps_BT)
         with spans.span("score"):
             rollout = self._with_policy_terms(rollout, params)

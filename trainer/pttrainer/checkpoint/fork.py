@@ -52,7 +52,7 @@ def restore_full(source: ForkSource, like: TrainState, state_names: Collection[s
 
     state_names: the names of what this job's algorithm keeps; an older checkpoint may have fewer.
     """
-    _compare(source, like, ("params", "optimizer", "critic"))
+    _compare(source, like, ("params", "optimizer", "critic", "entropy", "reference"))
     with _open(source.directory) as manager:
         restored, problem = read_state(manager, source.step, like)
     if restored is None:
@@ -116,6 +116,8 @@ def _compare(source: ForkSource, like: TrainState, parts: tuple[str, ...]) -> No
 def _hint(differing: list[str]) -> str:
     if all(name.startswith("critic") for name in differing):
         return "use the same algorithm.ppo.critic, or state: weights with critic.uri: that run's export/critic"
+    if all(name.startswith(("entropy", "reference")) for name in differing):
+        return "use the same entropyBonus and referenceSync of algorithm.grpo, or state: weights"
     if all(name.startswith("optimizer") for name in differing):
         return "use the same training.optimizer, or state: weights"
     if any("_lora" in name for name in differing):

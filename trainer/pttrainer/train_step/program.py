@@ -25,6 +25,7 @@ from pttrainer.train_step.lora_dropout import Dropout
 from pttrainer.train_step.neftune import Noise
 from pttrainer.train_step.objective import HasCritic, HasTeacher, Objective
 from pttrainer.train_step.optimizer import freeze, freeze_patterns, state_sharding, transformation
+from pttrainer.train_step.optimizer.moving_reference import MovingReference, moving_reference
 from pttrainer.train_step.state import Layout, TrainState
 
 
@@ -35,6 +36,7 @@ class Program:
     updates, rate: of the optimizer. micro_batch: rows; None: the whole batch. frozen_mask: what is frozen (`freeze`).
     noise: on embeddings (`neftune`). dropout: on adapter inputs. learner: the critic of an algorithm that has one.
     block: the head that proposes tokens, if one does. entropy: the adaptive coefficient of a bonus on it.
+    reference: how a reference follows the policy, if one does.
     """
 
     model: Model
@@ -48,6 +50,7 @@ class Program:
     learner: CriticLearner | None = None
     block: BlockLearner | None = None
     entropy: EntropyControl | None = None
+    reference: MovingReference | None = None
 
     @property
     def teacher(self) -> Teacher | OfflineTeacher | None:
@@ -63,18 +66,20 @@ class Program:
         critic = None if self.learner is None else _critic_layout(self.learner, mesh, whole)
         block = None if self.block is None else _block_layout(self.block, mesh, whole)
         control = None if self.entropy is None else EntropyState(whole, whole)
-        state = TrainState(trained, optimizer, whole, whole, critic, block, control)
+        reference = None if self.reference is None else trained
+        state = TrainState(trained, optimizer, whole, whole, critic, block, control, reference)
         return Layout(mesh, state, self.model.frozen(weights))
 
-    def new_state(self, params: Params, critic: Params | None = None) -> TrainState:
-        """Return the state before the first step. critic: its weights."""
+    def new_state(self, params: Params, critic: Params | None = None, reference: Params | None = None) -> TrainState:
+        """Return the state before the first step. critic: its weights; reference: the first ones if not `params`."""
         of_critic = None
         if self.learner is not None and critic is not None:
             of_critic = CriticState(critic, self.learner.updates.init(critic))
         count, skipped = jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32)
         block = None if self.block is None else self.block.new_state()
         control = None if self.entropy is None else self.entropy.new_state()
-        return TrainState(params, self.updates.init(params), count, skipped, of_critic, block, control)
+        followed = None if self.reference is None else params if reference is None else reference
+        return TrainState(params, self.updates.init(params), count, skipped, of_critic, block, control, followed)
 
     def abstract_state(self, where: Layout) -> TrainState:
         """Return shapes, dtypes and shardings of the state, to restore a checkpoint to."""
@@ -114,10 +119,9 @@ def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_st
     learner = _learner(spec, objective, total_steps) if isinstance(objective, HasCritic) else None
     drafts = None if spec.rollout.speculative is None else spec.rollout.speculative.block
     block = None if drafts is None else block_learner(drafts, model.config.d_model, training.seed)
-    control = entropy.control(spec.algorithm.grpo)
-    return Program(
-        model, objective, updates, rate, training.micro_batch_size, frozen_mask, noise, dropout, learner, block, control
-    )
+    of_grpo = entropy.control(spec.algorithm.grpo), moving_reference(spec.algorithm.grpo)
+    rows = training.micro_batch_size
+    return Program(model, objective, updates, rate, rows, frozen_mask, noise, dropout, learner, block, *of_grpo)
 
 
 def _learner(spec: PostTrainJobSpec, objective: HasCritic, total_steps: int) -> CriticLearner:

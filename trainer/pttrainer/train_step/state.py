@@ -17,7 +17,8 @@ class TrainState(NamedTuple):
 
     params: the trained weights (adapters alone, if there are any); step: optimizer steps done, int32; skipped: how many
     of them were skipped, and how many in a row, int32; critic: its weights and optimizer, if the algorithm has one;
-    block: those of the head that proposes tokens, if there is one; entropy: the adaptive coefficient of a bonus on it.
+    block: those of the head that proposes tokens, if there is one; entropy: the adaptive coefficient of a bonus on it;
+    reference: the weights of a reference that follows the policy.
     """
 
     params: Params
@@ -27,6 +28,7 @@ class TrainState(NamedTuple):
     critic: CriticState | None = None
     block: BlockState | None = None
     entropy: EntropyState | None = None
+    reference: Params | None = None
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ def train_step(program: Program, where: Layout) -> TrainStep:
             is_skipped = new.skipped[0] > state.skipped[0]
             new = new._replace(entropy=nonfinite.choose(~is_skipped, changed, state.entropy))
             facts[entropy.COEFFICIENT] = applied
+        if program.reference is not None and state.reference is not None:
+            new = new._replace(reference=program.reference.updated(state.reference, new.params, new.step))
         if program.block is not None and state.block is not None and gradient.block is not None:
             count = jnp.sum(partials[block_learner.LOSS].count)
             new = new._replace(block=block_learner.updated(program.block, state.block, gradient.block, count))

@@ -30,6 +30,7 @@ from pttrainer.train_step import nonfinite
 from pttrainer.train_step.critic import Critic, with_critic_params
 from pttrainer.train_step.objective import HasCritic, HasFault
 from pttrainer.train_step.optimizer import ema
+from pttrainer.train_step.optimizer.moving_reference import with_reference
 from pttrainer.train_step.state import TrainState
 from pttrainer.training import learning_record
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel
@@ -110,8 +111,9 @@ class Session:
         return self.with_heads(self.state.params)
 
     def with_heads(self, trained: Params) -> Params:
-        """Return all weights, with these as the trained ones: the model's, a critic's and a proposing head's."""
+        """Return all weights, with these as the trained ones: the model's, a critic's, a reference's, a head's."""
         whole = with_critic_params(self.model.join_params(self.loaded.frozen, trained), self.state.critic)
+        whole = with_reference(whole, self.state.reference)
         return with_block(whole, None if self.state.block is None else self.state.block.params)
 
     @property

@@ -191,7 +191,9 @@ def _state(
     is_whole = spec.fork.state == "full"
     reporter.note(f"forking from {origin.uri} ({'full state' if is_whole else 'weights'})")
     if not is_whole:
-        return _first_state(fork.restore_weights(origin, like), train_program, layout, algorithm), 0, LearningRecord()
+        reference = None if train_program.reference is None else loaded.trained()  # as the fixed one: the job's model
+        weights = fork.restore_weights(origin, like)
+        return _first_state(weights, train_program, layout, algorithm, reference), 0, LearningRecord()
     forked = fork.restore_full(origin, like, algorithm.state().keys())
     _check_length(forked.step + 1, total, f"{fork.FIELD}.uri: {origin.uri}: has done {forked.step} steps")
     algorithm.restore(forked.algorithm)
@@ -213,15 +215,23 @@ def _check_length(least: int, total: int, what: str) -> None:
         )
 
 
-def _first_state(params: Params, train_program: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
-    """Return the state before the first step, with these weights (donated) and the critic's initial weights."""
+def _first_state(
+    params: Params, train_program: Program, layout: Layout, algorithm: Algorithm, reference: Params | None = None
+) -> TrainState:
+    """Return the state before the first step, with these weights (donated) and the critic's initial weights.
+
+    reference: the weights (donated) of one that follows the policy, if it does not begin as these.
+    """
     first: Callable[..., TrainState] = jax.jit(
-        train_program.new_state, out_shardings=layout.state, donate_argnums=(0,), donate_argnames=("critic",)
+        train_program.new_state,
+        out_shardings=layout.state,
+        donate_argnums=(0,),
+        donate_argnames=("critic", "reference"),
     )
     critic = None
     if isinstance(algorithm, HasCriticInit) and layout.state.critic is not None:
         critic = algorithm.first_critic(layout.state.critic.params)
-    return first(params, critic=critic)
+    return first(params, critic=critic, reference=reference)
 
 
 def _fork_source(run: ClaimedRun) -> ForkSource | None:

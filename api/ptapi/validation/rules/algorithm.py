@@ -88,6 +88,14 @@ RULES: tuple[Rule, ...] = (
     Scope("spec.algorithm.grpo").rule(
         "kl", "unset with beta: 0, where the loss has no KL", equals("kl", "k2") | differs("beta", 0.0)
     ),
+    Scope("spec.algorithm.grpo").unset_unless(
+        "referenceSync", differs("beta", 0.0), "because with beta: 0 there is no reference"
+    ),
+    SPEC.rule(
+        "algorithm.grpo.referenceSync",
+        "unset, because with training.lora the reference is the model without adapters, which cannot follow",
+        unset("algorithm.grpo") | unset("algorithm.grpo.referenceSync") | unset("training.lora"),
+    ),
     Scope("spec.algorithm.grpo.entropyBonus").rule(
         "coefficient", "above 0, or adaptive set, which lets it grow", differs("coefficient", 0.0) | has("adaptive")
     ),

@@ -120,6 +120,7 @@ def _put_grpo(draft: Draft, words: Words) -> None:
     if words.is_given("off_policy_mask_threshold"):
         grpo["offPolicyThreshold"] = words.number("off_policy_mask_threshold")
     _put_kl(words, grpo)
+    _put_reference_sync(draft, words, grpo)
     if words.is_on("use_vllm") and words.is_on("vllm_importance_sampling_correction"):
         grpo["samplerCorrection"] = _correction(draft, words)
         if grpo["loss"] == "vespo" and grpo["samplerCorrection"]["mode"].startswith("sequence"):
@@ -188,6 +189,19 @@ def _put_entropy_bonus(draft: Draft, words: Words, grpo: dict[str, Any]) -> None
         if words.is_given(name):
             words.take(name)
             draft.note(words.shown(name), "means nothing without use_adaptive_entropy")
+
+
+def _put_reference_sync(draft: Draft, words: Words, grpo: dict[str, Any]) -> None:
+    is_on, steps, mixup = words.is_on("sync_ref_model"), "ref_model_sync_steps", "ref_model_mixup_alpha"
+    if is_on and "beta" in grpo and not words.is_on("use_peft"):
+        grpo["referenceSync"] = {"everySteps": words.whole(steps), "mixup": words.number(mixup)}
+        return
+    if is_on:
+        draft.change(words.shown("sync_ref_model"), "the reference stays; TRL refuses it without beta, and with PEFT")
+    for name in (steps, mixup):
+        if words.is_given(name):
+            words.take(name)
+            draft.note(words.shown(name), "means nothing without a reference that follows")
 
 
 def _correction(draft: Draft, words: Words) -> dict[str, Any]:

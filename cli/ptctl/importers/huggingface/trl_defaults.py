@@ -40,7 +40,7 @@ BY_TRAINER: dict[str, dict[str, Any]] = {
         "vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": "sequence_mask",
         "vllm_importance_sampling_clip_max": 3.0, "top_entropy_quantile": 1.0, "entropy_coef": 0.0,
         "use_adaptive_entropy": False, "entropy_coef_min": 0.0, "entropy_coef_max": 1.0, "entropy_coef_delta": 0.005,
-        "entropy_target": 0.2,
+        "entropy_target": 0.2, "sync_ref_model": False, "ref_model_mixup_alpha": 0.6, "ref_model_sync_steps": 512,
     },
     "rloo": {**_SAMPLING, "num_generations": 2, "beta": 0.05, "normalize_advantages": False},
 }  # fmt: skip

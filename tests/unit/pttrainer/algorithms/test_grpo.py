@@ -15,7 +15,7 @@ from tests.builders.trainer import specs
 from ptapi import run_directory
 from ptapi.spec import Evaluation as EvaluationSpec
 from ptapi.spec import Rollout as RolloutSpec
-from ptapi.spec.algorithm import DynamicSampling, Overlong, SamplerCorrection
+from ptapi.spec.algorithm import DynamicSampling, Overlong, ReferenceSync, SamplerCorrection
 from ptapi.spec.algorithm import Grpo as GrpoSpec
 from pttrainer.algorithms.grpo import Grpo
 from pttrainer.batch import Batch
@@ -49,6 +49,7 @@ class FakeSampler:
     length: Any = lambda call, p, g: 2
     is_cut: Any = lambda p, g: False
     calls: list[list[int]] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
 
     def sample(
         self,
@@ -61,6 +62,7 @@ class FakeSampler:
     ) -> Rollout:
         call = len(self.calls)
         self.calls.append(list(numbers))
+        self.weights.append(params)
         made = [
             Group(
                 q,
@@ -171,6 +173,15 @@ def test_no_reference_is_loaded_without_beta_and_one_with_it() -> None:
         (loss_BT - plain_BT)[is_trained], 0.1 * 0.5 * metrics["sampler/weight"].values_BT[is_trained], 1e-5
     )
     np.testing.assert_allclose(metrics["kl"].values_BT[is_trained], np.exp(-1.0), rtol=1e-5)
+
+
+def test_a_reference_that_follows_comes_with_the_weights_and_samples_nothing() -> None:
+    sampler = FakeSampler(half_right)
+    grpo, context = make(GrpoSpec(group_size=2, beta=0.1, reference_sync=ReferenceSync()), sampler)
+    grpo.next_batch(0, {"layers": "first", "reference": "of step 0"})
+    grpo.next_batch(1, {"layers": "second", "reference": "of step 1"})
+    assert context.scored == ["of step 0", "of step 1"]
+    assert sampler.weights == [{"layers": "first"}, {"layers": "second"}]
 
 
 def test_a_sampler_that_differs_is_corrected_and_shown() -> None:

@@ -13,7 +13,7 @@ from pttrainer.algorithms.distillation import teachers
 from pttrainer.algorithms.ppo import RolloutValues, with_returns
 from pttrainer.data.prompts import Question
 from pttrainer.preflight.compiler import programs
-from pttrainer.preflight.compiler.abstract_inputs import batch, program_of
+from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, program_of
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.shapes import passes
 from pttrainer.preflight.shapes.device_bytes import total
@@ -63,6 +63,21 @@ def test_the_reference_is_counted_with_a_penalty_and_rollouts_and_the_scoring_pa
     assert "cache of keys and values" in names
     assert "reference weights" in [buffer.name for buffer in resident.resident_buffers(ppo(klCoefficient=0.1))]
     assert passes.others(ppo(updatesPerBatch=1)) == [passes.SCORING, "rollout"]
+
+
+def test_a_reference_that_follows_and_a_coefficient_are_counted_with_the_train_state_as_it_is() -> None:
+    options = {"beta": 0.1, "referenceSync": {}, "entropyBonus": {"adaptive": {}}}
+    of, fixed = (
+        shapes_of(spec("tiny", "v6e-1", algorithm="grpo", batchSize=8, sequenceLength=32, options=each))
+        for each in (options, {"beta": 0.1})
+    )
+    held = inputs(of, sharding.make_mesh(of.shape, jax.devices()[:1]))
+    state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(held.state))
+    assert total(of.arguments.state) == state == total(fixed.arguments.state) + total(of.arguments.params) + 8
+    assert held.batch.entropy_bonus_BT.shape == (8, 32)
+    names, fixed_names = ({one.name for one in resident.resident_buffers(each)} for each in (of, fixed))
+    assert fixed_names - names == {"reference weights"}
+    assert "reference that follows" in {part.name for part in formula.memory(of).parts}
 
 
 def test_a_critic_model_beside_adapters_costs_one_more_set_of_them() -> None:

@@ -169,6 +169,7 @@ def _state(of: JobShapes) -> list[Buffer]:
         "optimizer state": held.optimizer,
         "critic and its optimizer state": [*held.critic, *held.of_critic],
         "head that proposes tokens, and its optimizer state": held.block,
+        "reference that follows": held.reference,
         "frozen weights": held.frozen,
         "teacher": held.teacher,
         "batch": held.batch,

@@ -127,8 +127,8 @@ def _largest_chunk(of: JobShapes) -> int:
 
 
 def _reference(of: JobShapes) -> list[Buffer]:
-    """Return a second copy of the trained weights; frozen ones are shared."""
-    if of.spec.algorithm.reference_coefficient == 0:
+    """Return a second copy of the trained weights; frozen ones are shared. One that moves is in the train state."""
+    if of.spec.algorithm.reference_coefficient == 0 or of.spec.algorithm.has_moving_reference:
         return []
     return [Buffer("reference weights", device_bytes.total(of.arguments.params), "always")]
 

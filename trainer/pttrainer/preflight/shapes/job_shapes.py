@@ -163,7 +163,7 @@ class StepArguments(NamedTuple):
     """Arguments of the train step.
 
     critic: its weights; of_critic: its optimizer's state; block: the head that proposes tokens, with its optimizer;
-    entropy: the adaptive coefficient of a bonus on it, and what it follows.
+    entropy: the adaptive coefficient of a bonus on it, and what it follows; reference: one that follows the policy.
     """
 
     params: Shares
@@ -175,12 +175,14 @@ class StepArguments(NamedTuple):
     batch: Shares
     block: Shares
     entropy: Shares
+    reference: Shares
 
     @property
     def state(self) -> Shares:
         """Return what a step changes, including the counters of steps and of skipped ones."""
         counters: Shares = [(("step",), Share((), "int32")), (("skipped",), Share((2,), "int32"))]
-        return [*self.params, *self.optimizer, *counters, *self.critic, *self.of_critic, *self.block, *self.entropy]
+        heads = [*self.critic, *self.of_critic, *self.block]
+        return [*self.params, *self.optimizer, *counters, *heads, *self.entropy, *self.reference]
 
     @property
     def all(self) -> Shares:
@@ -315,6 +317,7 @@ def _step_arguments(of: JobShapes) -> StepArguments:
         ),
         _of_block(of, mesh),
         _of_entropy(of),
+        params if of.spec.algorithm.has_moving_reference else [],
     )
 
 
