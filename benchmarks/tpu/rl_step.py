@@ -120,7 +120,7 @@ def _whole(of: JobShapes, name: str) -> tuple[float, str]:
     seconds = step_seconds(text, of)
     if seconds is None:
         raise SystemExit(f"{of.slice.generation}: its clock is not known")
-    time_ = ProgramTime(text, of.slice.generation, links(of.slice.topology))
+    time_ = ProgramTime(text, of.slice.generation, links(of.slice))
     without = time_.seconds
     kinds = sorted(time_.by_kind.items(), key=lambda pair: -pair[1])[:5]
     kernels = [("attention's kernels", seconds - without)]
@@ -134,7 +134,7 @@ def _seconds(of: JobShapes, name: str) -> dict[str, tuple[float, Counter[str], i
     """
     answers: dict[str, tuple[float, Counter[str], int]] = {}
     for program, compiled, turns, times in _compiled(of, name):
-        time_ = ProgramTime(compiled.as_text(), of.slice.generation, links(of.sampling_slice.topology), None, turns)
+        time_ = ProgramTime(compiled.as_text(), of.slice.generation, links(of.sampling_slice), None, turns)
         seconds = time_.seconds * (times or 1)
         before = answers[program][0] if times is not None and program in answers else 0.0
         answers[program] = before + seconds, time_.unknown, _result_bytes(compiled)

@@ -101,7 +101,7 @@ def maxtext_row(options: argparse.Namespace) -> str:
 
 
 def _row(name: str, text: str, peak: int, slice_: accelerators.Slice) -> str:
-    time = ProgramTime(text, slice_.generation, links(slice_.topology))
+    time = ProgramTime(text, slice_.generation, links(slice_))
     total = time.seconds
     largest = sorted(time.by_kind.items(), key=lambda pair: -pair[1])[:6]
     kinds = "; ".join(f"{kind} {seconds:.2f}" for kind, seconds in largest)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.builders.trainer.preflight import job, spec
 
+from ptapi.accelerators import resolve
 from pttrainer.models.attention import splash_blocks
 from pttrainer.preflight.advice.search import fit
 from pttrainer.preflight.check import judge
@@ -13,7 +14,7 @@ from pttrainer.preflight.compiler.result import Compiled
 from pttrainer.preflight.report.table import text
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
-from pttrainer.preflight.timing.program_time import ProgramTime, step_seconds
+from pttrainer.preflight.timing.program_time import ProgramTime, links, step_seconds
 
 PROGRAM = """HloModule step
 
@@ -88,8 +89,21 @@ def test_splash_kernels_take_what_their_tiles_take() -> None:
     assert step_seconds(KERNELS, split) == pytest.approx(3 * 8 * sum(cycles.values()) / 1.75e9)
 
 
+def test_kernels_of_a_single_row_have_no_axis_of_rows() -> None:
+    of = shapes_of(spec("llama3.1-8b", "v6e-16", batchSize=16, sequenceLength=8192))
+    one_row = step_seconds(KERNELS.replace("[3,", "["), of)
+    three_rows = step_seconds(KERNELS, of)
+    assert one_row is not None
+    assert three_rows == pytest.approx(3 * one_row)
+    assert one_row == pytest.approx(32 * sum(splash_blocks.head_cycles("v6e", 128, 8192).values()) / 1.75e9)
+
+
+def test_devices_of_one_chip_share_its_links() -> None:
+    assert [links(resolve(each)) for each in ("v6e-16", "v5p-128", "tpu7x-128")] == [2, 3, 1.5]
+
+
 def test_of_a_generation_whose_clock_is_not_known_nothing_is_estimated() -> None:
-    assert step_seconds(KERNELS, shapes_of(spec("llama3.1-8b", "tpu7x-16", **LONG))) is None
+    assert step_seconds(KERNELS, shapes_of(spec("llama3.1-8b", "v4-16", **LONG))) is None
 
 
 def test_the_change_that_fits_has_it_where_it_was_compiled_as_training_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+from ptapi.accelerators import Slice
 from pttrainer.models.attention import splash_blocks
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing.collectives import BRANCHES, KINDS, computations, exchanged, iterations, named
 
-CLOCK_HZ = {"v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9}
-"""Cycles per second of a core; that of v6e is inferred."""
+CLOCK_HZ = {"v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9, "tpu7x": 2.2e9}
+"""Cycles per second of a core; those of v6e and tpu7x are inferred, from the published rate and 2**19 FLOPs a cycle."""
 LINK_BYTES_PER_S = 9e10
 LINKS = {2: 2, 3: 3}
 """Links that carry a gather's traffic at once, by the topology's dimensions: one way around each."""
@@ -30,6 +31,7 @@ SPLASH: dict[splash_blocks.Kernel, str] = {
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ROWS = re.compile(r"\[(\d+),\d+,\d+,\d+\]")
+"""The rows of a kernel's result; one row has no axis of rows."""
 _UNKNOWN_CYCLES = 2**63 - 1
 
 
@@ -58,12 +60,12 @@ def step_seconds(text: str, of: JobShapes) -> float | None:
     generation = of.slice.generation
     if generation not in CLOCK_HZ:
         return None
-    return ProgramTime(text, generation, links(of.slice.topology), _row_seconds(of)).seconds
+    return ProgramTime(text, generation, links(of.slice), _row_seconds(of)).seconds
 
 
-def links(topology: str) -> int:
-    """Return the links of a chip that carry a gather's traffic at once."""
-    return LINKS[len(topology.split("x"))]
+def links(slice_: Slice) -> float:
+    """Return the links that carry a gather's traffic of a device at once; devices of one chip share its links."""
+    return LINKS[len(slice_.topology.split("x"))] / slice_.jax_devices_per_chip
 
 
 def _row_seconds(of: JobShapes) -> dict[str, float]:
@@ -95,7 +97,7 @@ class ProgramTime:
         self,
         text: str,
         generation: str,
-        links: int,
+        links: float,
         kernels: Mapping[str, float] | None = None,
         turns: int | None = None,
     ) -> None:
@@ -146,11 +148,11 @@ class ProgramTime:
 
     def _kernel(self, one: Instruction, times: int) -> float:
         name = next((name for name in self._kernels if one.name.startswith(name)), None)
-        rows = _ROWS.search(one.shape)
-        if name is None or rows is None:
+        if name is None:
             self.unknown[one.name.rstrip(".0123456789")] += times
             return 0.0
-        seconds = int(rows[1]) * self._kernels[name]
+        rows = _ROWS.search(one.shape)
+        seconds = (1 if rows is None else int(rows[1])) * self._kernels[name]
         self.by_kind["attention's kernels"] += times * seconds
         return seconds
 
