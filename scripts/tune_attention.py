@@ -1,12 +1,13 @@
-"""Write the table of splash attention's tiles: `make tune-attention`.
+"""Write the table of splash attention's tiles: `make tune-attention`; of one head size, `tune_attention.py 256`.
 
 Compiles the kernels for every generation, head size and tile with the TPU compiler (`make aot` has it; no TPU is
-needed; about 10 minutes on two cores) and counts the instructions (VLIW bundles, one cycle each) that it makes: those
+needed; about 15 CPU-minutes) and counts the instructions (VLIW bundles, one cycle each) that it makes: those
 of the longest piece of straight code, which runs for every pair of blocks, and all others, which run once for every row
 of pairs. A tile that does not fit the chip's vector memory is refused by the compiler and left out.
 
-Not compiled: heads of 256, and tiles of 2,048 tokens. Those take minutes each; the one that was tried (v6e, the fused
-backward kernel) had 23,352 cycles a pair where four pairs of 1,024 have 23,948, and wastes more on the diagonal.
+Not compiled: heads of 512, and tiles of 2,048 tokens. Those take minutes each; the one that was tried (v6e, heads of
+128, the fused backward kernel) had 23,352 cycles a pair where four pairs of 1,024 have 23,948, and wastes more on the
+diagonal.
 """
 
 import itertools
@@ -19,7 +20,7 @@ from pathlib import Path
 
 TABLE = Path(__file__).parents[1] / "trainer/pttrainer/models/attention/splash_table.py"
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
-HEADS = (128,)
+HEADS = (128, 256)
 TILES = ((128, 128), (256, 256), (512, 512), (1024, 512), (1024, 1024))
 LENGTH = 4096
 KERNELS = {"_fwd_": "forward", "_dkv_": "dkv", "_dq_": "dq"}
@@ -36,19 +37,38 @@ CYCLES: dict[tuple[str, int], Cycles] = {{
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 2:
         measure(sys.argv[1], int(sys.argv[2]))
         return
     import importlib.metadata
 
+    only = {int(head) for head in sys.argv[1:]}
     lines = [HEADER.format(libtpu=importlib.metadata.version("libtpu"))]
-    for generation, head in itertools.product(TOPOLOGIES, HEADS):
-        child = subprocess.run(
-            [sys.executable, __file__, generation, str(head)], stdout=subprocess.PIPE, check=True, text=True
-        )
-        lines.append(f'    ("{generation}", {head}): {{\n{child.stdout}    }},\n')
-        print(generation, head, file=sys.stderr, flush=True)
+    for head, generation in itertools.product(HEADS, TOPOLOGIES):
+        of_pair = measured(generation, head) if head in only or not only else written(generation, head)
+        lines.append(f'    ("{generation}", {head}): {{\n{of_pair}    }},\n')
     TABLE.write_text("".join([*lines, "}\n"]))
+
+
+def measured(generation: str, head: int) -> str:
+    """Return the table's lines for a generation and head size, measured in a process of their own."""
+    child = subprocess.run(
+        [sys.executable, __file__, generation, str(head)], stdout=subprocess.PIPE, check=True, text=True
+    )
+    print(generation, head, file=sys.stderr, flush=True)
+    return child.stdout
+
+
+def written(generation: str, head: int) -> str:
+    """Return those that the table has."""
+    from pttrainer.models.attention.splash_table import CYCLES
+
+    return "".join(line(*tile, cycles) for tile, cycles in CYCLES[generation, head].items())
+
+
+def line(kernel: str, tokens: int, compute: int, cycles: tuple[int, int]) -> str:
+    """Return a line of the table."""
+    return f'        ("{kernel}", {tokens}, {compute}): ({cycles[0]}, {cycles[1]}),\n'
 
 
 def measure(generation: str, head: int) -> None:
@@ -60,10 +80,10 @@ def measure(generation: str, head: int) -> None:
         for tokens, compute in TILES:
             for is_fused in (True, False):
                 why = compile_kernels(TOPOLOGIES[generation], head, tokens, compute, is_fused)
-                for name, (pair, row) in sorted(bundles(Path(dump)).items()):
+                for name, cycles in sorted(bundles(Path(dump)).items()):
                     name = "fused" if is_fused and name == "dkv" else name
                     if why is None and (name != "forward" or not is_fused):
-                        print(f'        ("{name}", {tokens}, {compute}): ({pair}, {row}),')
+                        print(line(name, tokens, compute, cycles), end="", flush=True)
                 if why is not None:
                     print(generation, head, tokens, compute, is_fused, why, file=sys.stderr)
 

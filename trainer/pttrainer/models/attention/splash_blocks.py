@@ -71,7 +71,7 @@ def _cheapest(
     generation: str, head_dim: int, length: int, window: int | None
 ) -> dict[Kernel, tuple[float, Tile]] | None:
     """Return the cheapest tile of each kernel that is chosen, with its cycles; None if the table has none."""
-    measured = CYCLES.get((generation, LANES if head_dim <= LANES else 2 * LANES))
+    measured = CYCLES.get((generation, -(-head_dim // LANES) * LANES))
     if measured is None:
         return None
 
