@@ -7,10 +7,12 @@ on every process; the loop puts each device's part on that device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 
 class Prompts(NamedTuple):
@@ -111,3 +113,18 @@ class Batch(NamedTuple):
             images = Images(groups(images.pixels_BMSSC, 1), groups(images.slots_BT, rows_of_set))
         whole: Batch = rows._replace(prompts=prompts, images=images)
         return whole
+
+    def by_parts(self, parts: int, function: Callable[[Batch], Any]) -> Any:
+        """Return the arrays that a function of rows returns, [B, …], computed part after part (`split`)."""
+        if parts == 1:
+            return function(self)
+        pieces = self.split(parts)
+        done = [function(jax.tree.map(lambda x, part=part: x[part], pieces)) for part in range(parts)]
+        return jax.tree.map(partial(_joined, size=self.samples), *done)
+
+
+def _joined(*parts: Any, size: int) -> Any:
+    """Invert `Batch.split` for one array; size: rows that stayed together."""
+    stacked = np.stack(parts)
+    P, rows, *rest = stacked.shape
+    return stacked.reshape(P, rows // size, size, *rest).swapaxes(0, 1).reshape(P * rows, *rest)

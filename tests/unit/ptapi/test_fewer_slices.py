@@ -1,5 +1,6 @@
 """The same batch on fewer slices: micro-batches, and the numbers of slices that can train."""
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -9,7 +10,14 @@ from ptapi.load import parse_job
 from ptapi.spec import PostTrainJobSpec
 
 
-def spec(slices: int, batch: int, micro: int | None = None, devices: int = 1, **parallelism: int) -> PostTrainJobSpec:
+def spec(
+    slices: int,
+    batch: int,
+    micro: int | None = None,
+    devices: int = 1,
+    parts: dict[str, Any] | None = None,
+    **parallelism: int,
+) -> PostTrainJobSpec:
     training: dict[str, Any] = {"steps": 1, "batchSize": batch, "sequenceLength": 8, "parallelism": parallelism}
     fields = {
         "model": {"uri": "random://tiny"},
@@ -18,6 +26,7 @@ def spec(slices: int, batch: int, micro: int | None = None, devices: int = 1, **
         "training": training | ({"microBatchSize": micro} if micro else {}),
         "accelerator": {"type": f"cpu-{devices}", "slices": slices, "minSlices": slices},
         "output": {"uri": "file:///runs"},
+        **(parts or {}),
     }
     job = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "few"}, "spec": fields}
     return parse_job(job).spec
@@ -40,15 +49,16 @@ def test_rows_per_device_never_grow(slices: int, batch: int, micro: int | None, 
         assert each is None or each / count <= (micro or batch) / slices
 
 
-def test_what_the_trainer_runs_differs_in_nothing_but_mesh_and_micro_batches() -> None:
+def test_what_the_trainer_runs_differs_in_nothing_but_the_mesh_and_what_is_computed_at_once() -> None:
     job = spec(4, 64, devices=4, tensor=2)
     fewer = fewer_slices.on_slices(job, 2)
     assert fewer.accelerator.slices == 2
     assert fewer.training.micro_batch_size == 32
     assert fewer.training.parallelism.model_dump() == {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1, "expert": 1}
-    same = {"training": job.training, "accelerator": job.accelerator}
+    same = {"training": job.training, "accelerator": job.accelerator, "evaluation": job.evaluation}
     assert fewer.model_copy(update=same) == job
     assert fewer.training.batch_size == 64
+    assert fewer.evaluation.batch_size == job.evaluation.batch_size // 2
     assert fewer_slices.on_slices(job, 4) is job
 
 
@@ -57,3 +67,50 @@ def test_a_model_that_is_split_over_slices_trains_on_all_or_none() -> None:
     assert fewer_slices.usable_counts(job) == (2,)
     with pytest.raises(ValueError, match="do not divide"):
         fewer_slices.on_slices(job, 1)
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "reward"])
+def test_pairs_stay_whole(algorithm: str) -> None:
+    job = spec(2, 6, parts={"algorithm": {algorithm: {}}})
+    assert fewer_slices.micro_batch(job, 1) == 2
+    assert fewer_slices.micro_batch(spec(2, 6), 1) == 3
+
+
+def grpo(slices: int, batch: int, group: int, micro: int | None = None, **rollout: Any) -> PostTrainJobSpec:
+    return spec(
+        slices,
+        batch,
+        micro,
+        parts={
+            "algorithm": {"grpo": {"groupSize": group}},
+            "rollout": {"maxNewTokens": 4, **rollout},
+            "rewards": [{"builtin": "gsm8k"}, {"name": "judge", "model": {"uri": "hf://org/judge", "batchSize": 9}}],
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "rows"),
+    [
+        (grpo(4, 32, 4), {1: 8, 2: 16, 3: None, 4: 32}),
+        (grpo(2, 24, 4, 24), {1: 12, 2: 24}),
+        (grpo(3, 24, 4), {1: 8, 2: 8, 3: 24}),
+        (grpo(3, 36, 9), {1: 12, 2: 12, 3: 36}),
+    ],
+    ids=["all groups whole", "in one micro-batch", "smaller than it could be, to stay whole", "none whole, nor later"],
+)
+def test_devices_have_whole_groups_on_fewer_slices_as_on_all(job: PostTrainJobSpec, rows: dict[int, int]) -> None:
+    """So a batch that a checkpoint holds, whose samples may share their prompts, fits everywhere."""
+    assert {count: fewer_slices.micro_batch(job, count) for count in rows} == rows
+    group, slices = job.algorithm.samples_per_prompt, job.accelerator.slices
+    is_whole = {count: each % (group * count) == 0 for count, each in rows.items() if each is not None}
+    assert set(is_whole.values()) == {is_whole[slices]}
+
+
+def test_sampling_and_scoring_shrink_with_the_slices() -> None:
+    job = grpo(4, 32, 4, slots=10)
+    fewer = fewer_slices.on_slices(job, 2)
+    assert (fewer.rollout.slots, job.rollout.slots) == (5, 10)
+    assert [each.model and each.model.batch_size for each in fewer.rewards] == [None, 4]
+    assert fewer_slices.on_slices(grpo(4, 32, 4), 2).rollout.slots is None
+    assert fewer_slices.share(job, 2) == Fraction(1, 2)

@@ -71,6 +71,7 @@ SLICES: dict[str, Any] = {
     **SPLIT, "spec.accelerator": {"type": "v6e-16", "slices": 3}, "spec.pathways": {"enabled": True},
     "spec.output": {"uri": "gs://bucket/runs"}, "spec.training.batchSize": 32,
 }  # fmt: skip
+FEWER: dict[str, Any] = {"spec.accelerator.slices": 2, "spec.accelerator.minSlices": 1}
 DPO: dict[str, Any] = {"spec.algorithm": {"dpo": {}}, "spec.rewards": GONE}
 PPO: dict[str, Any] = {"spec.algorithm": {"ppo": {}}}
 STAGED: dict[str, Any] = {"spec.model": {"uri": "hf://org/m", "stage": True}, "spec.output": {"uri": "gs://lab/runs"}}
@@ -256,8 +257,25 @@ WRONG: tuple[Wrong, ...] = (
     _at("no slices", "spec.accelerator.slices", 0, "0", "from 1 to 512"),
     Wrong("more slices at least than there are", {**SFT, "spec.accelerator.slices": 2, "spec.accelerator.minSlices": 3},
           "spec.accelerator.minSlices", "3", "at most slices"),
-    Wrong("fewer slices for sampling", {"spec.accelerator.slices": 2, "spec.accelerator.minSlices": 1},
-          "spec.accelerator.minSlices", "1", "not supported yet; accepted: unset without algorithm.sft"),
+    Wrong("fewer slices with vLLM", {**FEWER, "spec.rollout.engine": "vllm", "spec.rollout.vllm": {}},
+          "spec.accelerator.minSlices", "1", "not supported yet; accepted: unset with engine: vllm"),
+    Wrong("fewer slices of which some sample", {**FEWER, "spec.rollout.placement": "disaggregated"},
+          "spec.accelerator.minSlices", "1", "unset with placement: disaggregated or separate"),
+    Wrong("fewer slices and samplers in other pods", {**FEWER, **APART},
+          "spec.accelerator.minSlices", "1", "unset with placement: disaggregated or separate"),
+    Wrong("fewer slices and samples that outlive updates",
+          {**FEWER, **IN_FLIGHT},
+          "spec.accelerator.minSlices", "1", "unset with inFlightUpdates"),
+    Wrong("fewer slices and an environment in Python",
+          {**FEWER, "spec.environment": {"python": {"uri": "file:///env.py"}}},
+          "spec.accelerator.minSlices", "1", "unset with an environment in Python or with mcp"),
+    Wrong("fewer slices and servers of tools",
+          {**FEWER, "spec.environment": {"mcp": [{"name": "m", "url": "http://m"}]}},
+          "spec.accelerator.minSlices", "1", "unset with an environment in Python or with mcp"),
+    Wrong("fewer slices that part a group from its prompt",
+          {**FEWER, "spec.accelerator": {"type": "cpu-1", "slices": 3, "minSlices": 2}, "spec.training.batchSize": 12,
+           "spec.algorithm.grpo.groupSize": 4},
+          "spec.accelerator.minSlices", "2", "the 12 rows of a batch divide over 1, 3", at_server=False),
     Wrong("fewer slices for MaxText", {**SFT, "spec.accelerator": {"type": "v6e-16", "slices": 2, "minSlices": 1},
           "spec.training.batchSize": 32, "spec.runtime": {"maxtext": {"modelName": "m"}}, "spec.image": "r/maxtext:1"},
           "spec.accelerator.minSlices", "1", "or with a runtime"),

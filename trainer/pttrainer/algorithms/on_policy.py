@@ -179,4 +179,7 @@ class OnPolicyAlgorithm(ABC):
         return replace(rollout, facts=rollout_facts(rollout), fault=fault, missing=missing)
 
     def _logps(self, params: Params, batch: Batch) -> Any:
-        return self._context.score(params, batch, self.temperature).logps_BT
+        def scored(part: Batch) -> Any:
+            return self._context.score(params, part, self.temperature).logps_BT
+
+        return batch.by_parts(self._context.scoring_parts(batch), scored)

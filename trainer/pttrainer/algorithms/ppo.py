@@ -16,7 +16,7 @@ a batch without any trains nothing; a single token has advantage 0 once whitened
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -153,8 +153,11 @@ class Ppo(Loss, OnPolicyAlgorithm):
     def _rollout_values(self, laid: Batch, ended_N: np.ndarray, policy: Params, critic: Params) -> RolloutValues:
         T = laid.mask_BT.shape[1]
         read = with_last_token(laid) if self._spec.bootstrap_truncated else laid
-        scored = jax.tree.map(np.asarray, self._values(policy, critic, self._context.place(read)))
-        values_NT, old_NT = scored[0], scored[1]
+
+        def computed(part: Batch) -> Any:
+            return jax.tree.map(np.asarray, self._values(policy, critic, self._context.place(part)))
+
+        values_NT, old_NT = read.by_parts(self._context.scoring_parts(read), computed)
         after_N = None
         if read is not laid:
             after_N = np.where(ended_N, 0.0, values_NT[np.arange(len(values_NT)), last_slot(laid) + 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from jax.sharding import Mesh
@@ -36,7 +37,8 @@ class Context:
     that a wait with a limit of its own is no hang. leader: True on the one process that writes. run: the run directory.
     directory: the model's
     local files; None for random weights. transfer: to devices or pods that only sample; None if the training devices
-    sample. messages: from the leader to all processes; None if there is one.
+    sample. messages: from the leader to all processes; None if there is one. share: which part of the job's slices
+    there is (`accelerator.minSlices`); no device computes more rows at once than it would on all.
     """
 
     spec: PostTrainJobSpec
@@ -53,6 +55,7 @@ class Context:
     directory: Path | None = None
     transfer: WeightSync | RemoteEngine | None = None
     messages: LeaderMessages | None = None
+    share: Fraction = Fraction(1)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -71,6 +74,13 @@ class Context:
     def deliver(self) -> Callable[[Params], Params] | None:
         """Return the function that moves weights to sampling devices in their format, if there are such devices."""
         return None if self.transfer is None else self.transfer.deliver
+
+    def scoring_parts(self, batch: Batch) -> int:
+        """Return in how many parts a step's batch is scored, so that no device has more rows than on all slices."""
+        if self.share == 1:
+            return 1
+        rows, unit = len(batch.tokens_BT), sharding.mesh_size(self.mesh, "batch") * batch.samples
+        return next(parts for parts in range(math.ceil(1 / self.share), rows + 1) if rows % (parts * unit) == 0)
 
     def rows_at_once(self, rows: int) -> int:
         """Return the rows of an evaluation batch: at most `rows`, rounded up to a multiple of the batch shards."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +32,8 @@ from pttrainer.training.run_directory.resume_check import Resumed
 class ClaimedRun(NamedTuple):
     """A job and its run directory.
 
-    leader: True if this process writes there; resumed: the progress of the run that is resumed, if any.
+    leader: True if this process writes there; resumed: the progress of the run that is resumed, if any; share: which
+    part of the job's slices trains.
     """
 
     job: PostTrainJob
@@ -39,6 +41,7 @@ class ClaimedRun(NamedTuple):
     leader: bool
     reporter: Reporter
     resumed: Resumed | None = None
+    share: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,14 @@ def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
     reporter.stage("loading")
     for change in changes:
         reporter.note(f"changed since the last attempt: {change}")
+    share = Fraction(1)
     if slices is not None and len(slices.present) < slices.total:
+        share = fewer_slices.share(job.spec, len(slices.present))
         spec = fewer_slices.on_slices(job.spec, len(slices.present))
         rows = spec.training.micro_batch_size
         reporter.note(f"{len(slices.present)} of {slices.total} slices: micro-batches of {rows} rows, the same batch")
         job = job.model_copy(update={"spec": spec})
-    return ClaimedRun(job, place, leader, reporter, resumed)
+    return ClaimedRun(job, place, leader, reporter, resumed, share)
 
 
 def _slices(job: PostTrainJob, place: Place) -> SlicesProgress | None:

@@ -156,6 +156,7 @@ def _context(
         run=run.place,
         directory=parts.directory,
         messages=leader_messages.of_run(),
+        share=run.share,
     )
 
 

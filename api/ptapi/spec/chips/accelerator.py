@@ -17,7 +17,7 @@ class Accelerator(SpecModel):
     slices: Annotated[int, Field(ge=1, le=512)] = 1
     """Slices of that type, joined over the data-centre network."""
     min_slices: Annotated[int, Field(ge=1, le=512)] | None = None
-    """Fewest slices on which SFT goes on, with the same batch, when others are lost; the trainer restarts in place.
+    """Fewest slices on which the run goes on, with the same batch, when others are lost; the trainer restarts in place.
     Unset: a lost host restarts all pods."""
     topology: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+x[0-9]+(x[0-9]+)?$")] | None = None
     """Shape of a slice, if several shapes have this many chips. Unset: the usual one."""

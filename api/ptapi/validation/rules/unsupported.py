@@ -14,6 +14,13 @@ def _unsupported(field: str, accepted: str, predicate: Predicate) -> Rule:
 
 
 _TEXT = ~is_true("model.images")
+_SEVERAL_PROCESSES = Predicate(
+    "!has(self.environment) || has(self.environment.tools) && self.environment.tools.size() > 0 && "
+    "self.environment.tools.all(tool, !has(tool.python)) && "
+    "(!has(self.environment.mcp) || self.environment.mcp.size() == 0)",
+    lambda spec: spec.environment is None or not spec.environment.needs_one_process,
+    "||",
+)
 
 RULES: tuple[Rule, ...] = (
     _unsupported(
@@ -99,10 +106,18 @@ RULES: tuple[Rule, ...] = (
         "false with rollout.placement: separate or model.images",
         ~is_true("rollout.inFlightUpdates") | (unset("rollout.separate") & _TEXT),
     ),
-    _unsupported(
-        "accelerator.minSlices",
-        "unset without algorithm.sft, with dynamicSlicing, or with a runtime",
-        unset("accelerator.minSlices") | (has("algorithm.sft") & IS_NATIVE & ~is_true("accelerator.dynamicSlicing")),
+    *(
+        _unsupported("accelerator.minSlices", f"unset with {what}", unset("accelerator.minSlices") | predicate)
+        for what, predicate in (
+            ("dynamicSlicing, or with a runtime", IS_NATIVE & ~is_true("accelerator.dynamicSlicing")),
+            ("engine: vllm, which one process gives the weights", samples_natively("rollout.")),
+            ("placement: disaggregated or separate", equals("rollout.placement", "colocated")),
+            (
+                "inFlightUpdates, whose batches depend on how many rows are sampled at once",
+                ~is_true("rollout.inFlightUpdates"),
+            ),
+            ("an environment in Python or with mcp, whose episodes are in one process", _SEVERAL_PROCESSES),
+        )
     ),
     _unsupported(
         "pathways.elasticSlices",

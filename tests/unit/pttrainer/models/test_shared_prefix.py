@@ -1,6 +1,7 @@
 """Samples that share their prompt in training: the losses, scores and gradients of whole rows, and fewer FLOPs."""
 
 import dataclasses
+from fractions import Fraction
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -111,6 +112,32 @@ def test_a_micro_batch_is_every_second_group() -> None:
     first = batch(107, 24).tokens_BT
     np.testing.assert_array_equal(parts.tokens_BT[0], np.concatenate([first[0:3], first[6:9]]))
     assert parts.prompts.tokens_PT.shape == (2, 2, 24)
+
+
+@pytest.mark.parametrize("shared", [24, None])
+def test_what_is_computed_part_by_part_has_the_order_of_the_rows(shared: int | None) -> None:
+    whole = batch(107, shared)
+    sizes = []
+
+    def function(part: Batch) -> tuple[Any, None]:
+        sizes.append((len(part.tokens_BT), None if part.prompts is None else len(part.prompts.tokens_PT)))
+        return part.tokens_BT * 2, None
+
+    doubled, nothing = whole.by_parts(2, function)
+    np.testing.assert_array_equal(doubled, whole.tokens_BT * 2)
+    assert nothing is None
+    assert sizes == [(6, shared and 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("share", "devices", "shared", "parts"),
+    [(Fraction(1), 1, 24, 1), (Fraction(1, 2), 2, 24, 2), (Fraction(2, 3), 2, 24, 2), (Fraction(1, 3), 1, None, 3)],
+)
+def test_on_fewer_slices_no_device_scores_more_rows_than_on_all(
+    share: Fraction, devices: int, shared: int | None, parts: int
+) -> None:
+    here = SimpleNamespace(share=share, mesh=sharding.make_mesh((devices,), jax.devices()[:devices]))
+    assert Context.scoring_parts(cast(Context, here), batch(107, shared)) == parts
 
 
 def test_a_rows_first_token_is_the_prompts_last() -> None:

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import lru_cache
+from fractions import Fraction
+from functools import lru_cache, partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +15,14 @@ from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import Model, Params, preset
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native import buckets, native_engine
 from pttrainer.rollout.native.buckets import fewer_rows, prefill_piece, slots_for
 from pttrainer.rollout.native.decoding_weights import DecodingWeights
 from pttrainer.rollout.native.max_rows import rows_at_once, rows_that_fit
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
 from pttrainer.rollout.sampler import completion_text
+from pttrainer.runtime.distributed import sharding
 
 PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1), Prompt([256, *b"3"], 2)]
 SAMPLING = Sampling(max_new_tokens=24, max_length=64)
@@ -366,3 +369,21 @@ def test_random_numbers_are_uniform_and_belong_to_their_row() -> None:
 )
 def test_prompt_slots_come_in_few_sizes(tokens: int, slots: int) -> None:
     assert slots_for(tokens) == slots
+
+
+@pytest.mark.parametrize(
+    ("share", "slots", "rows"),
+    [(Fraction(1), None, "all"), (Fraction(1), 4, 4), (Fraction(1, 2), None, 4), (Fraction(1, 2), 2, 2)],
+)
+def test_on_half_of_the_slices_no_device_samples_more_rows_than_on_all(
+    share: Fraction, slots: int | None, rows: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six samples, on two devices."""
+    chosen: list[int | str] = []
+    monkeypatch.setattr(native_engine._Run, "all_at_once", lambda run: chosen.append("all"))
+    monkeypatch.setattr(native_engine._Run, "refilled", lambda run, most: chosen.append(most))
+    mesh = sharding.make_mesh((2,), jax.devices()[:2])
+    model, params = model_and_params()
+    engine = NativeEngine(model, byte_tokenizer(), partial(sharding.put, mesh), mesh=mesh, rows=slots, share=share)
+    engine.generate_into(cast(Any, None), sharding.put(mesh, params), PROMPTS, 2, SAMPLING, Draw(7, 3))
+    assert chosen == [rows]

@@ -169,7 +169,9 @@ def _engine(context: Context) -> Engine:
     mesh = sampler_mesh(model, context.mesh, max_rows.memory())
     place = context.place if mesh is context.mesh else partial(sharding.put, mesh)
     speculation = build.speculation(context, mesh)
-    return NativeEngine(model, tokenizer, place, fetch, mesh, slots, speculation, keeps_prompts=keeps_prompts)
+    return NativeEngine(
+        model, tokenizer, place, fetch, mesh, slots, speculation, keeps_prompts=keeps_prompts, share=context.share
+    )
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:

@@ -15,9 +15,11 @@ sample several tokens in a pass; the samples are the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -52,7 +54,8 @@ class NativeEngine:
     mesh: where weights are spread for decoding, known to `place`; its devices are those that train, in their order
     (`sampler_mesh`); unset, weights stay where they are. rows: most rows at once; unset, `max_rows` decides.
     speculation: how tokens are proposed; unset, they are not. delivered: weights arrive as `for_decoding` makes
-    them, already in place. keeps_prompts: prompts are computed by pages, which later calls use until `forget`.
+    them, already in place. keeps_prompts: prompts are computed by pages, which later calls use until `forget`. share:
+    which part of a job's slices there is; no device has more rows than it would have on all.
     """
 
     def __init__(
@@ -67,11 +70,12 @@ class NativeEngine:
         *,
         delivered: bool = False,
         keeps_prompts: bool = False,
+        share: Fraction = Fraction(1),
     ) -> None:
         self._speculation = speculation
         self._model, self.tokenizer = model, tokenizer
         self.place, self.fetch, self.mesh, self.pad_id = place, fetch, mesh, tokenizer.pad_id
-        self._rows = rows
+        self._rows, self._share = rows, share
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
         self._weights = _as_given if delivered else DecodingWeights(model, mesh)
         self._kept = KeptPrompts(model, self._row_shards) if keeps_prompts else None
@@ -106,6 +110,7 @@ class NativeEngine:
             run = _Run(self, weights, self._proposing(block), prompts, samples, sampling, draw, buffer)
             run.kept = self._kept_for(params, prompts, samples, sampling)
             most = self.most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
+            most = min(most, self.share_of(len(prompts) * samples))
             if len(prompts) * samples <= most:
                 run.all_at_once()
             else:
@@ -144,7 +149,8 @@ class NativeEngine:
         """Return the pages for these prompts; None if they are computed whole: with images, or experts recorded."""
         if self._kept is None or sampling.routes or any(prompt.images is not None for prompt in prompts):
             return None
-        rows, longest = len(prompts) * samples, max(sampling.max_length, *(len(prompt.tokens) for prompt in prompts))
+        rows = self.share_of(len(prompts) * samples)
+        longest = max(sampling.max_length, *(len(prompt.tokens) for prompt in prompts))
         return self._kept if self._kept.open(self.compiled(sampling), params, rows, longest) else None
 
     def compiled(self, sampling: Sampling) -> dict[str, Any]:
@@ -163,6 +169,12 @@ class NativeEngine:
         draft = None if self._speculation is None else self._speculation.draft
         most = self._rows or max_rows.rows_at_once(self._model, longest, draft)
         return max(most - most % self._row_shards, 1)
+
+    def share_of(self, rows: int) -> int:
+        """Return how many rows are here if so many are on all slices, and no device has more of them."""
+        if self._share == 1:
+            return rows
+        return math.ceil(rows * self._share / self._row_shards) * self._row_shards
 
 
 def _as_given(params: Params) -> Params:
