@@ -13,6 +13,7 @@ from ptapi.status.run import (
     SamplersStatus,
     SandboxesStatus,
     ServeStatus,
+    SlicesStatus,
     TimeStatus,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "SamplersStatus",
     "SandboxesStatus",
     "ServeStatus",
+    "SlicesStatus",
     "TimeStatus",
 ]

@@ -19,6 +19,7 @@ from ptapi.status.run import (
     SamplersStatus,
     SandboxesStatus,
     ServeStatus,
+    SlicesStatus,
     TimeStatus,
 )
 
@@ -62,6 +63,8 @@ class PostTrainJobStatus(SpecModel):
     """When the job ended."""
     samplers: SamplersStatus | None = None
     """The samplers with pods of their own, of a job with `rollout.placement: separate`."""
+    slices: SlicesStatus | None = None
+    """The slices that train, of a job with `accelerator.minSlices`."""
     sandboxes: SandboxesStatus | None = None
     """The sandboxes, of a job with `sandbox`."""
     progress: ProgressStatus = ProgressStatus()
@@ -77,7 +80,7 @@ class PostTrainJobStatus(SpecModel):
     capacity: CapacityStatus = CapacityStatus()
     """How the chips are obtained."""
     restarts: Annotated[dict[str, int], Field(max_length=32)] = {}
-    """Restarts by failure class."""
+    """Restarts by failure class, those in place (`slices.restarts`) included."""
     failure: FailureStatus | None = None
     """The newest failure."""
     time: TimeStatus = TimeStatus()
@@ -90,6 +93,12 @@ class PostTrainJobStatus(SpecModel):
     """The server of the model, of a job with `serve` that succeeded."""
     links: Links = Links()
     """Links and commands for the run."""
+
+    @property
+    def pod_restarts(self) -> dict[str, int]:
+        """Return the restarts by failure class that made all pods anew."""
+        in_place = {} if self.slices is None else self.slices.restarts
+        return {kind: left for kind, count in self.restarts.items() if (left := count - in_place.get(kind, 0)) > 0}
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return the condition of that type, whatever its status."""

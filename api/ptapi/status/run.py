@@ -19,6 +19,17 @@ class SamplersStatus(SpecModel):
     """The numbers of those that do not."""
 
 
+class SlicesStatus(SpecModel):
+    """The slices of a run that goes on when some are lost."""
+
+    total: int = 0
+    """How many the job has."""
+    training: int = 0
+    """How many train."""
+    restarts: Annotated[dict[str, int], Field(max_length=32)] = {}
+    """Restarts of the trainer in place, by failure class; `Resized` let returned slices join."""
+
+
 class SandboxesStatus(SpecModel):
     """The sandboxes of the run."""
 

@@ -114,7 +114,11 @@ def _progress(job: JobView, now: datetime) -> Iterator[str]:
         when = age(str(checkpoint.get("time") or ""), now)
         yield from _pair("Checkpoint", f"step {checkpoint.get('step')}, {when} ago, {checkpoint.get('uri')}")
     counts = {kind: count for kind, count in (status.get("restarts") or {}).items() if count}
-    yield from _pair("Restarts", ", ".join(f"{count} x {kind}" for kind, count in counts.items()))
+    slices = status.get("slices") or {}
+    in_place = sum((slices.get("restarts") or {}).values())
+    yield from _pair("Slices", f"{slices.get('training')} of {slices.get('total')} train" if slices else "")
+    listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+    yield from _pair("Restarts", f"{listed} ({in_place} in place)" if in_place else listed)
 
 
 def _failure(job: JobView, now: datetime) -> Iterator[str]:

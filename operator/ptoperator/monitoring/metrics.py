@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 
 from ptapi.conditions import Phase
+from ptapi.failures import FailureClass
 from ptapi.status import PostTrainJobStatus
 from ptoperator.capacity.cloud import Cloud, PoolState
 from ptoperator.monitoring.job_gauges import GAUGES, JobNumbers, shown
@@ -66,7 +67,7 @@ class Metrics:
         """Count the failures that a new status adds."""
         for kind, count in new.restarts.items():
             more = count - old.restarts.get(kind, 0)
-            if more > 0:
+            if more > 0 and kind in set(FailureClass):  # a slice that joined is no failure
                 self._failures.labels(kind, "restarted").inc(more)
         if new.phase is Phase.FAILED and old.phase is not Phase.FAILED:
             self._failures.labels(new.failure.failure_class if new.failure else "Unknown", "failed").inc()

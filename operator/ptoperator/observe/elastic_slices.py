@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ptapi.conditions import Phase
+from ptapi.status import SlicesStatus
 from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
@@ -94,6 +95,14 @@ def slices_at_work(state: Observed) -> str:
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(slices.restarts.items()))
     after = f", after {total} restart{'' if total == 1 else 's'} in place ({counts})" if total else ""
     return f" on {len(slices.present)} of {slices.total} slices{after}"
+
+
+def status(state: Observed) -> SlicesStatus | None:
+    """Return the slices that train, as the supervisors' trainer reported them; None if none did."""
+    slices = state.run.progress.slices if state.run.progress and _has_begun(state) else None
+    if slices is None:
+        return None
+    return SlicesStatus(total=slices.total, training=len(slices.present), restarts=slices.restarts)
 
 
 def _goes_on(layout: Layout, state: Observed) -> bool:

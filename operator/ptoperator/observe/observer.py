@@ -235,7 +235,7 @@ def _with_run_directory(state: Observed) -> Observed:
     has_run = any(map(is_started, state.current_pods)) or state.status.start_time is not None
     if not run or not has_run or state.status.phase.is_terminal:
         return state
-    known = sum(state.status.restarts.values())
+    known = sum(state.status.pod_restarts.values())
     has_failed = state.jobset_condition("Failed") or state.restarts > known
     progress = run_directory.read_progress(run)
     documents = replace(

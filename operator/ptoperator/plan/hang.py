@@ -58,7 +58,7 @@ def hang_detected(context: PlanContext) -> StepResult | None:
 def is_reported(state: Observed) -> bool:
     """Return True if status says that the current attempt hangs."""
     running = state.status.condition(ConditionType.RUNNING)
-    recorded_restarts = sum(state.status.restarts.values())
+    recorded_restarts = sum(state.status.pod_restarts.values())
     return running is not None and running.reason == Reason.HANG and recorded_restarts == state.restarts
 
 

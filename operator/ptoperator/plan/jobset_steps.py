@@ -40,7 +40,7 @@ def create_jobset(context: PlanContext) -> StepResult | None:
     capacity = context.state.status.capacity
     decision = Decision(True, capacity) if context.quota_first else provide(context.capacity_request)
     layout = replace(context.layout, pools=decision.pools, is_queued_provisioning=decision.is_queued_provisioning)
-    counts, gang = context.state.status.restarts, pod_group_kind(layout)
+    counts, gang = context.state.status.pod_restarts, pod_group_kind(layout)
     actions = (
         *decision.actions,
         *(Create(CONFIGMAPS, each) for each in config_maps(layout)),

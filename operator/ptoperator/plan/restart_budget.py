@@ -60,13 +60,13 @@ def retry_uncharged(context: PlanContext, failed: Manifest) -> StepResult | None
 
 def is_restart_recorded(state: Observed) -> bool:
     """Return True if status counts a restart that this JobSet did not make, so that it is to be recreated."""
-    return sum(state.status.restarts.values()) > state.restarts
+    return sum(state.status.pod_restarts.values()) > state.restarts
 
 
 def _recreate_jobset(context: PlanContext, failed: Manifest) -> StepResult:
     state = context.state
     cause = state.status.failure or FailureStatus(failure_class=FailureClass.UNKNOWN, message="")
-    before = {**state.status.restarts}
+    before = {**state.status.pod_restarts}
     kind = FailureClass(cause.failure_class)
     before[kind] = before.get(kind, 1) - 1
     backoff = _backoff_s(before, kind)

@@ -21,11 +21,12 @@ from ptkube.objects import holds, label
 from ptkube.resources import Manifest
 from ptoperator.failures.redaction import redact
 from ptoperator.kube import labels
+from ptoperator.observe import elastic_slices
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.status.links import links
 from ptoperator.status.progress import checkpoint_status, metrics_status, progress_status
-from ptoperator.status.restart_counts import restart_counts
+from ptoperator.status.restart_counts import restart_counts, with_in_place
 from ptoperator.status.time_and_cost import account_time
 
 _MESSAGE_LIMIT = 4096
@@ -68,11 +69,13 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
     if update.restarted is not None:
         newest = update.restarted
         restarts[newest.failure_class] = restarts.get(newest.failure_class, 0) + 1
+    slices = elastic_slices.status(state) or old.slices
     fields: dict[str, object] = {
         "phase": phase,
         "observed_generation": state.job.generation,
         "conditions": merge_conditions(old.conditions, update.conditions, state.job.generation, state.now),
-        "restarts": restarts,
+        "restarts": with_in_place(restarts, slices),
+        "slices": slices,
         "failure": _redacted_failure(update.failure or newest or old.failure),
         "preflight": update.preflight or old.preflight,
         "staged_model": update.staged_model or old.staged_model,

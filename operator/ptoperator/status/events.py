@@ -41,7 +41,8 @@ class JobEvent:
 
 def events_between(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[JobEvent]:
     """Return the changes between two statuses, in the order of the events."""
-    return [*_created(old, new), *_failed_attempts(old, new), *_restarted(old, new), *_changed(old, new)]
+    restarts = (*_restarted(old, new), *_restarted_in_place(old, new))
+    return [*_created(old, new), *_failed_attempts(old, new), *restarts, *_changed(old, new)]
 
 
 def manifest(state: Observed, event: JobEvent) -> Manifest:
@@ -89,7 +90,7 @@ def _failed_attempts(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterat
 
 
 def _restarted(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:
-    before, after = sum(old.restarts.values()), sum(new.restarts.values())
+    before, after = sum(old.pod_restarts.values()), sum(new.pod_restarts.values())
     if after > before and new.failure:
         yield JobEvent(
             Reason.RESTARTING,
@@ -97,6 +98,16 @@ def _restarted(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Job
             True,
             str(after),
         )
+
+
+def _restarted_in_place(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:
+    before = {} if old.slices is None else old.slices.restarts
+    if new.slices is None or new.slices.restarts == before:
+        return
+    kinds = [kind for kind, count in new.slices.restarts.items() if count > before.get(kind, 0)]
+    total = sum(new.slices.restarts.values())
+    message = f"restart {total} in place ({', '.join(kinds)}), on {new.slices.training} of {new.slices.total} slices"
+    yield JobEvent(Reason.RESTARTING, message, True, f"in place/{total}")
 
 
 def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:

@@ -7,7 +7,7 @@ annotation.
 
 from ptapi.conditions import ConditionType, Reason
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
-from ptapi.status import FailureStatus
+from ptapi.status import FailureStatus, SlicesStatus
 from ptkube.resources import Manifest
 from ptoperator.failures import pod_failures
 from ptoperator.failures.pod_failures import PodFailure
@@ -19,14 +19,20 @@ _FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}
 
 
 def restart_counts(state: Observed) -> tuple[dict[str, int], FailureStatus | None]:
-    """Return restarts by class, and the failure behind the newest one if it is new."""
-    counts = dict(state.status.restarts)
+    """Return restarts of all pods by class, and the failure behind the newest one if it is new."""
+    counts = dict(state.status.pod_restarts)
     known = sum(counts.values())
     newest: FailureStatus | None = None
     for attempt in range(max(0, known - state.restarts_before), state.jobset_restarts):
         newest = _cause_of(state, attempt)
         counts[newest.failure_class] = counts.get(newest.failure_class, 0) + 1
     return counts, newest
+
+
+def with_in_place(counts: dict[str, int], slices: SlicesStatus | None) -> dict[str, int]:
+    """Return restarts of all pods and of trainers in place together, by class."""
+    in_place = {} if slices is None else slices.restarts
+    return {kind: counts.get(kind, 0) + in_place.get(kind, 0) for kind in (*counts, *in_place)}
 
 
 def charged_restarts(counts: dict[str, int]) -> int:

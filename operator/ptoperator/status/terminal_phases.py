@@ -35,7 +35,7 @@ def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
 def jobset_failed(layout: Layout, state: Observed, condition: Manifest) -> StatusUpdate:
     """Report a failed JobSet: the pod that failed first, or else the JobSet's message."""
     cause = failure_of_jobset(state, condition)
-    is_exhausted = condition.get("reason") == REACHED_MAX and sum(state.status.restarts.values()) > 0
+    is_exhausted = condition.get("reason") == REACHED_MAX and sum(state.status.pod_restarts.values()) > 0
     limit = layout.job.spec.run_policy.max_restarts
     return failed_with(layout, cause, exhausted=f"runPolicy.maxRestarts ({limit}) is exhausted" if is_exhausted else "")
 

@@ -34,6 +34,8 @@ _DROPPED_FIRST = (
     "chip-hours",
     "heartbeat",
     "goodput",
+    "restarts",
+    "slices",
     "stage",
     "accelerator",
     "cost",
@@ -106,6 +108,7 @@ def _gpu_use(app: App, kube: Kube) -> dict[str, GpuUse]:
 def _row(job: JobView, now: datetime, known: Prices | None, gpus: GpuUse | None) -> Row:
     metrics: Mapping[str, Any] = part(job.raw, "status", "metrics", missing={})
     cost: Mapping[str, Any] = part(job.raw, "status", "cost", missing={})
+    slices: Mapping[str, Any] = part(job.raw, "status", "slices", missing={})
     generation, hbm_gib = _chip(job)
     used = metrics.get("hbmInUse") or (_share(gpus.memory_gib) if gpus else "")
     price = known.chip_hour.get(generation) if known else None
@@ -114,12 +117,14 @@ def _row(job: JobView, now: datetime, known: Prices | None, gpus: GpuUse | None)
         "phase": job.phase,
         "accelerator": slice_label(job),
         "chips": job.chips,
+        "slices": f"{slices['training']} of {slices['total']}" if slices else "",
         "step": job.progress,
         "stage": job.stage,
         "hbm GiB": f"{used}/{hbm_gib:g}" if used and hbm_gib else used or "",
         "duty": metrics.get("dutyCycle") or (_share(gpus.duty) if gpus else ""),
         "tensor": _share(gpus.tensor) if gpus else "",
         "mfu": metrics.get("mfu") or "",
+        "restarts": job.restarts or "",
         "goodput": part(job.raw, "status", "time", "goodput", missing=""),
         "heartbeat": age(part(job.raw, "status", "progress", "updated", missing=""), now),
         "chip-hours": cost.get("chipHours") or "",

@@ -52,6 +52,23 @@ def test_jobs_waits_and_pools_are_shown_with_memory_use_and_cost(invoke: Invoke,
     assert lines[lines.index("Node pools") + 2].split()[-4:] == ["2/2", "8", "4", "default/a"]
 
 
+def test_a_job_that_goes_on_without_a_slice_is_shown_with_its_restarts(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any]
+) -> None:
+    status = {
+        "chips": 8,
+        "restarts": {"HostError": 2, "Resized": 1},
+        "slices": {"total": 2, "training": 1, "restarts": {"HostError": 1, "Resized": 1}},
+    }
+    job = make_job("a", "Running", spec={"accelerator": {"type": "v6e-4", "slices": 2, "minSlices": 1}}, **status)
+    kube.put(POSTTRAINJOBS, job)
+    (row,) = json.loads(invoke("top", "-o", "json").out)["running"]
+    assert (row["slices"], row["restarts"]) == ("1 of 2", 3)
+    described = invoke("workload", "describe", "a").out
+    assert "1 of 2 train" in described
+    assert "2 x HostError, 1 x Resized (2 in place)" in described
+
+
 METRICS = """\
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",modelName="NVIDIA L4",container="trainer",namespace="default",pod="g-0"} 90

@@ -65,6 +65,10 @@ def test_failures_are_counted_by_class_and_by_what_followed(operator: Operator, 
     values = samples(metrics)
     assert values["posttrain_failures_total", "Preempted", "restarted"] == 1
     assert values["posttrain_failures_total", "Unknown", "failed"] == 1
+    metrics.on_report(one, PostTrainJobStatus(restarts={"Preempted": 1, "HostError": 2, "Resized": 1}))
+    values = samples(metrics)
+    assert values["posttrain_failures_total", "HostError", "restarted"] == 2
+    assert ("posttrain_failures_total", "Resized", "restarted") not in values, "a slice that joined is no failure"
     assert values["posttrain_failures_total", "DataError", "failed"] == 1
 
 

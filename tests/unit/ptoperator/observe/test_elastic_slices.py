@@ -11,6 +11,7 @@ from ptapi.errors import SpecError
 from ptapi.failures import FATAL_EXIT_CODES, FailureClass
 from ptapi.load import manifest
 from ptapi.run_directory import Progress, SlicesProgress
+from ptapi.status import PostTrainJobStatus, SlicesStatus
 from ptkube.resources import Manifest
 from ptoperator.failures.pod_failures import PodFailure
 from ptoperator.job import read_job
@@ -19,7 +20,7 @@ from ptoperator.observe import elastic_slices
 from ptoperator.observe.observed_parts import RunDocuments
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout, jobset, layout_of
-from ptoperator.status import restart_counts
+from ptoperator.status import builder, events, restart_counts
 from ptoperator.status.running_phases import jobset_active
 
 GS = {"uri": "gs://bucket/runs"}
@@ -228,3 +229,30 @@ def test_a_supervised_run_ended_by_what_its_supervisors_agreed_on_not_by_a_pod_o
     assert restart_counts.is_verdict(layout, failure.exit_code), "else the operator would make the JobSet again"
     assert not restart_counts.is_verdict(layout, 137)
     assert not restart_counts.is_verdict(elastic_layout(), 72)
+
+
+def reported(old: PostTrainJobStatus, restarts: dict[str, int], present: list[int]) -> PostTrainJobStatus:
+    """The status after the supervisors' trainer reported these restarts and slices."""
+    layout = supervised_layout()
+    at_work = SlicesProgress(present=present, total=3, generation=1 + sum(restarts.values()), restarts=restarts)
+    observed = supervised(layout, {0: 2, 1: 2, 2: 2}, at_work)
+    observed = replace(observed, job=replace(observed.job, status=old))
+    return builder.build(observed, jobset_active(layout, observed, 60.0), layout)
+
+
+def test_restarts_in_place_are_counted_with_the_others_and_only_once() -> None:
+    before = reported(PostTrainJobStatus(restarts={"HostError": 1}), {"HostError": 1}, [0, 2])
+    assert before.restarts == {"HostError": 2}
+    assert before.slices == SlicesStatus(total=3, training=2, restarts={"HostError": 1})
+    after = reported(before, {"HostError": 1, "Resized": 1}, [0, 1, 2])
+    assert after.restarts == {"HostError": 2, "Resized": 1}
+    assert after.pod_restarts == {"HostError": 1}, "what the operator's own decisions rest on"
+    assert reported(after, {"HostError": 1, "Resized": 1}, [0, 1, 2]) == after
+
+
+def test_a_restart_in_place_is_an_event_with_its_cause() -> None:
+    before = reported(PostTrainJobStatus(), {}, [0, 1, 2])
+    after = reported(before, {"HostError": 1}, [0, 2])
+    lines = [(each.reason, each.message) for each in events.events_between(before, after)]
+    assert ("Restarting", "restart 1 in place (HostError), on 2 of 3 slices") in lines
+    assert not [each for each in events.events_between(after, after) if each.reason == "Restarting"]
