@@ -51,13 +51,11 @@ def samplers_away(layout: Layout, state: Observed) -> str:
 
 def without_missing(layout: Layout, state: Observed) -> Observed:
     """Return the state without the pods of slices, or of samplers, that the run goes on without."""
-    if _goes_on(layout, state):
-        return replace(state, pods=state.trainer_pods)
-    if not missing_slices(layout, state):
-        return state
-    there = _complete(layout, state)
-    kept = tuple(pod for pod in state.pods if _role(pod) == names.PATHWAYS_HEAD or _slice(pod) in there)
-    return replace(state, pods=kept)
+    needed = state.trainer_pods if _goes_on(layout, state) else state.pods
+    if missing_slices(layout, state):
+        there = _complete(layout, state)
+        needed = tuple(pod for pod in needed if _role(pod) != layout.chip_pods or _slice(pod) in there)
+    return replace(state, pods=needed)
 
 
 def has_nodes(layout: Layout, state: Observed) -> bool:
@@ -68,9 +66,8 @@ def has_nodes(layout: Layout, state: Observed) -> bool:
 
 def needed_pods(layout: Layout, state: Observed) -> int:
     """Return how many pods the run needs."""
-    if _goes_on(layout, state):
-        return layout.pods - layout.sampler_count
-    return layout.pods - layout.hosts * missing_slices(layout, state)
+    samplers = layout.sampler_count if _goes_on(layout, state) else 0
+    return layout.pods - samplers - layout.hosts * missing_slices(layout, state)
 
 
 def _has_begun(state: Observed) -> bool:

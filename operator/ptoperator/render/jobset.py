@@ -51,10 +51,11 @@ def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) ->
 
 def _roles(layout: Layout) -> Manifest:
     """Return which replicated job decides success, and which starts first."""
-    if layout.is_supervised:  # at the end a slice may be without nodes
-        return {"successPolicy": {"operator": "Any"}}
+    operator = "Any" if layout.is_supervised else "All"  # at the end a slice may be without nodes
     if layout.samplers:  # a sampler serves until it is ended, with the trainer's success
-        return {"successPolicy": {"operator": "All", "targetReplicatedJobs": [names.REPLICATED_JOB]}}
+        return {"successPolicy": {"operator": operator, "targetReplicatedJobs": [names.REPLICATED_JOB]}}
+    if layout.is_supervised:
+        return {"successPolicy": {"operator": operator}}
     if not layout.is_pathways:
         return {"successPolicy": {"operator": "All"}}
     decides = {} if layout.is_headless else {"targetReplicatedJobs": [names.PATHWAYS_HEAD]}

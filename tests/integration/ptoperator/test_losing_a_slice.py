@@ -1,4 +1,4 @@
-"""A job on two slices with real trainers in its pods: one is lost, comes back and joins, and nothing else changes."""
+"""A job on two slices, with real trainers and a sampler in its pods: one slice is lost, comes back and joins."""
 
 import json
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def spec(home: Path, pace: Pace) -> dict[str, Any]:
         "data": {"train": {"uri": f"file://{runs.write_rows(home / 'train.jsonl', runs.NUMBERS)}"}},
         "rewards": runs.own_reward(home, source, timeout_s=600),
         "training": {"steps": STEPS, "batchSize": BATCH, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
-        "rollout": {"maxNewTokens": 8},
+        "rollout": {"maxNewTokens": 8, "placement": "separate", "separate": {"replicas": 1}},
         "checkpoint": {"everySteps": 1},
         "export": {"format": "none"},
         "tensorboard": {"enabled": False},
@@ -174,8 +174,8 @@ def test_a_job_goes_on_without_a_slice_and_with_it_when_it_is_back(
     assert status.restarts.keys() == {"HostError", "Resized"}
     assert status.restarts == status.slices.restarts
     assert (status.slices.training, status.slices.total) == (2, 2)
-    parts = {**wanted, "algorithm": {"sft": None, **wanted["algorithm"]}, "preflight": None}
-    runs.run(runs.job(tmp_path, "undisturbed", {name: part for name, part in parts.items() if part is not None}))
+    alone = {"algorithm": {"sft": None, **wanted["algorithm"]}, "rollout": {"maxNewTokens": 8}}
+    runs.run(runs.job(tmp_path, "undisturbed", wanted | alone))
     whole = jobs.runs / "undisturbed"
     assert [line["step"] for line in runs.lines(run)] == list(range(1, STEPS + 1))
     assert completions(run) == completions(whole)

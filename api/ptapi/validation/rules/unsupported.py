@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         for what, predicate in (
             ("dynamicSlicing, or with a runtime", IS_NATIVE & ~is_true("accelerator.dynamicSlicing")),
             ("engine: vllm, which one process gives the weights", samples_natively("rollout.")),
-            ("placement: disaggregated or separate", equals("rollout.placement", "colocated")),
+            ("placement: disaggregated", differs("rollout.placement", "disaggregated")),
             (
                 "inFlightUpdates, whose batches depend on how many rows are sampled at once",
                 ~is_true("rollout.inFlightUpdates"),

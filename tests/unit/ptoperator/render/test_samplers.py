@@ -15,7 +15,7 @@ import posttrain_vllm
 from ptapi.conditions import ConditionType, Phase
 from ptapi.failures import FailureClass
 from ptapi.load import manifest
-from ptapi.run_directory import Progress
+from ptapi.run_directory import Progress, SlicesProgress
 from ptapi.status import Condition
 from ptkube.resources import SECRETS, Manifest
 from ptoperator.failures.pod_failures import cause, pod_failure
@@ -304,6 +304,28 @@ def test_a_run_goes_on_without_a_sampler_and_names_it(lost: dict[str, str], word
     message = messages(state)
     assert message["phase"] == "Running"
     assert message["Running"].endswith(words)
+
+
+def test_a_run_of_several_slices_goes_on_without_one_of_them_and_without_a_sampler() -> None:
+    chips = {"accelerator": {"type": "v6e-8", "slices": 2, "minSlices": 1}, "training": {"steps": 2, "batchSize": 16}}
+    rollout = {"placement": "separate", "separate": {"replicas": 2, "accelerator": {"type": "v6e-4"}}}
+    algorithm = {"algorithm": {"grpo": {"groupSize": 4}}, "rewards": [{"builtin": "gsm8k"}]}
+    gs = {"output": {"uri": "gs://bucket/runs"}}
+    made = layout_of(job(job_manifest(rollout={"maxNewTokens": 8, **rollout}, **algorithm, **chips, **gs)), SETTINGS)
+    success = jobset(made)["spec"]["successPolicy"]
+    assert success == {"operator": "Any", "targetReplicatedJobs": ["slice"]}, "the samplers would never end"
+    running = {"slice-0-a": "Running", "slice-0-b": "Running", "sampler-0": "Running", "sampler-1": "Running"}
+    state = observed(made, {**running, "slice-1-a": "Running", "slice-1-b": "Pending", "sampler-1": "Failed"})
+    at_work = SlicesProgress(present=[0], total=2, generation=2, restarts={"HostError": 1})
+    progress = Progress(job_uid=UID, stage="training", step=7, updated="2026-01-01T00:01:00Z", slices=at_work)
+    begun = replace(state, run=replace(state.run, progress=progress))
+    assert elastic_slices.has_nodes(made, begun)
+    message = messages(begun)
+    assert message["phase"] == "Running"
+    assert message["CapacityReady"] == "2 of 6 pods have nodes; the run continues without 1 of 2 slices"
+    words = "on 1 of 2 slices, after 1 restart in place (HostError 1); sampler 1 is away, of 2"
+    assert message["Running"].endswith(words)
+    assert not elastic_slices.has_nodes(made, state), "at first all slices are needed"
 
 
 def test_a_sampler_that_came_back_is_not_counted_twice() -> None:
