@@ -1,6 +1,7 @@
 """A trainer and its samplers as processes of their own: the same samples and losses as a colocated run, to the bit."""
 
 import json
+import signal
 import socket
 import subprocess
 import time
@@ -19,6 +20,7 @@ from ptapi.failures import ExitCode
 TOKEN = "of this test"
 ENV = {"POSTTRAIN_SAMPLER_TOKEN": TOKEN}
 STEPS = 4
+SPLIT_SAMPLER = "tests.builders.trainer.split_sampler"
 TOLERANCE = 2e-6
 """As of samplers on other devices (`test_disaggregated`): two samplers have half of the rows each, and matrices of
 other shapes round differently."""
@@ -72,6 +74,45 @@ class Samplers:
     def _start(self, index: int) -> forked.Process:
         words = ("sampler", "--spec", str(self._job), "--index", str(index), "--port", str(self.ports[index]))
         return runs.command(*words, env=ENV)
+
+
+class Group:
+    """One sampler of two processes, each with half of every weight. Its port is kept, as those of `Samplers` are."""
+
+    def __init__(self, job: Path) -> None:
+        self._job, self._kept = job, _reserved()
+        self.port = self._kept.getsockname()[1]
+        self.processes: list[forked.Process] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start both, at the sampler's port, and wait until they serve."""
+        with _reserved() as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        shared = {**ENV, "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+        self.processes = [
+            runs.command(
+                *("sampler", "--spec", str(self._job), "--index", "0", "--port", str(port)),
+                env={**shared, "JAX_PROCESS_ID": str(rank)},
+                program=SPLIT_SAMPLER,
+            )
+            for rank, port in enumerate((self.port, 0))
+        ]
+        for process in self.processes:
+            _wait_until_up(process)
+
+    def kill(self, rank: int) -> tuple[int, str]:
+        """End one with SIGKILL; the other ends by itself. Return its exit code, and what it wrote to stderr."""
+        self.processes[rank].kill()
+        runs.end(self.processes[rank])
+        return runs.end(self.processes[1 - rank])
+
+    def end(self) -> None:
+        """End both."""
+        for process in self.processes:
+            process.kill()
+            process.communicate(timeout=60)
+        self._kept.close()
 
 
 def _reserved() -> socket.socket:
@@ -264,6 +305,36 @@ def test_two_processes_that_run_ahead_and_are_killed_go_on_without_a_sampler_wit
     assert samples(run) == samples(ahead)
     assert_close(run, ahead)
     assert runs.lines(run)[-1]["samplers/away"] == 1
+
+
+@pytest.fixture(scope="module")
+def group(home: Path) -> Iterator[Group]:
+    both = Group(job(home, "group", **apart(separate={"replicas": 1})))
+    yield both
+    both.end()
+
+
+def test_a_sampler_of_two_processes_draws_what_one_draws_and_ends_with_either_and_comes_back(
+    home: Path, group: Group, undisturbed: Path
+) -> None:
+    hold, held = home / "hold", home / "held"
+    hold.touch()
+    held.unlink(missing_ok=True)
+    env = {**ENV, "POSTTRAIN_SAMPLERS": f"127.0.0.1:{group.port}"}
+    trainer = runs.command("run", str(job(home, "grouped", **apart(separate={"replicas": 1}))), env=env)
+    wait_for(held, trainer)
+    code, errors = group.kill(1)
+    assert (code, "another of its processes is gone" in errors) == (ExitCode.PREEMPTED_SAVED, True), errors
+    group.start()
+    hold.unlink()
+    code, errors = runs.end(trainer)
+    assert code == 0, errors
+    run = home / "runs" / "grouped"
+    assert samples(run) == samples(undisturbed)
+    assert_close(run, undisturbed)
+    assert all(0 < line["weights/changed_share"] <= 1 for line in runs.lines(run)[1:])
+    code, errors = group.kill(0)
+    assert code in (ExitCode.PREEMPTED_SAVED, -signal.SIGABRT), errors  # JAX aborts, if it is the first to know
 
 
 def test_all_processes_of_a_trainer_end_with_the_leaders_reason(home: Path, samplers: Samplers) -> None:

@@ -4,18 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from tests.builders.peers.models import CASES
 
 from pttrainer.models import Model, from_hf
 from pttrainer.rollout.disaggregated.separate import changed_part, messages
 from pttrainer.rollout.disaggregated.separate.changed_part import BLOCKS, FULL, GAPS
-from pttrainer.rollout.disaggregated.separate.held_weights import HeldWeights, VersionMissing
+from pttrainer.rollout.disaggregated.separate.held_weights import HeldWeights, ShardSums, VersionMissing
 from pttrainer.rollout.disaggregated.separate.messages import MessageError
 from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRouting
 from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights
 from pttrainer.rollout.disaggregated.weight_sync import Key
 from pttrainer.rollout.engine import Draw, Prompt, Sampling
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.checksum import digest
 
 SIZE = 70_000
 
@@ -110,3 +112,12 @@ def test_weights_that_differ_from_their_sums_do_not_sample_until_they_are_sent_a
         send("2", "1", {damaged: arrays[damaged] * 2})
     with pytest.raises(VersionMissing, match="not held"):
         held.params("2")
+
+
+def test_shards_add_up_to_the_checksum_of_the_whole_and_copies_count_once() -> None:
+    mesh = sharding.make_mesh((2, 1, 2), jax.devices()[:4])
+    whole = [weight(3), weight(4)[:6, :8].astype(np.float32), np.arange(10, dtype=np.uint8)]
+    specs = [PartitionSpec(None, "tensor"), PartitionSpec("data", "tensor"), PartitionSpec()]
+    arrays = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(whole, specs, strict=True)]
+    sums = ShardSums(mesh, [x.shape for x in whole])(arrays)
+    assert sums.tolist() == [int(digest(jnp.asarray(x))) for x in whole]

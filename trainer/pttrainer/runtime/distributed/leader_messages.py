@@ -7,8 +7,8 @@ same on every process, whatever thread sends or waits.
     <message>/<beat>       `beat`: the leader still waits for what it will send, or the number of parts
     <message>/part-<i>     a piece of the message, of at most `PART_BYTES`
 
-The others wait as long as the leader beats and stay alive with it. A message is removed when all have read it. A
-process that dies ends the run by JAX's own heartbeats, as in a collective.
+The others wait as long as the leader beats and stay alive with it. A message is removed when all have read it, and may
+be answered (`answer`, `answers`). A process that dies ends the run by JAX's own heartbeats, as in a collective.
 """
 
 import time
@@ -43,11 +43,14 @@ class Store(Protocol):
 
 
 class LeaderMessages:
-    """The messages of a run. Every process calls `send` or `receive` for each message, in the same order."""
+    """The messages of a run. Every process calls `send` or `receive` for each message, in the same order.
 
-    def __init__(self, store: Store, part_bytes: int = PART_BYTES) -> None:
-        self._store, self._part_bytes = store, part_bytes
-        self._number = self._beats = 0
+    rank, count: of this process, and of all; the leader's is 0.
+    """
+
+    def __init__(self, store: Store, part_bytes: int = PART_BYTES, rank: int = 0, count: int = 2) -> None:
+        self._store, self._part_bytes, self._rank, self._count = store, part_bytes, rank, count
+        self._number = self._beats = self._answered = 0
         self._last_sent = time.monotonic()
 
     def beat(self) -> None:
@@ -78,6 +81,23 @@ class LeaderMessages:
         self._end()
         return b"".join(parts)
 
+    def answer(self, body: bytes) -> None:
+        """Answer a message, for which the leader waits. On all but the leader."""
+        self._store.key_value_set_bytes(f"{self._answers}/{self._rank}", body)
+        self._answered += 1
+
+    def answers(self) -> list[bytes]:
+        """Return what the others answer, by rank. On the leader only."""
+        ranks = range(1, self._count)
+        bodies = [self._store.blocking_key_value_get_bytes(f"{self._answers}/{rank}", _DAY_MS) for rank in ranks]
+        self._store.key_value_delete(self._answers)
+        self._answered += 1
+        return bodies
+
+    @property
+    def _answers(self) -> str:
+        return f"{_HOME}-answers/{self._answered}"
+
     @property
     def _home(self) -> str:
         return f"{_HOME}/{self._number}"
@@ -102,4 +122,4 @@ def of_run() -> LeaderMessages | None:
     from jax._src.distributed import global_state  # the store by which processes joined has no public name
 
     store: Any = global_state.client
-    return LeaderMessages(store)
+    return LeaderMessages(store, rank=jax.process_index(), count=jax.process_count())

@@ -177,6 +177,11 @@ def processes(environ: MutableMapping[str, str] = os.environ) -> int:
     return int(environ.get("JAX_NUM_PROCESSES", "1")) if environ.get("JAX_COORDINATOR_ADDRESS") else 1
 
 
+def coordinator_host(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name or address of the first process's host, of a run of several processes."""
+    return environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")[0]
+
+
 def is_pathways(environ: MutableMapping[str, str] = os.environ) -> bool:
     """Return True if this process reaches its chips through Pathways' proxy."""
     return "proxy" in environ.get("JAX_PLATFORMS", "").split(",")

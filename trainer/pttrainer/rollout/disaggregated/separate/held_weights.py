@@ -3,24 +3,31 @@
 The newest version's moving weights are kept on the host, too, because the next version may come as its changed part.
 Weights that did not change are the same arrays on the devices in both versions. While a version arrives, those that
 change are replaced one by one, so the devices never hold a version more than the trainer wants kept.
+
+Where a sampler has several processes each has such a value and is given every weight, of which it places its devices'
+shards. Nothing here is a collective, which would have to be in one order with the programs that sample meanwhile: each
+process computes what its shards add to the checksums, and `total` adds up what all have.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pttrainer.models import Model, Params
 from pttrainer.rollout.disaggregated.separate.changed_part import FULL, applied
 from pttrainer.rollout.disaggregated.separate.messages import MessageError
 from pttrainer.rollout.disaggregated.weight_sync import Key, decoding_keys, key_of, named
 from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings, for_kernels
-from pttrainer.runtime.distributed import sharding
-from pttrainer.runtime.distributed.checksum import digest
+from pttrainer.runtime.distributed.checksum import part_digest
+
+Total = Callable[[np.ndarray], np.ndarray]
+"""Returns the sum of an array over the processes of a sampler."""
 
 
 class VersionMissing(Exception):
@@ -44,9 +51,7 @@ class HeldWeights:
         self._newest: str | None = None
         self._arriving: str | None = None
         self._lock = threading.Lock()
-        self._digests = jax.jit(
-            lambda arrays: jnp.stack([digest(x) for x in arrays]), out_shardings=sharding.replicated(mesh)
-        )
+        self._sums = ShardSums(mesh, [self._shapes[key].shape for key in self._shapes])
 
     @property
     def versions(self) -> list[str]:
@@ -92,14 +97,14 @@ class HeldWeights:
                     raise VersionMissing(f"{key}: is not here, and came as {form}")
                 old = np.broadcast_to(np.zeros((), like.dtype), like.shape)
             new = applied(old, form, arrays)
-            self._placed[key] = jax.device_put(new, self._where[key])
+            self._placed[key] = _placed(new, self._where[key])
             if key not in self._static:
                 self._host[key] = new
 
-    def finish(self, version: str, sums: Mapping[Key, int]) -> None:
+    def finish(self, version: str, sums: Mapping[Key, int], total: Total = lambda here: here) -> None:
         """Compare every weight with the trainer's checksums, and sample with this version from now on.
 
-        Raises VersionMissing if one is not here or differs.
+        Raises VersionMissing, on all processes alike, if one is not here or differs.
         """
         with self._lock:
             if version != self._arriving:
@@ -108,8 +113,7 @@ class HeldWeights:
             if missing or sums.keys() != self._shapes.keys():
                 raise VersionMissing(f"{version}: {len(missing)} weights did not arrive")
             arrays = [self._placed[key] for key in self._shapes]
-            with jax.set_mesh(self._mesh):
-                here = np.asarray(self._digests(arrays)).tolist()
+            here = total(self._sums(arrays)).tolist()
             differing = [key for key, mine in zip(self._shapes, here, strict=True) if mine != sums[key]]
             if differing:
                 self._arriving = None
@@ -119,3 +123,41 @@ class HeldWeights:
             with jax.set_mesh(self._mesh):
                 self._versions[version] = for_kernels(self._model, jax.tree.unflatten(self._tree, arrays))
             self._arriving, self._newest = None, version
+
+
+def _placed(whole: np.ndarray, where: Any) -> Array:
+    """Place this process's shards. `device_put` would compare the host's copies of all processes, by a collective."""
+    return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
+
+
+class ShardSums:
+    """What the shards on this process's devices add to the checksums of arrays of these shapes, copies once."""
+
+    def __init__(self, mesh: Mesh, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+        here = Mesh(np.array(self._devices), ("part",))
+        self._by_device = NamedSharding(here, PartitionSpec("part"))
+
+        def sums(shards: list[Array], starts_1KX: Array) -> Array:
+            parts = zip(shards, starts_1KX[0], shapes, strict=True)
+            return jnp.stack([part_digest(shard, starts, shape) for shard, starts, shape in parts])[None]
+
+        where = PartitionSpec("part")
+        self._program = jax.jit(jax.shard_map(sums, mesh=here, in_specs=(where, where), out_specs=where))
+
+    def __call__(self, arrays: Sequence[Array]) -> np.ndarray:
+        """Return one uint32 for each array."""
+        starts_LKX = np.zeros((len(self._devices), len(arrays), max(x.ndim for x in arrays)), np.int32)
+        counted_LK = np.zeros(starts_LKX.shape[:2], np.uint32)
+        joined = []
+        for k, x in enumerate(arrays):
+            shards = {shard.device: shard for shard in x.addressable_shards}
+            for row, shard in enumerate(map(shards.__getitem__, self._devices)):
+                counted_LK[row, k] = shard.replica_id == 0
+                starts_LKX[row, k, : x.ndim] = [part.start or 0 for part in shard.index]
+            pieces = [shards[device].data for device in self._devices]
+            shape = (len(pieces) * pieces[0].shape[0], *pieces[0].shape[1:])
+            joined.append(jax.make_array_from_single_device_arrays(shape, self._by_device, pieces))
+        sums_LK = np.asarray(self._program(joined, jax.device_put(starts_LKX, self._by_device)))
+        added_K: np.ndarray = np.sum(sums_LK * counted_LK, axis=0, dtype=np.uint32)
+        return added_K

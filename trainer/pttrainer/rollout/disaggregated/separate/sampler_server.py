@@ -3,7 +3,8 @@
 Requests for weights and samples may overlap: the trainer sends the next version while batches of older ones are drawn.
 Calls of the engine are made one after the other, on a thread of their own; while one runs, its connection carries
 beats. A trainer that goes away stops its call at the next tokens. An error of the engine is answered and then ends the
-process: its pod restarts, and the failure's class is known by its exit code.
+process: its pod restarts, and the failure's class is known by its exit code. Of a sampler of several processes one
+serves, and passes on what it is asked (`sampler_group`).
 """
 
 import hmac
@@ -13,63 +14,38 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import numpy as np
-
-from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import first_line
 from pttrainer.rollout.disaggregated.separate import messages
 from pttrainer.rollout.disaggregated.separate.client import BEAT, FAILURE, FRAME, REPLY
-from pttrainer.rollout.disaggregated.separate.held_weights import HeldWeights, VersionMissing
-from pttrainer.rollout.disaggregated.separate.messages import MessageError, Request
-from pttrainer.rollout.engine import Completions
-from pttrainer.rollout.native.completion_buffer import CompletionBuffer
-from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.disaggregated.separate.held_weights import VersionMissing
+from pttrainer.rollout.disaggregated.separate.messages import MessageError
+from pttrainer.rollout.disaggregated.separate.sampler_group import leader
+from pttrainer.rollout.disaggregated.separate.sampler_group.leader import SamplerGroup
+from pttrainer.rollout.disaggregated.separate.sampler_group.work import Progress, SamplerWork, TrainerGone
 
 BEAT_S = 2.0
+LOST_S = 5.0
+"""How long the end of one of a sampler's processes may take to reach the others."""
 MOST_BYTES = 16 << 30
 """Longest body: one weight in full, at most."""
 
 
-class TrainerGone(Exception):
-    """Nobody waits for these samples any more."""
-
-
-class _Progress:
-    """How often anything was sampled in a call, and whether it shall go on."""
-
-    def __init__(self) -> None:
-        self.count, self.is_cancelled = 0, False
-
-
-class _WatchedBuffer(CompletionBuffer):
-    """Counts what is sampled, and ends a call that nobody waits for."""
-
-    def __init__(self, tokenizer: Tokenizer, request: Request, progress: _Progress) -> None:
-        super().__init__(tokenizer, request.sampling, len(request.prompts) * request.samples)
-        self._progress = progress
-
-    def record(
-        self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray, routes_TBLk: np.ndarray | None = None
-    ) -> list[int]:
-        """Take tokens as the buffer does. Raises TrainerGone."""
-        self._progress.count += 1
-        if self._progress.is_cancelled:
-            raise TrainerGone
-        return super().record(tokens_TB, logps_TB, owners_TB, routes_TBLk)
-
-
 class SamplerServer:
-    """Serves `engine` with `weights` at a port; `port` is the one taken. shapes: digest of the model."""
+    """Serves what `work` does at a port; `port` is the one taken.
+
+    shapes: digest of the model. group: the other processes of the sampler.
+    """
 
     def __init__(
-        self, engine: NativeEngine, tokenizer: Tokenizer, weights: HeldWeights, token: str, shapes: str, port: int
+        self, work: SamplerWork, token: str, shapes: str, port: int, group: SamplerGroup | None = None
     ) -> None:
-        self._engine, self._tokenizer, self._weights = engine, tokenizer, weights
+        self._work, self._weights, self.group = work, work.weights, group or SamplerGroup()
         self._token, self._shapes, self._instance = token, shapes, secrets.token_hex(8)
-        self._worker, self._placer = ThreadPoolExecutor(1, "sampling"), ThreadPoolExecutor(1, "weights")
+        self._placer = ThreadPoolExecutor(1, "weights")
         self._failure: BaseException | None = None
         self._is_draining, self._in_progress = False, 0
         self._lock = threading.Lock()
@@ -83,10 +59,13 @@ class SamplerServer:
             self._http.serve_forever(poll_interval=0.1)
         finally:
             self._http.server_close()
-            for threads in (self._worker, self._placer):
-                threads.shutdown(wait=False, cancel_futures=True)
+            self._work.close()
+            self._placer.shutdown(wait=False, cancel_futures=True)
         if self._failure is not None:
+            self.group.is_lost_within(LOST_S)  # what failed may be a program of all, because one of them is gone
+            self.group.break_up(LOST_S)
             raise self._failure
+        self.group.end(LOST_S)
 
     def drain(self) -> None:
         """Take no more requests, and end when nothing is in progress."""
@@ -111,40 +90,42 @@ class SamplerServer:
 
     def begin(self, body: bytes) -> None:
         """Begin a version."""
-        head = json.loads(body)
-        self._weights.begin(head["version"], head["base"], head["keep"])
+        with self.group.order:
+            self.group.tell(leader.BEGIN, body)
+            self._work.begin(body)
 
     def tensors(self, body: bytes) -> None:
         """Take weights."""
-        message = messages.decode(body)
-        at = 0
-        for name, layer, form, count in message.head["weights"]:
-            self._weights.put(message.head["version"], (name, layer), form, list(message.arrays[at : at + count]))
-            at += count
+        with self.group.order:
+            self.group.tell(leader.TENSORS, body)
+            self._work.tensors(body)
 
-    def finish(self, body: bytes, _: _Progress) -> list[bytes | memoryview]:
+    def finish(self, body: bytes, _: Progress) -> list[bytes | memoryview]:
         """End a version."""
-        head = json.loads(body)
-        self._weights.finish(head["version"], {(name, layer): value for name, layer, value in head["sums"]})
+        with self.group.order:
+            self.group.tell(leader.FINISH, body)
+            self._work.finish(body, self.group.total)
         return []
 
-    def generate(self, body: bytes, progress: _Progress) -> list[bytes | memoryview]:
-        """Return completions, as `NativeEngine.generate` does."""
-        if progress.is_cancelled:
-            raise TrainerGone
+    def generate(self, body: bytes, progress: Progress) -> Sequence[bytes | memoryview]:
+        """Return completions."""
         request = messages.decode_request(messages.decode(body))
-        params = self._weights.params(request.version)
-        buffer = _WatchedBuffer(self._tokenizer, request, progress)
-        prompt_routes: list[np.ndarray] = []
-        facts = self._engine.generate_into(
-            buffer, params, request.prompts, request.samples, request.sampling, request.draw, prompt_routes
-        )
-        done: Completions = buffer.completions()._replace(facts=facts)
-        return messages.encode_completions(done if done.routes is None else done._replace(prompt_routes=prompt_routes))
+        with self.group.order:
+            if progress.is_cancelled:
+                raise TrainerGone
+            params = self._weights.params(request.version)
+            self.group.tell(leader.GENERATE, body)
+        return self._work.generate(request, params, progress)
 
     def forget(self, _: bytes) -> None:
         """Drop kept prompts, when nothing is sampled."""
-        self._worker.submit(self._engine.forget).result()
+
+        def forget() -> None:
+            with self.group.order:
+                self.group.tell(leader.FORGET)
+            self._work.forget()
+
+        self._work.sample(forget).result()
 
     def admit(self) -> bool:
         """Count a call that samples; return False if no more are taken."""
@@ -165,10 +146,11 @@ class SamplerServer:
         with self._lock:
             self._failure = self._failure or error
 
-    def submit(self, action: Callable[[bytes, _Progress], Any], body: bytes, progress: _Progress) -> Future[Any]:
+    def submit(self, action: Callable[[bytes, Progress], Any], body: bytes, progress: Progress) -> Future[Any]:
         """Run an action after those of its kind: weights need not wait for samples."""
-        threads = self._worker if action == self.generate else self._placer
-        return threads.submit(action, body, progress)
+        if action == self.generate:
+            return self._work.sample(partial(action, body, progress))
+        return self._placer.submit(action, body, progress)
 
     def _end_if_idle(self) -> None:
         with self._lock:
@@ -193,12 +175,27 @@ class _Handler(BaseHTTPRequestHandler):
     """Longest wait for the rest of a request."""
 
     def do_GET(self) -> None:
-        """Answer /health and /status."""
+        """Answer /health and /status, and the other processes of this sampler."""
         if self.path == "/health":
             health = self.sampler.health()
-            self._answer(503 if health["draining"] else 200, health)
+            is_ready = self.sampler.group.is_whole and not health["draining"]
+            self._answer(200 if is_ready else 503, health)
         elif self._is_trainer():
-            self._answer(200, self.sampler.status()) if self.path == "/status" else self._answer(404, {})
+            self._answer_member_or_trainer()
+
+    def _answer_member_or_trainer(self) -> None:
+        group = self.sampler.group
+        if self.path == "/member":
+            self.send_response(200)
+            self.end_headers()
+            group.watch(self.connection)
+        elif self.path == "/member/request":
+            self._send(200, group.fetched())
+        elif self.path == "/status":
+            status = self.sampler.status()
+            self._answer(200 if group.is_whole else 503, status)
+        else:
+            self._answer(404, {})
 
     def do_POST(self) -> None:
         """Answer the trainer."""
@@ -247,11 +244,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(200, {})
 
-    def _stream(self, action: Callable[[bytes, _Progress], Sequence[bytes | memoryview]], body: bytes) -> None:
+    def _stream(self, action: Callable[[bytes, Progress], Sequence[bytes | memoryview]], body: bytes) -> None:
         if not self.sampler.admit():
             self._answer(503, {"error": "draining"})
             return
-        progress = _Progress()
+        progress = Progress()
         try:
             self._beat_until(self.sampler.submit(action, body, progress), progress)
         except OSError as error:
@@ -260,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             self.sampler.ended()
 
-    def _beat_until(self, reply: Future[Any], progress: _Progress) -> None:
+    def _beat_until(self, reply: Future[Any], progress: Progress) -> None:
         """Beat until the reply is there, and write it."""
         self.send_response(200)
         self.send_header("Connection", "close")
@@ -288,10 +285,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(FRAME.pack(FAILURE, len(text)) + text)
 
     def _answer(self, status: int, content: Any) -> None:
-        text = json.dumps(content).encode()
+        self._send(status, json.dumps(content).encode(), "application/json")
+
+    def _send(self, status: int, body: bytes, kind: str = "application/octet-stream") -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
         self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(text)
+        self.wfile.write(body)

@@ -1,0 +1,1 @@
+"""A sampler of several processes: one speaks to the trainer, and all hold a part of the weights."""
