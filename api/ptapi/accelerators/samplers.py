@@ -1,6 +1,7 @@
 """The chips of samplers with pods of their own (`rollout.placement: separate`).
 
-A sampler is one process on one host. Left out: how its mesh is made of them (`pttrainer.rollout`).
+A sampler is a slice, with a process on each of its hosts; one that is vLLM is one host's. Left out: how its mesh is
+made of them (`pttrainer.rollout`).
 """
 
 from dataclasses import replace
@@ -25,9 +26,9 @@ def sampler_chips(spec: PostTrainJobSpec) -> Slice | None:
     if trainer.total_vms * trainer.parallel_containers > 1:
         _check_many_processes(spec, trainer)
     one = trainer if separate.accelerator is None else _resolved(separate.accelerator.type)
-    if one.multi_host:
-        raise SpecError([_several_hosts(one)])
     if spec.rollout.sampling_engine == "vllm":
+        if one.multi_host:
+            raise SpecError([_several_hosts(one)])
         _check_vllm(spec, one)
     return replace(one, slices=separate.replicas)
 
@@ -116,7 +117,7 @@ def _several_hosts(one: Slice) -> Finding:
     return Finding(
         SAMPLER_TYPE_FIELD,
         one.name,
-        f"a type of one host, because a sampler is one process, and {one.describe()} is {one.vms} hosts",
+        f"a type of one host with samplers that are vLLM, and {one.describe()} is {one.vms} hosts",
         f"accelerator: {{type: {_one_host(one)}}} and more replicas",
     )
 

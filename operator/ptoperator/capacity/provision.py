@@ -160,7 +160,7 @@ def _reservation_shortfall(
 ) -> CloudFailure | None:
     """Return a failure if the reservation has less left than the missing pools need, so that GKE is not asked."""
     known = cloud.reservation if candidate.option.type == "reservation" else None
-    needed = request.layout.hosts * sum(isinstance(action, CreatePool) for action in actions)
+    needed = sum(action.manifest["initial_node_count"] for action in actions if isinstance(action, CreatePool))
     return (
         no_free_capacity(request, candidate, known.free, needed) if known is not None and needed > known.free else None
     )

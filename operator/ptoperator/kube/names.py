@@ -47,11 +47,13 @@ COORDINATOR_PORT = 8476
 _HASH = 5
 
 
-def jobset(job: str, slices: int, hosts: int, samplers: int = 0) -> str:
-    """Return the name of a multi-controller JobSet: the job's own name if its longest pod name fits."""
-    tails = [f"-{REPLICATED_JOB}-{slices - 1}-{hosts - 1}-xxxxx"]
-    if samplers:
-        tails.append(f"-{SAMPLER}-{samplers - 1}-0-xxxxx")
+def jobset(job: str, slices: tuple[int, int], samplers: tuple[int, int] = (0, 0)) -> str:
+    """Return the name of a multi-controller JobSet: the job's own name if its longest pod name fits.
+
+    slices, samplers: how many there are, and the hosts of each.
+    """
+    roles = {REPLICATED_JOB: slices, SAMPLER: samplers}
+    tails = [f"-{role}-{count - 1}-{hosts - 1}-xxxxx" for role, (count, hosts) in roles.items() if count]
     return cut(job, DNS_LABEL - max(map(len, tails)))
 
 
@@ -130,8 +132,8 @@ def slice_host(jobset: str, slice_index: str) -> str:
     return f"{jobset}-{REPLICATED_JOB}-{slice_index}-0.{jobset}"
 
 
-def sampler_host(jobset: str, index: int) -> str:
-    """Return the DNS name of a sampler's pod within its namespace."""
+def sampler_host(jobset: str, index: int | str) -> str:
+    """Return the DNS name of a sampler's first pod within its namespace."""
     return f"{jobset}-{SAMPLER}-{index}-0.{jobset}"
 
 

@@ -6,6 +6,7 @@ sampler with a pod of its own is made anew by its Job while the trainer goes on.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ptapi.conditions import Phase
@@ -32,9 +33,15 @@ def missing_slices(layout: Layout, state: Observed) -> int:
 
 
 def missing_samplers(layout: Layout, state: Observed) -> tuple[int, ...]:
-    """Return the indices of the samplers whose pods do not run."""
-    there = {_slice(pod) for pod in state.current_pods if labels.is_of_sampler(pod) and is_started(pod)}
-    return tuple(index for index in range(layout.sampler_count) if str(index) not in there)
+    """Return the indices of the samplers that have a pod that does not run."""
+    return incomplete_samplers(layout, filter(is_started, state.current_pods))
+
+
+def incomplete_samplers(layout: Layout, pods: Iterable[Manifest]) -> tuple[int, ...]:
+    """Return the indices of the samplers of which these pods are not all hosts'."""
+    hosts = {(_slice(pod), label(pod, labels.COMPLETION_INDEX)) for pod in pods if labels.is_of_sampler(pod)}
+    there = Counter(index for index, _ in hosts)
+    return tuple(index for index in range(layout.sampler_count) if there[str(index)] < layout.sampler_hosts)
 
 
 def samplers_away(layout: Layout, state: Observed) -> str:
@@ -43,8 +50,8 @@ def samplers_away(layout: Layout, state: Observed) -> str:
     if not missing:
         return ""
     numbers = ", ".join(map(str, missing))
-    waiting = {_slice(pod): why_unscheduled(pod) for pod in state.current_pods if labels.is_of_sampler(pod)}
-    why = next((waiting[str(index)] for index in missing if waiting.get(str(index))), "")
+    pods = [pod for pod in state.current_pods if labels.is_of_sampler(pod) and _slice(pod) in map(str, missing)]
+    why = next(filter(None, map(why_unscheduled, pods)), "")
     verb = "sampler {} is" if len(missing) == 1 else "samplers {} are"
     return f"{verb.format(numbers)} away, of {layout.sampler_count}{f': {why}' if why else ''}"
 
@@ -66,7 +73,7 @@ def has_nodes(layout: Layout, state: Observed) -> bool:
 
 def needed_pods(layout: Layout, state: Observed) -> int:
     """Return how many pods the run needs."""
-    samplers = layout.sampler_count if _goes_on(layout, state) else 0
+    samplers = layout.sampler_pods if _goes_on(layout, state) else 0
     return layout.pods - samplers - layout.hosts * missing_slices(layout, state)
 
 

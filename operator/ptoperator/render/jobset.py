@@ -15,7 +15,7 @@ from ptoperator.render import pathways
 from ptoperator.render.failure_policy import failure_policy, pod_failure_policy, supervised_failure_policy
 from ptoperator.render.layout import Layout
 from ptoperator.render.pods import sampler
-from ptoperator.render.pods.pod import pod_template
+from ptoperator.render.pods.pod import exclusive_topology, pod_template
 
 
 def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) -> Manifest:
@@ -83,21 +83,12 @@ def _annotations(layout: Layout, restarts_before: int) -> Manifest:
     annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
     if layout.has_sandboxes:
         annotations[labels.SANDBOX] = layout.sandboxes
-    return annotations if layout.samplers else annotations | _exclusive(layout)
-
-
-def _exclusive(layout: Layout) -> Manifest:
-    if layout.is_dynamic:  # a slice has several pools, or a part of one: Kueue places its pods
-        return {}
-    # Pools of single hosts, and of GPU machines, hold many slices, and those may be shared.
-    if not layout.accelerator.multi_host or layout.accelerator.is_gpu or layout.is_pathways:
-        return {}
-    return {labels.EXCLUSIVE_TOPOLOGY: labels.NODE_POOL}
+    return annotations if layout.samplers else annotations | exclusive_topology(layout)
 
 
 def _job_template(layout: Layout) -> Manifest:
-    # Beside samplers, which may share a pool, the annotation is the trainer's Jobs' alone.
-    own = _exclusive(layout) if layout.samplers else {}
+    # Beside samplers, which may share a pool, the annotation is that of Jobs on slices of several hosts alone.
+    own = exclusive_topology(layout) if layout.samplers else {}
     return {
         "metadata": {
             "labels": labels.for_job(layout.name, layout.uid),

@@ -122,6 +122,11 @@ class Layout:
         return self.samplers.slices if self.samplers else 0
 
     @property
+    def sampler_hosts(self) -> int:
+        """Return the pods of each of them."""
+        return self.samplers.vms if self.samplers else 0
+
+    @property
     def held_chips(self) -> dict[str, int]:
         """Return how many chips of each generation the job holds: the trainer's, and all samplers'."""
         held: Counter[str] = Counter()
@@ -176,7 +181,12 @@ class Layout:
     @property
     def pods(self) -> int:
         """Return the number of pods: one per VM, Pathways' head, and the samplers."""
-        return self.slices * self.hosts + int(self.is_pathways) + self.sampler_count
+        return self.slices * self.hosts + int(self.is_pathways) + self.sampler_pods
+
+    @property
+    def sampler_pods(self) -> int:
+        """Return the number of the samplers' pods."""
+        return self.samplers.total_vms if self.samplers else 0
 
     @property
     def processes_per_host(self) -> int:
@@ -221,13 +231,14 @@ class Layout:
 
 def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
     """Return the name of the job's JobSet."""
-    separate = job.spec.rollout.separate
     if job.spec.accelerator.dynamic_slicing:
         longest = names.PATHWAYS_JOBSET if uses_pathways(job.spec) else names.SLICED_JOBSET
         return names.cut(job.metadata.name, longest)
     if uses_pathways(job.spec):
         return names.cut(job.metadata.name, names.PATHWAYS_JOBSET)
-    return names.jobset(job.metadata.name, accelerator.slices, accelerator.vms, separate.replicas if separate else 0)
+    samplers = sampler_chips(job.spec)
+    of_samplers = (samplers.slices, samplers.vms) if samplers else (0, 0)
+    return names.jobset(job.metadata.name, (accelerator.slices, accelerator.vms), of_samplers)
 
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:

@@ -17,10 +17,9 @@ from ptapi.status import (
     SamplersStatus,
 )
 from ptkube import timestamps
-from ptkube.objects import holds, label
+from ptkube.objects import holds
 from ptkube.resources import Manifest
 from ptoperator.failures.redaction import redact
-from ptoperator.kube import labels
 from ptoperator.observe import elastic_slices
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
@@ -100,8 +99,7 @@ def _samplers(layout: Layout, state: Observed) -> SamplersStatus | None:
     """Return which samplers are ready; None for a job without samplers of its own."""
     if not layout.samplers:
         return None
-    ready = {label(pod, labels.JOB_INDEX) for pod in state.current_pods if labels.is_of_sampler(pod) and _ready(pod)}
-    away = [index for index in range(layout.sampler_count) if str(index) not in ready]
+    away = list(elastic_slices.incomplete_samplers(layout, filter(_ready, state.current_pods)))
     return SamplersStatus(total=layout.sampler_count, ready=layout.sampler_count - len(away), away=away)
 
 

@@ -101,8 +101,8 @@ class SamplerAccelerator(SpecModel):
     """The chips of each sampler."""
 
     type: AcceleratorType
-    """One host's chips: `v6e-4`, `v5p-8`, … or `cpu-1`. A sampler is one process, and several hosts' chips need several
-    samplers."""
+    """`v6e-4`, `v5p-8`, … or `cpu-1`; with the native engine also of several hosts, such as `v6e-16`, for a model that
+    one host's chips do not hold."""
 
 
 class Separate(SpecModel):

@@ -72,6 +72,7 @@ def sampler_env(layout: Layout) -> list[Manifest]:
         *_devices(layout),
         *_init_args(compiler_flags.flags(layout.accelerator.generation), layout.accelerator),
         from_label(SAMPLER_INDEX, JOB_INDEX),
+        *_sampler_processes(layout),
         *_token(layout),
         _sampler_token(layout),
     ]
@@ -184,6 +185,19 @@ def _distributed(layout: Layout) -> list[Manifest]:
     if layout.slices > 1:
         return [*shared, from_label("JAX_PROCESS_ID", JOB_INDEX)]
     return [*shared, from_annotation("JAX_PROCESS_ID", COMPLETION_INDEX)]
+
+
+def _sampler_processes(layout: Layout) -> list[Manifest]:
+    """Return how the processes of a sampler of several hosts join: its first pod's name follows from its index."""
+    if layout.hosts == 1:
+        return []
+    host = names.sampler_host(layout.jobset, f"$({SAMPLER_INDEX})")
+    return [
+        value("JAX_COORDINATOR_ADDRESS", f"{host}:{names.COORDINATOR_PORT}"),
+        value("JAX_NUM_PROCESSES", str(layout.hosts)),
+        from_annotation("JAX_PROCESS_ID", COMPLETION_INDEX),
+        value(HOSTS_PER_SLICE, str(layout.hosts)),
+    ]
 
 
 def _multislice(layout: Layout) -> list[Manifest]:

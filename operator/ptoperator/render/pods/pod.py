@@ -68,6 +68,16 @@ def placement(layout: Layout) -> Manifest:
     return {key: value for key, value in placement.items() if value}
 
 
+def exclusive_topology(layout: Layout) -> Manifest:
+    """Return the annotation by which no two slices share a node pool; empty where they may."""
+    if layout.is_dynamic:  # a slice has several pools, or a part of one: Kueue places its pods
+        return {}
+    # Pools of single hosts, and of GPU machines, hold many slices, and those may be shared.
+    if not layout.accelerator.multi_host or layout.accelerator.is_gpu or layout.is_pathways:
+        return {}
+    return {labels.EXCLUSIVE_TOPOLOGY: labels.NODE_POOL}
+
+
 def on_pools(pools: Sequence[str]) -> Manifest:
     """Bind pods to these node pools by what Kueue lets an admission check add.
 

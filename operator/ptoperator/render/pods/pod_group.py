@@ -18,7 +18,8 @@ def pod_group_kind(layout: Layout) -> Resource | None:
     """Return the kind of the job's PodGroup; None if its pods are scheduled one by one."""
     served = POD_GROUPS.get(layout.settings.pod_groups)
     is_whole = layout.pods == 1 or layout.job.spec.queue is not None
-    is_in_order = layout.is_pathways or (layout.accelerator.multi_host and not layout.accelerator.is_gpu)
+    roles = [each for each in (layout.accelerator, layout.samplers) if each is not None]
+    is_in_order = layout.is_pathways or any(each.multi_host and not each.is_gpu for each in roles)
     return None if is_whole or is_in_order else served
 
 

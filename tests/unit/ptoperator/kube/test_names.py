@@ -11,17 +11,20 @@ JOB_NAMES = st.from_regex(r"\A[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
-@given(JOB_NAMES, st.integers(1, 512), st.integers(1, 2304))
-def test_every_pod_name_is_a_dns_label(job: str, slices: int, hosts: int) -> None:
-    name = names.jobset(job, slices, hosts)
-    pod = f"{name}-slice-{slices - 1}-{hosts - 1}-abcde"
-    assert len(pod) <= 63
+COUNTS = st.tuples(st.integers(1, 512), st.integers(1, 2304))
+
+
+@given(JOB_NAMES, COUNTS, st.just((0, 0)) | COUNTS)
+def test_every_pod_name_is_a_dns_label(job: str, slices: tuple[int, int], samplers: tuple[int, int]) -> None:
+    name = names.jobset(job, slices, samplers)
+    for role, (count, hosts) in {"slice": slices, "sampler": samplers}.items():
+        assert not count or len(f"{name}-{role}-{count - 1}-{hosts - 1}-abcde") <= 63
     assert DNS_1035.fullmatch(name)
 
 
 @given(JOB_NAMES, JOB_NAMES)
 def test_different_jobs_have_different_jobsets(one: str, other: str) -> None:
-    assert (names.jobset(one, 1, 1) == names.jobset(other, 1, 1)) == (one == other)
+    assert (names.jobset(one, (1, 1)) == names.jobset(other, (1, 1))) == (one == other)
 
 
 @given(JOB_NAMES)

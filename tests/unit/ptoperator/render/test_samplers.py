@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.builders.operator.world import START, Api
+from tests.unit.ptoperator.render.test_gpus import TCPXO
 from tests.unit.ptoperator.render.test_render import SETTINGS, UID, env_of, job, job_manifest
 
 import posttrain_vllm
@@ -27,7 +28,7 @@ from ptoperator.observe.observed_parts import RunDocuments
 from ptoperator.observe.state import Observed
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.step_result import PlanContext
-from ptoperator.render import Layout, config_maps, jobset, layout_of, render, sampler_secret
+from ptoperator.render import Layout, config_maps, jobset, layout_of, pod_group_kind, render, sampler_secret
 from ptoperator.render.pods import vllm_plugin
 from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status.running_phases import jobset_active
@@ -94,6 +95,41 @@ def test_every_process_of_several_slices_knows_the_samplers_and_the_leader_and_e
     assert (of.held_chips, of.pods, of.described) == (
         {"v6e": 40}, 10, "2 x v6e-16 (32 chips) and 2 samplers on v6e-4 (4 chips) each"
     )  # fmt: skip
+
+
+def of_several_hosts(**separate: Any) -> Layout:
+    """Return the layout of a job with two samplers of two hosts each, beside a trainer of one."""
+    return layout(accelerator={"type": "v5p-16"}, **separate)
+
+
+def test_the_pods_of_a_sampler_of_several_hosts_join_have_a_slice_and_come_back_together() -> None:
+    made = of_several_hosts()
+    samplers = jobset(made)["spec"]["replicatedJobs"][1]
+    of_each = samplers["template"]["spec"]
+    assert (samplers["replicas"], of_each["parallelism"], of_each["completions"]) == (2, 2, 2)
+    assert of_each["backoffLimit"] == 2 * 3, "a host that is lost may cost a failure of each of its sampler's pods"
+    assert samplers["template"]["metadata"]["annotations"] == {labels.EXCLUSIVE_TOPOLOGY: labels.NODE_POOL}
+    pod = of_each["template"]["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x2"
+    (container,) = pod["containers"]
+    env = {each["name"]: each for each in container["env"]}
+    assert env["JAX_COORDINATOR_ADDRESS"]["value"] == "llama-sampler-$(POSTTRAIN_SAMPLER_INDEX)-0.llama:8476"
+    assert list(env).index("POSTTRAIN_SAMPLER_INDEX") < list(env).index("JAX_COORDINATOR_ADDRESS"), "else not expanded"
+    assert env["JAX_NUM_PROCESSES"]["value"] == "2"
+    assert "job-completion-index" in env["JAX_PROCESS_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert container["resources"]["limits"]["google.com/tpu"] == 4
+    assert env_of(jobset(made))["POSTTRAIN_SAMPLERS"].count(",") == 1, "the trainer speaks to one pod of each"
+    assert (made.held_chips, made.pods, made.pool_count) == ({"v6e": 4, "v5p": 16}, 5, 3)
+    assert made.pool_chips(1).vms == 2
+    assert pod_group_kind(replace(made, settings=replace(SETTINGS, pod_groups="v1beta1"))) is None
+
+
+def test_samplers_on_several_machines_of_gpus_have_their_network() -> None:
+    made = layout(accelerator={"type": "h100-mega-16"})
+    made = replace(made, settings=replace(made.settings, gpu_networks=TCPXO))
+    pod = sampler_pod(jobset(made))
+    assert "networking.gke.io/interfaces" in pod["metadata"]["annotations"]
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["tcpxo-daemon"]
 
 
 def vllm_pod(model: str = "hf://Qwen/Qwen3-8B", chips: str = "v6e-4", **changes: Any) -> Manifest:
@@ -260,7 +296,8 @@ def _pod(name: str, phase: str) -> Manifest:
     role, _, index = name.partition("-")
     marks = {
         labels.REPLICATED_JOB_NAME: role,
-        labels.JOB_INDEX: index.partition("-")[0],
+        labels.JOB_INDEX: index.partition("-")[0].partition("/")[0],
+        labels.COMPLETION_INDEX: index.partition("/")[2] or "0",
         **labels.for_pod("llama", UID),
     }
     conditions = [{"type": "PodScheduled", "status": "False", "message": "no v6e-4 is free"}]
@@ -334,6 +371,17 @@ def test_a_sampler_that_came_back_is_not_counted_twice() -> None:
     assert elastic_slices.missing_samplers(made, state) == ()
     assert elastic_slices.has_nodes(made, state)
     assert not state.has_missing_pods
+
+
+@pytest.mark.parametrize("lost", [{"sampler-1/1": "Pending"}, {"sampler-1/1": "Failed"}])
+def test_a_sampler_is_away_that_lacks_one_of_its_hosts(lost: dict[str, str]) -> None:
+    made = of_several_hosts()
+    pods = {"slice-0": "Running"} | {f"sampler-{index}/{host}": "Running" for index in (0, 1) for host in (0, 1)}
+    assert elastic_slices.samplers_away(made, observed(made, pods)) == ""
+    state = observed(made, pods | lost)
+    assert elastic_slices.missing_samplers(made, state) == (1,)
+    assert elastic_slices.has_nodes(made, state), "the run goes on"
+    assert not elastic_slices.has_nodes(made, observed(made, pods | lost, Phase.PROVISIONING))
 
 
 def test_a_lost_trainer_is_missed() -> None:

@@ -108,6 +108,11 @@ def test_one_trainers_host_sends_weights_to_every_sampler() -> None:
     assert estimate(of, None).timeline[0].bound == "network"
 
 
+def test_the_first_host_of_a_sampler_sends_weights_on_to_the_others() -> None:
+    of = separate(2, separate={"replicas": 2, "accelerator": {"type": "v5p-32"}})
+    assert weight_sync_time.network_seconds(of) == pytest.approx(3 * WEIGHTS / (4 * 50e9 / 8), rel=1e-3)
+
+
 def test_adapters_alone_cross() -> None:
     trained = 2 * 41_943_040  # rank 16 of all seven matrices of 32 layers
     assert weight_sync_time.moved_bytes(shapes_of(job(lora={"rank": 16}))) == trained

@@ -3,8 +3,8 @@
 Between two parts of a slice they cross the links that join the parts, between slices and to other pods the hosts'
 network; then each sampling device gathers what it keeps over the sampler's own links. Colocated, nothing crosses a
 network that the compiled programs do not show. Samplers with pods of their own are counted as if they were sent all
-weights, by the leader's host; they are sent the entries that changed. Left out: latency, and the hosts that Pathways
-may send through.
+weights, by the leader's host, and to send them on to their other hosts meanwhile; they are sent the entries that
+changed. Left out: latency, and the hosts that Pathways may send through.
 """
 
 import math
@@ -31,7 +31,9 @@ def network_seconds(of: JobShapes) -> float:
         return 0.0
     moved = moved_bytes(of)
     if of.samplers is not None:
-        return _over(moved * of.sampler_count, _dcn(of.slice, of.slice.chips_per_vm))  # of the leader's host
+        sent = _over(moved * of.sampler_count, _dcn(of.slice, of.slice.chips_per_vm))  # of the leader's host
+        sent_on = _over(moved * (of.samplers.vms - 1), _dcn(of.samplers, of.samplers.chips_per_vm))
+        return max(sent, sent_on)
     training, sampling = of.training_slice, of.sampling_slice
     parts = math.gcd(training.total_devices, sampling.total_devices)
     crossing = moved * sampling.total_devices // parts  # each part goes to as many devices as keep a copy of it

@@ -37,7 +37,7 @@ def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> re
     "--role",
     type=click.Choice(["trainer", "sampler"]),
     default="trainer",
-    help="Whose; a sampler's rank is its number.",
+    help="Whose; a sampler's rank is its number. Those of several hosts have a rank for each.",
 )
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Start with the newest N lines of each rank.")
 @click.option("--since", type=Duration(), metavar="TIME", help="Only lines of the last 90s, 15m, 2h30m.")

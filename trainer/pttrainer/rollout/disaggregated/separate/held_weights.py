@@ -159,5 +159,4 @@ class ShardSums:
             shape = (len(pieces) * pieces[0].shape[0], *pieces[0].shape[1:])
             joined.append(jax.make_array_from_single_device_arrays(shape, self._by_device, pieces))
         sums_LK = np.asarray(self._program(joined, jax.device_put(starts_LKX, self._by_device)))
-        added_K: np.ndarray = np.sum(sums_LK * counted_LK, axis=0, dtype=np.uint32)
-        return added_K
+        return np.asarray(np.sum(sums_LK * counted_LK, axis=0, dtype=np.uint32))
