@@ -99,13 +99,10 @@ def samplers_beside(accelerator: Slice, samplers: Slice | None) -> int:
 
 def _check_many_processes(spec: PostTrainJobSpec, trainer: Slice) -> None:
     """Raise SpecError for what several processes that train cannot do."""
-    count = f"{trainer.describe()} has {trainer.total_vms * trainer.parallel_containers} processes that train"
-    hint = "an accelerator of one host with one process"
-    if spec.rollout.sampling_engine == "vllm":
-        accepted = f"native with several processes that train, of which one would write all weights, and {count}"
-        raise SpecError([Finding("spec.rollout.separate.engine", "vllm", accepted, hint)])
     if spec.environment is not None and spec.environment.needs_one_process:
+        count = f"{trainer.describe()} has {trainer.total_vms * trainer.parallel_containers} processes that train"
         accepted = f"colocated with environment.python and mcp, whose episodes are in one process, and {count}"
+        hint = "an accelerator of one host with one process"
         raise SpecError([Finding(PLACEMENT_FIELD, "separate", accepted, hint)])
 
 

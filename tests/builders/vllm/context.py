@@ -17,7 +17,7 @@ from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.rollout.context import Context
 from pttrainer.runtime.distributed import sharding
-from pttrainer.runtime.distributed.sharding import put
+from pttrainer.runtime.distributed.sharding import fetch, put
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.train_step import scoring
 
@@ -51,6 +51,7 @@ def context(
     made = SimpleNamespace(
         spec=spec, model=model, mesh=mesh(), tokenizer=byte_tokenizer() if chat is None else chat.tokenizer,
         chat=SimpleNamespace(source=None, pixels=None) if chat is None else chat,
-        score=score, note=notes.append, alive=lambda: None, run=Directory(tmp_path / "runs" / "job"),
+        score=score, fetch=fetch, leader=True, messages=None,
+        note=notes.append, alive=lambda: None, run=Directory(tmp_path / "runs" / "job"),
     )  # fmt: skip
     return cast(Context, made), notes

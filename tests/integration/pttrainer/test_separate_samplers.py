@@ -364,9 +364,11 @@ def test_turns_of_episodes_with_experts_and_adapters_are_drawn_as_a_colocated_ru
     rollout = {"routingReplay": True, "stop": list("abcdefghijklmpqr")}
     runs.run(job(home, "turns-here", changes, **rollout))
     path = job(home, "turns", changes, **apart(**rollout))
-    there = Samplers(path, 2)
-    code, errors = runs.end(runs.command("run", str(path), env=there.environment))
-    there.end()
+    of_two, of_one = Group(path), Samplers(path, 1)
+    addresses = f"127.0.0.1:{of_two.port},{of_one.environment['POSTTRAIN_SAMPLERS']}"
+    code, errors = runs.end(runs.command("run", str(path), env={**ENV, "POSTTRAIN_SAMPLERS": addresses}))
+    for each in (of_two, of_one):
+        each.end()
     assert code == 0, errors
     run = home / "runs" / "turns"
     assert samples(run) == samples(home / "runs" / "turns-here")

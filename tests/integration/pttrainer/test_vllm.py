@@ -135,3 +135,21 @@ def test_the_curve_through_pods_of_its_own_is_the_native_one_though_one_is_lost(
     assert len(kept.brain.loaded) == STEPS
     assert not list((home / "weights" / "posttrain-pods").iterdir()), "no version is left behind"
     assert_traced(traces, through)
+
+
+def test_two_processes_train_through_pods_as_one_trains_natively_and_the_leader_alone_writes(
+    home: Path, fakes: list[FakeServer], native: list[dict[str, Any]]
+) -> None:
+    vllm = {"weightsDirectory": f"{home}/weights", "tolerance": 1e-4, "image": "vllm"}
+    rollout = {"engine": "vllm", "vllm": vllm, "placement": "separate", "separate": {"replicas": 2}}
+    split = {"accelerator": {"type": "cpu-1", "slices": 2}}
+    addresses = ",".join(fake.url.removeprefix("http://") for fake in fakes)
+    env = {"POSTTRAIN_SAMPLERS": addresses, "POSTTRAIN_SAMPLER_TOKEN": "of this test"}
+    path = job(home, "pods-together", rollout, STEPS, split, {"training": {"parallelism": {"fsdp": 2}}})
+    ends = [runs.end(process) for process in runs.start(path, 2, env)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert_same_curve(runs.lines(home / "runs" / "pods-together"), native)
+    for fake in fakes:
+        assert len(fake.brain.loaded) == STEPS
+    assert fakes[0].brain.loaded == fakes[1].brain.loaded, "each version is written once"
+    assert not list((home / "weights" / "posttrain-pods-together").iterdir()), "no version is left behind"

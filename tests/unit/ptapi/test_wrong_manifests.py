@@ -900,8 +900,6 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("samplers with vllm of several hosts", {**WITH_VLLM,
           "spec.rollout.separate.accelerator": {"type": "v6e-16"}}, "spec.rollout.separate.accelerator.type", "v6e-16",
           "a type of one host with samplers that are vLLM, and v6e-16 (16 chips) is 4 hosts", at_server=False),
-    Wrong("samplers with vllm of several trainers", {**WITH_VLLM, "spec.accelerator.type": "v6e-16"},
-          "spec.rollout.separate.engine", "vllm", "v6e-16 (16 chips) has 4 processes that train", at_server=False),
     Wrong("samplers of several trainers with a world in Python", {**APART, "spec.accelerator.type": "v6e-16",
           "spec.environment": {"python": {"uri": "file:///w.py"}}}, "spec.rollout.placement", "separate",
           "whose episodes are in one process", at_server=False),

@@ -180,6 +180,15 @@ def test_a_sampler_that_is_vllm_serves_the_model_under_its_pods_own_name() -> No
     assert {"name": "shared", "mountPath": "/shared"} in container["volumeMounts"]
 
 
+def test_every_host_of_a_trainer_has_the_volume_and_the_servers_addresses() -> None:
+    made = jobset(vllm_layout(accelerator={"type": "v6e-16"}))
+    trainer = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    (container,) = trainer["template"]["spec"]["containers"]
+    assert trainer["parallelism"] == 4
+    assert {"name": "shared", "mountPath": "/shared"} in container["volumeMounts"]
+    assert env_of(made)["POSTTRAIN_SAMPLERS"] == "llama-sampler-0-0.llama:8477"
+
+
 def test_a_sampler_on_gpus_that_is_given_all_weights_takes_them_in_development_mode() -> None:
     training = {"steps": 2, "batchSize": 16, "sequenceLength": 64}
     (container,) = vllm_pod(chips="h100-2", training=training)["spec"]["containers"]

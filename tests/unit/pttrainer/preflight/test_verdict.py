@@ -167,13 +167,17 @@ def test_samplers_with_pods_of_their_own_are_counted_on_their_chips_and_the_trai
 
 
 def test_hosts_that_gather_weights_for_samplers_hold_a_chunk_of_them() -> None:
-    def gathered(chips: str) -> list[int]:
-        rollout = {"maxNewTokens": 64, "placement": "separate", "separate": {"accelerator": {"type": "v6e-4"}}}
+    def gathered(chips: str, samplers: str = "v6e-4", **more: Any) -> list[int]:
+        rollout = {"maxNewTokens": 64, "placement": "separate", "separate": {"accelerator": {"type": samplers}}}
         of = shapes_of(spec("llama3.2-1b", chips, algorithm="grpo", batchSize=64, rollout=rollout))
+        changed = of.spec.model_copy(update={"rollout": of.spec.rollout.model_copy(update=more)})
+        of = dataclasses.replace(of, spec=changed)
         return [buffer.bytes for buffer in resident.resident_buffers(of) if buffer.name == resident.GATHERED]
 
     assert gathered("v6e-4") == []
     assert gathered("v6e-16") == [128256 * 2048 * 2], "the table of tokens is larger than 256 MiB"
+    with_vllm = {"engine": "vllm", "vllm": Vllm()}
+    assert gathered("v6e-16", "h100-1", **with_vllm) == [128256 * 2048 * 4], "one array, as it is trained"
 
 
 def test_the_number_of_samplers_that_wastes_least_is_named_until_the_job_has_it() -> None:

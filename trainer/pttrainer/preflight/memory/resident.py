@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ptapi.spec import Vllm
 from pttrainer.models import ModelConfig, ModelStructure
-from pttrainer.models.shapes.parameters import ITEM_BYTES
+from pttrainer.models.shapes.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.preflight.memory.tower_activations import TowerPass
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, block_weights, images_each
@@ -112,18 +112,28 @@ def _under_way(of: JobShapes) -> list[Buffer]:
 def _gathered(of: JobShapes) -> list[Buffer]:
     """Return the largest chunk of weights that processes gather on every device, for samplers with pods of their own.
 
-    Where one process trains, it reads each device's part.
+    Where one process trains, it reads each device's part. For vLLM one array is gathered after the other, as trained.
     """
     processes = of.slice.total_vms * of.slice.parallel_containers
-    if of.samplers is None or of.spec.rollout.vllm is not None or processes == 1:
+    if of.samplers is None or processes == 1:
         return []
-    return [Buffer(GATHERED, _largest_chunk(of), "train")]
+    if of.spec.rollout.vllm is None:
+        return [Buffer(GATHERED, _largest_chunk(of), "train")]
+    if of.structure.adapters is not None:
+        return []
+    stored = max(one.bytes // one.size for one in of.structure.weights.values())
+    return [Buffer(GATHERED, stored * max(one.size for one in _decoding_arrays(of)), "train")]
 
 
 def _largest_chunk(of: JobShapes) -> int:
-    parts = [part for _, part in of.structure.decoding_layers]
-    largest = max(one.bytes for part in [*parts, of.structure.decoding_tables] for one in part.values())
+    largest = max(one.bytes for one in _decoding_arrays(of))
     return max(largest, min(buckets.CHUNK_BYTES, of.structure.decoding_bytes))
+
+
+def _decoding_arrays(of: JobShapes) -> list[ParamSpec]:
+    """Return the arrays of the sampler's format: a layer's apart."""
+    parts = [part for _, part in of.structure.decoding_layers]
+    return [one for part in [*parts, of.structure.decoding_tables] for one in part.values()]
 
 
 def _reference(of: JobShapes) -> list[Buffer]:

@@ -6,7 +6,8 @@ a version when it is to sample with it, and then must prove that it has it (`ver
 under a name of its own, and each version of an adapter has another: one that was started again refuses the old name,
 so no sample comes from other weights than were asked for.
 
-What a lost sampler has finished is kept, and the one that takes over asks for the rest alone.
+What a lost sampler has finished is kept, and the one that takes over asks for the rest alone. Of several processes that
+train the leader alone writes versions and speaks to the servers, as with native samplers (`shared_draws`).
 """
 
 import os
@@ -15,13 +16,11 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from ptapi import run_directory
 from ptapi.spec import Vllm as VllmSpec
 from pttrainer.data.tokenization.tokenizer import Tokenizer
-from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.separate.client import TOKEN_ENV, Conflict, SamplerAway, SamplerFailed
@@ -30,13 +29,14 @@ from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRoutin
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, sampler_addresses, versions_in_use
 from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods
 from pttrainer.rollout.disaggregated.separate.sent_versions import NewestLeaves
+from pttrainer.rollout.disaggregated.separate.shared_draws import FollowersPods, GatheredVersion, LeadersPods
 from pttrainer.rollout.engine import Completions
 from pttrainer.rollout.vllm.http_server import ServerClient
 from pttrainer.rollout.vllm.requests import VllmForgot, VllmReply, VllmRequest, VllmUnavailable, requests_of
 from pttrainer.rollout.vllm.version_check import VersionCheck
 from pttrainer.rollout.vllm.vllm_engine import completions_of
 from pttrainer.rollout.vllm.weight_check import Comparison
-from pttrainer.rollout.vllm.weight_files import WeightFiles, WeightVersion
+from pttrainer.rollout.vllm.weight_files import WeightFiles, WeightVersion, take_part
 from pttrainer.runtime.distributed import processes
 
 FIELD = "spec.rollout.separate"
@@ -192,16 +192,43 @@ class FileSender:
                 self._facts[name] = self._facts.get(name, 0.0) + value
 
 
+class FollowersFileSender:
+    """Takes part in making the versions that the leader lays down."""
+
+    def __init__(self, context: Context, check: VersionCheck, *, as_adapters: bool) -> None:
+        self._context, self._check, self._as_adapters = context, check, as_adapters
+        self._newest = NewestLeaves()
+        self._count = 0
+
+    def deliver(self, params: Params) -> GatheredVersion:
+        """Run the programs that the leader runs, in the same order."""
+        if self._newest.replace(params):
+            take_part(self._context, params, as_adapters=self._as_adapters)
+            self._check.trainer(params)
+            self._count += 1
+        return GatheredVersion(f"the leader's version {self._count - 1}")
+
+    def facts(self) -> dict[str, float]:
+        """Return nothing: the leader logs."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def vllm_samplers(context: Context, vllm: VllmSpec, environ: MutableMapping[str, str] = os.environ) -> RemoteEngine:
-    """Build the engine with the samplers that the environment names. Raises ConfigError."""
-    spec = context.spec
-    if jax.process_count() > 1:
-        raise ConfigError(
-            f"{FIELD}.engine: vllm: needs a trainer of one process, which writes all weights, and this run has "
-            f"{jax.process_count()}; accepted: native, or an accelerator of one host"
-        )
+    """Build the engine with the samplers that the environment names; of several processes the leader speaks to them.
+
+    Raises ConfigError.
+    """
+    spec, to_others, as_adapters = context.spec, context.messages, context.model.adapters is not None
     addresses = sampler_addresses("`vllm serve`", environ)
     token = processes.secret(TOKEN_ENV, FIELD, environ)
+    routing = PrefixRouting(len(addresses), keeps_prompts=spec.environment is not None)
+    check = VersionCheck(context, vllm.tolerance)
+    if to_others is not None and not context.leader:
+        following = FollowersFileSender(context, check, as_adapters=as_adapters)
+        return RemoteEngine(FollowersPods(to_others), following, routing, context.alive)
     length, finished = spec.training.sequence_length, FinishedReplies()
     samplers = [
         VllmSampler(
@@ -223,8 +250,8 @@ def vllm_samplers(context: Context, vllm: VllmSpec, environ: MutableMapping[str,
         for address in addresses
     ]
     context.note(f"{len(samplers)} samplers with vLLM in pods of their own: {', '.join(addresses)}")
-    files = WeightFiles(context, vllm.weights_directory, as_adapters=context.model.adapters is not None)
-    sender = FileSender(files, VersionCheck(context, vllm.tolerance), versions_in_use(spec))
+    files = WeightFiles(context, vllm.weights_directory, as_adapters=as_adapters)
+    sender = FileSender(files, check, versions_in_use(spec))
     pods = SamplerPods(samplers, sender, context.note, most_failures=vllm.retries + 1)
-    routing = PrefixRouting(len(samplers), keeps_prompts=spec.environment is not None)
-    return RemoteEngine(pods, sender, routing, context.alive)
+    here = pods if to_others is None else LeadersPods(pods, to_others)
+    return RemoteEngine(here, sender, routing, context.alive)

@@ -3,7 +3,8 @@
     <weightsDirectory>/posttrain-<run>/<attempt>-<n>/     an export: Hugging Face's layout, or PEFT's of an adapter
 
 The attempt is random, so a name is never used twice: neither by a restarted run, nor by a server that keeps adapters by
-name. What an earlier attempt left is removed, and a version as soon as the next is read.
+name. What an earlier attempt left is removed, and a version as soon as the next is read. Of several processes that
+train the leader writes, and the others take part in gathering the weights (`take_part`).
 """
 
 import secrets
@@ -11,8 +12,6 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
-
-import jax
 
 from pttrainer.checkpoint import model_export
 from pttrainer.checkpoint.model_export import BaseModelRef, ExportWriter, TokenizerFiles
@@ -52,19 +51,11 @@ class WeightFiles:
 
     def write(self, params: Params) -> WeightVersion:
         """Write the next version."""
-        context, model = self._context, self._context.model
         name = f"{self._attempt}-{self._count}"
         directory = self._home / name
         version = WeightVersion(f"{self._home.name}-{name}", directory, self._as_adapters, TensorList(directory))
         self._count += 1
-        tokenizer_files, writer = TokenizerFiles(context.tokenizer, context.chat.source), ExportWriter(jax.device_get)
-        if self._as_adapters:
-            base = BaseModelRef(context.spec.model.uri, context.spec.model.revision)
-            model_export.export_adapters(
-                Directory(version.directory), model, base, model.trained(params), tokenizer_files, writer
-            )
-        else:
-            model_export.export(Directory(version.directory), model, params, tokenizer_files, writer)
+        _export(self._context, directory, params, as_adapters=self._as_adapters)
         return version
 
     def keep_only(self, *versions: WeightVersion) -> None:
@@ -73,3 +64,18 @@ class WeightFiles:
         for directory in self._home.iterdir():
             if directory not in kept:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def take_part(context: Context, params: Params, *, as_adapters: bool) -> None:
+    """Run the programs of `WeightFiles.write`, and write nothing."""
+    _export(context, Path(), params, as_adapters=as_adapters)
+
+
+def _export(context: Context, directory: Path, params: Params, *, as_adapters: bool) -> None:
+    model, target, writer = context.model, Directory(directory), ExportWriter(context.fetch, context.leader)
+    tokenizer_files = TokenizerFiles(context.tokenizer, context.chat.source)
+    if as_adapters:
+        base = BaseModelRef(context.spec.model.uri, context.spec.model.revision)
+        model_export.export_adapters(target, model, base, model.trained(params), tokenizer_files, writer)
+    else:
+        model_export.export(target, model, params, tokenizer_files, writer)
