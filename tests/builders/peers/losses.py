@@ -30,7 +30,7 @@ from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Sample
 from pttrainer.train_step import entropy, microbatch
-from pttrainer.train_step.entropy import EntropyControl
+from pttrainer.train_step.entropy import EntropyControl, EntropyState
 from pttrainer.train_step.optimizer.moving_reference import MovingReference
 
 
@@ -211,7 +211,7 @@ def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.n
     if "entropy" in kinds:
         results |= _adaptive_entropy(given)
     for case in ENTROPY if "entropy" in kinds else ():
-        of_both = jax.value_and_grad(partial(_with_entropy, given, ENTROPY[case]), argnums=(0, 1))
+        of_both = jax.jit(jax.value_and_grad(partial(_with_entropy, given, ENTROPY[case]), argnums=(0, 1)))
         loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
         for name, value in (("loss", loss), ("hidden", hidden), ("head", head)):
             results[f"entropy/{case}/{name}"] = value
@@ -341,23 +341,29 @@ def _with_entropy(
 
 def _adaptive_entropy(given: Tensors) -> dict[str, Any]:
     """The loss and the coefficient after each of some batches, whose predictions differ in their entropy."""
-    state, values, coefficients = ADAPTIVE.new_state(), [], []
     case = {"loss": "dapo", "entropy_bonus": {"coefficient": 1.0}}
     ids_BT, mask_BT = jnp.asarray(sampled_ids(given)), jnp.asarray(given.mask_BT)
+
+    @jax.jit
+    def step(state: EntropyState, scale: Array) -> tuple[Array, EntropyState]:
+        hidden_BTD, head_VD = scale * given.hidden_BTD, jnp.asarray(given.head_VD)
+        loss = _with_entropy(given, case, hidden_BTD, head_VD, ADAPTIVE.applied(state))
+        stats = token_stats(hidden_BTD, head_VD, ids_BT, mask_BT, Head(entropy=True))
+        return loss, ADAPTIVE.updated(state, jnp.sum(stats.entropy_BT) / jnp.sum(mask_BT))
+
+    state, values, coefficients = ADAPTIVE.new_state(), [], []
     for scale in SCALES:
-        hidden_BTD = jnp.asarray(scale * given.hidden_BTD)
-        values.append(_with_entropy(given, case, hidden_BTD, jnp.asarray(given.head_VD), ADAPTIVE.applied(state)))
-        stats = token_stats(hidden_BTD, jnp.asarray(given.head_VD), ids_BT, mask_BT, Head(entropy=True))
-        state = ADAPTIVE.updated(state, jnp.sum(stats.entropy_BT) / jnp.sum(mask_BT))
+        value, state = step(state, jnp.float32(scale))
+        values.append(value)
         coefficients.append(state.coefficient)
     return {"entropy/adaptive/loss": np.array(values), "entropy/adaptive/coefficient": np.array(coefficients)}
 
 
 def _following(given: Tensors) -> np.ndarray:
     """The reference after each step."""
-    reference, references = {"w": jnp.asarray(given.teacher_BTD[0])}, []
+    reference, references, updated = {"w": jnp.asarray(given.teacher_BTD[0])}, [], jax.jit(FOLLOWING.updated)
     for step in range(POLICIES):
         policy = {"w": jnp.asarray(given.hidden_BTD[step % len(given.hidden_BTD)])}
-        reference = FOLLOWING.updated(reference, policy, jnp.int32(step + 1))
+        reference = updated(reference, policy, jnp.int32(step + 1))
         references.append(np.asarray(reference["w"]))
     return np.stack(references)

@@ -128,9 +128,9 @@ def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> t
     of_head = head_gradient(parts)
 
     def chunk_gradient(head_grad: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
-        hidden_BCD, targets_BC, _, lse_BC, *slopes_BC = inputs
+        hidden_BCD, targets_BC, _, *slopes_BC, lse_BC = inputs
         logits_BCV = _logits(hidden_BCD, head_VD, head)
-        slopes = TokenStats(slopes_BC[0], slopes_BC[-1])  # the second is read only if the entropy is trained
+        slopes = TokenStats(slopes_BC[0], slopes_BC[1] if head.trains_entropy else jnp.zeros_like(slopes_BC[0]))
         d_logits_NV = _logits_gradient(logits_BCV, targets_BC, slopes, lse_BC, head).astype(head_VD.dtype)
         d_hidden_BCD = (d_logits_NV @ head_VD).reshape(hidden_BCD.shape)
         return of_head.add(head_grad, d_logits_NV, _tokens(hidden_BCD)), d_hidden_BCD
@@ -139,8 +139,8 @@ def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> t
         counts = jnp.any(inputs[2] > 0)
         return lax.cond(counts, chunk_gradient, lambda grad, x: (grad, jnp.zeros_like(x[0])), head_grad, inputs)
 
-    split, slopes = (tuple(map(parts.split, of)) for of in ((hidden_BTD, targets_BT, mask_BT), slopes_BT))
-    head_grad, d_hidden_MBCD = lax.scan(body, of_head.zeros(head_VD), (*split, lse_MBC, *slopes))
+    split = tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT, *slopes_BT)))
+    head_grad, d_hidden_MBCD = lax.scan(body, of_head.zeros(head_VD), (*split, lse_MBC))
     d_head_VD, d_hidden_BTD = of_head.total(head_grad, parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype))
     return d_hidden_BTD, d_head_VD.astype(head_VD.dtype), None, None
 

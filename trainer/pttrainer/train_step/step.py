@@ -42,10 +42,9 @@ def train_step(program: Program, where: Layout) -> TrainStep:
             applied = program.entropy.applied(state.entropy)
             batch = batch._replace(entropy_bonus_BT=batch.entropy_bonus_BT * applied)
         loss, partials, gradient = _gradient(program, state, batch, frozen, teacher_params)
-        metrics = {name: loss_weights.finish(of_parts) for name, of_parts in partials.items()}
         new, facts = _updated(program, state, loss, gradient)
         if program.entropy is not None and state.entropy is not None:
-            of_batch = metrics.get(entropy.CHOSEN, metrics[run_directory.ENTROPY])
+            of_batch = loss_weights.finish(partials.get(entropy.CHOSEN, partials[run_directory.ENTROPY]))
             changed = program.entropy.updated(state.entropy, of_batch)
             is_skipped = new.skipped[0] > state.skipped[0]
             new = new._replace(entropy=nonfinite.choose(~is_skipped, changed, state.entropy))
@@ -55,6 +54,7 @@ def train_step(program: Program, where: Layout) -> TrainStep:
         if program.block is not None and state.block is not None and gradient.block is not None:
             count = jnp.sum(partials[block_learner.LOSS].count)
             new = new._replace(block=block_learner.updated(program.block, state.block, gradient.block, count))
+        metrics = {name: loss_weights.finish(of_parts) for name, of_parts in partials.items()}
         return new, metrics | facts | {run_directory.LEARNING_RATE: program.rate(state.step)}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
@@ -78,13 +78,13 @@ def _gradient(
         (_, (loss, partials)), total = gradient_of(trainable, batch)
         return loss, partials, total
 
-    parts = _with_chosen(program, state, batch.split(M), step_inputs)
-
     def body(total: TrainableParams, part: Batch) -> tuple[TrainableParams, _Sums]:
         (_, sums), one = gradient_of(trainable, part)
         return jax.tree.map(jnp.add, total, one), sums
 
-    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, trainable), parts)
+    nothing = jax.tree.map(jnp.zeros_like, trainable)
+    parts = _with_chosen(program, state, batch.split(M), step_inputs)
+    total, (losses, partials) = jax.lax.scan(body, nothing, parts)
     return jnp.sum(losses), partials, total
 
 

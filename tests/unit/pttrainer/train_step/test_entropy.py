@@ -15,6 +15,7 @@ from pttrainer.algorithms import grpo
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.models import Model, preset
+from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step import entropy
 from pttrainer.train_step.program import program
@@ -68,20 +69,26 @@ def rows(wanted: np.ndarray | float = 1.0) -> Batch:
 def step(micro_batch: int | None) -> Any:
     training = {"batch_size": 8, "micro_batch_size": micro_batch, "optimizer": {"learning_rate": 1e-3, "eps": 1.0}}
     spec = specs.tiny({"grpo": SPEC}, training=training)
-    return compiled(program(spec, MODEL, grpo.Loss(spec), 4), single())
+    mesh = mesh_of(micro_batch)
+    return mesh, *compiled(program(spec, MODEL, grpo.Loss(spec), 4), mesh)
+
+
+def mesh_of(micro_batch: int | None) -> jax.sharding.Mesh:
+    """Micro-batches are split over two devices."""
+    return single() if micro_batch is None else sharding.make_mesh((1, 2), jax.devices()[:2])
 
 
 def after(micro_batch: int | None, *batches: Batch) -> tuple[Any, list[dict[str, float]]]:
-    function, fresh = step(micro_batch)
-    with jax.set_mesh(single()):
+    mesh, function, fresh = step(micro_batch)
+    with jax.set_mesh(mesh):
         state, logged = fresh(), []
         for each in batches:
-            state, metrics = function(state, put(single(), each))
+            state, metrics = function(state, put(mesh, each))
             logged.append({name: float(value) for name, value in metrics.items()})
     return jax.device_get(state), logged
 
 
-def test_micro_batches_choose_the_same_tokens_and_learn_the_same() -> None:
+def test_micro_batches_and_devices_choose_the_same_tokens_and_learn_the_same() -> None:
     whole, metrics = after(None, rows(), rows())
     split, of_parts = after(2, rows(), rows())
     for one, other in zip(of_parts, metrics, strict=True):
