@@ -72,6 +72,14 @@ def test_several_ranks_are_tagged_with_slice_times_hosts_plus_host(invoke: Invok
     assert (absent.code, "rank 4, has no pod; ranks with pods: 0, 1, 2, 3" in absent.err) == (3, True)
 
 
+def test_the_pods_of_samplers_of_several_hosts_are_counted_through(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a"))
+    for index, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        kube.put(PODS, pod(f"s{index}{host}", index, host, containers=("sampler",)))
+        kube.logs[(f"s{index}{host}", "sampler")] = [f"s{index}{host}"]
+    assert invoke("workload", "logs", "a", "--role", "sampler", "--rank", "3").out == "[3] s11\n"
+
+
 def test_a_line_of_several_ranks_is_printed_once_with_their_numbers(invoke: Invoke, kube: Any, make_job: Make) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
     for slice_index in (0, 1):

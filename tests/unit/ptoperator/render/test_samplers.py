@@ -115,7 +115,9 @@ def test_the_pods_of_a_sampler_of_several_hosts_join_have_a_slice_and_come_back_
     env = {each["name"]: each for each in container["env"]}
     assert env["JAX_COORDINATOR_ADDRESS"]["value"] == "llama-sampler-$(POSTTRAIN_SAMPLER_INDEX)-0.llama:8476"
     assert list(env).index("POSTTRAIN_SAMPLER_INDEX") < list(env).index("JAX_COORDINATOR_ADDRESS"), "else not expanded"
-    assert env["JAX_NUM_PROCESSES"]["value"] == "2"
+    assert env["JAX_NUM_PROCESSES"]["value"] == env["POSTTRAIN_HOSTS_PER_SLICE"]["value"] == "2", (
+        "logs count ranks by it"
+    )
     assert "job-completion-index" in env["JAX_PROCESS_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert container["resources"]["limits"]["google.com/tpu"] == 4
     assert env_of(jobset(made))["POSTTRAIN_SAMPLERS"].count(",") == 1, "the trainer speaks to one pod of each"
