@@ -89,6 +89,9 @@ class FakeContext:
         self.notes: list[str] = []
         self.saved: dict[int, list[dict[str, Any]]] = {}
 
+    def scoring_parts(self, batch: Batch) -> int:
+        return 1
+
     def score(self, params: Any, batch: Batch, temperature: float) -> TokenStats:
         self.scored.append(params)
         return TokenStats(np.float32(-0.5) * batch.mask_BT, np.zeros_like(batch.mask_BT))

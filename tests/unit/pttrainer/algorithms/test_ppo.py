@@ -200,6 +200,9 @@ class FakeContext:
         self.chat = Chat(self.tokenizer, self.tokenizer.template)
         self.loaded = 0
 
+    def scoring_parts(self, batch: Batch) -> int:
+        return 1
+
     def place(self, batch: Batch) -> Any:
         return put(self.mesh, batch)
 
