@@ -1,6 +1,7 @@
 """Fused attention: which kernel is chosen, and that splash (interpreted) equals the plain computation."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -146,6 +147,16 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
     _assert_close(fused, plain)
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_flag_chooses_the_window(is_local: bool) -> None:
+    inputs = _inputs(np.array(LEFT_PADDED, np.int32), 4, 2, 16, sinks=True)
+    plain = _values_and_gradients(_plain, inputs, 20 if is_local else None, None)
+    devices = np.array(jax.devices()[:2]).reshape(2, *(1 for _ in logical_axes.MESH_AXES[1:]))
+    with jax.set_mesh(Mesh(devices, logical_axes.MESH_AXES)):
+        fused = _values_and_gradients(partial(_splash, is_local=jnp.asarray(is_local)), inputs, 20, None)
+    _assert_close(fused, plain)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_rotating_by_a_product_gives_the_same_bits(dtype: str) -> None:
     x, pull = (jax.random.normal(jax.random.key(i), (2, 7, 3, 16)).astype(dtype) for i in (0, 1))
@@ -207,5 +218,7 @@ def _plain(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: S
     return attend_packed(q, k, v, mask, scoring)
 
 
-def _splash(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring) -> jax.Array:
-    return flash_kernels.attend("splash", q, k, v, segments, window, scoring, interpret=True)
+def _splash(
+    q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring, is_local: jax.Array | None = None
+) -> jax.Array:
+    return flash_kernels.attend("splash", q, k, v, segments, window, scoring, is_local=is_local, interpret=True)

@@ -120,25 +120,41 @@ def attend(
     window: int | None,
     scoring: Scoring,
     *,
+    is_local: Array | None = None,
     interpret: bool = False,
 ) -> Array:
     """Attend causally within the examples of a row by a fused kernel; the result is [B, T, N, H].
 
-    interpret: run splash's kernel as ordinary operations, for tests without a TPU.
+    is_local: whether there is the window, a flag where layers with and without it share a program. interpret: run
+    splash's kernel as ordinary operations, for tests without a TPU.
     """
 
-    def local(q: Array, k: Array, v: Array, segments: Array, sinks_N: Array | None) -> Array:
+    def local(q: Array, k: Array, v: Array, segments: Array, sinks_N: Array | None, is_local: Array | None) -> Array:
         if kernel == "cudnn":
-            return _cudnn(q, k, v, segments, window, scoring.scale)
-        return _splash(q, k, v, segments, window, scoring._replace(sinks_N=sinks_N), interpret)
+
+            def of_window(window: int | None) -> Callable[..., Array]:
+                return lambda q, k, v, segments: _cudnn(q, k, v, segments, window, scoring.scale)
+
+            return _either(of_window, window, is_local, q, k, v, segments)
+        return _splash(q, k, v, segments, window, is_local, scoring._replace(sinks_N=sinks_N), interpret)
 
     repeats = kv_repeats(problem_of(q_BTNH, k_BTKH.shape[2], scoring)) or 1
     k_BTKH, v_BTKH = (x if repeats == 1 else jnp.repeat(x, repeats, axis=2) for x in (k_BTKH, v_BTKH))
     shorter = q_BTNH.shape[-1] - v_BTKH.shape[-1]
     if shorter:  # the kernels take keys and values of one size
         v_BTKH = jnp.pad(v_BTKH, ((0, 0), (0, 0), (0, 0), (0, shorter)))
-    out_BTNH = _by_device(local)(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, scoring.sinks_N)
+    out_BTNH = _by_device(local)(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, scoring.sinks_N, is_local)
     return out_BTNH[..., :-shorter] if shorter else out_BTNH
+
+
+def _either(
+    of_window: Callable[[int | None], Callable[..., Array]], window: int | None, is_local: Array | None, *inputs: Array
+) -> Array:
+    """Return what a function with the window computes, or the one without it where the flag says so."""
+    if is_local is None:
+        return of_window(window)(*inputs)
+    out: Array = jax.lax.cond(is_local, of_window(window), of_window(None), *inputs)
+    return out
 
 
 def _by_device(local: Callable[..., Array]) -> Callable[..., Array]:
@@ -148,7 +164,7 @@ def _by_device(local: Callable[..., Array]) -> Callable[..., Array]:
     heads, rows = sharding.spec_of(("batch", None, "heads", None)), sharding.spec_of(("batch", None))
     sinks: PartitionSpec = sharding.spec_of(("heads",))
     split: Callable[..., Array] = jax.shard_map(
-        local, in_specs=(heads, heads, heads, rows, sinks), out_specs=heads, check_vma=False
+        local, in_specs=(heads, heads, heads, rows, sinks, PartitionSpec()), out_specs=heads, check_vma=False
     )
     return split
 
@@ -178,35 +194,44 @@ def _splash(
     v_BTKH: Array,
     segments_BT: Array,
     window: int | None,
+    is_local: Array | None,
     scoring: Scoring,
     interpret: bool,
 ) -> Array:
-    """Attend with splash, which supports grouped queries, segments, windows, soft caps, sinks and any head size."""
+    """Attend with splash, which supports grouped queries, segments, windows, soft caps, sinks and any head size.
+
+    Arrays are turned to its order before the choice of a window: a branch's inputs and results have an order of their
+    own, and would be copied to the kernel's.
+    """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     T, N, H = q_BTNH.shape[1:]
     padded = -(-T // LANES) * LANES
     shape = (padded, padded)
-    # Tokens of an example stand side by side, so a window of positions is one of slots.
-    mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
-    kernel = splash.make_splash_mha(
-        splash.MultiHeadMask([mask] * N),
-        block_sizes=_block_sizes(splash_blocks.tiles_for(sharding.chip()[1], H, padded, window)),
-        head_shards=1,
-        q_seq_shards=1,
-        attn_logits_soft_cap=scoring.softcap,
-        residual_checkpoint_name=KERNEL_OUT,
-        interpret=interpret,
-    )
     sinks_N = None if scoring.sinks_N is None else scoring.sinks_N.astype(jnp.float32)
 
-    def row(q_NTH: Array, k_KTH: Array, v_KTH: Array, segments_T: Array) -> Array:
-        out: Array = kernel(q_NTH, k_KTH, v_KTH, splash.SegmentIds(segments_T, segments_T), sinks=sinks_N)
-        return out
+    def rows(window: int | None) -> Callable[..., Array]:
+        # Tokens of an example stand side by side, so a window of positions is one of slots.
+        mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
+        kernel = splash.make_splash_mha(
+            splash.MultiHeadMask([mask] * N),
+            block_sizes=_block_sizes(splash_blocks.tiles_for(sharding.chip()[1], H, padded, window)),
+            head_shards=1,
+            q_seq_shards=1,
+            attn_logits_soft_cap=scoring.softcap,
+            residual_checkpoint_name=KERNEL_OUT,
+            interpret=interpret,
+        )
+
+        def row(q_NTH: Array, k_KTH: Array, v_KTH: Array, segments_T: Array) -> Array:
+            out: Array = kernel(q_NTH, k_KTH, v_KTH, splash.SegmentIds(segments_T, segments_T), sinks=sinks_N)
+            return out
+
+        return jax.vmap(row)
 
     scaled = q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
     q_BNTH, k_BKTH, v_BKTH = (jnp.swapaxes(_filled_up(x, padded), 1, 2) for x in (scaled, k_BTKH, v_BTKH))
-    out_BNTH = jax.vmap(row)(q_BNTH, k_BKTH, v_BKTH, _filled_up(segments_BT, padded))
+    out_BNTH = _either(rows, window, is_local, q_BNTH, k_BKTH, v_BKTH, _filled_up(segments_BT, padded))
     return jnp.swapaxes(out_BNTH, 1, 2)[:, :T].astype(q_BTNH.dtype)
 
 

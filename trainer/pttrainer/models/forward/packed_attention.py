@@ -1,9 +1,7 @@
 """How a layer attends within packed rows: by the delta rule, over shared prefixes, without a kernel, or with one."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
-import jax
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
@@ -106,20 +104,14 @@ def _fused(
     config: ModelConfig,
     kernel: flash_kernels.Kernel,
     is_local: Array | None,
-    inputs: tuple[Array, ...],
+    inputs: tuple[Array, Array, Array, Array],
     scoring: Scoring,
 ) -> Array:
-    """Attend by a kernel, whose window is part of its program: one program for each kind of layer."""
-
-    def of_kind(local: bool) -> Callable[..., Array]:
-        # Rows are no longer than a chunk, so it hides nothing.
-        window = None if not local or isinstance(config.window, Chunk) else config.window
-        return lambda q, k, v, segments: flash_kernels.attend(kernel, q, k, v, segments, window, scoring)
-
-    if is_local is None:
-        return of_kind(layer_kinds.kinds(config)[0])(*inputs)
-    out: Array = jax.lax.cond(is_local, of_kind(True), of_kind(False), *inputs)
-    return out
+    """Attend by a kernel, whose window is part of its program. A flag chooses where both kinds are in one scan."""
+    # Rows are no longer than a chunk, so it hides nothing.
+    has_window = is_local is not None or layer_kinds.kinds(config)[0]
+    window = None if not has_window or isinstance(config.window, Chunk) else config.window
+    return flash_kernels.attend(kernel, *inputs, window, scoring, is_local=is_local)
 
 
 def _whole_row(x_BTKH: Array) -> Array:
