@@ -152,8 +152,9 @@ aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here 
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/preflight/preflight_times.py hopeless
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/tpu_programs.py v6e-8 --model qwen3-0.6b --rows 8 --length 256
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/rl_step.py v5p-16 --model qwen3-0.6b --rows 16 --length 512 --new-tokens 256 --only rollout
+	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/decode_step.py v6e-4 --model qwen3-0.6b --rows 16 --length 512 --new-tokens 256
 
-tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (10 minutes)
+tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (15 minutes)
 	$(AOT)/bin/python scripts/tune_attention.py
 
 AUDIT := .venv-audit

@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PHASES, action="append", help="compile this phase; formula for the others")
     options = parser.parse_args()
     tpu_topology.prepare_environment()
-    of = recomputation.settled(shapes_of(_spec(options)))
+    of = recomputation.settled(shapes_of(job_spec(options)))
     by_formula = {phase.name: phase.end - phase.start for phase in estimate(of, None).timeline}
     print(f"{options.model} on {of.slice.describe()}, remat {of.structure.remat}; estimates are not calibrated")
     print("| phase | formula, s | compiler, s | of them |\n| --- | --- | --- | --- |", flush=True)
@@ -115,7 +115,7 @@ def _cache_seconds(of: JobShapes) -> float:
 
 
 def _whole(of: JobShapes, name: str) -> tuple[float, str]:
-    (_, compiled, _, _), *_ = _compiled(of, name)
+    (_, compiled, _, _), *_ = compiled_programs(of, name)
     text = compiled.as_text()
     seconds = step_seconds(text, of)
     if seconds is None:
@@ -133,7 +133,7 @@ def _seconds(of: JobShapes, name: str) -> dict[str, tuple[float, Counter[str], i
     Of two programs with one name the last counts, unless they say how many times they run.
     """
     answers: dict[str, tuple[float, Counter[str], int]] = {}
-    for program, compiled, turns, times in _compiled(of, name):
+    for program, compiled, turns, times in compiled_programs(of, name):
         time_ = ProgramTime(compiled.as_text(), of.slice.generation, links(of.sampling_slice), None, turns)
         seconds = time_.seconds * (times or 1)
         before = answers[program][0] if times is not None and program in answers else 0.0
@@ -141,7 +141,7 @@ def _seconds(of: JobShapes, name: str) -> dict[str, tuple[float, Counter[str], i
     return answers
 
 
-def _compiled(of: JobShapes, name: str) -> Iterator[tuple[str, Any, int | None, int | None]]:
+def compiled_programs(of: JobShapes, name: str) -> Iterator[tuple[str, Any, int | None, int | None]]:
     import jax
 
     from pttrainer.preflight.compiler.programs import LOWERED
@@ -165,7 +165,7 @@ def _result_bytes(compiled: Any) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(compiled.out_info))
 
 
-def _spec(options: argparse.Namespace) -> PostTrainJobSpec:
+def job_spec(options: argparse.Namespace) -> PostTrainJobSpec:
     rollout = {"maxNewTokens": options.new_tokens}
     if options.split is not None:
         rollout |= {"placement": "disaggregated", "samplerShare": options.split, "maxStaleness": 1}

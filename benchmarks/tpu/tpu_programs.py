@@ -22,6 +22,7 @@ from ptapi import accelerators
 from ptapi.accelerators import compiler_flags
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.timing.collectives import collectives
 from pttrainer.preflight.timing.program_time import ProgramTime, links
 
 GIB = 2**30
@@ -49,8 +50,8 @@ def main() -> None:
     if options.scoring and options.algorithm != "grpo":
         parser.error(f"--scoring: {options.algorithm} scores no rollout; accepted: --algorithm grpo")
     if options.only is None:
-        print("| flags | peak GiB | estimated s, without attention's kernels | seconds by kind |")
-        print("| --- | --- | --- | --- |", flush=True)
+        print("| flags | peak GiB | estimated s, without attention's kernels | seconds by kind | sent, GiB a device |")
+        print("| --- | --- | --- | --- | --- |", flush=True)
         for only in ("required", "ours"):  # a process each, because compilers keep memory
             subprocess.run([sys.executable, __file__, *sys.argv[1:], "--only", only], check=True)
         if options.maxtext is not None:
@@ -105,7 +106,8 @@ def _row(name: str, text: str, peak: int, slice_: accelerators.Slice) -> str:
     total = time.seconds
     largest = sorted(time.by_kind.items(), key=lambda pair: -pair[1])[:6]
     kinds = "; ".join(f"{kind} {seconds:.2f}" for kind, seconds in largest)
-    return f"| {name} | {peak / GIB:.1f} | {total:.2f} | {kinds} |"
+    sent = "; ".join(f"{one.count} {one.kind} {one.bytes / GIB:.1f}" for one in collectives(text, slice_.total_devices))
+    return f"| {name} | {peak / GIB:.1f} | {total:.2f} | {kinds} | {sent} |"
 
 
 def _spec(options: argparse.Namespace) -> PostTrainJobSpec:
