@@ -23,7 +23,7 @@ TIED = {
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
     "speculative", "vllm", "clipLow", "clipHigh", "dualClip", "softClip", "gammaWeight", "samplerCorrection",
     "resources", "pod", "kl", "finalFraction", "samples", "columns", "images", "vision", "stage", "panAndScan",
-    "routingReplay", "separate", "inFlightUpdates",
+    "routingReplay", "separate", "inFlightUpdates", "entropyBonus", "referenceSync",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 PLACES = ("gs://lab/m", "gs://a-b.c_d/e f/...x/", f"gs://{'a' * 63}.b", "file:///a", "file:///.cache/x-1")
@@ -136,6 +136,12 @@ SERVE = st.sampled_from(
 )  # fmt: skip
 
 
+ENTROPY = st.sampled_from(
+    [{}, {"entropyBonus": {"coefficient": 0.01}}, {"entropyBonus": {"adaptive": {"lowest": 0.0, "highest": 0.5}}},
+     {"beta": 0.1, "referenceSync": {"everySteps": 4}}]
+)  # fmt: skip
+
+
 @cache
 def _document() -> st.SearchStrategy[Any]:
     return values(structural(PostTrainJob))
@@ -162,7 +168,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         spec["algorithm"] = {"sft": draw(below("algorithm", "sft"))}
         spec["rewards"] = []
     else:
-        spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
+        spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group} | draw(ENTROPY)}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
         spec["rewards"][0]["weight"] = draw(st.floats(0.5, 2))
     for name, drawn in (("environment", ENVIRONMENT), ("pod", POD), ("resources", RESOURCES), ("serve", SERVE)):
