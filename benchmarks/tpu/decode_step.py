@@ -7,7 +7,7 @@ difference. Products by the compiler's estimates beside the layer's weights at t
 estimate below that is of products whose weights come to the core ahead of time, by copies that are in no estimate, so
 the larger of the two counts. The kernel that reads pages has no estimate: its bytes at the bandwidth, once for every
 row, and in brackets once for every prompt. A whole-cache copy is an instruction that writes all pages of a layer.
-How far to trust an estimate: `pttrainer.preflight.timing.program_time`. Four CPU-minutes for each slice.
+How far to trust an estimate: `pttrainer.preflight.timing.program_time`. Two to four CPU-minutes for each slice.
 """
 
 import argparse
