@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.cluster.manifests import eventually
 from tests.builders.servers.mlflow import mlflow_server
 
 from ptapi.load import parse_job
@@ -74,13 +75,15 @@ def test_mlflow_gets_each_step_once_under_one_run_and_the_spec_without_secrets(
 
 
 def records(content: bytes) -> Iterator[bytes]:
-    """The records of wandb's file, which is LevelDB's log format after a header of 7 bytes."""
+    """The whole records of wandb's file, which is LevelDB's log format after a header of 7 bytes."""
     at, parts = 7, b""
     while at + 7 <= len(content):
         if 32768 - at % 32768 < 7:
             at += 32768 - at % 32768
             continue
         size, kind = struct.unpack("<HB", content[at + 4 : at + 7])
+        if at + 7 + size > len(content):
+            return
         parts += content[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (1, 4):  # whole, or the last part
@@ -88,18 +91,22 @@ def records(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def test_wandb_offline_writes_each_step_into_the_run_directory_under_one_id(tmp_path: Path) -> None:
+def of_wandb(file: Path) -> list[Any]:
+    """What a run has written so far; wandb's process writes the end after `finish` has returned."""
     from wandb.proto import wandb_internal_pb2
 
+    return [wandb_internal_pb2.Record.FromString(content) for content in records(file.read_bytes())]
+
+
+def test_wandb_offline_writes_each_step_into_the_run_directory_under_one_id(tmp_path: Path) -> None:
     tracking = {"wandb": {"project": "maths", "mode": "offline", "tags": ["small"]}}
     assert attempt(tmp_path, tracking, 0, range(3)) == []
     time.sleep(1.1)  # wandb names its folders by the second
     assert attempt(tmp_path, tracking, 1, range(2, 5)) == []
     steps, runs = [], set()
     for file in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime):
-        for content in records(file.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(content)
+        eventually(lambda file=file: any(record.HasField("exit") for record in of_wandb(file)))
+        for record in of_wandb(file):
             if record.HasField("run"):
                 runs.add((record.run.run_id, record.run.project, record.run.display_name))
             if record.HasField("history"):
