@@ -23,7 +23,7 @@ def missing_slices(layout: Layout, state: Observed) -> int:
     if layout.is_supervised:
         missing = layout.slices - len(_complete(layout, state))
         least = layout.job.spec.accelerator.min_slices or layout.slices
-        return missing if _has_begun(state) and missing <= layout.slices - least else 0
+        return missing if status(state) is not None and missing <= layout.slices - least else 0
     allowed = layout.job.spec.pathways.elastic_slices
     if not allowed:
         return 0
@@ -77,35 +77,23 @@ def needed_pods(layout: Layout, state: Observed) -> int:
     return layout.pods - samplers - layout.hosts * missing_slices(layout, state)
 
 
-def _has_begun(state: Observed) -> bool:
-    """Return True if a supervisor of this job has started its trainer before."""
-    progress = state.run.progress
-    return progress is not None and progress.slices is not None and progress.job_uid == state.job.uid
-
-
-def has_restarted_in_place(state: Observed) -> bool:
-    """Return True if supervisors have started the trainer more than once."""
-    return _has_begun(state) and bool(
-        state.run.progress and state.run.progress.slices and state.run.progress.slices.restarts
-    )
-
-
 def slices_at_work(state: Observed) -> str:
     """Return ` on 2 of 4 slices, after 3 restarts in place (HostError 2, Resized 1)`; empty without supervisors."""
-    slices = state.run.progress.slices if state.run.progress else None
+    slices = status(state)
     if slices is None:
         return ""
     total = sum(slices.restarts.values())
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(slices.restarts.items()))
     after = f", after {total} restart{'' if total == 1 else 's'} in place ({counts})" if total else ""
-    return f" on {len(slices.present)} of {slices.total} slices{after}"
+    return f" on {slices.training} of {slices.total} slices{after}"
 
 
 def status(state: Observed) -> SlicesStatus | None:
-    """Return the slices that train, as the supervisors' trainer reported them; None if none did."""
-    slices = state.run.progress.slices if state.run.progress and _has_begun(state) else None
-    if slices is None:
+    """Return the slices that train, as this job's supervisors' trainer reported them; None if none did."""
+    progress = state.run.progress
+    if progress is None or progress.slices is None or progress.job_uid != state.job.uid:
         return None
+    slices = progress.slices
     return SlicesStatus(total=slices.total, training=len(slices.present), restarts=slices.restarts)
 
 

@@ -54,10 +54,8 @@ def _roles(layout: Layout) -> Manifest:
     operator = "Any" if layout.is_supervised else "All"  # at the end a slice may be without nodes
     if layout.samplers:  # a sampler serves until it is ended, with the trainer's success
         return {"successPolicy": {"operator": operator, "targetReplicatedJobs": [names.REPLICATED_JOB]}}
-    if layout.is_supervised:
-        return {"successPolicy": {"operator": operator}}
     if not layout.is_pathways:
-        return {"successPolicy": {"operator": "All"}}
+        return {"successPolicy": {"operator": operator}}
     decides = {} if layout.is_headless else {"targetReplicatedJobs": [names.PATHWAYS_HEAD]}
     return {
         "coordinator": {"replicatedJob": names.PATHWAYS_HEAD},

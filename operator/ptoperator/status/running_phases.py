@@ -6,8 +6,8 @@ from ptapi.conditions import Phase, Reason
 from ptapi.run_directory import Progress, run_uri
 from ptkube import timestamps
 from ptkube.resources import Manifest
+from ptoperator.observe import elastic_slices
 from ptoperator.observe.elastic_slices import (
-    has_restarted_in_place,
     missing_slices,
     needed_pods,
     samplers_away,
@@ -62,7 +62,8 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
         )
         return StatusUpdate(Phase.RUNNING, conditions)
     conditions[RUNNING] = _not_running(state, _starting_message(layout, state))
-    is_again = bool(state.jobset_restarts) or has_restarted_in_place(state)
+    slices = elastic_slices.status(state)
+    is_again = bool(state.jobset_restarts) or (slices is not None and bool(slices.restarts))
     return StatusUpdate(Phase.RESTARTING if is_again else Phase.STARTING, conditions)
 
 
