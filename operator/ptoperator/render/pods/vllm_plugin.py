@@ -52,9 +52,10 @@ def plugin_config_map(layout: Layout) -> Manifest:
 
 def volumes(layout: Layout) -> list[Manifest]:
     """Return the volume."""
+    if not is_needed(layout):
+        return []
     items = [{"key": _key(path), "path": path} for path in files()]
-    volume = {"name": _VOLUME, "configMap": {"name": _name(layout), "items": items}}
-    return [volume] if is_needed(layout) else []
+    return [{"name": _VOLUME, "configMap": {"name": _name(layout), "items": items}}]
 
 
 def mounts(layout: Layout) -> list[Manifest]:
