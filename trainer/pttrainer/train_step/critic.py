@@ -27,6 +27,7 @@ from jax import Array
 from pttrainer.batch import Batch
 from pttrainer.models import Model, Params
 from pttrainer.models.shapes.parameters import ParamSpec, value_head
+from pttrainer.models.shapes.structure import split_part, with_part
 
 HEAD = "head"
 """Key of a model's own output head, which a critic does not use."""
@@ -103,9 +104,11 @@ class CriticLearner:
 
 def with_critic_params(params: Params, state: CriticState | None) -> Params:
     """Return the weights that an algorithm reads: the policy's, and the critic's if there is one."""
-    return params if state is None else {**params, KEY: state.params}
+    return with_part(params, KEY, None if state is None else state.params)
 
 
 def split_critic_params(params: Params) -> tuple[Params, Params]:
     """Split what `with_critic_params` returned into the policy's weights and the critic's."""
-    return {name: part for name, part in params.items() if name != KEY}, params[KEY]
+    policy, critic = split_part(params, KEY)
+    assert critic is not None
+    return policy, critic

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pttrainer.models.shapes.parameters import ParamSpec, block_head
-from pttrainer.models.shapes.structure import Params
+from pttrainer.models.shapes.structure import Params, split_part, with_part
 
 KEY = "block_head"
 """Key of the head's weights among those that an engine is given."""
@@ -67,14 +67,12 @@ class BlockHead:
 
 def with_block(params: Params, block: Params | None) -> Params:
     """Return the weights that an engine is given: the model's, and the head's if there is one."""
-    return params if block is None else {**params, KEY: block}
+    return with_part(params, KEY, block)
 
 
 def split_block(params: Params) -> tuple[Params, Params | None]:
     """Split what `with_block` returned into the model's weights and the head's."""
-    if KEY not in params:
-        return params, None
-    return {name: part for name, part in params.items() if name != KEY}, params[KEY]
+    return split_part(params, KEY)
 
 
 def _normed(x_XD: Array) -> Array:

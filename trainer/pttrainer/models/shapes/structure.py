@@ -40,6 +40,18 @@ KEPT: dict[Remat, Kept] = {
 """Of the policies that name what stays; `none` keeps every product of weights."""
 
 
+def with_part(params: Params, key: str, part: Params | None) -> Params:
+    """Return the model's weights together with those of something beside it, if there is any."""
+    return params if part is None else {**params, key: part}
+
+
+def split_part(params: Params, key: str) -> tuple[Params, Params | None]:
+    """Split what `with_part` returned."""
+    if key not in params:
+        return params, None
+    return {name: one for name, one in params.items() if name != key}, params[key]
+
+
 @dataclass(frozen=True)
 class ModelStructure:
     """With adapters, only they are trained, and the frozen weights may be quantised.

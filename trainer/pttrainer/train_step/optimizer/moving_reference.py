@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from ptapi.spec import Grpo
 from pttrainer.models import Params
+from pttrainer.models.shapes.structure import split_part, with_part
 
 KEY = "reference"
 """Key of the reference's weights among those that an algorithm reads."""
@@ -54,11 +55,9 @@ def moving_reference(spec: Grpo | None) -> MovingReference | None:
 
 def with_reference(params: Params, reference: Params | None) -> Params:
     """Return the weights that an algorithm reads: the policy's, and the moving reference's if there is one."""
-    return params if reference is None else {**params, KEY: reference}
+    return with_part(params, KEY, reference)
 
 
 def split_reference(params: Params) -> tuple[Params, Params | None]:
     """Split what `with_reference` returned into the policy's weights and the reference's."""
-    if KEY not in params:
-        return params, None
-    return {name: part for name, part in params.items() if name != KEY}, params[KEY]
+    return split_part(params, KEY)
