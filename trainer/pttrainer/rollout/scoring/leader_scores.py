@@ -21,12 +21,7 @@ def score(
     if messages is None:
         return runner.score(samples, context.alive, of_models)
     if context.leader:
-
-        def alive() -> None:
-            context.alive()
-            messages.beat()
-
-        scores = runner.score(samples, alive, of_models)
+        scores = runner.score(samples, messages.beating(context.alive), of_models)
         messages.send([np.stack([*(scores.rewards[name] for name in runner.names), scores.total]).tobytes()])
         return scores
     table = np.frombuffer(messages.receive(context.alive), np.float64).reshape(len(runner.names) + 1, len(samples))

@@ -29,7 +29,7 @@ from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRoutin
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, sampler_addresses, versions_in_use
 from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods
 from pttrainer.rollout.disaggregated.separate.sent_versions import NewestLeaves
-from pttrainer.rollout.disaggregated.separate.shared_draws import FollowersPods, GatheredVersion, LeadersPods
+from pttrainer.rollout.disaggregated.separate.shared_draws import FollowersPods, GatheringSender, LeadersPods
 from pttrainer.rollout.engine import Completions
 from pttrainer.rollout.vllm.http_server import ServerClient
 from pttrainer.rollout.vllm.requests import VllmForgot, VllmReply, VllmRequest, VllmUnavailable, requests_of
@@ -192,30 +192,6 @@ class FileSender:
                 self._facts[name] = self._facts.get(name, 0.0) + value
 
 
-class FollowersFileSender:
-    """Takes part in making the versions that the leader lays down."""
-
-    def __init__(self, context: Context, check: VersionCheck, *, as_adapters: bool) -> None:
-        self._context, self._check, self._as_adapters = context, check, as_adapters
-        self._newest = NewestLeaves()
-        self._count = 0
-
-    def deliver(self, params: Params) -> GatheredVersion:
-        """Run the programs that the leader runs, in the same order."""
-        if self._newest.replace(params):
-            take_part(self._context, params, as_adapters=self._as_adapters)
-            self._check.trainer(params)
-            self._count += 1
-        return GatheredVersion(f"the leader's version {self._count - 1}")
-
-    def facts(self) -> dict[str, float]:
-        """Return nothing: the leader logs."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 def vllm_samplers(context: Context, vllm: VllmSpec, environ: MutableMapping[str, str] = os.environ) -> RemoteEngine:
     """Build the engine with the samplers that the environment names; of several processes the leader speaks to them.
 
@@ -227,8 +203,12 @@ def vllm_samplers(context: Context, vllm: VllmSpec, environ: MutableMapping[str,
     routing = PrefixRouting(len(addresses), keeps_prompts=spec.environment is not None)
     check = VersionCheck(context, vllm.tolerance)
     if to_others is not None and not context.leader:
-        following = FollowersFileSender(context, check, as_adapters=as_adapters)
-        return RemoteEngine(FollowersPods(to_others), following, routing, context.alive)
+
+        def gather(params: Params, _: int) -> None:  # as `FileSender` does
+            take_part(context, params, as_adapters=as_adapters)
+            check.trainer(params)
+
+        return RemoteEngine(FollowersPods(to_others), GatheringSender(gather), routing, context.alive)
     length, finished = spec.training.sequence_length, FinishedReplies()
     samplers = [
         VllmSampler(

@@ -13,13 +13,15 @@ be answered (`answer`, `answers`). A process that dies ends the run by JAX's own
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
+
+from pttrainer.runtime.distributed import processes
+from pttrainer.runtime.distributed.processes import DAY_MS
 
 PART_BYTES = 1 << 20
 PULSE_S = 5.0
 _BEAT = b"beat"
 _HOME = "posttrain/leader-messages"
-_DAY_MS = 86_400_000
 
 
 class Store(Protocol):
@@ -58,6 +60,15 @@ class LeaderMessages:
         if time.monotonic() - self._last_sent >= PULSE_S:
             self._write_head(_BEAT)
 
+    def beating(self, alive: Callable[[], None]) -> Callable[[], None]:
+        """Return `alive`, called while the leader waits, so that it lets the others know, too. On the leader only."""
+
+        def both() -> None:
+            alive()
+            self.beat()
+
+        return both
+
     def send(self, body: Sequence[bytes | memoryview]) -> None:
         """Send the next message, and wait until all have read it. On the leader only."""
         whole = b"".join(body)
@@ -72,12 +83,12 @@ class LeaderMessages:
     def receive(self, alive: Callable[[], None]) -> bytes:
         """Return the next message. alive: called while the leader still waits. On all but the leader."""
         while True:
-            head = self._store.blocking_key_value_get_bytes(f"{self._home}/{self._beats}", _DAY_MS)
+            head = self._store.blocking_key_value_get_bytes(f"{self._home}/{self._beats}", DAY_MS)
             self._beats += 1
             alive()
             if head != _BEAT:
                 break
-        parts = [self._store.blocking_key_value_get_bytes(f"{self._home}/part-{i}", _DAY_MS) for i in range(int(head))]
+        parts = [self._store.blocking_key_value_get_bytes(f"{self._home}/part-{i}", DAY_MS) for i in range(int(head))]
         self._end()
         return b"".join(parts)
 
@@ -89,7 +100,7 @@ class LeaderMessages:
     def answers(self) -> list[bytes]:
         """Return what the others answer, by rank. On the leader only."""
         ranks = range(1, self._count)
-        bodies = [self._store.blocking_key_value_get_bytes(f"{self._answers}/{rank}", _DAY_MS) for rank in ranks]
+        bodies = [self._store.blocking_key_value_get_bytes(f"{self._answers}/{rank}", DAY_MS) for rank in ranks]
         self._store.key_value_delete(self._answers)
         self._answered += 1
         return bodies
@@ -109,7 +120,7 @@ class LeaderMessages:
 
     def _end(self) -> None:
         """Wait until all have read the message, and turn to the next."""
-        self._store.wait_at_barrier(f"{self._home}/read", _DAY_MS)
+        self._store.wait_at_barrier(f"{self._home}/read", DAY_MS)
         self._number, self._beats = self._number + 1, 0
 
 
@@ -119,7 +130,4 @@ def of_run() -> LeaderMessages | None:
 
     if jax.process_count() == 1:
         return None
-    from jax._src.distributed import global_state  # the store by which processes joined has no public name
-
-    store: Any = global_state.client
-    return LeaderMessages(store, rank=jax.process_index(), count=jax.process_count())
+    return LeaderMessages(processes.store(), rank=jax.process_index(), count=jax.process_count())

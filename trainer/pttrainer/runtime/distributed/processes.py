@@ -40,7 +40,9 @@ from pttrainer.errors import ConfigError
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 MAX_TEXT_BYTES = 4096
 GENERATION, SUPERVISOR = "POSTTRAIN_GENERATION", "POSTTRAIN_SUPERVISOR_PID"
-_LEADER_KEY, _DAY_MS = "posttrain/leader-says", 86_400_000
+DAY_MS = 86_400_000
+"""Longest wait for what has no limit of its own."""
+_LEADER_KEY = "posttrain/leader-says"
 
 
 def prepare_environment(
@@ -243,13 +245,17 @@ def wait_for_leader(word: str | None) -> str:
 
     if jax.process_count() == 1:
         return word or ""
-    from jax._src.distributed import global_state  # the store by which processes found each other has no public name
-
-    store: Any = global_state.client
     if word is None:
-        return str(store.blocking_key_value_get(_LEADER_KEY, _DAY_MS))
-    store.key_value_set(_LEADER_KEY, word)
+        return str(store().blocking_key_value_get(_LEADER_KEY, DAY_MS))
+    store().key_value_set(_LEADER_KEY, word)
     return word
+
+
+def store() -> Any:
+    """Return the store by which the processes of a run found each other; JAX has no public name for it."""
+    from jax._src.distributed import global_state
+
+    return global_state.client
 
 
 def any_process(flag: bool) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,7 +100,7 @@ def remote_engine(context: Context, environ: MutableMapping[str, str] = os.envir
     routing = PrefixRouting(len(addresses), keeps_prompts=spec.environment is not None)
     cut = CutWeights(model, context.mesh)
     if to_others is not None and not context.leader:
-        return RemoteEngine(FollowersPods(to_others), GatheringSender(cut), routing, context.alive)
+        return RemoteEngine(FollowersPods(to_others), GatheringSender(partial(_take_part, cut)), routing, context.alive)
     stalled_s = spec.run_policy.hang_timeout_seconds or STALLED_S
     shapes = shapes_digest(model)
     clients = [SamplerClient(address, token, shapes, stalled_s) for address in addresses]
@@ -108,6 +109,13 @@ def remote_engine(context: Context, environ: MutableMapping[str, str] = os.envir
     pods = SamplerPods(clients, sender, context.note)
     here = pods if to_others is None else LeadersPods(pods, to_others)
     return RemoteEngine(here, sender, routing, context.alive)
+
+
+def _take_part(cut: CutWeights, params: Params, count: int) -> None:
+    """Run the programs by which `WeightSender` makes a version: what never changes is cut for the first one."""
+    if count == 0:
+        cut.take_part(params, static=True)
+    cut.take_part(params, static=False)
 
 
 def sampler_addresses(by_hand: str, environ: Mapping[str, str] = os.environ) -> list[str]:

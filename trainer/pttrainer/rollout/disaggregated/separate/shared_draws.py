@@ -1,6 +1,6 @@
 """Samplers of a trainer of several processes: the leader alone speaks to them, and all processes get what they draw.
 
-Weights are gathered a chunk at a time by programs that all processes run together (`CutWeights`); the leader keeps and
+Weights are gathered by programs that all processes run together (`GatheringSender`); the leader keeps and
 sends them. Samples come to the leader, from whichever sampler, and go on to the others by the run's own messages
 (`leader_messages`), off the devices: batches that are sampled ahead come on a thread beside the one that trains. What
 ends the leader's call ends it on all processes, with the same error.
@@ -17,7 +17,7 @@ from pttrainer.models import Params
 from pttrainer.rollout.disaggregated.separate import messages
 from pttrainer.rollout.disaggregated.separate.messages import Request
 from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods, Version
-from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights, NewestLeaves
+from pttrainer.rollout.disaggregated.separate.sent_versions import NewestLeaves
 from pttrainer.rollout.engine import Completions
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
 
@@ -54,13 +54,8 @@ class LeadersPods:
 
     def draw(self, version: Version, shares: dict[int, Request], alive: Callable[[], None]) -> dict[int, Completions]:
         """Draw, and send the others what came. Raises as `SamplerPods.draw` does."""
-
-        def beat() -> None:
-            alive()
-            self._to_others.beat()
-
         try:
-            replies = self._pods.draw(version, shares, beat)
+            replies = self._pods.draw(version, shares, self._to_others.beating(alive))
         except TrainerError as error:
             self._to_others.send(messages.encode({"error": type(error).__name__, "text": str(error)}))
             raise
@@ -111,18 +106,19 @@ class GatheredVersion(NamedTuple):
 
 
 class GatheringSender:
-    """Takes part in gathering the weights that the leader sends."""
+    """Takes part in gathering the weights that the leader sends.
 
-    def __init__(self, cut: CutWeights) -> None:
-        self._cut, self._newest = cut, NewestLeaves()
+    take_part(params, count): run the programs by which the leader makes a version, `count` versions after the first.
+    """
+
+    def __init__(self, take_part: Callable[[Params, int], None]) -> None:
+        self._take_part, self._newest = take_part, NewestLeaves()
         self._count = 0
 
     def deliver(self, params: Params) -> GatheredVersion:
         """Run the programs that the leader runs, in the same order."""
         if self._newest.replace(params):
-            if self._count == 0:
-                self._cut.take_part(params, static=True)
-            self._cut.take_part(params, static=False)
+            self._take_part(params, self._count)
             self._count += 1
         return GatheredVersion(f"the leader's version {self._count - 1}")
 
