@@ -225,6 +225,15 @@ def _labelled(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor
     return loss
 
 
+def _gradients(name: str, loss: torch.Tensor, hidden: torch.Tensor, head: torch.Tensor) -> dict[str, np.ndarray]:
+    loss.backward()
+    return {
+        f"{name}/loss": loss.detach().numpy(),
+        f"{name}/hidden": hidden.grad.numpy(),
+        f"{name}/head": head.grad.numpy(),
+    }
+
+
 def _divergence(given: Tensors, case: str, beta: float) -> dict[str, np.ndarray]:
     hidden, head = (torch.tensor(x, requires_grad=True) for x in (given.hidden_BTD, given.head_VD))
     teacher = torch.tensor(given.teacher_BTD) @ torch.tensor(given.teacher_head_VD).T
@@ -233,13 +242,7 @@ def _divergence(given: Tensors, case: str, beta: float) -> dict[str, np.ndarray]
     loss = GKDTrainer.generalized_jsd_loss(
         hidden @ head.T, teacher, labels, beta=beta, num_items_in_batch=mask_BT.sum()
     )
-    loss.backward()
-    name = f"divergence/{case}"
-    return {
-        f"{name}/loss": loss.detach().numpy(),
-        f"{name}/hidden": hidden.grad.numpy(),
-        f"{name}/head": head.grad.numpy(),
-    }
+    return _gradients(f"divergence/{case}", loss, hidden, head)
 
 
 def _sdpo(given: Tensors, case: str) -> dict[str, np.ndarray]:
@@ -263,13 +266,7 @@ def _sdpo(given: Tensors, case: str) -> dict[str, np.ndarray]:
         {"old_per_token_logps": torch.tensor(given.old_BT)},
         DistillationLogits(ids_BT, mask_BT, mask_BT * torch.tensor(losses.learning(given)), hidden @ head.T, teacher),
     )
-    loss.backward()
-    name = f"sdpo/{case}"
-    return {
-        f"{name}/loss": loss.detach().numpy(),
-        f"{name}/hidden": hidden.grad.numpy(),
-        f"{name}/head": head.grad.numpy(),
-    }
+    return _gradients(f"sdpo/{case}", loss, hidden, head)
 
 
 def _with_entropy(given: Tensors, case: str) -> dict[str, np.ndarray]:
@@ -286,13 +283,7 @@ def _with_entropy(given: Tensors, case: str) -> dict[str, np.ndarray]:
     logps_BT, entropy_BT = _stats(given, hidden, head)
     trainer = _grpo_trainer("", of["loss"], losses.CLIPS[of["loss"]], logps_BT, entropy_BT, **settings)
     loss = GRPOTrainer._compute_loss(trainer, None, _inputs(given, mask_BT))
-    loss.backward()
-    name = f"entropy/{case}"
-    return {
-        f"{name}/loss": loss.detach().numpy(),
-        f"{name}/hidden": hidden.grad.numpy(),
-        f"{name}/head": head.grad.numpy(),
-    }
+    return _gradients(f"entropy/{case}", loss, hidden, head)
 
 
 def _stats(given: Tensors, hidden: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
