@@ -30,6 +30,7 @@ from pttrainer.preflight.shapes.passes import DECODE, PREFILL, ROLLOUT
 from pttrainer.preflight.timing.collectives import Traffic, collectives
 from pttrainer.preflight.timing.program_time import ProgramTime, links
 from pttrainer.preflight.timing.rollout_time import generation
+from pttrainer.rollout.native import buckets
 
 HEAD = (
     "| slice, sampler's fsdp x tensor | weights, MiB: µs at bandwidth | products, µs | other, µs "
@@ -57,7 +58,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--new-tokens", type=int, default=1024)
+    parser.add_argument(
+        "--weights-share",
+        type=float,
+        default=buckets.WEIGHTS_SHARE,
+        help="most of a chip's memory for the sampler's weights; with less, `tensor` is larger",
+    )
     options = parser.parse_args()
+    buckets.WEIGHTS_SHARE = options.weights_share
     if len(options.accelerators) == 1:
         options.accelerator, options.micro, options.split = options.accelerators[0], None, None
         print(row(options), flush=True)
