@@ -17,7 +17,14 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.batch import Images
-from pttrainer.models.attention import gated_delta, paged_kernel, paged_kv_cache, rope, sparse_selection
+from pttrainer.models.attention import (
+    flash_kernels,
+    gated_delta,
+    paged_kernel,
+    paged_kv_cache,
+    rope,
+    sparse_selection,
+)
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.attention.dot_product import Slots, cached_mask, packed_window
 from pttrainer.models.attention.paged_kv_cache import PagedCache
@@ -145,12 +152,27 @@ def _over_slots(
                 mask, of_prompt_mask = choices[config.chooser(i)]
                 prompt = None if prompt is None or of_prompt_mask is None else (prompt[0], of_prompt_mask)
             scoring, kernels = layer_kinds.scoring(group.config, sinks_N), use_kernels and rank is None
+            if k is not None and v is not None and of_images is None and _is_whole(config, cache, q):
+                window = group.config.window if group.config.is_local(place) else None
+                assert not isinstance(window, Chunk), "`is_pageable`"
+                segments_BT = (positions_BT >= 0).astype(jnp.int32)
+                out = flash_kernels.attend("splash", q, k, v, segments_BT, window, scoring)
+                return out, own
             out = decode_backend.attend(q, (read, mask), prompt, scoring, use_kernels=kernels)
             return out, own if lender == i else None
 
         return attend
 
     return cache, of_layer
+
+
+def _is_whole(config: ModelConfig, cache: kv.KVCache, q_BTNH: Array) -> bool:
+    """Return True if tokens fill the cache, so see each other alone, and a TPU's kernel of training can attend."""
+    T = q_BTNH.shape[1]
+    if T == 1 or cache.positions_BS.shape[1] != T or cache.prompt is not None or cache.index.ndim:
+        return False
+    problem = flash_kernels.problem_of(q_BTNH, config.kv_heads, layer_kinds.scoring(config, None))
+    return config.is_pageable and flash_kernels.choose_kernel(problem) == "splash"
 
 
 def _with_keys_of_indexer(q_BTNH: Array, k_BT1H: Array, k_BTE: Array) -> tuple[Array, Array]:

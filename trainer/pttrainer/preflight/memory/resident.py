@@ -207,10 +207,10 @@ def _working(of: JobShapes, plan: Plan) -> Buffer:
     """
     config, tensor = of.config, of.axis("tensor")
     here = math.ceil(plan.pool / of.row_shards)
-    piece = plan.prompt_slots // plan.pieces
-    scores = 4 * here * config.heads * piece * plan.prompt_slots // tensor
+    tokens = here * plan.prompt_slots // plan.pieces
+    scores = 0 if plan.whole else 4 * config.heads * tokens * plan.prompt_slots // tensor  # a kernel holds none
     each = {
-        "prompts: scores and activations": scores + 4 * here * piece * max(config.d_ff, config.d_model),
+        "prompts: scores and activations": scores + 4 * tokens * max(config.d_ff, config.d_model),
         "prompts: a layer of the vision tower": _of_images(of, plan, here),
         "logits of one token": 2
         * 4

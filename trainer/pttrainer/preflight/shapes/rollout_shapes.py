@@ -33,7 +33,9 @@ class Plan:
     ahead: int = 0
     """Tokens that are guessed at once."""
     has_images: bool = False
-    """Whether prompts have images, one each: they are computed whole."""
+    """Whether prompts have images, one each: they are computed whole, all at once."""
+    whole: int = 0
+    """How many whole prompts are computed at once; 0 if all are, piece by piece."""
 
     @property
     def is_refilled(self) -> bool:
@@ -57,9 +59,11 @@ class Plan:
 
     @property
     def pieces(self) -> int:
-        """Return the number of pieces in which a prompt is computed."""
+        """Return the number of pieces in which prompts are computed one after the other."""
         if self.has_images:
             return 1
+        if self.whole:
+            return self.pool // self.whole
         return self.prompt_slots // buckets.prefill_piece(self.pool, self.prompt_slots)
 
     @property
@@ -117,7 +121,21 @@ def plan_of(of: JobShapes) -> Plan:
     pool = completions // samples if rows == completions else max(1, rows // samples)
     prompt = max(length - rollout.max_new_tokens, 1)
     has_images = of.config.vision is not None
-    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, guessed, has_images)
+    whole = _whole_prompts(of, pool, buckets.slots_for(prompt))
+    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, guessed, has_images, whole)
+
+
+def _whole_prompts(of: JobShapes, prompts: int, slots: int) -> int:
+    """Return how many whole prompts are computed at once, or 0.
+
+    Follows `native.prefill` and, for a TPU, `flash_kernels.choose_kernel`.
+    """
+    config, tensor = of.config, of.axis("tensor")
+    repeats = tensor // math.gcd(config.kv_heads, tensor)
+    is_even = config.heads % tensor == 0 and config.heads % (config.kv_heads * repeats) == 0
+    if not _is_tpu(of) or not config.is_pageable or of.axis("sequence") > 1 or not is_even:
+        return 0
+    return buckets.whole_prompts(prompts, slots, of.row_shards)
 
 
 def ahead(spec: PostTrainJobSpec) -> int:

@@ -27,6 +27,10 @@ PAGES_AT_ONCE = 4
 """Pages of prompts that each accelerator computes at once: fewer would wait for its weights. A CPU computes one."""
 PREFILL_TOKENS = 8192
 """Most tokens of all prompts to compute at once: bounds the memory of long prompts."""
+WHOLE_TOKENS = 4096
+"""Tokens of whole prompts for each part of the rows to compute at once, where a kernel attends, or one prompt's."""
+LONGEST_WHOLE = 32768
+"""Longest prompt that is computed whole."""
 CHUNK_BYTES = 256 * 2**20
 """Most bytes of weights in transit to other devices at once (`weight_sync`)."""
 VLLM_SHARE = 0.4
@@ -107,6 +111,13 @@ def kept_pages(rows: int, longest: int, fitting: int) -> int:
     """Return the pages for so many rows of at most this length, or those that fit; 0 if one row does not."""
     each = -(-longest // PAGE)
     return min(rows * each, fitting) if fitting >= each else 0
+
+
+def whole_prompts(prompts: int, slots: int, shards: int) -> int:
+    """Return how many whole prompts to compute at once, as many in each part of the rows; 0 if they are too long."""
+    each = prompts // shards
+    fitting = (n for n in range(min(each, max(1, WHOLE_TOKENS // slots)), 0, -1) if each % n == 0)
+    return 0 if prompts % shards or slots > LONGEST_WHOLE else shards * next(fitting, 0)
 
 
 def prefill_piece(prompts: int, slots: int) -> int:

@@ -1,20 +1,26 @@
-"""Run prompts through a model, in batches: their keys, values and last states, piece by piece if they are long.
+"""Run prompts through a model, in batches: their keys, values and last states.
 
-Letters: P prompts, S slots, T tokens of a piece, D model.
+Where a kernel attends (TPUs), whole prompts, some of each device's at once; else piece by piece if they are long.
+
+Letters: P prompts, S slots, T tokens of a piece, D model; G parts of the rows, each on devices of its own.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from pttrainer.batch import Images
 from pttrainer.models import Model, Params
+from pttrainer.models.attention import flash_kernels
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.rollout.engine import Prompt
-from pttrainer.rollout.native.buckets import prefill_piece
+from pttrainer.rollout.native import cache_layout
+from pttrainer.rollout.native.buckets import prefill_piece, whole_prompts
+from pttrainer.runtime.distributed import sharding
 
 
 class PaddedPrompts(NamedTuple):
@@ -70,9 +76,12 @@ def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts, *, is_
     Tokens of an image see those behind them, so prompts with images are computed at once.
     """
     P, S = padded.tokens_PS.shape
+    at_once = _whole_prompts(model, padded)
+    if 0 < at_once < P:
+        return _in_groups(model, weights, padded, at_once, is_routed=is_routed)
+    piece = S if at_once else prefill_piece(P, S)
     slot_S = jnp.arange(S)
     positions_PS = jnp.where(slot_S < padded.lengths_P[:, None], slot_S, kv.EMPTY)
-    piece = prefill_piece(P, S) if padded.images is None else S
     cache = kv.empty(model.config, P, S, model.compute_dtype)
     hidden_PD = jnp.zeros((P, int(model.head(weights).shape[1])), model.compute_dtype)
 
@@ -96,4 +105,45 @@ def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts, *, is_
         return of_piece(jnp.int32(0), nothing)
     pieces = (jnp.max(padded.lengths_P) + piece - 1) // piece
     done: Prefilled = lax.fori_loop(0, pieces, of_piece, nothing)
+    return done
+
+
+def _whole_prompts(model: Model, padded: PaddedPrompts) -> int:
+    """Return how many prompts to compute whole at once, or 0 to compute all of them piece by piece."""
+    P, S = (int(size) for size in padded.tokens_PS.shape)
+    if padded.images is not None:
+        return P
+    at_once = whole_prompts(P, S, sharding.parts("batch"))
+    if not at_once or not model.config.is_pageable:
+        return 0
+    problem = flash_kernels.model_problem(model.config, at_once, S, model.compute_dtype)
+    return at_once if flash_kernels.choose_kernel(problem) == "splash" else 0
+
+
+def _in_groups(model: Model, weights: Params, padded: PaddedPrompts, at_once: int, *, is_routed: bool) -> Prefilled:
+    """Compute so many prompts at once, each device some of its own."""
+    P, S = padded.tokens_PS.shape
+    G = sharding.parts("batch")
+    each = at_once // G
+
+    def chosen(x_P: Array, i: Array) -> Array:
+        x_GP = x_P.reshape(G, P // G, *x_P.shape[1:])
+        return lax.dynamic_slice_in_dim(x_GP, i * each, each, axis=1).reshape(at_once, *x_P.shape[1:])
+
+    def of_group(i: Array, done: Prefilled) -> Prefilled:
+        def put(x_P: Array, new: Array) -> Array:
+            if not x_P.ndim:  # the cache's time
+                return new
+            x_GP, new = x_P.reshape(G, P // G, *x_P.shape[1:]), new.reshape(G, each, *x_P.shape[1:])
+            return lax.dynamic_update_slice_in_dim(x_GP, new, i * each, axis=1).reshape(x_P.shape)
+
+        some = PaddedPrompts(chosen(padded.tokens_PS, i), chosen(padded.lengths_P, i), None, None)
+        made: Prefilled = jax.tree.map(put, done, prefill_prompts(model, weights, some, is_routed=is_routed))
+        return made
+
+    cache = cache_layout.with_shardings(kv.empty(model.config, P, S, model.compute_dtype))
+    assert isinstance(cache, kv.KVCache)
+    hidden_PD = jnp.zeros((P, int(model.head(weights).shape[1])), model.compute_dtype)
+    nothing = Prefilled(cache, hidden_PD, routes_like(model, P, S) if is_routed else None)
+    done: Prefilled = lax.fori_loop(0, P // at_once, of_group, nothing)
     return done

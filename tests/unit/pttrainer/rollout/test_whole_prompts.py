@@ -1,0 +1,76 @@
+"""Whole prompts by the kernel of training, as on TPUs: the keys, values and states of the plain computation."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tests.builders.peers.models import CASES
+
+from pttrainer.models import Model, from_hf
+from pttrainer.models.attention import flash_kernels
+from pttrainer.models.attention.flash_kernels import Problem
+from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.decoding_weights import decoding_shardings
+from pttrainer.rollout.native.prefill import PaddedPrompts, Prefilled, prefill_prompts
+from pttrainer.runtime.distributed import sharding
+
+LENGTHS = np.array([5, 24, 1, 13], np.int32)
+
+
+def prefilled(model: Model, shape: tuple[int, ...]) -> Prefilled:
+    tokens_PS = np.random.default_rng(3).integers(0, 200, (4, 24)).astype(np.int32)
+    mesh = sharding.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
+    with jax.set_mesh(mesh):
+        weights = jax.jit(
+            lambda key: model.for_decoding(model.init(key)), out_shardings=decoding_shardings(model, mesh)
+        )(jax.random.key(0))
+        padded = jax.device_put(
+            PaddedPrompts(tokens_PS, LENGTHS, None, None), jax.NamedSharding(mesh, sharding.spec_of(("batch",)))
+        )
+        return jax.device_get(jax.jit(partial(prefill_prompts, model))(weights, padded))
+
+
+@pytest.mark.parametrize("family", ["gemma-2", "gpt-oss"])  # windows and soft caps; windows, sinks and experts
+def test_whole_prompts_on_two_parts_of_the_rows_are_those_of_one_device(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(dataclasses.replace(from_hf(CASES[family]), vocab_size=264))
+    assert model.config.is_pageable
+    plain = prefilled(model, (1,))
+    problems: list[Problem] = []
+
+    def chosen(problem: Problem) -> str:
+        problems.append(problem)
+        return "splash"
+
+    monkeypatch.setattr(flash_kernels, "choose_kernel", chosen)
+    monkeypatch.setattr(flash_kernels, "attend", partial(flash_kernels.attend, interpret=True))
+    monkeypatch.setattr(buckets, "WHOLE_TOKENS", 24)
+    whole = prefilled(model, (1, 2, 2))
+    assert {(each.rows, each.length, each.row_shards, each.head_shards) for each in problems} == {(2, 24, 2, 2)}
+    np.testing.assert_allclose(whole.hidden_PD, plain.hidden_PD, atol=2e-5)
+    np.testing.assert_array_equal(whole.cache.positions_BS, plain.cache.positions_BS)
+    assert whole.cache.index == plain.cache.index == 24
+    for ours, theirs in zip(_filled(whole), _filled(plain), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def _filled(done: Prefilled) -> list[Any]:
+    """Return keys and values of the prompts' own tokens, by layer."""
+    is_own_PS = done.cache.positions_BS >= 0
+    return [
+        (np.moveaxis(layer.k_BKHS, 3, 1)[is_own_PS], np.moveaxis(layer.v_BKSH, 2, 1)[is_own_PS])
+        for layer in done.cache.layers
+    ]
+
+
+def test_as_many_whole_prompts_of_each_part_of_the_rows_are_computed_as_tokens_fit() -> None:
+    assert buckets.whole_prompts(16, 1024, 4) == 16  # 4,096 tokens in each part
+    assert buckets.whole_prompts(64, 1024, 4) == 16
+    assert buckets.whole_prompts(12, 1536, 2) == 4  # three of 6 would be 4,608
+    assert buckets.whole_prompts(8, 24576, 4) == 4  # a long one at a time
+    assert buckets.whole_prompts(8, 49152, 4) == 0
+    assert buckets.whole_prompts(7, 64, 4) == 0
