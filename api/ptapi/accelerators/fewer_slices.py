@@ -9,8 +9,34 @@ from fractions import Fraction
 from typing import Any
 
 from ptapi.accelerators.mesh import axis_sizes
+from ptapi.accelerators.one_process import uses_pathways
 from ptapi.accelerators.type_names import resolve
 from ptapi.spec import PostTrainJobSpec
+
+
+def is_supervised(spec: PostTrainJobSpec) -> bool:
+    """Return True if supervisors restart the trainer in place.
+
+    `minSlices` equal to `slices` asks for that alone, and for nothing where no trainer could go on with fewer.
+    """
+    least, slices = spec.accelerator.min_slices, spec.accelerator.slices
+    return least is not None and (least < slices or can_lose_slices(spec))
+
+
+def can_lose_slices(spec: PostTrainJobSpec) -> bool:
+    """Return True if such a job can go on with fewer slices; the rules of `minSlices` say which cannot, and why."""
+    rollout, environment = spec.rollout, spec.environment
+    is_in_one_process = rollout.placement == "disaggregated" or (
+        environment is not None and environment.needs_one_process
+    )
+    return (
+        spec.runtime.is_native
+        and not spec.accelerator.dynamic_slicing
+        and not uses_pathways(spec)
+        and rollout.sampling_engine == "native"
+        and not is_in_one_process
+        and not rollout.in_flight_updates
+    )
 
 
 def usable_counts(spec: PostTrainJobSpec) -> tuple[int, ...]:

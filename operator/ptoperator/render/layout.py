@@ -6,7 +6,7 @@ Derived from the job and the settings only; no I/O.
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from ptapi.accelerators import Slice, resolve
+from ptapi.accelerators import Slice, fewer_slices, resolve
 from ptapi.accelerators.one_process import uses_pathways
 from ptapi.accelerators.samplers import sampler_chips, samplers_beside
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
@@ -84,7 +84,7 @@ class Layout:
     @property
     def is_supervised(self) -> bool:
         """Return True if supervisors restart the trainer in place, on fewer slices if some are lost."""
-        return self.job.spec.accelerator.min_slices is not None
+        return fewer_slices.is_supervised(self.job.spec)
 
     @property
     def is_dynamic(self) -> bool:

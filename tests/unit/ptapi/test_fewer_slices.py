@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ptapi.accelerators import fewer_slices
+from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJobSpec
 
@@ -114,3 +115,50 @@ def test_sampling_and_scoring_shrink_with_the_slices() -> None:
     assert [each.model and each.model.batch_size for each in fewer.rewards] == [None, 4]
     assert fewer_slices.on_slices(grpo(4, 32, 4), 2).rollout.slots is None
     assert fewer_slices.share(job, 2) == Fraction(1, 2)
+
+
+PYTHON = {"environment": {"python": {"uri": "file:///env.py"}}}
+MCP = {"environment": {"mcp": [{"name": "m", "url": "http://m"}]}}
+SPLIT = {"rollout": {"placement": "disaggregated", "maxNewTokens": 4}}
+VLLM = {"rollout": {"engine": "vllm", "vllm": {}, "maxNewTokens": 4}}
+IN_FLIGHT = {"rollout": {"inFlightUpdates": True, "maxStaleness": 4, "maxNewTokens": 4}}
+CONTAINER = {"runtime": {"container": {"command": ["train"]}}, "image": "r/i:1", "algorithm": {"sft": {}}}
+DYNAMIC = {
+    "queue": "team",
+    "accelerator": {"type": "tpu7x-16", "slices": 2, "minSlices": 2, "dynamicSlicing": True},
+    "training": {"steps": 1, "batchSize": 64, "sequenceLength": 8},
+}
+PATHWAYS = {
+    "pathways": {"enabled": True},
+    "output": {"uri": "gs://bucket/runs"},
+    "accelerator": {"type": "v6e-16", "slices": 1, "minSlices": 1},
+    "training": {"steps": 1, "batchSize": 16, "sequenceLength": 8},
+}
+
+
+def elastic(parts: dict[str, Any]) -> PostTrainJobSpec:
+    grpo = {"algorithm": {"grpo": {"groupSize": 4}}, "rewards": [{"builtin": "gsm8k"}], "rollout": {"maxNewTokens": 4}}
+    of_rewards = {} if "runtime" in parts else grpo
+    return spec(1, 16, devices=2, parts=of_rewards | parts)
+
+
+@pytest.mark.parametrize("parts", [VLLM, SPLIT, IN_FLIGHT, PYTHON, MCP, CONTAINER, DYNAMIC, PATHWAYS])
+def test_as_many_slices_as_there_are_asks_for_nothing_where_no_trainer_could_go_on_with_fewer(
+    parts: dict[str, Any],
+) -> None:
+    job = elastic(parts)
+    assert job.accelerator.min_slices == job.accelerator.slices
+    assert not fewer_slices.can_lose_slices(job)
+    assert not fewer_slices.is_supervised(job), "as if unset"
+    fewer = {"type": "cpu-1", "slices": 2, **parts.get("accelerator", {}), "minSlices": 1}
+    with pytest.raises(SpecError) as error:
+        elastic(parts | {"accelerator": fewer | {"slices": 2}})
+    assert "spec.accelerator.minSlices" in [finding.field for finding in error.value.findings], "the rules agree"
+
+
+def test_as_many_slices_as_there_are_restarts_in_place_where_a_trainer_could_go_on_with_fewer() -> None:
+    assert fewer_slices.is_supervised(elastic({}))
+    assert fewer_slices.is_supervised(spec(2, 16))
+    unset = elastic({"accelerator": {"type": "cpu-2"}})
+    assert fewer_slices.can_lose_slices(unset)
+    assert not fewer_slices.is_supervised(unset)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ptapi.accelerators import compiler_flags
+from ptapi.accelerators import compiler_flags, fewer_slices
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError, OutputConflict
@@ -47,7 +47,7 @@ def _run(path: Path, attempt: Attempt, stop: StopRequest, *, is_fresh: bool) -> 
     try:
         job = read_job(path)
         member = processes.slice_member()
-        if job.spec.accelerator.min_slices is not None and member is not None:
+        if fewer_slices.is_supervised(job.spec) and member is not None:
             return supervise.run(job, path, member, stop)
         processes.prepare_environment(job.spec.accelerator.type, compiler_flags.of_job(job.spec))
         place = run_files.open_run(job)

@@ -18,7 +18,8 @@ class Accelerator(SpecModel):
     """Slices of that type, joined over the data-centre network."""
     min_slices: Annotated[int, Field(ge=1, le=512)] | None = None
     """Fewest slices on which the run goes on, with the same batch, when others are lost; the trainer restarts in place.
-    Unset: a lost host restarts all pods."""
+    As many as `slices`: it restarts in place if such a job could go on with fewer. Unset: a lost host restarts all
+    pods."""
     topology: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+x[0-9]+(x[0-9]+)?$")] | None = None
     """Shape of a slice, if several shapes have this many chips. Unset: the usual one."""
     dynamic_slicing: bool = False

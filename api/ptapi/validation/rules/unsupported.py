@@ -5,6 +5,7 @@ One entry per field or value. When a feature lands, its entry goes, and its wron
 
 from ptapi.validation.predicate import Predicate, differs, equals, has, is_true, unset
 from ptapi.validation.rule import Rule
+from ptapi.validation.rules.chips.accelerator import IS_INELASTIC
 from ptapi.validation.rules.pods.runtime_image_queue import IS_NATIVE
 from ptapi.validation.rules.rollouts.rollout import samples_natively
 
@@ -107,7 +108,7 @@ RULES: tuple[Rule, ...] = (
         ~is_true("rollout.inFlightUpdates") | (unset("rollout.separate") & _TEXT),
     ),
     *(
-        _unsupported("accelerator.minSlices", f"unset with {what}", unset("accelerator.minSlices") | predicate)
+        _unsupported("accelerator.minSlices", f"unset, or as many as slices, with {what}", IS_INELASTIC | predicate)
         for what, predicate in (
             ("dynamicSlicing, or with a runtime", IS_NATIVE & ~is_true("accelerator.dynamicSlicing")),
             ("engine: vllm, which one process gives the weights", samples_natively("rollout.")),

@@ -376,6 +376,14 @@ def test_a_run_of_several_slices_goes_on_without_one_of_them_and_without_a_sampl
     assert not elastic_slices.has_nodes(made, state), "at first all slices are needed"
 
 
+def test_as_many_slices_as_there_are_change_nothing_beside_vllm() -> None:
+    def made(**chips: Any) -> Manifest:
+        spec = manifest(vllm_layout("hf://Qwen/Qwen3-8B", "v6e-4").job)["spec"]
+        return jobset(layout_of(job(job_manifest(**spec | {"accelerator": spec["accelerator"] | chips})), SETTINGS))
+
+    assert made(slices=1, minSlices=1) == made()
+
+
 def test_a_sampler_that_came_back_is_not_counted_twice() -> None:
     made = layout()
     state = observed(made, {**ALL, "sampler-1": "Failed", "sampler-1-again": "Running"}, Phase.PROVISIONING)

@@ -6,16 +6,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.builders.trainer import runs
 
 from ptapi.failures import ExitCode
 from ptapi.run_directory import GENERATION, Generation, Member
-from pttrainer.errors import StorageError
+from pttrainer.commands import run
+from pttrainer.errors import ConfigError, StorageError
 from pttrainer.runtime.io.place import Place, Versioned, no_fence
+from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.runtime.slices import trainer_process
 from pttrainer.runtime.slices.next_generation import Key, Limits, Report, Timing, decide
 from pttrainer.runtime.slices.supervisor import Supervisor
 
 LIMIT_S, PATIENCE_S, TICK_S = 30.0, 120.0, 1.0
+
+
+@pytest.mark.parametrize("is_in_flight", [False, True])
+def test_a_container_runs_a_supervisor_where_a_trainer_could_go_on_with_fewer_slices(
+    is_in_flight: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"grpo": {"groupSize": 2}},
+        "data": {"train": {"uri": f"file://{tmp_path}/train.jsonl"}},
+        "rewards": [{"builtin": "gsm8k"}],
+        "training": {"steps": 1, "batchSize": 4, "sequenceLength": 64},
+        "rollout": {"maxNewTokens": 8, **({"inFlightUpdates": True, "maxStaleness": 4} if is_in_flight else {})},
+        "accelerator": {"type": "cpu-1", "slices": 1, "minSlices": 1},
+    }
+    started: list[str] = []
+
+    def supervise(*_: object) -> ExitCode:
+        started.append("supervisor")
+        return ExitCode.OK
+
+    def train(*_: object) -> None:
+        started.append("trainer")
+        raise ConfigError("far enough")
+
+    for name, number in (("SLICE_INDEX", "0"), ("HOST_INDEX", "0"), ("HOSTS_PER_SLICE", "1")):
+        monkeypatch.setenv(f"POSTTRAIN_{name}", number)
+    monkeypatch.setattr(run.supervise, "run", supervise)
+    monkeypatch.setattr(run.processes, "prepare_environment", train)
+    run._run(runs.write_job(tmp_path, "few", spec), Attempt(), StopRequest(), is_fresh=False)
+    assert started == ["trainer" if is_in_flight else "supervisor"]
 
 
 class MemoryPlace:

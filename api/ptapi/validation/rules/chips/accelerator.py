@@ -34,6 +34,8 @@ _HAS_EACH_FLAG_ONCE = Predicate(
     lambda accelerator: len({flag.partition("=")[0] for flag in accelerator.xla_flags}) == len(accelerator.xla_flags),
 )
 
+IS_INELASTIC = unset("accelerator.minSlices") | compare("accelerator.minSlices", "==", "accelerator.slices")
+"""The run goes on with no fewer slices than it has. Of the spec."""
 _DYNAMIC = "accelerator.dynamicSlicing"
 _IRONWOOD = "|".join(family for family, generation in families().items() if generation == "tpu7x")
 
@@ -82,10 +84,10 @@ RULES: tuple[Rule, ...] = (
         "at most slices",
         unset("minSlices") | compare("minSlices", "<=", "slices"),
     ),
-    SPEC.unset_unless(
+    SPEC.rule(
         "accelerator.minSlices",
-        ~IS_USED,
-        "because pathways.enabled is true: a program of Pathways has elasticSlices",
+        "unset, or as many as slices, because pathways.enabled is true: a program of Pathways has elasticSlices",
+        IS_INELASTIC | ~IS_USED,
     ),
     _chip_rule("spec.accelerator", "type", cel.UNKNOWN, cel.name_rule(), cel.nearest_message()),
     _chip_rule("spec.accelerator", "topology", cel.TOPOLOGY, cel.topology_rule()),
