@@ -132,6 +132,11 @@ def slice_host(jobset: str, slice_index: str) -> str:
     return f"{jobset}-{REPLICATED_JOB}-{slice_index}-0.{jobset}"
 
 
+def sampler_job(jobset: str, index: int) -> str:
+    """Return the name of a sampler's Job."""
+    return f"{jobset}-{SAMPLER}-{index}"
+
+
 def sampler_host(jobset: str, index: int | str) -> str:
     """Return the DNS name of a sampler's first pod within its namespace."""
     return f"{jobset}-{SAMPLER}-{index}-0.{jobset}"

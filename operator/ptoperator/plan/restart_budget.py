@@ -3,7 +3,8 @@
 A JobSet knows exit codes and disruption. It restarts a job that will fail the same way (out of HBM, known only from a
 message), and it charges `maxRestarts` for a machine that broke without a Kubernetes disruption (a TPU host under repair
 rejects pods within seconds, and three restarts are used up in a minute). The first is ended here; for the second the
-JobSet is recreated, after a growing pause, with what is left of the budget.
+JobSet is recreated, after a growing pause, with what is left of the budget. So it is for a sampler that its Job makes
+no more, where supervisors restart the trainer and the JobSet nothing.
 """
 
 from ptapi.failures import REACTIONS, FailureClass
@@ -11,11 +12,19 @@ from ptapi.status import FailureStatus
 from ptkube import timestamps
 from ptkube.backoff import pause_s
 from ptkube.resources import Manifest
+from ptoperator.observe import elastic_slices
 from ptoperator.observe.state import Observed
 from ptoperator.plan.step_result import PlanContext, StepResult, delete_jobset
 from ptoperator.render.failure_policy import REACHED_MAX
 from ptoperator.status import terminal_phases, waiting_phases
-from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, is_verdict, restart_counts
+from ptoperator.status.restart_counts import (
+    charged_restarts,
+    failure_of_jobset,
+    is_verdict,
+    restart_counts,
+    spent_sampler,
+    with_in_place,
+)
 
 INITIAL_BACKOFF_S = 30.0
 MAX_BACKOFF_S = 600.0
@@ -46,10 +55,12 @@ def retry_uncharged(context: PlanContext, failed: Manifest) -> StepResult | None
         return _recreate_jobset(context, failed)
     cause = failure_of_jobset(state, failed)
     kind = FailureClass(cause.failure_class)
-    if not REACTIONS[kind].retried or is_verdict(context.layout, cause.exit_code):
+    is_agreed = spent_sampler(state, failed) is None and is_verdict(context.layout, cause.exit_code)
+    if not REACTIONS[kind].retried or is_agreed:
         return None
     counts, _ = restart_counts(state)
-    is_left = charged_restarts(counts) < context.layout.job.spec.run_policy.max_restarts
+    charged = charged_restarts(with_in_place(counts, elastic_slices.status(state)))
+    is_left = charged < context.layout.job.spec.run_policy.max_restarts
     if REACTIONS[kind].charged and not is_left:
         return None
     limit = REACTIONS[kind].limit

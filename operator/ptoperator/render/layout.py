@@ -127,6 +127,11 @@ class Layout:
         return self.samplers.vms if self.samplers else 0
 
     @property
+    def sampler_backoff_limit(self) -> int:
+        """Return how many failures of its pods a sampler's Job forgives: a lost host may cost one of each."""
+        return self.sampler_hosts * self.job.spec.run_policy.max_restarts
+
+    @property
     def held_chips(self) -> dict[str, int]:
         """Return how many chips of each generation the job holds: the trainer's, and all samplers'."""
         held: Counter[str] = Counter()

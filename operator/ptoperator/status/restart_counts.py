@@ -5,16 +5,21 @@ JobSet's rule, or else from the run directory. A recreated JobSet counts from 0 
 annotation.
 """
 
+import re
+
 from ptapi.conditions import ConditionType, Reason
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.status import FailureStatus, SlicesStatus
 from ptkube.resources import Manifest
 from ptoperator.failures import pod_failures
 from ptoperator.failures.pod_failures import PodFailure
+from ptoperator.kube import names
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
-from ptoperator.render.failure_policy import DISRUPTED, RESTART_REASON_PREFIX, SAVED
+from ptoperator.render.failure_policy import DISRUPTED, REACHED_MAX, RESTART_REASON_PREFIX, SAVED
 
+_FIRST_FAILED = re.compile(r"\(first failed job: (\S+)\)")
+"""How JobSet's messages end."""
 _FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}")
 
 
@@ -44,18 +49,49 @@ def charged_restarts(counts: dict[str, int]) -> int:
 
 def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
     """Return why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's message."""
+    sampler = spent_sampler(state, condition)
+    if sampler is not None:
+        return _failure_of_sampler(state, sampler)
     # A supervised run has pods that failed long ago and were replaced; its end is what supervisors agreed on.
-    failures = tuple(each for each in state.failures if is_verdict(state.layout, each.exit_code)) or state.failures
+    failures = tuple(each for each in state.failures if _is_verdict_of(state.layout, each)) or state.failures
     failure = pod_failures.cause(failures, state.jobset_restarts, charged=True)
     cause = _hang(state) or (failure_status(failure) if failure else from_run_directory(state))
     message = str(condition.get("message") or "")
     return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=message)
 
 
+def spent_sampler(state: Observed, condition: Manifest) -> int | None:
+    """Return the sampler whose Job ended the JobSet because it had failed too often; None if another Job ended it."""
+    first = _FIRST_FAILED.search(str(condition.get("message") or ""))
+    if first is None or state.layout is None or condition.get("reason") != REACHED_MAX:
+        return None
+    jobs = {names.sampler_job(state.layout.jobset, index): index for index in range(state.layout.sampler_count)}
+    return jobs.get(first.group(1))
+
+
 def is_verdict(layout: Layout | None, exit_code: int | None) -> bool:
-    """Return True if a pod with this exit code ended a supervised run, whose restarts are spent or would not help."""
+    """Return True if a trainer's pod with this exit code ended a supervised run: restarts are spent, or no help."""
     is_final = exit_code in EXIT_CLASSES and exit_code != ExitCode.PREEMPTED_SAVED
     return layout is not None and layout.is_supervised and is_final
+
+
+def _is_verdict_of(layout: Layout | None, failure: PodFailure) -> bool:
+    return not failure.is_of_sampler and is_verdict(layout, failure.exit_code)
+
+
+def _failure_of_sampler(state: Observed, index: int) -> FailureStatus:
+    """Return why this sampler failed once more than its Job may make it anew."""
+    layout = state.layout
+    assert layout is not None
+    pods = f"{names.sampler_job(layout.jobset, index)}-"
+    failures = [each for each in state.failures if each.pod.startswith(pods)]
+    failure = pod_failures.cause(failures, state.jobset_restarts, charged=True)
+    limit = layout.sampler_backoff_limit
+    message = f"sampler {index} failed more than {limit} time{'' if limit == 1 else 's'}, all that its Job allows"
+    if failure is None:
+        return FailureStatus(failure_class=FailureClass.UNKNOWN, message=message)
+    cause = failure_status(failure)
+    return cause.model_copy(update={"message": f"{message}: {cause.message}"})
 
 
 def failure_status(failure: PodFailure) -> FailureStatus:

@@ -9,13 +9,14 @@ from ptapi.run_directory import run_uri
 from ptapi.status import FailureStatus, PreflightStatus
 from ptkube import timestamps
 from ptkube.resources import Manifest
+from ptoperator.observe import elastic_slices
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.render.failure_policy import REACHED_MAX
 from ptoperator.status import serving
 from ptoperator.status.builder import ConditionUpdate, ConditionUpdates, StatusUpdate
 from ptoperator.status.hints import hint_for
-from ptoperator.status.restart_counts import failure_of_jobset
+from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, is_verdict, spent_sampler
 
 
 def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
@@ -35,9 +36,33 @@ def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
 def jobset_failed(layout: Layout, state: Observed, condition: Manifest) -> StatusUpdate:
     """Report a failed JobSet: the pod that failed first, or else the JobSet's message."""
     cause = failure_of_jobset(state, condition)
-    is_exhausted = condition.get("reason") == REACHED_MAX and sum(state.status.pod_restarts.values()) > 0
+    exhausted = _exhausted(layout, state, condition, cause) if condition.get("reason") == REACHED_MAX else ""
+    return failed_with(layout, cause, exhausted=exhausted)
+
+
+def _exhausted(layout: Layout, state: Observed, condition: Manifest, cause: FailureStatus) -> str:
+    """Return which budget is used up, of which part of the job."""
+    limit, kind = layout.job.spec.run_policy.max_restarts, FailureClass(cause.failure_class)
+    if spent_sampler(state, condition) is not None:
+        return (
+            f"runPolicy.maxRestarts ({limit}) is exhausted: the job is restarted so often for samplers that their own "
+            "Jobs make no more"
+        )
+    if is_verdict(layout, cause.exit_code):
+        return _exhausted_in_place(layout, state, kind) if REACTIONS[kind].retried else ""
+    return f"runPolicy.maxRestarts ({limit}) is exhausted" if sum(state.status.pod_restarts.values()) > 0 else ""
+
+
+def _exhausted_in_place(layout: Layout, state: Observed, kind: FailureClass) -> str:
+    """Return which budget of the supervisors is used up, who restart the trainer without its pods."""
+    slices = elastic_slices.status(state)
+    counts = slices.restarts if slices else {}
+    own = REACTIONS[kind].limit
+    if own is not None and counts.get(kind, 0) >= own:
+        return f"{kind} was already retried {own} time(s) in place"
     limit = layout.job.spec.run_policy.max_restarts
-    return failed_with(layout, cause, exhausted=f"runPolicy.maxRestarts ({limit}) is exhausted" if is_exhausted else "")
+    done = ", ".join(f"{each} {count}" for each, count in sorted(counts.items()) if charged_restarts({each: count}))
+    return f"runPolicy.maxRestarts ({limit}) allows the trainer no more restarts in place{f' ({done})' if done else ''}"
 
 
 def failed_with(layout: Layout, cause: FailureStatus, *, exhausted: str = "") -> StatusUpdate:

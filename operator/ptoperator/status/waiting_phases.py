@@ -64,8 +64,9 @@ def restarting(state: Observed, cause: FailureStatus | None, pause_s: float) -> 
     why = cause or state.status.failure
     message = f"after {terminal_phases.describe_failure(why)}; " if why else ""
     what = "an outage" if why is not None and why.failure_class == FailureClass.NETWORK else "a repair"
-    wait = f"restarts in {timestamps.duration(pause_s)}, because {what} takes minutes" if pause_s else "restarts"
     is_free = why is not None and not REACTIONS[FailureClass(why.failure_class)].charged
+    because = f", because {what} takes minutes" if is_free else ""
+    wait = f"restarts in {timestamps.duration(pause_s)}{because}" if pause_s else "restarts"
     free = "not charged to runPolicy.maxRestarts; " if is_free else ""
     message = f"{message}{free}{wait}{checkpoint_message(state)}"
     return StatusUpdate(

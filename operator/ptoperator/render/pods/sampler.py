@@ -59,7 +59,7 @@ def _job(layout: Layout, group: Manifest) -> Manifest:
             "parallelism": layout.hosts,
             "completions": layout.hosts,
             "completionMode": "Indexed",
-            "backoffLimit": layout.hosts * layout.job.spec.run_policy.max_restarts,
+            "backoffLimit": layout.sampler_backoff_limit,
             "podFailurePolicy": sampler_failure_policy(),
             "template": {
                 "metadata": overrides.metadata(
