@@ -6,6 +6,7 @@ point, too. `vllm serve --weight-transfer-config '{"backend": "posttrain-files"}
 
 tensor_files     finds the tensors of an update in their files and verifies them; the standard library alone
 transfer_engine  vLLM's side: loads them into the model
+several_hosts    starts and ends one host of a server on several
 """
 
 BACKEND = "posttrain-files"

@@ -1,7 +1,7 @@
 """The chips of samplers with pods of their own (`rollout.placement: separate`).
 
-A sampler is a slice, with a process on each of its hosts; one that is vLLM is one host's. Left out: how its mesh is
-made of them (`pttrainer.rollout`).
+A sampler is a slice, with a process on each of its hosts; one that is vLLM on TPUs is one host's. Left out: how its
+mesh is made of them (`pttrainer.rollout`).
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def sampler_chips(spec: PostTrainJobSpec) -> Slice | None:
         _check_many_processes(spec, trainer)
     one = trainer if separate.accelerator is None else _resolved(separate.accelerator.type)
     if spec.rollout.sampling_engine == "vllm":
-        if one.multi_host:
+        if one.multi_host and not one.is_gpu:
             raise SpecError([_several_hosts(one)])
         _check_vllm(spec, one)
     return replace(one, slices=separate.replicas)
@@ -114,7 +114,8 @@ def _several_hosts(one: Slice) -> Finding:
     return Finding(
         SAMPLER_TYPE_FIELD,
         one.name,
-        f"a type of one host with samplers that are vLLM, and {one.describe()} is {one.vms} hosts",
+        "GPUs, or a type of one host with samplers that are vLLM: over several hosts of TPUs vLLM runs by Ray alone, "
+        f"which no pod starts, and {one.describe()} is {one.vms} hosts",
         f"accelerator: {{type: {_one_host(one)}}} and more replicas",
     )
 

@@ -1,12 +1,17 @@
-"""A sampler of two hosts in its pods, with real processes: one is killed, and its Job makes both anew."""
+"""A sampler of two hosts in its pods: one is killed, and its Job makes both anew.
+
+Native samplers are real processes; of vLLM's, the launcher of a host is real, and what it starts a stand-in.
+"""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.builders.cluster.fake_jobs import FAKE_TRAINER
 from tests.builders.cluster.operator_process import OperatorProcess
 from tests.builders.trainer import quick, runs
 
@@ -17,8 +22,14 @@ from ptkube.resources import JOBS, JOBSETS, NODES, Manifest
 from ptoperator.kube import labels
 
 BATCH, STEPS = 8, 2
-TPU = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice", "cloud.google.com/gke-tpu-topology": "2x2x2"}
-ROOM = {"google.com/tpu": "8", "cpu": "1000", "memory": "4000G"}
+MARKS = {
+    "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+    "cloud.google.com/gke-tpu-topology": "2x2x2",
+    "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
+}
+ROOM = {"google.com/tpu": "8", "nvidia.com/gpu": "16", "cpu": "1000", "memory": "4000G"}
+NAMESPACE = "NAMESPACE_OF_TEST"
+"""A variable of each process, which tells it from those of other tests on this machine."""
 HELD = """
 import os, pathlib, time
 
@@ -37,20 +48,20 @@ def reward(prompt, completion, row):
 
 
 @pytest.fixture
-def tpu_node(kube: Kube) -> Iterator[None]:
-    """The node pretends to be a slice of v5p: its processes compute on CPUs."""
+def node_with_chips(kube: Kube) -> Iterator[None]:
+    """The node pretends to be a slice of v5p and two machines of H100s: its processes compute on CPUs."""
     before = kube.get(NODES, "local")["status"]["allocatable"]
-    kube.patch(NODES, "local", None, {"metadata": {"labels": TPU}})
+    kube.patch(NODES, "local", None, {"metadata": {"labels": MARKS}})
     kube.patch(NODES, "local", None, {"status": {"allocatable": ROOM}}, subresource="status")
     yield
-    kube.patch(NODES, "local", None, {"metadata": {"labels": dict.fromkeys(TPU)}})
+    kube.patch(NODES, "local", None, {"metadata": {"labels": dict.fromkeys(MARKS)}})
     kube.patch(NODES, "local", None, {"status": {"allocatable": dict.fromkeys(ROOM) | before}}, subresource="status")
 
 
-def process_of(pod: Manifest, home: Path) -> psutil.Process:
-    """The process of a sampler's pod. home: the directory of this test."""
-    marks = {"HOME_OF_TEST": str(home), "JAX_PROCESS_ID": index(pod)}
-    for process in psutil.process_iter():
+def process_of(pod: Manifest, rank: str) -> psutil.Process:
+    """The first process of a sampler's pod. rank: the variable that holds its host's number."""
+    marks = {NAMESPACE: pod["metadata"]["namespace"], "POSTTRAIN_SAMPLER_INDEX": "0", rank: index(pod)}
+    for process in sorted(psutil.process_iter(), key=lambda each: each.pid):
         try:
             env = process.environ()
         except (psutil.Error, OSError):
@@ -69,12 +80,12 @@ def exit_codes(pods: Iterable[Manifest]) -> list[int]:
     return sorted(state["terminated"]["exitCode"] for state in states if "terminated" in state)
 
 
-@pytest.mark.usefixtures("tpu_node")
+@pytest.mark.usefixtures("node_with_chips")
 def test_a_sampler_of_two_hosts_of_which_one_is_killed_comes_back_whole(
     operator: OperatorProcess, jobs: Any, tmp_path: Path
 ) -> None:
     env = {
-        "HOME_OF_TEST": str(tmp_path),
+        NAMESPACE: jobs.namespace,
         "JAX_PLATFORMS": "cpu",
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         "JAX_COMPILATION_CACHE_DIR": runs.compiled(),
@@ -108,7 +119,7 @@ def test_a_sampler_of_two_hosts_of_which_one_is_killed_comes_back_whole(
     jobs.wait((tmp_path / "first-held").exists, shown=shown)
     first = {pod["metadata"]["uid"]: pod for pod in samplers()}
     assert sorted(map(index, first.values())) == ["0", "1"]
-    process_of(next(pod for pod in first.values() if index(pod) == "1"), tmp_path).kill()
+    process_of(next(pod for pod in first.values() if index(pod) == "1"), "JAX_PROCESS_ID").kill()
     jobs.wait(
         lambda: exit_codes(pod for pod in samplers() if pod["metadata"]["uid"] in first) == [75, 137], shown=shown
     )
@@ -129,3 +140,55 @@ def test_a_sampler_of_two_hosts_of_which_one_is_killed_comes_back_whole(
         assert len({(each["prompt"], each["completion"]) for each in samples}) > BATCH // 2
         assert len(samples) == BATCH, "none is lost, and none is there twice"
     assert (tmp_path / "calls").stat().st_size == STEPS * BATCH
+
+
+@pytest.mark.usefixtures("node_with_chips")
+@pytest.mark.parametrize("lost", ["0", "1"], ids=["the one that serves", "the other"])
+def test_a_vllm_server_of_two_hosts_of_which_one_is_killed_comes_back_whole(
+    lost: str, operator: OperatorProcess, jobs: Any, tmp_path: Path
+) -> None:
+    jobs.create(
+        "served",
+        {
+            "FAKE_WAIT": "1",
+            "FAKE_STEP_S": "0.1",
+            "PATH": f"{FAKE_TRAINER / 'bin'}:{os.environ['PATH']}",
+            NAMESPACE: jobs.namespace,
+        },
+        model={"uri": "hf://Qwen/Qwen3-8B"},
+        algorithm={"grpo": {"groupSize": 4}},
+        rewards=[{"builtin": "gsm8k"}],
+        rollout={
+            "maxNewTokens": 8,
+            "engine": "vllm",
+            "vllm": {"weightsDirectory": f"{tmp_path}/weights"},
+            "placement": "separate",
+            "separate": {"replicas": 1, "accelerator": {"type": "h100-16"}},
+        },
+        volumes=[{"name": "shared", "mountPath": str(tmp_path), "persistentVolumeClaim": {"claimName": "shared"}}],
+    )
+    answers = jobs.runs / "served" / "samples"
+
+    def servers() -> list[str]:
+        """The names under which the model was served, in their order: uids of pods."""
+        lines = answers.read_text().splitlines() if answers.exists() else []
+        return list(dict.fromkeys(line.partition(" ")[0] for line in lines))
+
+    def shown() -> Any:
+        return servers(), jobs.status("served"), jobs.pods("served")
+
+    def ready() -> bool:
+        return bool(jobs.status("served").samplers.ready == 1)
+
+    jobs.wait(lambda: len(servers()) == 1 and ready(), shown=shown)
+    first = {index(pod): pod for pod in jobs.pods("served") if labels.is_of_sampler(pod)}
+    assert servers() == [first["0"]["metadata"]["uid"]], "the trainer is answered by the first host"
+    process_of(first[lost], "POSTTRAIN_HOST_INDEX").kill()
+    jobs.wait(lambda: len(servers()) == 2 and ready(), shown=shown)
+    uids = {pod["metadata"]["uid"] for pod in first.values()}
+    pods = [pod for pod in jobs.pods("served") if labels.is_of_sampler(pod)]
+    assert exit_codes(pod for pod in pods if pod["metadata"]["uid"] in uids) == [75, 137]
+    assert sorted(index(pod) for pod in pods if pod["metadata"]["uid"] not in uids) == ["0", "1"]
+    assert jobs.find(JOBS, "served-sampler-0")["status"]["failed"] == 1
+    (jobs.runs / "served" / "finish").touch()
+    assert jobs.wait_phase("served", "Succeeded").restarts == {}

@@ -101,8 +101,8 @@ class SamplerAccelerator(SpecModel):
     """The chips of each sampler."""
 
     type: AcceleratorType
-    """`v6e-4`, `v5p-8`, … or `cpu-1`; with the native engine also of several hosts, such as `v6e-16`, for a model that
-    one host's chips do not hold."""
+    """`v6e-4`, `v5p-8`, … or `cpu-1`; also of several hosts, such as `v6e-16`, for a model that one host's chips do
+    not hold: with the native engine, and with vLLM on GPUs."""
 
 
 class Separate(SpecModel):

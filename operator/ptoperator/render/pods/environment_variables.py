@@ -82,18 +82,33 @@ def sampler_env(layout: Layout) -> list[Manifest]:
 def vllm_env(layout: Layout) -> list[Manifest]:
     """Return the environment of a sampler that is vLLM, whose image does not know the user that it runs as."""
     full, adapters = "VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
-    is_full = layout.job.spec.training.lora is None
+    is_full, has_plugin = layout.job.spec.training.lora is None, vllm_plugin.is_needed(layout)
     ours = [
         value("PYTHONUNBUFFERED", "1"),
         value("HOME", "/tmp"),
         value("USER", "posttrain"),
         value("VLLM_NO_USAGE_STATS", "1"),
-        *([value(full, "1"), value("PYTHONPATH", vllm_plugin.PATH)] if is_full else [value(adapters, "True")]),
+        value(full, "1") if is_full else value(adapters, "True"),
+        *([value("PYTHONPATH", vllm_plugin.PATH)] if has_plugin else []),
         from_field(SAMPLER_POD, "metadata.uid"),
+        *_vllm_hosts(layout),
         *_token(layout),
         _secret("VLLM_API_KEY", layout.sampler_secret, TOKEN_KEY),
     ]
     return _with_users(layout, ours)
+
+
+def _vllm_hosts(layout: Layout) -> list[Manifest]:
+    """Return how the hosts of one vLLM server join and speak to each other; nothing for one host."""
+    if layout.hosts == 1:
+        return []
+    return [
+        from_label(SAMPLER_INDEX, JOB_INDEX),
+        from_annotation(HOST_INDEX, COMPLETION_INDEX),
+        value(HOSTS_PER_SLICE, str(layout.hosts)),
+        from_field("VLLM_HOST_IP", "status.podIP"),
+        *(value(name, text) for name, text in (_NCCL | gpu_fabric.environment(layout)).items()),
+    ]
 
 
 def cpu_env(layout: Layout) -> list[Manifest]:

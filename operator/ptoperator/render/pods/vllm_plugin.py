@@ -1,8 +1,9 @@
-"""The package `posttrain_vllm` in the pods of samplers that are vLLM, where it gives them a backend over files.
+"""The package `posttrain_vllm` in the pods of samplers that are vLLM.
 
-vLLM's images do not hold it, so it travels in a ConfigMap and is mounted as an installed package would lie: its
-modules, and the metadata by which vLLM finds its entry point. `PYTHONPATH` names the directory. The ConfigMap is not
-the job's, which stays as it was first written: pods that a newer operator makes want the newer operator's files.
+It gives them a backend over files, and starts servers on several hosts. vLLM's images do not hold it, so it travels in
+a ConfigMap and is mounted as an installed package would lie: its modules, and the metadata by which vLLM finds its
+entry point. `PYTHONPATH` names the directory. The ConfigMap is not the job's, which stays as it was first written: pods
+that a newer operator makes want the newer operator's files.
 """
 
 import hashlib
@@ -22,9 +23,10 @@ _METADATA = {
 
 
 def is_needed(layout: Layout) -> bool:
-    """Return True if the job's samplers are vLLM and take all weights; layout: of any of its pods."""
+    """Return True if the job's samplers are vLLM, and take all weights or have several hosts; layout: of any pod."""
     spec = layout.job.spec
-    return layout.samplers is not None and spec.rollout.sampling_engine == "vllm" and spec.training.lora is None
+    is_vllm = layout.samplers is not None and spec.rollout.sampling_engine == "vllm"
+    return is_vllm and (spec.training.lora is None or layout.sampler_hosts > 1)
 
 
 def files() -> dict[str, str]:

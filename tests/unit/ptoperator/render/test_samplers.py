@@ -235,6 +235,47 @@ def test_pods_of_a_newer_operator_do_not_mount_an_older_ones_plugin(monkeypatch:
     assert plugin != newer_plugin == volume["configMap"]["name"]
 
 
+FULL = {"steps": 2, "batchSize": 16, "sequenceLength": 64}
+
+
+@pytest.mark.parametrize("training", [FULL, FULL | {"lora": {"rank": 8}}])
+def test_a_vllm_server_on_several_machines_is_one_sampler_whose_first_pod_serves(training: dict[str, Any]) -> None:
+    made = vllm_layout(chips="h100-16", training=training)
+    rendered = jobset(made)
+    of_each = rendered["spec"]["replicatedJobs"][1]["template"]["spec"]
+    assert (of_each["parallelism"], of_each["completions"], of_each["backoffLimit"]) == (2, 2, 2 * 3)
+    assert env_of(rendered)["POSTTRAIN_SAMPLERS"] == "llama-sampler-0-0.llama:8477", "the trainer speaks to one pod"
+    (container,) = of_each["template"]["spec"]["containers"]
+    launcher, command = container["command"][:-4], container["command"][-4:]
+    assert command == ["--", "vllm", "serve", "Qwen/Qwen3-8B"]
+    assert launcher[:3] == ["python3", "-m", "posttrain_vllm.several_hosts"]
+    assert launcher[3:] == [
+        *("--rank", "$(POSTTRAIN_HOST_INDEX)", "--hosts", "2"),
+        *("--leader", "llama-sampler-$(POSTTRAIN_SAMPLER_INDEX)-0.llama:8476", "--health", "8477"),
+    ]
+    given = flags(of_each["template"])
+    assert (given["--tensor-parallel-size"], given["--pipeline-parallel-size"]) == ("8", "2")
+    assert ("--weight-transfer-config" in given) == ("lora" not in training)
+    env = {each["name"]: each for each in container["env"]}
+    assert "job-completion-index" in env["POSTTRAIN_HOST_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert env["VLLM_HOST_IP"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    assert {"sampler", "coordinator"} == {each["name"] for each in container["ports"]}
+    assert env["PYTHONPATH"]["value"] == "/etc/posttrain-vllm"
+    assert "posttrain_vllm.several_hosts.py" in config_maps(made)[1]["data"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
+
+
+def test_vllm_on_several_machines_has_the_network_of_the_gpus_and_keeps_its_buckets_mount() -> None:
+    made = vllm_layout("gs://models/qwen", "h100-mega-16")
+    made = replace(made, settings=replace(made.settings, gpu_networks=TCPXO))
+    pod = sampler_pod(jobset(made))
+    assert {"networking.gke.io/interfaces", "gke-gcsfuse/volumes"} <= pod["metadata"]["annotations"].keys()
+    (container,) = pod["spec"]["containers"]
+    assert container["command"][:2] == ["/bin/bash", "-c"], "NCCL's profile comes first"
+    assert "posttrain_vllm.several_hosts" in container["command"]
+    assert "LD_LIBRARY_PATH" in {each["name"] for each in container["env"]}
+
+
 def test_adapters_need_no_plugin() -> None:
     assert not [each for each in vllm_pod()["spec"]["volumes"] if each["name"] == "vllm-plugin"]
     assert "--weight-transfer-config" not in flags(vllm_pod())
