@@ -87,6 +87,8 @@ class Batch(NamedTuple):
     """What a token's entropy takes off its loss, per nat; and N / K for the K of N tokens chosen by their entropy, else
     0, set inside the step where micro-batches must agree on it."""
     chosen_BT: Any = None
+    divergence_share_BT: Any = None
+    """What a token's divergence adds to its loss, per nat, where that is not its loss alone."""
 
     @property
     def samples(self) -> int:

@@ -15,6 +15,7 @@ from ptapi.spec.algorithm import (
     Raft,
     RewardModelTraining,
     Sdpo,
+    SdpoPolicy,
     SelfTeacher,
     Sft,
 )
@@ -112,6 +113,7 @@ __all__ = [
     "Runtime",
     "Schedule",
     "Sdpo",
+    "SdpoPolicy",
     "SelfTeacher",
     "Sft",
     "Speculative",

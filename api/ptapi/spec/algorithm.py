@@ -276,6 +276,20 @@ class Raft(SpecModel):
     """Optimizer updates per rollout batch: how long the kept samples are learned before new ones are drawn."""
 
 
+class SdpoPolicy(SpecModel):
+    """The policy loss beside sdpo's divergence: grpo's, over all samples, with their rewards' advantages."""
+
+    loss: Literal["grpo", "dr-grpo", "dapo", "rloo", "gspo"] = "grpo"
+    """As in `grpo`, whose mean over sequences is the divergence's too; TRL's SDPO takes dapo's. The sampler is
+    corrected for as grpo does by default."""
+    advantage: Advantage | None = None
+    """How advantages are computed from rewards. Unset: as in the loss's paper."""
+    clip_low: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """ε: the ratio is clipped below 1 − ε. Unset: the loss's paper (0.2; gspo 3e-4)."""
+    clip_high: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
+    """ε_high: clipped above 1 + ε_high. Unset: the paper's (0.2; dapo 0.28; gspo 4e-4)."""
+
+
 class Sdpo(SpecModel):
     """Self-distillation policy optimisation (SDPO, arXiv 2601.20802): a sample learns from the student's own hindsight.
 
@@ -311,6 +325,12 @@ class Sdpo(SpecModel):
     """Compare the student's k likeliest tokens, and all others as one outcome; 0: the whole vocabulary."""
     highest_ratio: Annotated[float, Field(ge=1.0, le=1e6)] | None = 2.0
     """Largest weight of a token by its probability now over that before the batch's first update. Unset: no weight."""
+    distillation_weight: Fraction = 1.0
+    """w: the loss is w times the divergence's and 1 − w times the policy loss. 1: no policy loss. Below 1 every sample
+    with an advantage learns, also where no sample of its prompt is good; 0: the policy loss alone, without a teacher.
+    """
+    policy: SdpoPolicy | None = None
+    """The policy loss, where `distillationWeight` is below 1. Unset: grpo's."""
     updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
     """Optimizer updates per rollout batch."""
 

@@ -5,6 +5,7 @@ log-probs (policy and preference losses) or to hidden states and head (divergenc
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from jax import Array
 from tests.builders.trainer import specs
 
 from pttrainer.algorithms import grpo
-from pttrainer.algorithms.distillation import sdpo
+from pttrainer.algorithms.distillation import policy_term, sdpo
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.losses import policy_gradient, preference, reference_kl, sampler_correction, unpaired_preference
@@ -31,6 +32,7 @@ from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Sample
 from pttrainer.train_step import entropy, microbatch
 from pttrainer.train_step.entropy import EntropyControl, EntropyState
+from pttrainer.train_step.objective import HasTeacher
 from pttrainer.train_step.optimizer.moving_reference import MovingReference
 
 
@@ -144,12 +146,18 @@ as far as their mean is above 0."""
 
 
 class Hindsight(NamedTuple):
-    """What a case of sdpo compares. highest: bound on the weight of a token, None for no weight."""
+    """What a case of sdpo compares. highest: bound on the weight of a token, None for no weight.
+
+    weight: the divergence's beside the policy loss `policy`, whose other settings are in `clip`.
+    """
 
     beta: float
     top_k: int = 0
     sampled_token: bool = False
     highest: float | None = 2.0
+    weight: float = 1.0
+    policy: str = "grpo"
+    clip: Clip = Clip(0.2, 0.2)
 
 
 SDPO: dict[str, Hindsight] = {
@@ -160,6 +168,11 @@ SDPO: dict[str, Hindsight] = {
     "reverse-kl": Hindsight(1.0),
     "top-2": Hindsight(1.0, top_k=2),
     "top-2-jsd-0.3": Hindsight(0.3, top_k=2, highest=None),
+    "blend-0.5": Hindsight(1.0, weight=0.5),
+    "blend-0.3-sampled-token-dapo": Hindsight(1.0, sampled_token=True, weight=0.3, policy="dapo"),
+    "blend-0.8-top-2-dr-grpo": Hindsight(0.5, top_k=2, weight=0.8, policy="dr-grpo", clip=Clip(0.1, 0.3)),
+    "blend-0.5-gspo": Hindsight(0.0, highest=None, weight=0.5, policy="gspo", clip=Clip(3e-2, 4e-2)),
+    "policy-loss": Hindsight(1.0, weight=0.0, policy="dapo", clip=Clip(0.2, 0.28)),
 }
 """Every third row learns nothing, from the second on; the log-probs before the first update are `old`."""
 
@@ -302,6 +315,8 @@ def learning(given: Tensors) -> np.ndarray:
 
 
 def _sdpo(given: Tensors, case: Hindsight, hidden_BTD: Array, head_VD: Array) -> Array:
+    if case.weight < 1:
+        return _blended(given, case, hidden_BTD, head_VD)
     config = preset("tiny")
     zeros = np.zeros(given.mask_BT.shape, np.int32)
     mask_BT = given.mask_BT * learning(given)
@@ -315,6 +330,37 @@ def _sdpo(given: Tensors, case: Hindsight, hidden_BTD: Array, head_VD: Array) ->
         loss_BT = loss_BT * sdpo.clipped_weight(stats.logps_BT, jnp.asarray(given.old_BT), case.highest)
     # Here a row that learns nothing is no sequence of the mean; TRL counts it.
     return jnp.sum(loss_BT * loss_weights.sequence_mean(mask_BT)) * learning(given).mean()
+
+
+def _blended(given: Tensors, case: Hindsight, hidden_BTD: Array, head_VD: Array) -> Array:
+    """The whole loss of a job, from hidden states. The sampler is the policy before the first update."""
+    spec = specs.tiny(
+        {
+            "sdpo": {
+                "beta": case.beta, "top_k": case.top_k, "highest_ratio": case.highest,
+                "signal": "sampled-token" if case.sampled_token else "distribution", "distillation_weight": case.weight,
+                "policy": {"loss": case.policy, "clip_low": case.clip.low, "clip_high": case.clip.high},
+            }
+        },
+        rollout={"max_new_tokens": MAX_NEW},
+    )  # fmt: skip
+    of = spec.algorithm.sdpo
+    assert of is not None
+    teacher = sdpo.teacher_of(of, _FixedTeacher(preset("tiny"), given))
+    objective = sdpo.Loss(spec, replace(teacher, chunk=2), {})
+    student = SimpleNamespace(config=preset("tiny"), head=lambda params: params, capped=lambda logits: logits)
+    taught = objective.teacher if isinstance(objective, HasTeacher) else None
+    program: Any = SimpleNamespace(objective=objective, model=student, teacher=taught)
+    zeros, old_BT, mask_BT = np.zeros(given.mask_BT.shape, np.int32), jnp.asarray(given.old_BT), given.mask_BT
+    weight_BT = policy_term.weights(of, mask_BT, MAX_NEW)
+    # Here a row that learns nothing is no sequence of the divergence's mean; TRL counts it.
+    counted = case.weight * float(learning(given).mean())
+    share_BT = policy_term.divergence_share(mask_BT * learning(given), weight_BT, counted) if case.weight else None
+    rows = zeros, jnp.asarray(sampled_ids(given)), zeros, zeros, jnp.asarray(mask_BT), jnp.asarray(weight_BT)
+    advantages_BT = jnp.asarray(given.advantages_B[:, None] * mask_BT)
+    batch = Batch(*rows, advantages_BT, old_BT, old_BT, divergence_share_BT=share_BT)
+    params: Any = jnp.asarray(head_VD)
+    return microbatch._of_tokens(program, params, jnp.asarray(hidden_BTD), batch, {})[0]
 
 
 def _with_entropy(

@@ -256,16 +256,26 @@ def _sdpo(given: Tensors, case: str) -> dict[str, np.ndarray]:
         args=SimpleNamespace(
             distillation_mode="sampled_token" if hindsight.sampled_token else mode,
             distillation_topk=hindsight.top_k or None, distillation_alpha=hindsight.beta,
-            distillation_add_tail=True, distillation_is_clip=hindsight.highest,
+            distillation_add_tail=True, distillation_is_clip=hindsight.highest, distillation_weight=hindsight.weight,
         ),
         accelerator=_identity, _log_self_distillation_metric=lambda mode, value: None,
+        model=SimpleNamespace(training=True), teacher_model=None, current_gradient_accumulation_steps=1,
+        use_teacher_server=False, _metrics=defaultdict(lambda: defaultdict(list)),
+        epsilon_low=hindsight.clip.low, epsilon_high=hindsight.clip.high, max_completion_length=losses.MAX_NEW,
+        importance_sampling_level="sequence" if hindsight.policy == "gspo" else "token",
+        loss_type={"gspo": "grpo"}.get(hindsight.policy, hindsight.policy).replace("-", "_"),
     )  # fmt: skip
-    loss = SDPOTrainer._compute_self_distillation_loss(
-        trainer,
-        SimpleNamespace(training=True),
-        {"old_per_token_logps": torch.tensor(given.old_BT)},
-        DistillationLogits(ids_BT, mask_BT, mask_BT * torch.tensor(losses.learning(given)), hidden @ head.T, teacher),
-    )
+    logits = hidden @ head.T
+    both = DistillationLogits(ids_BT, mask_BT, mask_BT * torch.tensor(losses.learning(given)), logits, teacher)
+    trainer._compute_teacher_student_logits = lambda *models_and_inputs: both
+    trainer._forward_logits = lambda **inputs: logits
+    for method in (SDPOTrainer._compute_self_distillation_loss, SDPOTrainer._compute_policy_loss):
+        setattr(trainer, method.__name__, partial(method, trainer))
+    inputs = {
+        "old_per_token_logps": torch.tensor(given.old_BT), "advantages": torch.tensor(given.advantages_B),
+        "completion_ids": ids_BT, "completion_mask": mask_BT, "prompt_ids": ids_BT, "prompt_mask": mask_BT,
+    }  # fmt: skip
+    loss = SDPOTrainer.compute_loss(trainer, SimpleNamespace(training=True), inputs)
     return _gradients(f"sdpo/{case}", loss, hidden, head)
 
 

@@ -59,9 +59,10 @@ def perplexity(nll: float) -> float:
 
 
 class Mean(NamedTuple):
-    """A metric that is the mean over tokens that count."""
+    """A metric that is the mean over tokens that count; of_BT: only over those where it is above 0."""
 
     values_BT: Array
+    of_BT: Array | None = None
 
 
 class Largest(NamedTuple):
@@ -117,6 +118,8 @@ def partial(metric: Metric, mask_BT: Array) -> Partial:
         return Partial(jnp.max(jnp.where(counts_BT, values, -jnp.inf)), zero, Largest)
     if isinstance(metric, Smallest):
         return Partial(jnp.min(jnp.where(counts_BT, values, jnp.inf)), zero, Smallest)
+    if metric.of_BT is not None:
+        counts_BT &= metric.of_BT > 0
     return Partial(jnp.sum(jnp.where(counts_BT, values, 0.0)), jnp.sum(counts_BT.astype(jnp.float32)), Mean)
 
 

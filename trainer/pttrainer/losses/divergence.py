@@ -36,7 +36,10 @@ LEAST_LOGP = -80.0
 
 
 class DistillationStats(NamedTuple):
-    """Statistics per token, float32, 0 where the mask is 0. Gradients flow through `divergence_BT` only."""
+    """Statistics per token, float32, 0 where the mask is 0.
+
+    Gradients flow through `divergence_BT`, and through `logps_BT` where the teacher says so.
+    """
 
     logps_BT: Array
     entropy_BT: Array
@@ -51,7 +54,8 @@ class Teacher:
     """A frozen teacher and its comparison with the student. Its weights are passed to each call.
 
     self_weights: set if the student is its own teacher, as before the first step, as its average, or as it is.
-    top_of: whose most likely tokens `top_k` takes. sampled_token: compare the row's own token alone.
+    top_of: whose most likely tokens `top_k` takes. sampled_token: compare the row's own token alone. trains_logps: the
+    log-probs of the row's own tokens are part of a loss.
     """
 
     model: Model
@@ -61,6 +65,7 @@ class Teacher:
     self_weights: SelfTeacherWeights | None = None
     top_of: Literal["teacher", "student"] = "teacher"
     sampled_token: bool = False
+    trains_logps: bool = False
 
     def stats(
         self, params: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch
@@ -79,7 +84,8 @@ class Teacher:
             return student_BCV, jensen_shannon(*self._outcomes(teacher_BCV, student_BCV), self.beta)
 
         arrays = hidden_BTD, teacher_BTE, batch.targets_BT
-        return _by_chunk(compared, arrays, batch, self.chunk or chunk_size(*_shape(batch), V))
+        stats = _by_chunk(compared, arrays, batch, self.chunk or chunk_size(*_shape(batch), V))
+        return stats if self.trains_logps else _of_divergence(stats)
 
     def _hidden(self, params: Params, batch: Batch) -> Array:
         if batch.teacher_tokens_BU is None:
@@ -114,7 +120,8 @@ class OfflineTeacher:
             return student_BCV, jensen_shannon(_with_rest(logps_BCK), _with_others(student_BCV, ids_BCK), self.beta)
 
         outcomes = hidden_BTD, batch.teacher_ids_BTK, batch.teacher_logps_BTK
-        return _by_chunk(compared, outcomes, batch, self.chunk or chunk_size(*_shape(batch), head_VD.shape[0]))
+        size = self.chunk or chunk_size(*_shape(batch), head_VD.shape[0])
+        return _of_divergence(_by_chunk(compared, outcomes, batch, size))
 
 
 def jensen_shannon(teacher_X: Array, student_X: Array, beta: float) -> Array:
@@ -149,7 +156,12 @@ def _by_chunk(
     split = tuple(parts.split(x) for x in (batch.targets_BT, batch.mask_BT, *arrays))
     _, stats = lax.scan(jax.checkpoint(body, prevent_cse=False), None, split)
     logps_BT, entropy_BT, divergence_BT = (jnp.where(batch.mask_BT > 0, parts.join(x), 0.0) for x in stats)
-    return DistillationStats(lax.stop_gradient(logps_BT), lax.stop_gradient(entropy_BT), divergence_BT)
+    return DistillationStats(logps_BT, lax.stop_gradient(entropy_BT), divergence_BT)
+
+
+def _of_divergence(stats: DistillationStats) -> DistillationStats:
+    """Return the stats whose gradients flow through the divergence alone."""
+    return stats._replace(logps_BT=lax.stop_gradient(stats.logps_BT))
 
 
 def _shape(batch: Batch) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The traits of an algorithm's loss that decide how its step is compiled, for preflight's formula too: without jax."""
 
-from ptapi.spec import Algorithm
+from ptapi.spec import Algorithm, Sdpo
 
 BY_TOKEN = {
     "sft": True, "dpo": False, "kto": False, "reward": False, "distill": False, "ppo": True, "raft": True,
@@ -30,4 +30,10 @@ def of_tokens(algorithm: Algorithm) -> tuple[str, ...]:
     old = ("old_logps_BT",) if algorithm.updates_per_batch > 1 and algorithm.raft is None else ()
     reference = ("ref_logps_BT",) if algorithm.reference_coefficient > 0 else ()
     bonus = ("entropy_bonus_BT",) if algorithm.grpo is not None and algorithm.grpo.entropy_bonus is not None else ()
-    return ("advantages_BT", "sampler_logps_BT", *values, *old, *reference, *bonus)
+    share = ("divergence_share_BT",) if blends(algorithm.sdpo) else ()
+    return ("advantages_BT", "sampler_logps_BT", *values, *old, *reference, *bonus, *share)
+
+
+def blends(sdpo: Sdpo | None) -> bool:
+    """Return True if sdpo's loss is part divergence, part policy loss."""
+    return sdpo is not None and 0.0 < sdpo.distillation_weight < 1.0

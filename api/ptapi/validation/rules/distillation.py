@@ -1,6 +1,6 @@
 """Rules for distillation, sdpo's too: who teaches, and on whose samples."""
 
-from ptapi.validation.predicate import Predicate, differs, equals, filled, has, unset
+from ptapi.validation.predicate import Predicate, compare, differs, equals, filled, has, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
 _HAS_NO_SELF_TEACHER = unset("algorithm.distill") | unset("algorithm.distill.selfTeacher")
@@ -91,6 +91,18 @@ RULES: tuple[Rule, ...] = (
         "topK",
         "0 with signal: sampled-token, which compares one token",
         equals("topK", 0) | equals("signal", "distribution"),
+    ),
+    _SDPO.rule(
+        "policy",
+        "unset with distillationWeight: 1, which leaves the policy loss out",
+        unset("policy") | compare("distillationWeight", "<", 1.0),
+        "distillationWeight: 0.5",
+    ),
+    SPEC.rule(
+        "algorithm.sdpo.distillationWeight",
+        "1 with a rollout.temperature other than 1: the policy loss would weigh samples of another distribution",
+        unset("algorithm.sdpo") | equals("algorithm.sdpo.distillationWeight", 1.0) | equals("rollout.temperature", 1.0),
+        "rollout: {temperature: 1.0}",
     ),
     SPEC.rule(
         "algorithm.sdpo.teacher",

@@ -11,16 +11,22 @@ from tests.builders.trainer import specs
 from tests.unit.pttrainer.algorithms.test_grpo import EOS, FakeContext, FakeSampler
 
 from ptapi.spec import Sdpo as SdpoSpec
+from pttrainer.algorithms import grpo
 from pttrainer.algorithms.distillation import sdpo
 from pttrainer.algorithms.distillation.sdpo import Sdpo, solutions
+from pttrainer.batch import Batch
+from pttrainer.data import loss_weights
 from pttrainer.data.prompts import Question
 from pttrainer.errors import DataError
+from pttrainer.losses import policy_gradient
+from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.divergence import DistillationStats
 from pttrainer.models import Model, preset
 from pttrainer.preflight.shapes.job_shapes import batch_arrays
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.sampler import Sampler
+from pttrainer.train_step.objective import HasTeacher
 
 MODEL = Model(preset("tiny"))
 CHAT = FakeContext(cast(Any, {})).chat
@@ -109,6 +115,70 @@ def test_a_step_without_a_good_sample_has_no_weight() -> None:
     assert facts["groups/solved"] == 0.0
 
 
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "gspo"])
+def test_all_samples_have_a_policy_loss_and_those_with_a_solution_a_divergence_beside_it(loss: str) -> None:
+    made, _ = make(Speaking(second_is_right), distillation_weight=0.25, policy={"loss": loss})
+    plain, _ = make(Speaking(second_is_right))
+    batch, facts = made.next_batch(0, cast(Any, {}))
+    alone, _ = plain.next_batch(0, cast(Any, {}))
+    assert (batch.mask_BT.sum(axis=1) > 0).all()
+    assert facts["samples/taught"] == 0.25
+    for name in ("teacher_tokens_BU", "teacher_slots_BT"):
+        np.testing.assert_array_equal(getattr(batch, name), getattr(alone, name))
+    weights = policy_gradient.VARIANTS[loss].weights(batch.mask_BT, 8)
+    np.testing.assert_array_equal(batch.weight_BT, weights)
+    np.testing.assert_allclose(batch.weight_BT * batch.divergence_share_BT, 0.25 * alone.weight_BT, rtol=1e-6)
+    of_first, of_second = batch.advantages_BT[:2], batch.advantages_BT[2:]
+    assert not of_first.any()
+    np.testing.assert_allclose(sorted(set(of_second.ravel().tolist())), [-0.70701, 0.0, 0.70701], atol=1e-4)
+
+
+def arrays(*shape: int) -> list[Any]:
+    return list(np.random.default_rng(3).normal(0, 0.3, (5, *shape)).astype(np.float32))
+
+
+def losses(weight: float) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """The loss with this weight, with the policy loss and with the divergence alone, per token, and its metrics."""
+    logps_BT, old_BT, divergence_BT, advantages_BT, share_BT = arrays(4, 6)
+    ones_BT = np.ones((4, 6), np.float32)
+    batch = Batch(*[ones_BT.astype(np.int32)] * 4, ones_BT, ones_BT, advantages_BT, old_BT, old_BT)
+    stats = DistillationStats(jnp.asarray(logps_BT), jnp.asarray(ones_BT), jnp.asarray(divergence_BT))
+    spec = specs.tiny({"sdpo": SdpoSpec(distillation_weight=weight)})
+    assert spec.algorithm.sdpo is not None
+    loss = sdpo.Loss(spec, sdpo.teacher_of(spec.algorithm.sdpo, MODEL), {})
+    alone = sdpo.Loss(specs.tiny({"sdpo": SdpoSpec()}), loss.teacher, {}) if weight else None
+    shared = batch._replace(divergence_share_BT=jnp.maximum(share_BT, 0.0) if 0 < weight < 1 else None)
+    loss_BT, metrics = loss.loss(stats, shared)
+    policy_BT, _ = grpo.Loss(specs.tiny({"grpo": {}})).loss(TokenStats(stats.logps_BT, stats.entropy_BT), batch)
+    return loss_BT, policy_BT, None if alone is None else alone.loss(stats, batch)[0], metrics
+
+
+def test_the_ends_are_the_policy_loss_and_the_divergence_to_the_bit() -> None:
+    loss_BT, policy_BT, _, metrics = losses(0.0)
+    np.testing.assert_array_equal(loss_BT, policy_BT)
+    assert "divergence" not in metrics
+    loss_BT, policy_BT, alone_BT, _ = losses(1.0)
+    np.testing.assert_array_equal(loss_BT, alone_BT)
+    assert np.abs(loss_BT - policy_BT).max() > 0.01
+
+
+def test_between_them_a_token_has_its_share_of_each_and_the_divergence_is_of_those_that_learn() -> None:
+    loss_BT, policy_BT, alone_BT, metrics = losses(0.25)
+    share_BT = np.maximum(arrays(4, 6)[4], 0.0)
+    np.testing.assert_allclose(loss_BT, 0.75 * policy_BT + share_BT * alone_BT, rtol=1e-6)
+    divergence = loss_weights.partial(metrics["divergence"], jnp.ones((4, 6)))
+    np.testing.assert_allclose(divergence.value / divergence.count, arrays(4, 6)[2][share_BT > 0].mean(), rtol=1e-5)
+
+
+def test_without_a_divergence_nobody_teaches() -> None:
+    made, context = make(Speaking(second_is_right), distillation_weight=0.0)
+    batch, _ = made.next_batch(0, cast(Any, {}))
+    assert not isinstance(made, HasTeacher)
+    assert isinstance(make(Speaking(second_is_right), distillation_weight=0.5)[0], HasTeacher)
+    assert {name for name, array in batch._asdict().items() if array is not None} == set(batch_arrays(context.spec))
+    assert batch.teacher_tokens_BU is None
+
+
 @pytest.mark.parametrize(("highest", "wanted"), [(2.0, [2.0, 0.5, 1.0]), (None, [1.0, 1.0, 1.0])])
 def test_a_token_weighs_as_much_more_as_it_is_likelier_than_before_up_to_the_bound(
     highest: float | None, wanted: list[float]
@@ -120,17 +190,19 @@ def test_a_token_weighs_as_much_more_as_it_is_likelier_than_before_up_to_the_bou
     np.testing.assert_allclose(made.loss(stats, batch)[0][0], wanted, rtol=1e-6)
 
 
-def test_a_run_resumed_within_its_updates_trains_on_the_same_samples() -> None:
-    made, context = make(Speaking(second_is_right), updates_per_batch=2)
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_a_run_resumed_within_its_updates_trains_on_the_same_samples(weight: float) -> None:
+    made, context = make(Speaking(second_is_right), updates_per_batch=2, distillation_weight=weight)
     batch, _ = made.next_batch(0, cast(Any, {}))
     assert len(context.scored) == 1
     assert {name for name, array in batch._asdict().items() if array is not None} == set(batch_arrays(context.spec))
     state = json.loads(json.dumps(made.state()))
     sampler = Speaking(second_is_right)
-    resumed, _ = make(sampler, updates_per_batch=2)
+    resumed, _ = make(sampler, updates_per_batch=2, distillation_weight=weight)
     resumed.restore(state)
     again, _ = resumed.next_batch(1, cast(Any, {}))
-    for name in ("tokens_BT", "weight_BT", "old_logps_BT", "teacher_tokens_BU", "teacher_slots_BT"):
+    names = ["tokens_BT", "weight_BT", "old_logps_BT", "teacher_tokens_BU", "teacher_slots_BT", "advantages_BT"]
+    for name in names if weight == 1 else [*names, "divergence_share_BT"]:
         np.testing.assert_array_equal(getattr(again, name), getattr(batch, name))
     resumed.next_batch(2, cast(Any, {}))
     assert sampler.calls == [[2, 3]]

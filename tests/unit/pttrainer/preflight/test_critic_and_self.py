@@ -107,6 +107,15 @@ def test_sdpo_is_planned_with_its_teacher_and_its_sampling(teacher: str, copies:
     assert (teaching.self_weights, teaching.top_of) == (teacher, "student")
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_sdpo_with_a_policy_loss_is_planned_with_a_teacher_unless_that_is_all(weight: float) -> None:
+    options: dict[str, Any] = {"distillationWeight": weight, "updatesPerBatch": 2}
+    of = shapes_of(spec("tiny", "v6e-4", algorithm="sdpo", options=options, batchSize=8, sequenceLength=32))
+    assert total(of.arguments.teacher) == (total(of.arguments.params) if weight else 0)
+    assert (program_of(of).teacher is None) == (weight == 0)
+    assert formula.memory(of).fits
+
+
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:
     of = ppo("cpu-8", critic={"kind": "model"})
     mesh = sharding.make_mesh(of.shape)

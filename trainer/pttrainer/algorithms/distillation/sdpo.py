@@ -12,9 +12,13 @@ alone; `old` is the policy before the batch's first update, so w is 1 with one u
 prompt without a good one learns nothing, unless `feedbackContext` tells the teacher something else. So a reward of 0 or
 1 becomes a signal at every token, and a sample that is right already learns from another right one.
 
-Left out: a blend with the policy loss (TRL's `distillation_weight`), the renormalised top k without "any other",
-images, environments, and a correction for samples of older weights, as in `distill`. Degenerate case: a step in which
-no sample has a solution has loss and gradient 0.
+With `distillationWeight` λ below 1 (TRL's `distillation_weight`) the loss is λ times this one and 1 − λ times the
+policy loss of `grpo`: that over all samples, by their advantages, this over those that learn. Both come from one pass
+of the student. At 0 there is no teacher.
+
+Left out: the renormalised top k without "any other", images, environments, and a correction of the divergence for
+samples of older weights, as in `distill`; the policy loss has grpo's. Degenerate case: a step in which no sample has a
+solution has loss and gradient 0, or those of the policy loss alone.
 """
 
 import re
@@ -29,7 +33,8 @@ from jax import Array, lax
 from ptapi import run_directory
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Sdpo as SdpoSpec
-from pttrainer.algorithms.distillation import teachers
+from pttrainer.algorithms import grpo
+from pttrainer.algorithms.distillation import policy_term, teachers
 from pttrainer.algorithms.on_policy import OnPolicyAlgorithm
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
@@ -37,8 +42,9 @@ from pttrainer.data.distillation import privileged_context
 from pttrainer.data.loss_weights import Mean, Metric
 from pttrainer.data.prompts import Question
 from pttrainer.losses import policy_gradient, policy_metrics
-from pttrainer.losses.divergence import Teacher
-from pttrainer.losses.loss_traits import BY_TOKEN
+from pttrainer.losses.chunked_logprobs import TokenStats
+from pttrainer.losses.divergence import DistillationStats, Teacher
+from pttrainer.losses.loss_traits import BY_TOKEN, blends
 from pttrainer.models import Model, Params
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
@@ -61,12 +67,18 @@ def teacher_of(spec: SdpoSpec, student: Model) -> Teacher:
         self_weights=spec.teacher,
         top_of="student",
         sampled_token=spec.signal == "sampled-token",
+        trains_logps=blends(spec),
     )
 
 
 class Loss:
-    """The divergence from the hindsight of the student (`Objective`)."""
+    """The divergence from the hindsight of the student, and the policy loss beside it (`Objective`).
 
+    Without a share of the divergence there is no `teacher`.
+    """
+
+    teacher: Teacher
+    teacher_params: Params
     entropy = True
     level = False
     by_token = BY_TOKEN["sdpo"]
@@ -74,12 +86,27 @@ class Loss:
 
     def __init__(self, spec: PostTrainJobSpec, teacher: Teacher, teacher_params: Params) -> None:
         assert spec.algorithm.sdpo is not None
-        self.teacher, self.teacher_params = teacher, teacher_params
+        self._weight = spec.algorithm.sdpo.distillation_weight
+        if self._weight > 0:
+            self.teacher, self.teacher_params = teacher, teacher_params
+        self._policy = None if self._weight == 1 else grpo.Loss(policy_term.job(spec))
         self._highest = spec.algorithm.sdpo.highest_ratio
         self._has_sampler_logps = spec.rollout.temperature == self.temperature
 
     def loss(self, stats: Any, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """Return each token's divergence times its weight, and metrics. `stats` are the teacher's."""
+        """Return each token's share of both losses, and metrics. `stats` are the teacher's, if there is one."""
+        if self._policy is None:
+            return self._distilled(stats, batch)
+        loss_BT, metrics = self._policy.loss(TokenStats(stats.logps_BT, stats.entropy_BT), batch)
+        metrics[run_directory.NLL] = Mean(-lax.stop_gradient(stats.logps_BT))
+        if batch.divergence_share_BT is None:
+            return loss_BT, metrics
+        distilled_BT, _ = self._distilled(stats, batch)
+        metrics["divergence"] = Mean(stats.divergence_BT, batch.divergence_share_BT)
+        return (1.0 - self._weight) * loss_BT + batch.divergence_share_BT * distilled_BT, metrics
+
+    def _distilled(self, stats: DistillationStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """Return each token's divergence times its weight, and metrics."""
         own_BT = lax.stop_gradient(stats.logps_BT)
         old_BT = policy_gradient.old_policy(own_BT, batch)
         loss_BT = stats.divergence_BT
@@ -117,6 +144,8 @@ class Sdpo(Loss, OnPolicyAlgorithm):
         Loss.__init__(self, context.spec, *teacher)
         OnPolicyAlgorithm.__init__(self, context, train, sampler, evaluation)
         self._spec = spec
+        if self._weight == 0:
+            self.min_rewarded = 2  # as in grpo
 
     def expected_batch(self) -> Batch | None:
         """Return None: how long the teacher's prompts are depends on the samples."""
@@ -128,16 +157,29 @@ class Sdpo(Loss, OnPolicyAlgorithm):
         has_solution_PG = solutions_PG >= 0
         learns_PG = has_solution_PG | (self._spec.feedback_context is not None)
         pad_id, length = self._context.tokenizer.pad_id, self._context.spec.training.sequence_length
-        batch = groups.lay_out(rollout.groups, learns_PG.astype(np.float64), pad_id, length)
-        mask_BT = batch.mask_BT * learns_PG.reshape(-1, 1).astype(np.float32)
-        batch = batch._replace(mask_BT=mask_BT, weight_BT=loss_weights.sequence_mean(mask_BT))
-        batch = teachers.with_teacher_rows(batch, self._read_again(rollout.groups, solutions_PG), pad_id)
+        advantages_PG = learns_PG.astype(np.float64)
+        if self._weight < 1:
+            advantages_PG = policy_term.sample_advantages(self._spec, rewards_PG)
+        batch = groups.lay_out(rollout.groups, advantages_PG, pad_id, length)
+        batch = self._weighed(batch, batch.mask_BT * learns_PG.reshape(-1, 1).astype(np.float32))
+        if self._weight > 0:
+            batch = teachers.with_teacher_rows(batch, self._read_again(rollout.groups, solutions_PG), pad_id)
         facts = {
             "samples/taught": float(learns_PG.mean()),
             "samples/with_solution": float(has_solution_PG.mean()),
             "groups/solved": float((rewards_PG >= self._spec.min_reward).any(axis=1).mean()),
         }
-        return rollout.laid_out(batch, learns_PG.astype(np.float64), facts)
+        return rollout.laid_out(batch, advantages_PG, facts)
+
+    def _weighed(self, batch: Batch, taught_BT: np.ndarray) -> Batch:
+        """Return the batch with its mask and weights. taught_BT: its mask where samples learn from the teacher."""
+        if self._weight == 1:
+            return batch._replace(mask_BT=taught_BT, weight_BT=loss_weights.sequence_mean(taught_BT))
+        weight_BT = policy_term.weights(self._spec, batch.mask_BT, self._sampling.max_new_tokens)
+        batch = batch._replace(weight_BT=weight_BT)
+        if self._weight == 0:
+            return batch
+        return batch._replace(divergence_share_BT=policy_term.divergence_share(taught_BT, weight_BT, self._weight))
 
     def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
         """Add the log-probs before the first update, if there are several updates."""
@@ -202,5 +244,6 @@ def build(context: Context) -> Sdpo:
         if spec.feedback_context is not None:
             teacher_messages(spec, question, "", has_solution=False)
     teacher = teacher_of(spec, context.model)
-    params = context.model.trained(context.initial_params()) if spec.teacher == "initial" else {}
+    holds_initial = spec.teacher == "initial" and spec.distillation_weight > 0
+    params = context.model.trained(context.initial_params()) if holds_initial else {}
     return Sdpo(context, spec, (teacher, params), train, sampler, evaluator.evaluation(context, sampler))

@@ -290,6 +290,8 @@ def self_teacher(spec: PostTrainJobSpec) -> SelfTeacher | None:
     """Return how a student teaches itself, if it does."""
     sdpo = spec.algorithm.sdpo
     if sdpo is not None:
+        if sdpo.distillation_weight == 0.0:
+            return None
         return SelfTeacher(weights=sdpo.teacher, privileged_context=sdpo.solution_context)
     return None if spec.algorithm.distill is None else spec.algorithm.distill.self_teacher
 
