@@ -25,6 +25,8 @@ prompts, steps and rate are the others', all else is its default. Its bar is the
 from `sft`, whose model was never shown an answer and must stay below the bar. Both bars were written before the first
 run of either, and stay, with RAFT's three seeds. The control ends below its bar, and not by standing still: after 10 to
 30 steps it sorts 48 to 68%, then it unlearns. What a teacher that cannot read the answer still gives does not last.
+`sdpo-half` is sdpo with half of its loss grpo's policy loss (`distillationWeight: 0.5`) from the same start, with the
+same bar and seeds, written before its first run.
 """
 
 import random
@@ -99,9 +101,9 @@ def self_training(place: Place) -> Spec:
     return sampling(place, {"raft": {"samplesPerPrompt": 8, "updatesPerBatch": 2}})
 
 
-def hindsight(start: str, place: Place) -> Spec:
+def hindsight(start: str, place: Place, **fields: Any) -> Spec:
     """From another trial, by what the model says once it has read a right answer of its own."""
-    job = sampling(place, {"sdpo": {"groupSize": 8, "updatesPerBatch": 2, "solutionContext": SHOWN}})
+    job = sampling(place, {"sdpo": {"groupSize": 8, "updatesPerBatch": 2, "solutionContext": SHOWN, **fields}})
     longer = {**job["training"], "sequenceLength": 64}  # the answer is read, too
     return {**job, "model": {"uri": place.export(start)}, "training": longer}
 
@@ -146,6 +148,12 @@ TASK = Task(
         ),
         Trial("shown", partial(imitation, rows="shown.jsonl"), Bar(EXACT, below=0.5)),
         Trial("sdpo", partial(hindsight, "sorting/shown"), Bar(EXACT, least=0.5, gain=0.2), needs=("sorting/shown",)),
+        Trial(
+            "sdpo-half",
+            partial(hindsight, "sorting/shown", distillationWeight=0.5),
+            Bar(EXACT, least=0.5, gain=0.2),
+            needs=("sorting/shown",),
+        ),
         Trial("sdpo-unread", partial(hindsight, "sorting/sft"), Bar(EXACT, below=0.5), needs=("sorting/sft",)),
     ),
 )
