@@ -267,6 +267,39 @@ def test_a_run_ahead_of_its_samplers_that_is_killed_and_resumed_equals_one_that_
     assert [line["staleness"] for line in runs.metrics(ahead)] == [0, 1, 1, 1]
 
 
+IN_FLIGHT: dict[str, Any] = {"inFlightUpdates": True, "maxStaleness": 2, "maxNewTokens": 24}
+
+
+def test_samples_in_flight_survive_a_sampler_and_the_trainer_and_are_counted_once(
+    home: Path, samplers: Samplers
+) -> None:
+    whole = trained(home, "in-flight", samplers.environment, **IN_FLIGHT)
+    path = job(home, "in-flight-killed", **apart(**IN_FLIGHT))
+    hold, held = home / "hold", home / "held"
+    hold.touch()
+    held.unlink(missing_ok=True)
+    trainer = runs.command("run", str(path), env=samplers.environment)
+    wait_for(held, trainer)
+    samplers.kill(1)
+    hold.unlink()
+    runs.reached(trainer, 2)
+    trainer.kill()
+    _, errors = runs.end(trainer)
+    assert "prompts are drawn again" in errors
+    samplers.start(1)
+    code, errors = runs.end(runs.command("run", str(path), env=samplers.environment))
+    assert code == 0, errors
+    killed = home / "runs" / "in-flight-killed"
+    assert samples(killed) == samples(whole)
+    assert runs.metrics(killed) == runs.metrics(whole)
+    lines = runs.metrics(whole)
+    assert all(line["staleness/max"] <= 2 and line["staleness/dropped"] == 0 for line in lines)
+    assert any(line["staleness/versions/max"] > 1 for line in lines)
+    rows = samples(whole)
+    assert len(rows) == 16 * STEPS
+    assert all(sum(count for _, count in row["versions"]) == row["tokens"] for row in rows)
+
+
 SPLIT = {"accelerator": {"type": "cpu-1", "slices": 2}, "training": {"parallelism": {"fsdp": 2}}}
 """Two processes with half of the weights each."""
 

@@ -181,4 +181,4 @@ class Rollout(SpecModel):
         """Return how many optimizer steps sampling is ahead of training; updates: of a batch."""
         if not self.in_flight_updates:
             return self.max_staleness
-        return updates if self.placement == "disaggregated" else 0
+        return 0 if self.placement == "colocated" else updates

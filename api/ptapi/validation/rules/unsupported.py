@@ -104,8 +104,13 @@ RULES: tuple[Rule, ...] = (
     ),
     _unsupported(
         "rollout.inFlightUpdates",
-        "false with rollout.placement: separate or model.images",
-        ~is_true("rollout.inFlightUpdates") | (unset("rollout.separate") & _TEXT),
+        "false with model.images",
+        ~is_true("rollout.inFlightUpdates") | _TEXT,
+    ),
+    _unsupported(
+        "rollout.inFlightUpdates",
+        "false with rollout.separate.engine: vllm, whose samples are of one version of the weights",
+        ~is_true("rollout.inFlightUpdates") | samples_natively("rollout.") | equals("rollout.engine", "vllm"),
     ),
     *(
         _unsupported("accelerator.minSlices", f"unset, or as many as slices, with {what}", IS_INELASTIC | predicate)

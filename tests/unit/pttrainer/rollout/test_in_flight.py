@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,13 @@ from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
 from pttrainer.rollout import groups
-from pttrainer.rollout.disaggregated.in_flight import unfinished
+from pttrainer.rollout.disaggregated.in_flight import remote_calls, unfinished
 from pttrainer.rollout.disaggregated.in_flight.stream import InFlightStream
+from pttrainer.rollout.disaggregated.separate import messages
+from pttrainer.rollout.disaggregated.separate.held_weights import HeldWeights
+from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRouting
+from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
+from pttrainer.rollout.disaggregated.separate.sampler_group.work import Progress, SamplerWork
 from pttrainer.rollout.engine import Completions, Draw, Prompt, SamplerWeights, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.rollout_data import Rollout
@@ -140,6 +145,40 @@ def test_a_stream_that_is_restored_draws_the_same_bits() -> None:
             assert mine.tokens == theirs.tokens
             assert mine.versions == theirs.versions
             assert np.asarray(mine.logps, np.float32).tobytes() == np.asarray(theirs.logps, np.float32).tobytes()
+
+
+class OnePod:
+    """A sampler with a pod of its own, without a network. Its versions are numbers."""
+
+    def __init__(self) -> None:
+        self.work = SamplerWork(engine(), byte_tokenizer(), cast(HeldWeights, None))
+
+    def draw(self, version: Any, shares: Any, alive: Any) -> dict[int, Any]:
+        [(home, call)] = shares.items()
+        read = remote_calls.decode_request(messages.decode(b"".join(remote_calls.encode_request(call))))
+        progress = Progress()
+        parts = self.work.go_on(read, weights(int(version.name)), progress)
+        assert progress.count > 1
+        return {home: remote_calls.decode_reply(messages.decode(b"".join(parts)))}
+
+
+class Named(NamedTuple):
+    """A version by its name."""
+
+    name: str
+
+
+def test_one_sampler_with_a_pod_of_its_own_draws_what_the_trainers_rows_would_to_the_bit() -> None:
+    pod = OnePod()
+    of = stream()
+    of._engine = RemoteEngine(pod, cast(Any, None), PrefixRouting(1, keeps_prompts=False), lambda: None)
+    drawn = [of.draw(step, SamplerWeights({"version": Named(str(step))}, step)) for step in range(5)]
+    pod.work.close()
+    for one, wanted in zip(drawn, five(), strict=True):
+        assert one.facts == wanted.facts
+        for mine, theirs in zip(one.samples, wanted.samples, strict=True):
+            assert (mine.tokens, mine.versions, mine.ended) == (theirs.tokens, theirs.versions, theirs.ended)
+            assert np.float32(mine.logps).tobytes() == np.float32(theirs.logps).tobytes()
 
 
 def test_samples_that_are_too_old_for_a_smaller_bound_are_begun_anew_and_counted() -> None:

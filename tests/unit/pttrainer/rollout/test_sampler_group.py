@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 from tests.builders.trainer.message_store import MessageStore
 
+from pttrainer.data.prompts import Question
+from pttrainer.rollout.disaggregated.in_flight import remote_calls
+from pttrainer.rollout.disaggregated.in_flight.remote_calls import Continuation
+from pttrainer.rollout.disaggregated.in_flight.unfinished import Goal, PartialSample, UnfinishedGroup
 from pttrainer.rollout.disaggregated.separate.client import Conflict, SamplerAway, SamplerClient
 from pttrainer.rollout.disaggregated.separate.held_weights import Total, VersionMissing
 from pttrainer.rollout.disaggregated.separate.sampler_group.follower import Follower
 from pttrainer.rollout.disaggregated.separate.sampler_group.leader import INLINE_BYTES, SamplerGroup
-from pttrainer.rollout.disaggregated.separate.sampler_group.work import SamplerWork
+from pttrainer.rollout.disaggregated.separate.sampler_group.work import Progress, SamplerWork
 from pttrainer.rollout.disaggregated.separate.sampler_server import SamplerServer
+from pttrainer.rollout.engine import Sampling
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
 
 TOKEN, LIMIT_S = "of this test", 60.0
@@ -29,6 +34,7 @@ class Work:
     def __init__(self, number: int) -> None:
         self.number, self.calls = number, list[tuple[str, bytes]]()
         self.weights = SimpleNamespace(versions=[], newest=None, has_static=False)
+        self.weights.params = lambda name: f"params {name}"
         self._threads = ThreadPoolExecutor(1)
 
     def begin(self, body: bytes) -> None:
@@ -44,6 +50,10 @@ class Work:
 
     def sample(self, action: Callable[[], Any]) -> Future[Any]:
         return self._threads.submit(action)
+
+    def go_on(self, call: Continuation, params: Any, progress: Progress) -> list[bytes | memoryview]:
+        self.calls.append((f"go on with {call.groups[0].samples[0].tokens} by {params}", b""))
+        return remote_calls.encode_reply(remote_calls.added(call.groups, [0]))
 
     def forget(self) -> None:
         self.calls.append(("forget", b""))
@@ -84,6 +94,10 @@ def test_both_processes_do_what_the_trainer_asks_in_one_order_and_end_together()
     client.finish("a", {})
     with pytest.raises(Conflict, match="not here"):
         client.begin("b", "lost", ["b"])
+    group_in_flight = UnfinishedGroup(3, Question([1, 2], "", {}), [PartialSample([4, 5], [-1.0, -2.0], [0, 0])])
+    call = Continuation("a", [group_in_flight], Sampling(8, 16), 0, Goal(1, frozenset()), 1)
+    reply = client.generate(call, lambda: None)
+    assert reply[1].tolist() == [4, 5]
     client.forget()
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
     connection.request("POST", "/drain", headers={"Authorization": f"Bearer {TOKEN}", "Content-Length": "0"})
@@ -94,7 +108,9 @@ def test_both_processes_do_what_the_trainer_asks_in_one_order_and_end_together()
     works[1].close()
     assert not any(thread.is_alive() for thread in threads)
     assert works[0].calls == works[1].calls
-    assert [name for name, _ in works[0].calls] == ["begin", "tensors", "tensors", "finish", "begin", "forget"]
+    assert [name for name, _ in works[0].calls] == [
+        *("begin", "tensors", "tensors", "finish", "begin", "go on with [4, 5] by params a", "forget")
+    ]
     assert works[0].calls[1][1] == long
     assert np.frombuffer(works[0].calls[3][1], np.uint32).tolist() == [3, 0]
     assert store.values == {}

@@ -9,6 +9,7 @@ import pytest
 from tests.builders.trainer.message_store import MessageStore
 
 from pttrainer.errors import ServiceLost, TrainerError
+from pttrainer.rollout.disaggregated.in_flight.remote_calls import Continued
 from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods
 from pttrainer.rollout.disaggregated.separate.shared_draws import FollowersPods, GatheredVersion, LeadersPods, Pods
 from pttrainer.rollout.engine import Completions
@@ -27,17 +28,17 @@ def completions(first: int) -> Completions:
 class OwnPods:
     """The leader's samplers: what they answer, or fail with."""
 
-    def __init__(self, result: dict[int, Completions] | Exception) -> None:
+    def __init__(self, result: dict[int, Any] | Exception) -> None:
         self._result = result
 
-    def draw(self, version: Any, shares: Any, alive: Callable[[], None]) -> dict[int, Completions]:
+    def draw(self, version: Any, shares: Any, alive: Callable[[], None]) -> dict[int, Any]:
         alive()
         if isinstance(self._result, Exception):
             raise self._result
         return self._result
 
 
-def on_both(result: dict[int, Completions] | Exception) -> list[Any]:
+def on_both(result: dict[int, Any] | Exception) -> list[Any]:
     """Return what the leader and another process get, or the error that each has."""
     store = MessageStore()
     leader = LeadersPods(cast(SamplerPods, OwnPods(result)), LeaderMessages(store))
@@ -68,6 +69,15 @@ def test_all_processes_get_the_completions_of_every_share_to_the_bit() -> None:
         assert others[home].facts == done.facts
         np.testing.assert_array_equal(np.stack(others[home].routes), np.stack(list(done.routes or [])))
         assert len(others[home].prompt_routes) == 1
+
+
+def test_all_processes_get_what_was_added_to_samples() -> None:
+    arrays = np.array([2, 0]), np.array([7, 8]), np.array([-0.5, -1.5], np.float32), np.array([True, False])
+    drawn = {1: Continued(*arrays, np.array([True, True]))}
+    own, others = on_both(drawn)
+    assert own is drawn
+    for mine, arrived in zip(drawn[1], others[1], strict=True):
+        np.testing.assert_array_equal(arrived, mine, strict=True)
 
 
 @pytest.mark.parametrize("kind", [ServiceLost, TrainerError])

@@ -110,14 +110,14 @@ RULES: tuple[Rule, ...] = (
             f"with inFlightUpdates at least {times}updatesPerBatch of {algorithm}: {why}",
             ~is_true("rollout.inFlightUpdates")
             | unset(f"algorithm.{algorithm}")
-            | differs("rollout.placement", placement)
+            | is_other
             | _at_least(times_, f"algorithm.{algorithm}.updatesPerBatch"),
         )
         for algorithm in ("grpo", "ppo")
-        for placement, times, times_, why in (
-            ("colocated", "", 1, "a sample that outlives an update is that old"),
+        for is_other, times, times_, why in (
+            (differs("rollout.placement", "colocated"), "", 1, "a sample that outlives an update is that old"),
             (
-                "disaggregated",
+                equals("rollout.placement", "colocated"),
                 "twice ",
                 2,
                 "samples are one batch ahead, and one that outlives an update is older still",

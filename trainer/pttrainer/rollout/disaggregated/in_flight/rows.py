@@ -13,13 +13,13 @@ Letters: B rows, P prompts, G samples per prompt.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pttrainer.models import Params
-from pttrainer.rollout.disaggregated.in_flight.unfinished import PartialSample, UnfinishedGroup
-from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.disaggregated.in_flight.unfinished import Goal, PartialSample, UnfinishedGroup
+from pttrainer.rollout.engine import SamplerWeights, Sampling
 from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer
@@ -61,17 +61,21 @@ def go_on(
     groups: Sequence[UnfinishedGroup],
     sampling: Sampling,
     seed: int,
+    at_once: int,
     is_enough: Callable[[], bool],
 ) -> None:
-    """Sample with these weights, in place, until `is_enough()` or all groups are complete."""
+    """Sample with these weights, in place, until `is_enough()` or all groups are complete.
+
+    at_once: groups whose samples have rows at a time, if so many fit.
+    """
     if is_enough():
         return
     with engine.on_mesh():
-        _Run(engine, engine.for_decoding(params), version, groups, sampling, seed).until(is_enough)
+        _Run(engine, engine.for_decoding(params), version, groups, sampling, seed, at_once).until(is_enough)
 
 
 class _Run:
-    """One call of `go_on`. rows: as many as the samples of half the groups, if so many fit."""
+    """One call of `go_on`."""
 
     def __init__(
         self,
@@ -81,13 +85,14 @@ class _Run:
         groups: Sequence[UnfinishedGroup],
         sampling: Sampling,
         seed: int,
+        at_once: int,
     ) -> None:
         self._engine, self._weights, self._version, self._sampling = engine, weights, version, sampling
         self._functions = engine.compiled(sampling)
         self._keys = np.uint32(seed), np.uint32(0)
         samples = len(groups[0].samples)
         self._longest = _power(max(len(group.question.tokens) for group in groups) + sampling.max_new_tokens)
-        rows = min(engine.most_rows(self._longest + sampling.max_new_tokens), max(1, len(groups) // 2) * samples)
+        rows = min(engine.most_rows(self._longest + sampling.max_new_tokens), at_once * samples)
         self._rows_wanted = rows
         self._waiting = deque(_in_order(groups, max(1, rows // samples)))
         self._parts = [part for waiting in self._waiting for part in waiting.parts]
@@ -210,7 +215,35 @@ def _power(tokens: int) -> int:
     return 1 << (tokens - 1).bit_length()
 
 
-def needs(engine: Any) -> NativeEngine:
-    """Return the engine, which the spec's rules made the native one."""
-    assert isinstance(engine, NativeEngine)
+@runtime_checkable
+class Continuing(Protocol):
+    """What goes on with rows, here or in pods of their own."""
+
+    def go_on(
+        self, weights: SamplerWeights, groups: Sequence[UnfinishedGroup], sampling: Sampling, seed: int, goal: Goal
+    ) -> None:
+        """Sample with these weights, in place, until the goal is reached. groups: all in flight."""
+        ...
+
+
+class RowsHere:
+    """Rows of the native engine in this process. Half of the groups in flight have rows at a time."""
+
+    def __init__(self, engine: NativeEngine) -> None:
+        self._engine = engine
+
+    def go_on(
+        self, weights: SamplerWeights, groups: Sequence[UnfinishedGroup], sampling: Sampling, seed: int, goal: Goal
+    ) -> None:
+        """Sample with these weights, in place, until the goal is reached."""
+        at_once = max(1, len(groups) // 2)
+        arguments = weights.params, weights.version, groups, sampling, seed, at_once
+        go_on(self._engine, *arguments, lambda: goal.is_reached(groups))
+
+
+def continuing(engine: Any) -> Continuing:
+    """Return what goes on with an engine's rows: the spec's rules made it the native one, here or elsewhere."""
+    if isinstance(engine, NativeEngine):
+        return RowsHere(engine)
+    assert isinstance(engine, Continuing)
     return engine

@@ -29,7 +29,7 @@ from ptapi import run_directory
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.disaggregated.in_flight import rows, unfinished
-from pttrainer.rollout.disaggregated.in_flight.unfinished import UnfinishedGroup
+from pttrainer.rollout.disaggregated.in_flight.unfinished import Goal, UnfinishedGroup
 from pttrainer.rollout.engine import SamplerWeights, Sampling
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.rollout_data import Rollout
@@ -57,7 +57,7 @@ class InFlightStream(PromptStream):
         if any(question.images for question in questions):
             raise ConfigError("spec.rollout.inFlightUpdates: true; accepted: false, with prompts that have images")
         super().__init__(questions, sampler, sampling, seed, prompts, samples)
-        self._engine = rows.needs(sampler.engine)
+        self._engine = rows.continuing(sampler.engine)
         self._bound, self._updates = bound, updates
         self._groups: list[UnfinishedGroup] = []
 
@@ -70,11 +70,8 @@ class InFlightStream(PromptStream):
             self._groups.append(unfinished.begun(self.drawn, question, self._samples))
             self.drawn += 1
 
-        def is_enough() -> bool:
-            complete = sum(group.is_complete for group in self._groups)
-            return complete >= self._prompts and all(g.is_complete for g in self._groups if self._is_due(g, step))
-
-        rows.go_on(self._engine, weights.params, weights.version, self._groups, self._sampling, self._seed, is_enough)
+        goal = Goal(self._prompts, frozenset(group.number for group in self._groups if self._is_due(group, step)))
+        self._engine.go_on(weights, self._groups, self._sampling, self._seed, goal)
         batch = self._take(step)
         completions = unfinished.completions(batch)
         questions = [group.question for group in batch]

@@ -8,7 +8,7 @@ Letters: G samples of a prompt, T tokens.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,18 @@ class UnfinishedGroup:
     def tokens(self) -> int:
         """Return the number of tokens so far."""
         return sum(len(sample.tokens) for sample in self.samples)
+
+
+class Goal(NamedTuple):
+    """When a draw may end: so many groups are complete, and all of the numbers in `due`, as far as they are here."""
+
+    complete: int
+    due: frozenset[int]
+
+    def is_reached(self, groups: Sequence[UnfinishedGroup]) -> bool:
+        """Return True if these groups are enough."""
+        complete = sum(group.is_complete for group in groups)
+        return complete >= self.complete and all(group.is_complete for group in groups if group.number in self.due)
 
 
 def begun(number: int, question: Question, samples: int) -> UnfinishedGroup:

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 
 from pttrainer.errors import ConfigError
+from pttrainer.rollout.disaggregated.in_flight import remote_calls
+from pttrainer.rollout.disaggregated.in_flight.remote_calls import Continuation, Continued
 from pttrainer.rollout.disaggregated.separate import messages
 from pttrainer.rollout.disaggregated.separate.messages import MessageError, Request
 from pttrainer.rollout.disaggregated.weight_sync import Key
@@ -92,10 +94,16 @@ class SamplerClient:
         self.newest, self.has_static = version, True
         self.held.add(version)
 
-    def generate(self, request: Request, progress: Callable[[], None]) -> Completions:
-        """Return completions; `progress` is called while it samples. Raises SamplerAway, SamplerFailed or Conflict."""
-        body = self._stream("/generate", messages.encode_request(request), progress)
+    def generate(self, request: Request | Continuation, progress: Callable[[], None]) -> Completions | Continued:
+        """Return completions, or what was added to samples; `progress` is called while it samples.
+
+        Raises SamplerAway, SamplerFailed or Conflict.
+        """
         try:
+            if isinstance(request, Continuation):
+                body = self._stream("/go_on", remote_calls.encode_request(request), progress)
+                return remote_calls.decode_reply(messages.decode(body))
+            body = self._stream("/generate", messages.encode_request(request), progress)
             return messages.decode_completions(messages.decode(body))
         except MessageError as error:
             raise SamplerAway(f"its reply {error}") from error

@@ -20,6 +20,9 @@ import numpy as np
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
+from pttrainer.rollout.disaggregated.in_flight import remote_calls
+from pttrainer.rollout.disaggregated.in_flight.remote_calls import Continuation
+from pttrainer.rollout.disaggregated.in_flight.unfinished import Goal, UnfinishedGroup
 from pttrainer.rollout.disaggregated.separate.client import SAMPLERS_ENV, TOKEN_ENV, SamplerClient
 from pttrainer.rollout.disaggregated.separate.messages import Request
 from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRouting
@@ -28,7 +31,7 @@ from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights
 from pttrainer.rollout.disaggregated.separate.shared_draws import FollowersPods, GatheringSender, LeadersPods, Pods
 from pttrainer.rollout.disaggregated.separate.weight_sender import WeightSender
 from pttrainer.rollout.disaggregated.weight_sync import decoding_keys
-from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.engine import Completions, Draw, Prompt, SamplerWeights, Sampling
 from pttrainer.rollout.speculative.verify import add_counts
 from pttrainer.runtime.distributed import processes
 
@@ -73,6 +76,27 @@ class RemoteEngine:
         }
         replies = self._pods.draw(version, shares, self._alive)
         return _joined({home: (homes[home], replies[home]) for home in sorted(shares)}, rows, samples)
+
+    def go_on(
+        self, weights: SamplerWeights, groups: Sequence[UnfinishedGroup], sampling: Sampling, seed: int, goal: Goal
+    ) -> None:
+        """Sample with these weights, in place, until the goal is reached (`in_flight`). groups: all in flight."""
+        if goal.is_reached(groups):
+            return
+        version: Version = weights.params[_VERSION]
+        left = [group for group in groups if not group.is_complete]
+        homes = self._routing.assign([Prompt(group.question.tokens, group.number) for group in left])
+        at_once = max(1, -(-len(groups) // len(homes)) // 2)
+        parts = {home: [left[place] for place in of_home] for home, of_home in enumerate(homes) if of_home}
+        shares = {
+            home: Continuation(
+                version.name, part, sampling, seed, remote_calls.share_of(goal, groups, left, len(part)), at_once
+            )
+            for home, part in parts.items()
+        }
+        replies = self._pods.draw(version, shares, self._alive)
+        for home, part in parts.items():
+            remote_calls.append(part, replies[home], weights.version)
 
     def forget(self) -> None:
         """Free what samplers keep of prompts."""
@@ -132,7 +156,8 @@ def sampler_addresses(by_hand: str, environ: Mapping[str, str] = os.environ) -> 
 
 def versions_in_use(spec: PostTrainJobSpec) -> int:
     """Return how many versions batches may be drawn with at once, adapters included."""
-    return max(1, spec.rollout.max_staleness // spec.algorithm.updates_per_batch)
+    updates = spec.algorithm.updates_per_batch
+    return max(1, spec.rollout.steps_ahead(updates) // updates)
 
 
 def shapes_digest(model: Model) -> str:

@@ -8,16 +8,16 @@ with `ServiceLost`, and resumes from its checkpoint.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ptapi import run_directory
 from pttrainer.errors import ServiceLost
 from pttrainer.models import Params
+from pttrainer.rollout.disaggregated.in_flight.remote_calls import Continuation
 from pttrainer.rollout.disaggregated.separate.client import Conflict, SamplerAway, SamplerFailed
 from pttrainer.rollout.disaggregated.separate.messages import Request
-from pttrainer.rollout.engine import Completions
 
 LOOK_S = 0.5
 """Seconds between tries to reach a sampler that is away."""
@@ -26,6 +26,10 @@ LOST_S = 1800.0
 MOST_FAILURES = 3
 """Engine errors in one call, wherever they happen, after which the run ends: the samples are the cause."""
 AWAY, DRAWN_AGAIN = f"{run_directory.SAMPLERS}away", f"{run_directory.SAMPLERS}drawn_again"
+
+
+Shares = Mapping[int, Request] | Mapping[int, Continuation]
+"""Calls by home, all of one kind; what they draw is `Completions` or `Continued`."""
 
 
 class Version(Protocol):
@@ -46,8 +50,8 @@ class Sampler(Protocol):
         """Ask what it holds."""
         ...
 
-    def generate(self, request: Request, progress: Callable[[], None]) -> Completions:
-        """Return completions; `progress` is called while it samples."""
+    def generate(self, request: Any, progress: Callable[[], None]) -> Any:
+        """Return what the call draws; `progress` is called while it samples."""
         ...
 
     def forget(self) -> None:
@@ -92,9 +96,9 @@ class _Call:
     """A call of the engine: shares by home, those that nobody has yet, and what came back."""
 
     version: Version
-    shares: dict[int, Request]
+    shares: Shares
     waiting: set[int]
-    results: dict[int, Completions] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     error: BaseException | None = None
 
@@ -134,8 +138,8 @@ class SamplerPods:
         for thread in self._threads:
             thread.start()
 
-    def draw(self, version: Version, shares: dict[int, Request], alive: Callable[[], None]) -> dict[int, Completions]:
-        """Return the completions of each share. Raises ServiceLost, ConfigError or TransferError."""
+    def draw(self, version: Version, shares: Shares, alive: Callable[[], None]) -> dict[int, Any]:
+        """Return what each share draws. Raises ServiceLost, ConfigError or TransferError."""
         call = _Call(version, shares, set(shares))
         with self._changed:
             self._call, call.error = call, self._error
@@ -280,7 +284,7 @@ class SamplerPods:
             call.results[share] = result
             self._changed.notify_all()
 
-    def _draw(self, client: Sampler, call: _Call, share: int) -> Completions:
+    def _draw(self, client: Sampler, call: _Call, share: int) -> Any:
         """Give the sampler the weights if it lacks them, and draw; twice if it lost them in between."""
         for _ in range(2):
             self._sender.ensure(client, call.version)

@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from pttrainer.errors import first_line
+from pttrainer.models import Params
+from pttrainer.rollout.disaggregated.in_flight import remote_calls
 from pttrainer.rollout.disaggregated.separate import messages
 from pttrainer.rollout.disaggregated.separate.client import BEAT, FAILURE, FRAME, REPLY
 from pttrainer.rollout.disaggregated.separate.held_weights import VersionMissing
@@ -110,12 +112,21 @@ class SamplerServer:
     def generate(self, body: bytes, progress: Progress) -> Sequence[bytes | memoryview]:
         """Return completions."""
         request = messages.decode_request(messages.decode(body))
+        return self._work.generate(request, self._begun(leader.GENERATE, request.version, body, progress), progress)
+
+    def go_on(self, body: bytes, progress: Progress) -> Sequence[bytes | memoryview]:
+        """Return what was added to samples that had begun."""
+        request = remote_calls.decode_request(messages.decode(body))
+        return self._work.go_on(request, self._begun(leader.GO_ON, request.version, body, progress), progress)
+
+    def _begun(self, kind: bytes, version: str, body: bytes, progress: Progress) -> Params:
+        """Have the others make this call, too; return its weights. Raises TrainerGone or VersionMissing."""
         with self.group.order:
             if progress.is_cancelled:
                 raise TrainerGone
-            params = self._weights.params(request.version)
-            self.group.tell(leader.GENERATE, body)
-        return self._work.generate(request, params, progress)
+            params = self._weights.params(version)
+            self.group.tell(kind, body)
+        return params
 
     def forget(self, _: bytes) -> None:
         """Drop kept prompts, when nothing is sampled."""
@@ -148,7 +159,7 @@ class SamplerServer:
 
     def submit(self, action: Callable[[bytes, Progress], Any], body: bytes, progress: Progress) -> Future[Any]:
         """Run an action after those of its kind: weights need not wait for samples."""
-        if action == self.generate:
+        if action in (self.generate, self.go_on):
             return self._work.sample(partial(action, body, progress))
         return self._placer.submit(action, body, progress)
 
@@ -202,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_trainer():
             return
         sampler = self.sampler
-        streams = {"/generate": sampler.generate, "/weights/finish": sampler.finish}
+        streams = {"/generate": sampler.generate, "/go_on": sampler.go_on, "/weights/finish": sampler.finish}
         calls = {"/weights/begin": sampler.begin, "/weights/tensors": sampler.tensors, "/forget": sampler.forget}
         body = self._body()
         if body is None:

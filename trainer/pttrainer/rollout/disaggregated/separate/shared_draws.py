@@ -7,16 +7,17 @@ ends the leader's call ends it on all processes, with the same error.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pttrainer import errors
 from pttrainer.errors import TrainerError
 from pttrainer.models import Params
+from pttrainer.rollout.disaggregated.in_flight import remote_calls
+from pttrainer.rollout.disaggregated.in_flight.remote_calls import Continued
 from pttrainer.rollout.disaggregated.separate import messages
-from pttrainer.rollout.disaggregated.separate.messages import Request
-from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods, Version
+from pttrainer.rollout.disaggregated.separate.sampler_pods import SamplerPods, Shares, Version
 from pttrainer.rollout.disaggregated.separate.sent_versions import NewestLeaves
 from pttrainer.rollout.engine import Completions
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
@@ -29,8 +30,8 @@ _ERRORS = {
 class Pods(Protocol):
     """Who draws the shares of a call."""
 
-    def draw(self, version: Version, shares: dict[int, Request], alive: Callable[[], None]) -> dict[int, Completions]:
-        """Return the completions of each share."""
+    def draw(self, version: Version, shares: Shares, alive: Callable[[], None]) -> dict[int, Any]:
+        """Return what each share draws: completions, or what was added to samples."""
         ...
 
     def forget(self) -> None:
@@ -52,7 +53,7 @@ class LeadersPods:
     def __init__(self, pods: SamplerPods, to_others: LeaderMessages) -> None:
         self._pods, self._to_others = pods, to_others
 
-    def draw(self, version: Version, shares: dict[int, Request], alive: Callable[[], None]) -> dict[int, Completions]:
+    def draw(self, version: Version, shares: Shares, alive: Callable[[], None]) -> dict[int, Any]:
         """Draw, and send the others what came. Raises as `SamplerPods.draw` does."""
         try:
             replies = self._pods.draw(version, shares, self._to_others.beating(alive))
@@ -81,7 +82,7 @@ class FollowersPods:
     def __init__(self, from_leader: LeaderMessages) -> None:
         self._from_leader = from_leader
 
-    def draw(self, version: Version, shares: dict[int, Request], alive: Callable[[], None]) -> dict[int, Completions]:
+    def draw(self, version: Version, shares: Shares, alive: Callable[[], None]) -> dict[int, Any]:
         """Return what the leader's samplers drew. Raises the leader's error."""
         message = messages.decode(self._from_leader.receive(alive))
         if "error" in message.head:
@@ -130,13 +131,19 @@ class GatheringSender:
         """Do nothing."""
 
 
-def encode_replies(replies: Mapping[int, Completions]) -> list[bytes | memoryview]:
-    """Return the message of a call's completions, by share."""
-    bodies = [b"".join(messages.encode_completions(done)) for done in replies.values()]
-    return messages.encode({"shares": list(replies)}, [np.frombuffer(body, np.uint8) for body in bodies])
+def encode_replies(replies: Mapping[int, Completions] | Mapping[int, Continued]) -> list[bytes | memoryview]:
+    """Return the message of what a call drew, by share."""
+    bodies = [b"".join(_encoded(done)) for done in replies.values()]
+    kind = {"continued": any(isinstance(done, Continued) for done in replies.values())}
+    return messages.encode({"shares": list(replies), **kind}, [np.frombuffer(body, np.uint8) for body in bodies])
 
 
-def decode_replies(message: messages.Message) -> dict[int, Completions]:
-    """Return the completions by share."""
-    done = [messages.decode_completions(messages.decode(body.tobytes())) for body in message.arrays]
+def _encoded(reply: Completions | Continued) -> list[bytes | memoryview]:
+    return remote_calls.encode_reply(reply) if isinstance(reply, Continued) else messages.encode_completions(reply)
+
+
+def decode_replies(message: messages.Message) -> dict[int, Any]:
+    """Return what a call drew, by share."""
+    decode = remote_calls.decode_reply if message.head["continued"] else messages.decode_completions
+    done = [decode(messages.decode(body.tobytes())) for body in message.arrays]
     return dict(zip(message.head["shares"], done, strict=True))

@@ -18,6 +18,7 @@ from jax.errors import JaxRuntimeError
 
 from ptapi.failures import ExitCode
 from pttrainer.errors import TrainerError, first_line
+from pttrainer.rollout.disaggregated.in_flight import remote_calls
 from pttrainer.rollout.disaggregated.separate import messages
 from pttrainer.rollout.disaggregated.separate.client import CONNECT_S, SILENT_S
 from pttrainer.rollout.disaggregated.separate.held_weights import VersionMissing
@@ -80,6 +81,9 @@ class Follower:
         elif kind == leader.GENERATE:
             request = messages.decode_request(messages.decode(body))
             self._sample(partial(work.generate, request, work.weights.params(request.version), Progress()))
+        elif kind == leader.GO_ON:
+            call = remote_calls.decode_request(messages.decode(body))
+            self._sample(partial(work.go_on, call, work.weights.params(call.version), Progress()))
         elif kind == leader.FORGET:
             self._sample(work.forget)
 

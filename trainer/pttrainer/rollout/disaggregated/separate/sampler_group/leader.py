@@ -17,7 +17,7 @@ import numpy as np
 
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
 
-BEGIN, TENSORS, FINISH, GENERATE, FORGET, END = b"b", b"t", b"f", b"g", b"k", b"e"
+BEGIN, TENSORS, FINISH, GENERATE, GO_ON, FORGET, END = b"b", b"t", b"f", b"g", b"o", b"k", b"e"
 INLINE, FETCHED = b"i", b"f"
 INLINE_BYTES = 1 << 16
 """Longest request that goes by the messages."""

@@ -14,6 +14,8 @@ import numpy as np
 
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Params
+from pttrainer.rollout.disaggregated.in_flight import remote_calls, rows
+from pttrainer.rollout.disaggregated.in_flight.remote_calls import Continuation
 from pttrainer.rollout.disaggregated.separate import messages
 from pttrainer.rollout.disaggregated.separate.held_weights import HeldWeights, Total
 from pttrainer.rollout.disaggregated.separate.messages import Request
@@ -97,6 +99,20 @@ class SamplerWork:
         )
         done: Completions = buffer.completions()._replace(facts=facts)
         return messages.encode_completions(done if done.routes is None else done._replace(prompt_routes=prompt_routes))
+
+    def go_on(self, request: Continuation, params: Params, progress: Progress) -> Sequence[bytes | memoryview]:
+        """Return what is added to samples until the call's goal is reached. Only in `sample`. Raises TrainerGone."""
+        before = [len(sample.tokens) for group in request.groups for sample in group.samples]
+
+        def is_enough() -> bool:
+            progress.count += 1
+            if self._agreed(progress.is_cancelled):
+                raise TrainerGone
+            return request.goal.is_reached(request.groups)
+
+        of = request.groups, request.sampling, request.seed, request.at_once
+        rows.go_on(self._engine, params, 0, *of, is_enough)
+        return remote_calls.encode_reply(remote_calls.added(request.groups, before))
 
     def forget(self) -> None:
         """Drop kept prompts. Only in `sample`."""
