@@ -24,6 +24,8 @@ GENERATIONS = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU
 
 Kernel = Literal["forward", "fused", "dkv", "dq"]
 """Kernels: forward; backward in one, or the gradients of keys and values apart from those of queries."""
+Backward = Literal["fused", "apart"]
+"""The backward pass in one kernel or in two."""
 
 
 class Tile(NamedTuple):
@@ -54,13 +56,16 @@ def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None =
     return Tiles(tiles["forward"], tiles["dkv"], tiles["dq"])
 
 
-def head_cycles(generation: str, head_dim: int, length: int, window: int | None = None) -> dict[Kernel, float]:
+def head_cycles(
+    generation: str, head_dim: int, length: int, window: int | None = None, backward: Backward | None = None
+) -> dict[Kernel, float]:
     """Return the cycles of each kernel that is chosen, for a head of one row, without what is added up behind it.
 
-    Empty for a generation or a head size that the table does not have.
+    backward: choose tiles of these kernels alone for the backward pass. Empty for a generation or a head size that the
+    table does not have.
     """
     padded = -(-length // LANES) * LANES
-    chosen = _cheapest(generation, head_dim, padded, window) or {}
+    chosen = _cheapest(generation, head_dim, padded, window, backward) or {}
     return {
         kernel: cost - _added(kernel, padded // tile.tokens, padded, head_dim)
         for kernel, (cost, tile) in chosen.items()
@@ -68,7 +73,7 @@ def head_cycles(generation: str, head_dim: int, length: int, window: int | None 
 
 
 def _cheapest(
-    generation: str, head_dim: int, length: int, window: int | None
+    generation: str, head_dim: int, length: int, window: int | None, backward: Backward | None = None
 ) -> dict[Kernel, tuple[float, Tile]] | None:
     """Return the cheapest tile of each kernel that is chosen, with its cycles; None if the table has none."""
     measured = CYCLES.get((generation, -(-head_dim // LANES) * LANES))
@@ -84,7 +89,8 @@ def _cheapest(
         return min(costs, default=(float("inf"), Tile(LANES, LANES)))
 
     fused, keys, queries = cheapest("fused"), cheapest("dkv"), cheapest("dq")
-    if fused[0] <= keys[0] + queries[0]:
+    is_fused = fused[0] <= keys[0] + queries[0] if backward is None else backward == "fused"
+    if is_fused:
         return {"forward": cheapest("forward"), "fused": fused}
     return {"forward": cheapest("forward"), "dkv": keys, "dq": queries}
 

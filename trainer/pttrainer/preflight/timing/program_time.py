@@ -60,7 +60,7 @@ def step_seconds(text: str, of: JobShapes) -> float | None:
     generation = of.slice.generation
     if generation not in CLOCK_HZ:
         return None
-    return ProgramTime(text, generation, links(of.slice), _row_seconds(of)).seconds
+    return ProgramTime(text, generation, links(of.slice), row_seconds(of)).seconds
 
 
 def links(slice_: Slice) -> float:
@@ -68,10 +68,11 @@ def links(slice_: Slice) -> float:
     return LINKS[len(slice_.topology.split("x"))] / slice_.jax_devices_per_chip
 
 
-def _row_seconds(of: JobShapes) -> dict[str, float]:
+def row_seconds(of: JobShapes, backward: splash_blocks.Backward | None = None) -> dict[str, float]:
     """Return the seconds of each splash kernel for a row, averaged over layers with a window and without.
 
-    The cores of a device (two of a v5p) share its heads.
+    By the beginning of its name. The cores of a device (two of a v5p) share its heads. backward: of a program that does
+    not choose its kernels as ours.
     """
     config, length, cores = of.config, of.spec.training.sequence_length, of.slice.tensorcores // of.slice.devices
     kinds = [(group.config, group.config.is_local(place)) for group, place in config.layer_places]
@@ -79,7 +80,7 @@ def _row_seconds(of: JobShapes) -> dict[str, float]:
     kinds_of_heads = Counter((one.window if is_local else None, one.head_dim) for one, is_local in kinds)
     for (window, head_dim), layers in kinds_of_heads.items():
         tokens = window if isinstance(window, int) else None  # rows are no longer than a chunk
-        cycles = splash_blocks.head_cycles(of.slice.generation, head_dim, length, tokens)
+        cycles = splash_blocks.head_cycles(of.slice.generation, head_dim, length, tokens, backward)
         for kernel, each in cycles.items():
             heads = config.heads / of.axis("tensor") / cores
             seconds[SPLASH[kernel]] += each * heads * layers / config.layers / CLOCK_HZ[of.slice.generation]

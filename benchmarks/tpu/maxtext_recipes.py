@@ -1,0 +1,131 @@
+"""MaxText's published recipes for the shapes in which our train step is compared with its own, by name.
+
+Each with what was changed in it, and why. Flags and settings are those of MaxText's table for the generation
+(`benchmarks/maxtext_*_model_configs.py`, `benchmarks/xla_flags_library.py`) or of tpu-recipes. Left out of all of them:
+what no program depends on (data, checkpoints, profiles), and `xla_tpu_scoped_vmem_limit_kib`, with which the
+compiler takes many times as long, for MaxText's programs as for ours. Tiles of splash attention are at most 1,024:
+those of 2,048 take the compiler minutes and are 2 % cheaper.
+"""
+
+from typing import NamedTuple
+
+
+class Recipe(NamedTuple):
+    """A shape, and how MaxText trains it. rows: of all devices; changed: what is not as its source has it."""
+
+    accelerator: str
+    model: str
+    rows: int
+    length: int
+    settings: tuple[str, ...]
+    flags: tuple[str, ...]
+    source: str
+    changed: str
+
+
+FUSED_GATHERS = (
+    "--xla_tpu_enable_async_collective_fusion=true",
+    "--xla_tpu_enable_async_collective_fusion_fuse_all_gather=true",
+    "--xla_tpu_enable_async_collective_fusion_multiple_steps=true",
+    "--xla_tpu_overlap_compute_collective_tc=true",
+    "--xla_enable_async_all_gather=true",
+)
+"""CF_FOR_ALL_GATHER."""
+DATA_PARALLEL = (
+    "--xla_tpu_enable_data_parallel_all_reduce_opt=true",
+    "--xla_tpu_data_parallel_opt_different_sized_ops=true",
+)
+"""DATA_PARALLEL_OVERLAP."""
+SUM_LAYOUT = (
+    "--xla_tpu_use_minor_sharding_for_major_trivial_input=true",
+    "--xla_tpu_relayout_group_size_threshold_for_reduce_scatter=1",
+    "--xla_tpu_assign_all_reduce_scatter_layout=true",
+)
+"""LAYOUT_FOR_ALL_REDUCE_SCATTER."""
+SPARSE_CORE_SUMS = (
+    "--xla_tpu_enable_async_collective_fusion_fuse_all_reduce=false",
+    "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
+    "--xla_tpu_enable_all_reduce_offload_tracing=true",
+    "--xla_tpu_use_tc_device_shape_on_sc=true",
+    "--xla_sc_enable_instruction_fusion=false",
+    "--xla_sc_disable_megacore_partitioning=true",
+)
+"""ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE, but for a flag that libtpu 0.0.42.1 does not know."""
+HOST_OFFLOAD = (
+    "--xla_tpu_enable_all_experimental_scheduler_features=true",
+    "--xla_tpu_enable_scheduler_memory_pressure_tracking=true",
+    "--xla_tpu_host_transfer_overlap_limit=24",
+    "--xla_tpu_aggressive_opt_barrier_removal=ENABLED",
+    "--xla_lhs_prioritize_async_depth_over_stall=ENABLED",
+    "--xla_tpu_enable_ag_backward_pipelining=true",
+    "--xla_should_allow_loop_variant_parameter_in_chain=ENABLED",
+    "--xla_should_add_loop_invariant_op_in_chain=ENABLED",
+    "--xla_max_concurrent_host_send_recv=100",
+    "--xla_tpu_scheduler_percent_shared_memory_limit=100",
+    "--xla_latency_hiding_scheduler_rerun=2",
+)
+"""HOST_OFFLOAD_FLAGS."""
+NO_WINDOWED_EINSUM = ("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
+"""DISABLE_COLLECTIVE_MATMUL."""
+SHARDED = ("ici_fsdp_parallelism=-1", "attention=flash", "use_iota_embed=True", "weight_dtype=float32")
+FUSED_BACKWARD = "sa_use_fused_bwd_kernel=True"
+
+RECIPES: dict[str, Recipe] = {
+    "llama3.1-8b-v5p-16": Recipe(
+        *("v5p-16", "llama3.1-8b", 32, 4096),
+        ("ici_fsdp_parallelism=-1", "remat_policy=full", "attention=flash", "weight_dtype=float32"),
+        (),
+        "MaxText's defaults",
+        "full recomputation",
+    ),
+    "llama3.1-8b-v6e-16": Recipe(
+        *("v6e-16", "llama3.1-8b", 48, 8192),
+        (
+            *SHARDED,
+            "remat_policy=custom",
+            *(f"{part}=offload" for part in ("decoder_layer_input", "out_proj")),
+            *(f"{part}=offload" for part in ("query_proj", "key_proj", "value_proj")),
+            *("sa_block_q=1024", "sa_block_kv=1024", "sa_block_kv_compute=512", "sa_block_q_dkv=512"),
+            *("sa_block_kv_dkv=2048", "sa_block_kv_dkv_compute=512", "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
+            FUSED_BACKWARD,
+        ),
+        (*SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *SPARSE_CORE_SUMS, *HOST_OFFLOAD, *NO_WINDOWED_EINSUM),
+        "maxtext_trillium_model_configs.py: llama3_1_8b_8192_no_collective_matmul; tpu-recipes, trillium, v6e-16",
+        "tiles",
+    ),
+    "qwen3-30b-a3b-v6e-64": Recipe(
+        *("v6e-64", "qwen3-30b-a3b", 768, 4096),
+        (
+            *(*SHARDED, "remat_policy=full", "megablox=True", "sparse_matmul=True", "num_vocab_tiling=8"),
+            *("sa_block_q=1024", "sa_block_q_dkv=1024", "sa_block_q_dq=1024"),
+        ),
+        (*FUSED_GATHERS, *DATA_PARALLEL),
+        "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
+        "the model, of which there is no recipe for a v6e; 64 chips for 256; the loss in 8 pieces of tokens, because "
+        "logits of 151,936 words are 30 GB a chip; tiles",
+    ),
+    "llama3.1-70b-v5p-128": Recipe(
+        *("v5p-128", "llama3.1-70b", 128, 4096),
+        (*SHARDED, "remat_policy=save_dot_except_mlpwi"),
+        (*DATA_PARALLEL, *FUSED_GATHERS),
+        "maxtext_v5p_model_configs.py: llama2_70b_v5p_128",
+        "Llama 3.1 for Llama 2, which has 32,000 words in place of 128,256",
+    ),
+    "llama3.1-70b-tpu7x-128": Recipe(
+        *("tpu7x-128", "llama3.1-70b", 256, 8192),
+        (
+            *(*SHARDED, "remat_policy=custom"),
+            *(f"{part}=device" for part in ("decoder_layer_input", "context", "query_proj", "key_proj", "value_proj")),
+            *("qkv_proj=device", "sa_q_layout=SEQ_MINOR", "sa_k_layout=SEQ_MINOR", "sa_v_layout=HEAD_DIM_MINOR"),
+            *(f"sa_block_{block}=1024" for block in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")),
+            FUSED_BACKWARD,
+        ),
+        (
+            "--xla_tpu_bf16_emission_mode=NATIVE_EMISSION",
+            "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
+            "--xla_tpu_use_single_sparse_core_for_all_gather_offload=true",
+        ),
+        "tpu-recipes, training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4",
+        "moments in float32, as ours; JAX's own splash attention for tokamax's; tiles",
+    ),
+}

@@ -1,0 +1,73 @@
+"""The comparison with MaxText's recipes: the shapes, what MaxText is given, and how its program is read.
+
+Neither compiler runs here: MaxText's Python is a script that writes down what it was given, and a small program.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "tpu"))
+
+import tpu_programs
+from maxtext_recipes import RECIPES
+
+from pttrainer.preflight.memory import formula
+from pttrainer.preflight.timing.program_time import row_seconds
+
+MAXTEXT = """#!{python}
+import json, sys
+from pathlib import Path
+_, flags, accelerator, out, _, *settings = sys.argv[1:]
+Path(out + ".json").write_text(json.dumps({{"peak": 3 * 2**30}}))
+Path(out + ".hlo.txt").write_text(Path({program!r}).read_text())
+Path({given!r}).write_text(json.dumps([flags, accelerator, dict(each.split("=", 1) for each in settings)]))
+"""
+PROGRAM = """
+ENTRY %main () -> f32[] {
+  %splash_mha_fwd.1 = bf16[2,64,8192,128]{3,2,1,0} custom-call(), custom_call_target="tpu_custom_call"
+  %splash_mha_dkv.1 = bf16[2,8,8192,128]{3,2,1,0} custom-call(), custom_call_target="tpu_custom_call"
+}
+"""
+
+
+def options(*words: str) -> argparse.Namespace:
+    return tpu_programs.options_of([*words])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_our_step_of_each_recipe_fits_by_the_formula(name: str) -> None:
+    of = tpu_programs.shapes(options("--recipe", name))
+    memory = formula.memory(of)
+    assert of.spec.training.remat != "auto"
+    assert memory.peak <= memory.available
+    assert RECIPES[name].rows % of.slice.total_devices == 0  # MaxText counts rows by device
+
+
+def test_maxtext_gets_the_recipe_and_our_shape(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text(PROGRAM)
+    maxtext, given = tmp_path / "python", tmp_path / "given"
+    maxtext.write_text(MAXTEXT.format(python=sys.executable, program=str(tmp_path / "program"), given=str(given)))
+    maxtext.chmod(0o755)
+    recipe = options("--recipe", "llama3.1-70b-tpu7x-128", "--maxtext", str(maxtext), "--maxtext-flags=--xla_own=1")
+    row = tpu_programs.maxtext_row(recipe)
+    flags, accelerator, settings = json.loads(given.read_text())
+    assert accelerator == "tpu7x-128"
+    assert flags.endswith("--xla_tpu_use_single_sparse_core_for_all_gather_offload=true --xla_own=1")
+    assert (settings["per_device_batch_size"], settings["max_target_length"]) == ("2.0", "8192")
+    assert (settings["remat_policy"], settings["context"]) == ("custom", "device")  # the recipe's have the last word
+    of = tpu_programs.shapes(recipe)
+    fused, apart = row_seconds(of, "fused"), row_seconds(of, "apart")
+    assert "splash_mha_dq" in apart
+    assert "splash_mha_dq" not in fused
+    seconds = 2 * (fused["splash_mha_fwd"] + fused["splash_mha_dkv"])
+    assert row.startswith(f"| MaxText | 3.0 | {seconds:.2f} | {seconds:.2f} | attention's kernels {seconds:.2f} |")
+
+
+def test_a_job_of_ones_own_keeps_its_options() -> None:
+    own = options("v5p-16", "--rows", "16", "--maxtext-flags=--xla_own=1")
+    assert (own.remat, own.rows, own.maxtext_flags, own.maxtext_setting) == ("full", 16, "--xla_own=1", [])
+    assert options("--recipe", "llama3.1-8b-v5p-16", "--remat", "full").remat == "full"
