@@ -19,7 +19,10 @@ XLA_FLAGS = "XLA_FLAGS"
 
 
 class XlaFlag(NamedTuple):
-    """A flag and why we set it. required: the compiler fails on our programs without it."""
+    """A flag and why we set it.
+
+    required: the compiler fails on our programs without it. is_slow: it takes longer, for the same memory.
+    """
 
     name: str
     value: str
@@ -27,6 +30,7 @@ class XlaFlag(NamedTuple):
     reason: str
     source: str
     required: bool = False
+    is_slow: bool = False
 
 
 TABLE: tuple[XlaFlag, ...] = (
@@ -52,6 +56,22 @@ TABLE: tuple[XlaFlag, ...] = (
             "xla_tpu_enable_async_collective_fusion_multiple_steps",
             "xla_tpu_overlap_compute_collective_tc",
             "xla_enable_async_all_gather",
+        )
+    ),
+    *(
+        XlaFlag(
+            "xla_tpu_scoped_vmem_limit_kib",
+            kib,
+            frozenset(generations),
+            "give a product more of the core's own memory (VMEM), so that its operands are read fewer times; the "
+            "compiler takes up to three times as long",
+            f"{recipes}; what it gains: docs/findings/compilers.md",
+            is_slow=True,
+        )
+        for kib, generations, recipes in (
+            ("98304", {"v6e"}, "MaxText, benchmarks/xla_flags_library.py: DENSE_VMEM_LIMIT_FLAG, part of its recipes"),
+            ("49152", {"v5e", "v5p"}, "ours; MaxText's recipes have 98304"),
+            ("61440", {"tpu7x"}, "tpu-recipes, training/ironwood/llama3.1-70b"),
         )
     ),
     XlaFlag(
@@ -94,22 +114,28 @@ def variable(platform: str) -> str:
     return XLA_FLAGS if platform == "gpu" else LIBTPU_INIT_ARGS
 
 
-def flags(generation: str, own: Iterable[str] = (), *, required_only: bool = False) -> dict[str, str]:
+def flags(
+    generation: str, own: Iterable[str] = (), *, required_only: bool = False, without_slow: bool = False
+) -> dict[str, str]:
     """Return a generation's flags, then a job's own (`--name=value`), which override them; name -> value."""
     ours = {
         flag.name: flag.value
         for flag in (*TABLE, *GPU_TABLE)
-        if generation in flag.generations and (flag.required or not required_only)
+        if generation in flag.generations
+        if (flag.required or not required_only) and not (flag.is_slow and without_slow)
     }
     return ours | dict(_named(flag) for flag in own)
 
 
-def of_job(spec: PostTrainJobSpec) -> dict[str, str]:
-    """Return the flags of a job's programs: of programs that are not ours, those that the job names alone."""
+def of_job(spec: PostTrainJobSpec, *, without_slow: bool = False) -> dict[str, str]:
+    """Return the flags of a job's programs: of programs that are not ours, those that the job names alone.
+
+    without_slow: for a compile that only the memory is read from.
+    """
     own = spec.accelerator.xla_flags
     if not spec.runtime.is_native or spec.pathways.headless:
         return dict(_named(flag) for flag in own)
-    return flags(resolve(spec.accelerator.type).generation, own)
+    return flags(resolve(spec.accelerator.type).generation, own, without_slow=without_slow)
 
 
 def arguments(flags: Mapping[str, str]) -> list[str]:

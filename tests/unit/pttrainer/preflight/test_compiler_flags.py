@@ -9,6 +9,7 @@ from pttrainer.runtime.distributed.processes import prepare_environment
 
 SUMS = "--xla_tpu_enable_sparse_core_collective_offload_all_reduce"
 GATHERS = "--xla_tpu_enable_async_collective_fusion_fuse_all_gather"
+VMEM = "xla_tpu_scoped_vmem_limit_kib"
 WINDOWS = "xla_jf_spmd_threshold_for_windowed_einsum_mib"
 
 
@@ -36,8 +37,25 @@ def test_gathers_run_inside_products_where_that_was_measured(type: str, is_hidde
     assert (f"{GATHERS}=true" in init_args(type)) is is_hidden
 
 
+@pytest.mark.parametrize(
+    ("type", "kib"), [("v5e-16", 49152), ("v5p-16", 49152), ("v6e-16", 98304), ("tpu7x-16", 61440)]
+)
+def test_products_have_more_of_the_cores_memory_unless_a_job_says_otherwise(type: str, kib: int) -> None:
+    assert f"--{VMEM}={kib}" in init_args(type)
+    own = [f"--{VMEM}=16384"]
+    assert [word for word in init_args(type, xla_flags=own) if VMEM in word] == own
+
+
+def test_a_compile_for_memory_alone_leaves_out_what_is_slow_unless_a_job_names_it() -> None:
+    job = spec("tiny", "v6e-16", batchSize=64, sequenceLength=128)
+    whole, fast = compiler_flags.of_job(job), compiler_flags.of_job(job, without_slow=True)
+    assert {name: whole[name] for name in whole.keys() - fast.keys()} == {VMEM: "98304"}
+    own = job.model_copy(update={"accelerator": job.accelerator.model_copy(update={"xla_flags": [f"--{VMEM}=65536"]})})
+    assert compiler_flags.of_job(own, without_slow=True)[VMEM] == "65536"
+
+
 def test_a_jobs_flags_override_ours_and_its_environment_overrides_both() -> None:
-    own = [f"--{WINDOWS}=0", "--xla_tpu_scoped_vmem_limit_kib=98304"]
+    own = [f"--{WINDOWS}=0", "--xla_tpu_enable_latency_hiding_scheduler=true"]
     ours = [word for word in init_args("v6e-16") if WINDOWS not in word]
     assert init_args("v6e-16", xla_flags=own) == [own[0], *ours, own[1]]
     assert init_args("v6e-16", f"--{WINDOWS}=7", xla_flags=own) == [*ours, own[1], f"--{WINDOWS}=7"]

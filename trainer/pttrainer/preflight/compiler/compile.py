@@ -51,7 +51,8 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
     is_tpu = not isinstance(of.slice, local_devices.LocalDevices)
     is_named = resolve(of.spec.accelerator.type).platform == of.slice.platform
-    flags = (compiler_flags.of_job(of.spec) if is_named else {}) | (FAST if is_tpu and level == "fast" else {})
+    is_fast = is_tpu and level == "fast"
+    flags = (compiler_flags.of_job(of.spec, without_slow=is_fast) if is_named else {}) | (FAST if is_fast else {})
     options = flags if is_tpu else compiler_flags.options(flags)
     answer: Answer = {}
     with jax.set_mesh(mesh), _level(level):
