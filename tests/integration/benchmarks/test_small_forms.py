@@ -61,6 +61,7 @@ ELSEWHERE = {
     "tpu/tpu_programs.py": "Makefile",  # as above
     "tpu/rl_step.py": "Makefile",  # as above
     "tpu/decode_step.py": "Makefile",  # as above
+    "tpu/feed_forward.py": "Makefile",  # as above
     "reference_runs/reference_runs.py": "tests/integration/benchmarks/test_small_forms.py",
     "tpu/maxtext_program.py": "benchmarks/tpu/tpu_programs.py",
 }

@@ -1,0 +1,72 @@
+"""A feed-forward part's products by the TPU compiler, with less and more of the core's own memory (VMEM): no TPU.
+
+    .venv-aot/bin/python benchmarks/tpu/feed_forward.py v6e-8 0 98304 --rows 3 --length 8192
+
+Compiles the forward pass, and the backward pass with the forward pass again, of x -> silu(x gate) * (x up) * down in
+bfloat16 on one device, with `xla_tpu_scoped_vmem_limit_kib` at each value, 0 for the compiler's default. Prints the
+milliseconds of all instructions by the compiler's estimates, beside what the FLOPs need at the peak. One to three
+CPU-minutes for each value.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from ptapi.accelerators import Slice, resolve
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.timing.program_time import ProgramTime, links
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("accelerator")
+    parser.add_argument("kib", nargs="+", type=int, help="values of the flag; 0: unset")
+    parser.add_argument("--rows", type=int, default=3)
+    parser.add_argument("--length", type=int, default=8192)
+    parser.add_argument("--d-model", type=int, default=4096)
+    parser.add_argument("--d-ff", type=int, default=14336)
+    options = parser.parse_args()
+    tpu_topology.prepare_environment()
+    slice_ = resolve(options.accelerator)
+    assert slice_.chip is not None
+    product = 2.0 * options.rows * options.length * options.d_model * options.d_ff
+    peak = product / (slice_.chip.peak_bf16_tflops * 1e9 / slice_.jax_devices_per_chip)
+    print(f"| {options.accelerator}, KiB | forward, ms ({3 * peak:.2f} at the peak) | backward ({8 * peak:.2f}) |")
+    print("| --- | --- | --- |", flush=True)
+    for kib in options.kib:
+        started = time.process_time()
+        ahead, back = (milliseconds(slice_, options, kib, is_backward) for is_backward in (False, True))
+        print(f"| {kib} | {ahead:.2f} | {back:.2f} |", flush=True)
+        print(f"{time.process_time() - started:.0f} CPU-seconds", file=sys.stderr)
+
+
+def milliseconds(slice_: Slice, options: argparse.Namespace, kib: int, is_backward: bool) -> float:
+    """Compile one pass; return its estimated time."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import SingleDeviceSharding
+
+    def part(x_BTD: Any, gate_DF: Any, up_DF: Any, down_FD: Any) -> Any:
+        return (jax.nn.silu(x_BTD @ gate_DF) * (x_BTD @ up_DF)) @ down_FD
+
+    def backward(out_BTD: Any, *inputs: Any) -> Any:
+        return jax.vjp(jax.checkpoint(part), *inputs)[1](out_BTD)
+
+    where = SingleDeviceSharding(tpu_topology.devices(slice_)[0])
+    D, F = options.d_model, options.d_ff
+    x, gate, down = (
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=where)
+        for shape in ((options.rows, options.length, D), (D, F), (F, D))
+    )
+    weights = gate, gate, down
+    lowered = jax.jit(backward).lower(x, x, *weights) if is_backward else jax.jit(part).lower(x, *weights)
+    compiled = lowered.compile(compiler_options={"xla_tpu_scoped_vmem_limit_kib": str(kib)} if kib else None)
+    return 1e3 * ProgramTime(compiled.as_text(), slice_.generation, links(slice_)).seconds
+
+
+if __name__ == "__main__":
+    main()
