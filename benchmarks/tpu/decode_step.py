@@ -30,7 +30,7 @@ from pttrainer.preflight.shapes.passes import DECODE, PREFILL, ROLLOUT
 from pttrainer.preflight.timing.collectives import Traffic, collectives
 from pttrainer.preflight.timing.program_time import ProgramTime, links
 from pttrainer.preflight.timing.rollout_time import generation
-from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.sizes import sampler_shape, sampling_time
 
 HEAD = (
     "| slice, sampler's fsdp x tensor | weights, MiB: µs at bandwidth | products, µs | other, µs "
@@ -61,11 +61,14 @@ def main() -> None:
     parser.add_argument(
         "--weights-share",
         type=float,
-        default=buckets.WEIGHTS_SHARE,
+        default=sampler_shape.WEIGHTS_SHARE,
         help="most of a chip's memory for the sampler's weights; with less, `tensor` is larger",
     )
+    parser.add_argument("--by-memory", action="store_true", help="no more `tensor` than memory needs")
     options = parser.parse_args()
-    buckets.WEIGHTS_SHARE = options.weights_share
+    sampler_shape.WEIGHTS_SHARE = options.weights_share
+    if options.by_memory:
+        sampler_shape.GAIN = 0.0
     if len(options.accelerators) == 1:
         options.accelerator, options.micro, options.split = options.accelerators[0], None, None
         print(row(options), flush=True)
@@ -154,7 +157,7 @@ def cache_copies(text: str, compiled: Any) -> list[str]:
 
 
 def _weights(of: JobShapes) -> int:
-    return rollout_shapes.weights_bytes(of.structure, rollout_shapes.sampler(of).shape)
+    return sampling_time.weights_bytes(of.structure, rollout_shapes.sampler(of).shape)
 
 
 def _once_a_prompt(of: JobShapes) -> int:

@@ -8,10 +8,11 @@ import runpy
 from ptapi.accelerators import Slice
 from pttrainer.models.shapes.structure import ModelStructure
 from pttrainer.rollout.disaggregated import placement
+from pttrainer.rollout.native.sizes.sampling_time import Rollout
 from pttrainer.runtime.distributed import logical_axes
 
 
-def _cut(model: ModelStructure, slice_: Slice, versions: int) -> logical_axes.Shape:
+def _cut(model: ModelStructure, slice_: Slice, versions: int, rollout: Rollout | None) -> logical_axes.Shape:
     return (1, 1, slice_.total_devices, 1, 1)
 
 

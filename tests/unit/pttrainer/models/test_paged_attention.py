@@ -21,8 +21,9 @@ from pttrainer.models.attention import paged_kernel, paged_kv_cache
 from pttrainer.models.attention.dot_product import Scoring, attend_cached, attend_shared, cached_mask
 from pttrainer.models.attention.flash_kernels import Problem
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native import buckets, max_rows, native_engine
+from pttrainer.rollout.native import buckets, native_engine
 from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.native.sizes import max_rows
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 

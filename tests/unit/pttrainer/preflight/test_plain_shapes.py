@@ -21,10 +21,11 @@ from pttrainer.models.families.published_shapes import RAW
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.models.quantization.packed_matrix import Format
 from pttrainer.preflight.compiler.abstract_inputs import inputs, placed, program_of
-from pttrainer.preflight.shapes import device_bytes, rollout_shapes
+from pttrainer.preflight.shapes import device_bytes
 from pttrainer.preflight.shapes.device_bytes import Share, Shares
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.rollout.native import decoding_weights
+from pttrainer.rollout.native.sizes import sampling_time
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 FAMILIES = {preset(name).family: name for name in (*PRESETS, *RAW)}
@@ -82,7 +83,7 @@ def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
         mesh = abstract_mesh(shape)
         where = decoding_weights.decoding_shardings(model, mesh)  # type: ignore[arg-type]
         made = jax.tree.map(placed, decoding_weights.decoding_shapes(model), where)
-        assert rollout_shapes.weights_bytes(plain, shape) == bytes_per_device(made)
+        assert sampling_time.weights_bytes(plain, shape) == bytes_per_device(made)
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -99,10 +99,11 @@ def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts()
 def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:
     costs = generation(sampled_job(), {})
     token = costs.programs[DECODE]
-    weights = 2 * 8_030_261_248
-    # 8 rows a device; of the cache on average 128 to 1,024 slots, doubled when full; of its one prompt 2,048.
+    norms = (2 * 32 + 1) * 4096
+    weights = 2 * (8_030_261_248 - norms) / 8 + 2 * norms
+    # A key head of 64 rows a device; of the cache on average 128 to 1,024 slots, doubled when full; of 8 prompts 2,048.
     slots = (128 * 128 + 128 * 256 + 256 * 512 + 512 * 1024) / 1024
-    cache = 32 * 8 * 128 * 2 * 2 * (8 * slots + 2048)
+    cache = 32 * 1 * 128 * 2 * 2 * (64 * slots + 8 * 2048)
     assert token.hbm_bytes == pytest.approx(weights + cache, rel=1e-4)
     assert (token.bound, token.seconds) == ("memory", pytest.approx(token.hbm_bytes / 2765e9))
     assert costs.tokens_per_second == pytest.approx(64 / token.seconds)
@@ -127,14 +128,17 @@ def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
     pair = shallow(of)
     assert pair is not None
     for each in pair:
-        assert rollout_shapes.sampler(each).shape == rollout_shapes.sampler(of).shape == (1, 16, 4, 1, 1)
+        assert rollout_shapes.sampler(each).shape == rollout_shapes.sampler(of).shape == (1, 8, 8, 1, 1)
         assert rollout_shapes.plan_of(rollout_shapes.sampler(each)) == rollout_shapes.plan_of(
             rollout_shapes.sampler(of)
         )
 
 
 def test_kept_prompts_of_episodes_are_counted_while_completions_are_sampled() -> None:
-    """64 episodes of 3,072 tokens: 48 pages each if they fit, of 32 layers with 8 key heads of 128 in bfloat16."""
+    """64 episodes of 3,072 tokens: 48 pages each if they fit, of 32 layers with 8 key heads of 128 in bfloat16.
+
+    Each of 8 devices has a key head of all of them, and the state at the end of each page.
+    """
 
     def kept(of: JobShapes) -> list[resident.Buffer]:
         return [buffer for buffer in resident.resident_buffers(of) if buffer.name == resident.KEPT]
@@ -143,12 +147,13 @@ def test_kept_prompts_of_episodes_are_counted_while_completions_are_sampled() ->
         environment = Environment.model_validate({"tools": [{"builtin": "calculator"}]})
         return replace(of, spec=of.spec.model_copy(update={"environment": environment}))
 
-    page = 128 * 2 * 32 * 8 * 128 * 2 + 2 * 4096
+    page, part = (128 * 2 * 32 * heads * 128 * 2 + 2 * 4096 for heads in (8, 1))
     short, long = sampled_job(), sampled_job(sequenceLength=65536)
     assert kept(short) == []
-    assert kept(of_episodes(short)) == [resident.Buffer(resident.KEPT, 64 * 48 // 8 * page, "rollout")]
+    assert kept(of_episodes(short)) == [resident.Buffer(resident.KEPT, 64 * 48 * part, "rollout")]
     (bounded,) = kept(of_episodes(long))
-    assert abs(tpu_topology.usable_bytes(long.slice) * buckets.KEPT_SHARE - bounded.bytes) < page
+    fitting = 8 * int(tpu_topology.usable_bytes(long.slice) * buckets.KEPT_SHARE) // page
+    assert bounded.bytes == fitting * part
 
 
 def prompts_program(*, images: bool) -> tuple[JobShapes, Any]:

@@ -1,5 +1,6 @@
 """One step of reinforcement learning as a timeline: phases in their order, times worked out by hand, idle chips."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,8 +88,11 @@ def test_every_chip_is_in_one_phase_at_any_time(of: JobShapes) -> None:
 
 def test_weights_cross_the_cut_of_a_slice_and_are_gathered_behind_it() -> None:
     """2x2x2 in halves of 2x2x1: four links; each of four copies receives three quarters from its neighbours."""
-    moved = weight_sync_time.network_seconds(shapes_of(job()))
-    assert moved == pytest.approx(WEIGHTS / (4 * LINK) + 0.75 * WEIGHTS / 600e9, rel=1e-3)
+    of = shapes_of(job())
+    moved = [weight_sync_time.network_seconds(replace(of, sampler=(n, 1, 4 // n, 1, 1))) for n in (4, 1)]
+    crossing = WEIGHTS / (4 * LINK)
+    assert moved == pytest.approx([crossing + 0.75 * WEIGHTS / 600e9, crossing], rel=1e-3)
+    assert weight_sync_time.network_seconds(of) == moved[1]  # one copy on all four samples soonest
 
 
 def test_a_torus_is_cut_twice() -> None:

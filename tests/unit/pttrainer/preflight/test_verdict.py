@@ -34,6 +34,7 @@ from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.step_time import estimate, step_flops
 from pttrainer.rollout import groups
+from pttrainer.rollout.disaggregated import placement
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.runtime.distributed import sharding
 
@@ -93,19 +94,19 @@ def question() -> Any:
     return Question(tokens=[1, 2, 3], text="", fields={})
 
 
-def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() -> None:
+def test_a_rollout_holds_the_weights_once_more_split_as_its_mesh_is() -> None:
     fields = {"batchSize": 64, "sequenceLength": 4096, "rollout": {"maxNewTokens": 2048}}
     whole = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", **fields))
     split = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 8}, **fields))
     small = shapes_of(spec("llama3.1-8b", "v5p-128", algorithm="grpo", **fields))
-    for of, weights, parts in ((whole, 70_553_706_496, 4), (split, 70_553_706_496, 8), (small, 8_030_261_248, 1)):
+    for of, weights, parts in ((whole, 70_553_706_496, 8), (split, 70_553_706_496, 8), (small, 8_030_261_248, 8)):
         buffers = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert buffers["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
-    # 4 rows for each of 16 x 4 devices: 80 layers · 8 heads / 4 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens
-    # each; the 8 prompts of their groups do not divide over 16, so each device holds all.
+    # 8 rows for each of 8 x 8 devices: 80 layers · 8 heads / 8 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens
+    # each; and one of the 8 prompts.
     buffers = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(whole)}
-    assert buffers["cache of keys and values"] == 4 * 80 * 2 * 128 * 2 * 2 * 2048
-    assert buffers["cache of prompts"] == 2 * buffers["cache of keys and values"]
+    assert buffers["cache of keys and values"] == 8 * 80 * 1 * 128 * 2 * 2 * 2048
+    assert buffers["cache of prompts"] == buffers["cache of keys and values"] / 8
     assert formula.memory(whole).fits
 
 
@@ -130,8 +131,13 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
 
     one, two = stale(1), stale(2)
     assert one.shape == two.shape == (1, 4, 1, 1, 1)
-    assert (one.sampler, two.sampler) == ((4, 1, 1, 1, 1), (2, 1, 2, 1, 1))  # 16 GB, or twice that, in half of 32 GiB
-    for of, tensor in ((one, 1), (two, 2)):
+    assert one.sampler == two.sampler == (1, 1, 4, 1, 1)  # soonest
+    needed = [placement.for_decoding(one.structure, one.sampling_slice, versions, None) for versions in (1, 2)]
+    assert needed == [(4, 1, 1, 1, 1), (2, 1, 2, 1, 1)]  # 16 GB, or twice that, in half of 32 GiB
+    for of, tensor in (
+        (dataclasses.replace(one, sampler=needed[0]), 1),
+        (dataclasses.replace(two, sampler=needed[1]), 2),
+    ):
         buffers = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert buffers["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
         embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
@@ -152,7 +158,7 @@ def with_samplers(**separate: Any) -> JobShapes:
 
 def test_samplers_with_pods_of_their_own_are_counted_on_their_chips_and_the_trainer_on_its_own() -> None:
     of, colocated = with_samplers(replicas=2), spec("llama3.2-1b", "v6e-4", algorithm="grpo", batchSize=64)
-    assert (of.shape, of.sampler) == ((1, 4, 1, 1, 1), (4, 1, 1, 1, 1))  # of one of them
+    assert (of.shape, of.sampler) == ((1, 4, 1, 1, 1), (1, 1, 4, 1, 1))  # of one of them
     assert passes.others(of) == ["rollout"]
     beside = resident.resident_buffers(of)
     assert "training state" not in {each.name for each in resident.rollout_buffers(of, beside)}

@@ -134,13 +134,13 @@ def test_a_store_of_few_pages_makes_room_and_changes_no_bit(pages: int, monkeypa
     """Five: one prompt at a time. Eight: some episodes are kept, others are not."""
     model, params = model_and_params()
     wanted = conversations(engine_of(model), params)
-    monkeypatch.setattr("pttrainer.rollout.native.max_rows.KEPT_BYTES", pages * buckets.page_bytes(model))
+    monkeypatch.setattr("pttrainer.rollout.native.sizes.max_rows.KEPT_BYTES", pages * buckets.page_bytes(model))
     assert_same_bits(conversations(engine_of(model), params), wanted)
 
 
 def test_a_prompt_that_outgrows_the_memory_for_pages_is_computed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     model, params = model_and_params()
-    monkeypatch.setattr("pttrainer.rollout.native.max_rows.KEPT_BYTES", 4 * buckets.page_bytes(model))
+    monkeypatch.setattr("pttrainer.rollout.native.sizes.max_rows.KEPT_BYTES", 4 * buckets.page_bytes(model))
     (done,) = conversations(engine_of(model), params, turns=1)
     assert with_reused_share(done.facts) == {}
     assert done.lengths_N.all()

@@ -18,8 +18,8 @@ from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, native_engine
 from pttrainer.rollout.native.buckets import fewer_rows, prefill_piece, slots_for
 from pttrainer.rollout.native.decoding_weights import DecodingWeights
-from pttrainer.rollout.native.max_rows import rows_at_once, rows_that_fit
 from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.native.sizes.max_rows import rows_at_once, rows_that_fit
 from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
 from pttrainer.rollout.sampler import completion_text
 from pttrainer.runtime.distributed import sharding

@@ -7,13 +7,15 @@ import jax
 import numpy as np
 import pytest
 from tests.builders.peers.models import CASES
+from tests.builders.trainer.preflight import spec
 
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, from_hf
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.decoding_weights import sampler_mesh
 from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.native.sizes.sampler_shape import sampler_shape
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 
@@ -30,7 +32,7 @@ def sampled(shape: tuple[int, ...], rows: int | None = None, memory: int | None 
     with jax.set_mesh(mesh):
         weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
         params = jax.jit(model.init, out_shardings=weights)(jax.random.key(0))
-        samples = sampler_mesh(model, mesh, memory)
+        samples = sampler_mesh(model, mesh, memory, None, None)
         assert (samples is mesh) == (memory is None)
         engine = NativeEngine(model, byte_tokenizer(), partial(put, samples), jax.device_get, samples, rows)
         return engine.generate(params, PROMPTS, 2, SAMPLING, Draw(7, 3))
@@ -65,7 +67,7 @@ def test_chips_that_cannot_hold_the_weights_split_matrices_to_sample_and_sample_
     ],
 )
 def test_tensor_takes_of_fsdp_what_the_samplers_weights_need(memory: int | None, shape: tuple[int, ...]) -> None:
-    model = Model(dataclasses.replace(from_hf(CASES["qwen-3"]), heads=64, kv_heads=8))
+    model = shapes_of(spec("llama3.1-70b", "v5p-128", algorithm="grpo")).structure
     limit = None if memory is None else memory * 2**30
-    assert buckets.sampler_shape(model, 131 * 2**30, (1, 64, 1, 1, 1), limit) == shape
-    assert buckets.sampler_shape(model, 131 * 2**30, (1, 3, 1, 1, 1), limit) == (1, 3, 1, 1, 1)
+    assert sampler_shape(model, (1, 64, 1, 1, 1), limit, None, None) == shape
+    assert sampler_shape(model, (1, 3, 1, 1, 1), limit, None, None) == (1, 3, 1, 1, 1)

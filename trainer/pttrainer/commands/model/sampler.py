@@ -138,7 +138,8 @@ def _work(job: PostTrainJob) -> "tuple[LoadedModel, SamplerWork]":
     pinned = run_files.pinned_commits(run_files.open_run(job), job)
     parts = load_model(spec.model, spec.training, note, pinned)
     one = _chips(job)
-    mesh = sharding.make_mesh(placement.for_decoding(parts.model, one, placement.copies(spec)))
+    samplers = 1 if spec.rollout.separate is None else spec.rollout.separate.replicas
+    mesh = sharding.make_mesh(placement.separate_sampler(parts.model, spec, one, samplers))
     engine = NativeEngine(
         parts.model,
         parts.tokenizer,

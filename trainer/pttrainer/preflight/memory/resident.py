@@ -21,6 +21,7 @@ from pttrainer.preflight.shapes.job_shapes import JobShapes, block_weights, imag
 from pttrainer.preflight.shapes.rollout_shapes import Plan
 from pttrainer.rollout.disaggregated import placement
 from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.sizes import sampling_time
 
 ROLLOUT_WEIGHTS, DRAFT, UNDER_WAY = "rollout weights", "draft weights", "weights in transfer"
 GATHERED = "weights gathered for samplers"
@@ -57,7 +58,7 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
         return []
     there = rollout_shapes.sampler(of)
     plan = rollout_shapes.plan_of(there)
-    weights = rollout_shapes.weights_bytes(of.structure, there.shape)
+    weights = sampling_time.weights_bytes(of.structure, there.shape)
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
     held = Buffer(ROLLOUT_WEIGHTS, placement.copies(of.spec) * weights, "rollout", split)
     buffers = [*_reference(of), *_reward_models(of), held, *_under_way(of), *_gathered(of)]
@@ -69,7 +70,7 @@ def resident_buffers(of: JobShapes) -> list[Buffer]:
         buffers.append(Buffer(BLOCK, copied, "rollout"))
     draft = rollout_shapes.draft_of(of)
     if draft is not None:
-        drafted = rollout_shapes.weights_bytes(draft, there.shape)
+        drafted = sampling_time.weights_bytes(draft, there.shape)
         during = "always" if of.sampler is None else "rollout"
         buffers += [Buffer(DRAFT, drafted, during), _draft_cache(there, plan, draft)]
     return sorted(buffers, key=lambda buffer: -buffer.bytes)

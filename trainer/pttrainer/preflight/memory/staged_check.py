@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from pttrainer.preflight.compiler import compiler_process, result
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.memory.resident import DRAFT, GROWING, KEPT, ROLLOUT_WEIGHTS, UNDER_WAY, Buffer
-from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
+from pttrainer.preflight.shapes import device_bytes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import CUT, DECODE, PREFILL, PUT, ROLLOUT, SCORING, TRAIN_STEP, WEIGHTS, others
@@ -23,6 +23,7 @@ from pttrainer.preflight.shapes.rollout_shapes import plan_of, rows_bytes, sampl
 from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.verdict import Level, Program, Stage
 from pttrainer.rollout.disaggregated import placement
+from pttrainer.rollout.native.sizes import sampling_time
 
 Depth = Literal["auto", "formula", "fast", "full"]
 LEVELS: tuple[Level, ...] = ("fast", "full")
@@ -178,7 +179,7 @@ def _rollout_phases(of: JobShapes, decisive: dict[str, Program], buffers: list[B
         if held + growing.bytes > decisive[DECODE].peak:
             phases[DECODE] = [Buffer(f"arguments of {DECODE}", held, "rollout"), growing, *beside]
         if plan.is_refilled:  # rows wait while the next prompts are computed
-            computed = rollout_shapes.weights_bytes(of.structure, there.shape)
+            computed = sampling_time.weights_bytes(of.structure, there.shape)
             weights = decisive[WEIGHTS].output if WEIGHTS in decisive else computed
             waiting = held - weights - decisive[PREFILL].output - resident.total(draft)
             phases[PREFILL].append(Buffer("rows that wait for prompts", waiting, "rollout"))

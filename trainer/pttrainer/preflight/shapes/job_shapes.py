@@ -203,7 +203,7 @@ def shapes_of(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_:
     shape, sampler = placement.shapes(spec, structure, slice_.total_devices)
     samplers = placement.sampler_slices(spec)
     if samplers is not None and spec.rollout.sampling_engine == "native" and samplers.generation == slice_.generation:
-        sampler = placement.for_decoding(structure, replace(samplers, slices=1), placement.copies(spec))
+        sampler = placement.separate_sampler(structure, spec, replace(samplers, slices=1), samplers.slices)
     patterns = freeze_patterns.patterns_of(training, config)
     frozen = freeze_patterns.fully_frozen(patterns, config) if patterns else None
     shapes = JobShapes(

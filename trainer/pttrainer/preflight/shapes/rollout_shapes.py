@@ -6,14 +6,16 @@
 import math
 from dataclasses import dataclass, replace
 
+from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.models import ModelStructure
 from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.models.loading.model_spec import draft_of as draft_form
-from pttrainer.preflight.shapes import device_bytes, tpu_topology
+from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, silent
+from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.rollout.native import buckets
-from pttrainer.runtime.distributed import logical_axes
+from pttrainer.rollout.native.sizes import sampler_shape, sampling_time
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,13 @@ def sampler(of: JobShapes) -> JobShapes:
     """
     if of.sampler is not None:
         return replace(of, shape=of.sampler)
-    structure, has = _deep(of).structure, tpu_topology.usable_bytes(of.slice)
-    return replace(of, shape=buckets.sampler_shape(structure, structure.decoding_bytes, of.shape, has))
+    memory: int | None = tpu_topology.usable_bytes(of.slice)
+    chips: Slice | None = of.slice
+    rollout = sampling_time.rollout_of(of.spec)
+    if isinstance(of.slice, LocalDevices):
+        chips = sampler_shape.chips_of(of.spec, of.slice.platform, of.slice.total_devices)
+        memory = memory if of.slice.platform != "cpu" else None
+    return replace(of, shape=sampler_shape.sampler_shape(_deep(of).structure, of.shape, memory, chips, rollout))
 
 
 def _deep(of: JobShapes) -> JobShapes:
@@ -107,7 +114,7 @@ def plan_of(of: JobShapes) -> Plan:
     """Return the engine's plan: prompts fill what completions leave of a row. Here and below, of the `sampler`."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
     samples = of.spec.algorithm.samples_per_prompt
-    completions = samples * -(-of.spec.training.batch_size // samples // of.sampler_count)
+    completions = sampling_time.completions_of(of.spec, of.sampler_count)
     cache = int(tpu_topology.usable_bytes(of.slice) * buckets.CACHE_SHARE)
     guessed, draft = ahead(of.spec), draft_of(of)
     each = sum(
@@ -117,8 +124,7 @@ def plan_of(of: JobShapes) -> Plan:
     )
     of_states = buckets.state_bytes(_deep(of).structure)
     most = rollout.slots or buckets.rows_within(each * (length + guessed) + of_states, math.prod(of.shape), cache)
-    rows = min(completions, max(most - most % of.row_shards, 1))
-    pool = completions // samples if rows == completions else max(1, rows // samples)
+    rows, pool = buckets.rows_and_prompts(completions, samples, most, of.row_shards)
     prompt = max(length - rollout.max_new_tokens, 1)
     has_images = of.config.vision is not None
     whole = _whole_prompts(of, pool, buckets.slots_for(prompt))
@@ -151,13 +157,6 @@ def draft_of(of: JobShapes) -> ModelStructure | None:
     if settings is None or settings.draft is None:
         return None
     return draft_form(settings.draft, of.structure, silent, weights=False)[1]
-
-
-def weights_bytes(structure: ModelStructure, shape: logical_axes.Shape) -> int:
-    """Return bytes of a model's weights in the sampler, on a device of this mesh."""
-    mesh = device_bytes.sizes(shape)
-    parts = [*structure.decoding_layers, (1, structure.decoding_tables)]
-    return sum(count * device_bytes.total(device_bytes.of_weights(part.items(), mesh)) for count, part in parts)
 
 
 def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -> int:
@@ -205,7 +204,7 @@ def is_paged(of: JobShapes, rows: int) -> bool:
         return False
     pairs, odd = divmod(config.kv_heads, tensor)
     is_even = not (odd or rows % of.row_shards or config.heads % tensor)
-    return is_even and (pairs in (1, 2, 4) or pairs % 8 == 0)
+    return is_even and sampler_shape.fills_tiles(pairs)
 
 
 def _is_tpu(of: JobShapes) -> bool:

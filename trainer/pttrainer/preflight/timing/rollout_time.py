@@ -7,7 +7,6 @@ length; rows that end early, rewards and environments are not included.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pttrainer.models.shapes import flops
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
@@ -16,6 +15,7 @@ from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.timing.roofline import Roofline, roofline
 from pttrainer.preflight.timing.weight_sync_time import network_seconds
 from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.sizes import sampling_time
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def generation(of: JobShapes, sent: Sent) -> Generation | None:
         return None
     there = rollout_shapes.sampler(of)
     plan = rollout_shapes.plan_of(there)
-    weights = rollout_shapes.weights_bytes(of.structure, there.shape)
+    weights = sampling_time.weights_bytes(of.structure, there.shape)
     transfer = roofline(of.sampling_slice, 0.0, _trained(of) + weights, sent.get(WEIGHTS))
     prefill = _prefill(there, plan, weights, sent.get(PREFILL))
     slots = list(_slots(plan))
@@ -94,22 +94,16 @@ def _slots(plan: Plan) -> Iterator[int]:
 
 
 def _prefill(of: JobShapes, plan: Plan, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
-    """Return the prefill of one pool. With fewer prompts than row slots, some of the chips wait."""
-    config, tokens = of.config, plan.pool * plan.prompt_tokens
-    pairs = plan.prompt_tokens * (plan.prompt_tokens + 1) / 2
-    scores = 2.0 * flops.score_numbers(config) * plan.pool * pairs
-    idle = max(1.0, of.row_shards / plan.pool)
-    total = idle * (2.0 * tokens * (flops.stack_weights(config) + flops.state_numbers(config)) + scores)
+    """Return the prefill of one pool. Prompts that do not divide over the chips are computed by all of them."""
+    rows = of.row_shards * sampling_time.here(plan.pool, of.row_shards)
+    total = sampling_time.prefill_flops(of.config, rows, plan.prompt_tokens)
     hbm = plan.pieces * weights + rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots)
     return roofline(of.sampling_slice, total, hbm, traffic)
 
 
 def _token(of: JobShapes, plan: Plan, slots: float, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
     """Return the time of one token of all rows."""
-    config, rows = of.config, plan.rows
-    context = plan.prompt_tokens + slots
-    weighed = flops.stack_weights(config) + flops.state_numbers(config) + config.vocab_size * config.d_model
-    scores = 2.0 * flops.score_numbers(config) * context
-    cache = rollout_shapes.prompts_bytes(of, plan) + rollout_shapes.rows_bytes(of, rows, 1) * slots
-    idle = max(1.0, of.row_shards / rows)
-    return roofline(of.sampling_slice, idle * rows * (2.0 * weighed + scores), weights + cache, traffic)
+    rows = of.row_shards * sampling_time.here(plan.rows, of.row_shards)
+    total = rows * sampling_time.token_flops(of.config, plan.prompt_tokens + slots)
+    cache = rollout_shapes.prompts_bytes(of, plan) + rollout_shapes.rows_bytes(of, plan.rows, 1) * slots
+    return roofline(of.sampling_slice, total, weights + cache, traffic)

@@ -13,6 +13,7 @@ from ptapi.accelerators import Slice
 from ptapi.accelerators.trainer_sampler_split import longest_side
 from pttrainer.preflight.shapes import rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.rollout.native.sizes import sampling_time
 
 COMPUTE_BYTES = 2
 """Of an adapter's number in the sampler's format, bfloat16."""
@@ -44,17 +45,16 @@ def crossing_rate(of: JobShapes) -> float | None:
     """Return bytes per second from the training part to the sampling part; None: not published."""
     if of.slice.slices > 1:
         return _dcn(of.slice, min(of.training_slice.total_chips, of.sampling_slice.total_chips))
-    chip = of.slice.chip
-    if chip is None or chip.ici_gbytes_per_s is None:
+    link = sampling_time.link_rate(of.slice)
+    if link is None:
         return None
-    one_way = chip.ici_gbytes_per_s * 1e9 / 2
     if not of.slice.topology:  # GPUs behind switches: each reaches all others at its full rate
-        return one_way * min(of.training_slice.total_chips, of.sampling_slice.total_chips)
+        return link * min(of.training_slice.total_chips, of.sampling_slice.total_chips)
     sides = [int(side) for side in of.slice.topology.split("x")]
     axis = longest_side(of.slice.topology)
     rings = tpu_topology.topology_options(of.slice).get("wrap", ())
     ways = 2 if any(rings) and rings[axis] else 1  # a ring is cut twice
-    return one_way / (2 * len(sides)) * ways * math.prod(sides) / sides[axis]
+    return link * ways * math.prod(sides) / sides[axis]
 
 
 def _gathered(of: JobShapes, moved: int, parts: int) -> float:
@@ -63,7 +63,7 @@ def _gathered(of: JobShapes, moved: int, parts: int) -> float:
     if chip is None or chip.ici_gbytes_per_s is None:
         return 0.0
     there = rollout_shapes.sampler(of)
-    kept = rollout_shapes.weights_bytes(of.structure, there.shape) * moved / of.structure.decoding_bytes
+    kept = sampling_time.weights_bytes(of.structure, there.shape) * moved / of.structure.decoding_bytes
     received = max(0.0, kept - moved / parts) * of.sampling_slice.jax_devices_per_chip
     return received / (chip.ici_gbytes_per_s * 1e9 / 2)
 

@@ -2,8 +2,8 @@
 
 Colocated, all devices do both, on one mesh. Disaggregated, the first devices train on the mesh that `parallelism`
 describes, and the last ones sample on a mesh made for decoding: copies of the model, each on as few devices as hold its
-weights, because a token reads all weights once, and more copies read at once. Left out: how weights get from one to the
-other (`weight_sync`), and the meshes themselves (`device_meshes`).
+weights, or on more where that samples a rollout sooner (`native.sizes.sampler_shape`). Left out: how weights get from
+one to the other (`weight_sync`), and the meshes themselves (`device_meshes`).
 """
 
 from typing import NamedTuple
@@ -15,6 +15,8 @@ from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.errors import ConfigError
 from pttrainer.models.shapes.structure import ModelStructure
+from pttrainer.rollout.native.sizes.sampler_shape import fastest
+from pttrainer.rollout.native.sizes.sampling_time import Rollout, rollout_of
 from pttrainer.runtime.distributed import logical_axes
 
 WEIGHTS_SHARE = 0.5
@@ -41,7 +43,7 @@ def shapes(spec: PostTrainJobSpec, model: ModelStructure, devices: int) -> Shape
             "accepted with rollout.placement: disaggregated: the type and number of the devices in use"
         )
     trainer = logical_axes.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
-    return Shapes(trainer, for_decoding(model, split.sampler, copies(spec)))
+    return Shapes(trainer, for_decoding(model, split.sampler, copies(spec), rollout_of(spec)))
 
 
 def copies(spec: PostTrainJobSpec) -> int:
@@ -67,12 +69,18 @@ def _split(spec: PostTrainJobSpec) -> Split | None:
         raise ConfigError(str(error)) from error
 
 
-def for_decoding(model: ModelStructure, slice_: Slice, versions: int) -> logical_axes.Shape:
-    """Return the sizes of a mesh with copies of the model on as few devices as hold it; no copy spans slices."""
-    weights = model.decoding_bytes
-    each, tensor = slice_.devices, 1
+def separate_sampler(model: ModelStructure, spec: PostTrainJobSpec, one: Slice, samplers: int) -> logical_axes.Shape:
+    """Return the sizes of the mesh of one of so many samplers with pods of their own, on these chips."""
+    return for_decoding(model, one, copies(spec), rollout_of(spec, samplers))
+
+
+def for_decoding(model: ModelStructure, slice_: Slice, versions: int, rollout: Rollout | None) -> logical_axes.Shape:
+    """Return the sizes of a mesh with copies of the model; no copy spans slices.
+
+    Each on as few devices as hold so many versions of it, or on more where that samples the rollout sooner.
+    """
+    weights, each, sizes = model.decoding_bytes, slice_.devices, [1]
     if slice_.chip is not None:
         memory = WEIGHTS_SHARE * slice_.chip.hbm_gib * 2**30 / slice_.jax_devices_per_chip
-        fitting = (n for n in range(1, each + 1) if each % n == 0 and versions * weights / n <= memory)
-        tensor = next(fitting, each)
-    return (slice_.total_devices // tensor, 1, tensor, 1, 1)
+        sizes = [n for n in range(1, each + 1) if each % n == 0 and versions * weights / n <= memory] or [each]
+    return fastest(model, [(slice_.total_devices // n, 1, n, 1, 1) for n in sizes], slice_, rollout)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import Evaluation as EvaluationSpec
@@ -34,9 +35,10 @@ from pttrainer.rollout.engine import Draw, Engine, Sampling
 from pttrainer.rollout.evaluation import answer_metrics
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.multi_turn.episode_sampler import EpisodeSampler
-from pttrainer.rollout.native import max_rows
 from pttrainer.rollout.native.decoding_weights import sampler_mesh
 from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.native.sizes import max_rows, sampler_shape
+from pttrainer.rollout.native.sizes.sampling_time import rollout_of
 from pttrainer.rollout.rollout_metrics import completion_facts, reward_facts
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.rollout.scoring import reward_models
@@ -166,12 +168,19 @@ def _engine(context: Context) -> Engine:
             model, tokenizer, transfer.place, fetch, transfer.mesh, slots, speculation,
             delivered=True, keeps_prompts=keeps_prompts,
         )  # fmt: skip
-    mesh = sampler_mesh(model, context.mesh, max_rows.memory())
+    mesh = sampling_mesh(context)
     place = context.place if mesh is context.mesh else partial(sharding.put, mesh)
     speculation = build.speculation(context, mesh)
     return NativeEngine(
         model, tokenizer, place, fetch, mesh, slots, speculation, keeps_prompts=keeps_prompts, share=context.share
     )
+
+
+def sampling_mesh(context: Context) -> Mesh:
+    """Return the mesh that samples on the devices that train: the one that preflight names."""
+    chips = sampler_shape.chips_of(context.spec, sharding.chip()[0], context.mesh.size)
+    rollout = rollout_of(context.spec, share=context.share)
+    return sampler_mesh(context.model, context.mesh, max_rows.memory(), chips, rollout)
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:

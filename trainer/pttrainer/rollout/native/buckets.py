@@ -5,7 +5,6 @@ Arithmetic alone, for devices that are here (`max_rows`) and for those that are 
 
 from pttrainer.models import ModelStructure
 from pttrainer.models.attention.tpu_lanes import LANES, head_size
-from pttrainer.runtime.distributed.logical_axes import Shape
 
 FIRST_SLOTS = 128
 """Initial slots of rows; doubled whenever the oldest needs more."""
@@ -35,26 +34,6 @@ CHUNK_BYTES = 256 * 2**20
 """Most bytes of weights in transit to other devices at once (`weight_sync`)."""
 VLLM_SHARE = 0.4
 """Default share of a device's memory for vLLM in the trainer's process."""
-WEIGHTS_SHARE = 0.35
-"""Most share of it for unsplit sampler weights: the training state and a cache need memory, too."""
-
-
-def sampler_shape(model: ModelStructure, weights: int, shape: Shape, memory: int | None) -> Shape:
-    """Return the mesh that samples, on the devices of the training mesh.
-
-    `tensor` takes from `fsdp` what it needs, so that the weights (bytes of all of them) take no more than their
-    share of a device's memory. Key heads stay whole.
-    """
-    data, fsdp, tensor, *rest = shape
-    more = 1
-    while (
-        memory is not None
-        and weights > WEIGHTS_SHARE * memory * tensor * more
-        and fsdp % (2 * more) == 0
-        and model.config.kv_heads % (2 * more * tensor) == 0
-    ):
-        more *= 2
-    return (data, fsdp // more, tensor * more, rest[0], rest[1])
 
 
 def rows_within(each: int, devices: int, cache_bytes: int) -> int:
@@ -63,6 +42,15 @@ def rows_within(each: int, devices: int, cache_bytes: int) -> int:
     each: bytes of a row's keys and values; cache_bytes: cache memory of a device.
     """
     return min(ROWS_ON_DEVICE * devices, max(1, cache_bytes * devices // each))
+
+
+def rows_and_prompts(completions: int, samples: int, most: int, shards: int) -> tuple[int, int]:
+    """Return how many rows are sampled at once, equally many on every device, and of how many prompts.
+
+    most: rows that fit; shards: the devices that split them.
+    """
+    rows = min(completions, max(most - most % shards, 1))
+    return rows, completions // samples if rows == completions else max(1, rows // samples)
 
 
 def fewer_rows(rows: int, shards: int) -> int:

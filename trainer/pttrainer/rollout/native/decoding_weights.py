@@ -13,10 +13,12 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 
+from ptapi.accelerators import Slice
 from pttrainer.models import Model, Params
 from pttrainer.models.decoding import decode_backend
 from pttrainer.models.shapes.parameters import Axes, decoding_axes
-from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.sizes.sampler_shape import sampler_shape
+from pttrainer.rollout.native.sizes.sampling_time import Rollout
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 
@@ -86,12 +88,10 @@ def decoding_shapes(model: Model) -> Params:
     return shapes
 
 
-def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
-    """Return the mesh that samples, on the devices of the training mesh."""
+def sampler_mesh(model: Model, mesh: Mesh, memory: int | None, chips: Slice | None, rollout: Rollout | None) -> Mesh:
+    """Return the mesh that samples, on the devices of the training mesh (`sampler_shape`)."""
     data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in logical_axes.MESH_AXES)
-    return reshaped(
-        mesh, buckets.sampler_shape(model, model.decoding_bytes, (data, fsdp, tensor, sequence, expert), memory)
-    )
+    return reshaped(mesh, sampler_shape(model, (data, fsdp, tensor, sequence, expert), memory, chips, rollout))
 
 
 def reshaped(mesh: Mesh, shape: logical_axes.Shape) -> Mesh:

@@ -32,7 +32,7 @@ from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params
 from pttrainer.models.decoding.block_head import split_block
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native import buckets, cache_layout, max_rows
+from pttrainer.rollout.native import buckets, cache_layout
 from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer, Recorder
 from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitted
@@ -40,6 +40,7 @@ from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool
 from pttrainer.rollout.native.decoding_weights import DecodingWeights
 from pttrainer.rollout.native.prefill import PaddedPrompts, PromptBatch, prompt_batches
 from pttrainer.rollout.native.prefix_reuse.kept_prompts import KeptPrompts
+from pttrainer.rollout.native.sizes import max_rows
 from pttrainer.rollout.speculative.block_proposals import for_sampling
 from pttrainer.rollout.speculative.verify import Proposer, Speculation, add_counts, count_proposals
 from pttrainer.runtime.distributed import sharding

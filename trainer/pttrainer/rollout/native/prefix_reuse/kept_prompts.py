@@ -17,10 +17,11 @@ from jax import Array
 from pttrainer.models import Model, Params
 from pttrainer.models.attention.kv_cache import KVCache
 from pttrainer.rollout.engine import Prompt
-from pttrainer.rollout.native import buckets, max_rows
+from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.buckets import PAGE
 from pttrainer.rollout.native.prefix_reuse.page_index import PageIndex, Placed, names_of
 from pttrainer.rollout.native.prefix_reuse.page_store import NewPages, PageStore, PromptPages
+from pttrainer.rollout.native.sizes import max_rows
 from pttrainer.runtime.distributed import sharding
 
 T = TypeVar("T")
