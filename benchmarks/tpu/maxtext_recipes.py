@@ -2,9 +2,8 @@
 
 Each with what was changed in it, and why. Flags and settings are those of MaxText's table for the generation
 (`benchmarks/maxtext_*_model_configs.py`, `benchmarks/xla_flags_library.py`) or of tpu-recipes. Left out of all of them:
-what no program depends on (data, checkpoints, profiles), and `xla_tpu_scoped_vmem_limit_kib`, with which the
-compiler takes many times as long, for MaxText's programs as for ours. Tiles of splash attention are at most 1,024:
-those of 2,048 take the compiler minutes and are 2 % cheaper.
+what no program depends on (data, checkpoints, profiles). Tiles of splash attention are at most 1,024: those of 2,048
+take the compiler minutes and are 2 % cheaper.
 """
 
 from typing import NamedTuple
@@ -65,6 +64,8 @@ HOST_OFFLOAD = (
     "--xla_latency_hiding_scheduler_rerun=2",
 )
 """HOST_OFFLOAD_FLAGS."""
+DENSE_VMEM, MOE_VMEM, TPU7X_VMEM = ((f"--xla_tpu_scoped_vmem_limit_kib={kib}",) for kib in ("98304", "81920", "61440"))
+"""DENSE_VMEM_LIMIT_FLAG and MOE_VMEM_LIMIT_FLAG; of tpu-recipes for tpu7x. The compiler takes many times as long."""
 NO_WINDOWED_EINSUM = ("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
 """DISABLE_COLLECTIVE_MATMUL."""
 SHARDED = ("ici_fsdp_parallelism=-1", "attention=flash", "use_iota_embed=True", "weight_dtype=float32")
@@ -89,7 +90,10 @@ RECIPES: dict[str, Recipe] = {
             *("sa_block_kv_dkv=2048", "sa_block_kv_dkv_compute=512", "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
             FUSED_BACKWARD,
         ),
-        (*SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *SPARSE_CORE_SUMS, *HOST_OFFLOAD, *NO_WINDOWED_EINSUM),
+        (
+            *(*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS),
+            *(*SPARSE_CORE_SUMS, *HOST_OFFLOAD, *NO_WINDOWED_EINSUM),
+        ),
         "maxtext_trillium_model_configs.py: llama3_1_8b_8192_no_collective_matmul; tpu-recipes, trillium, v6e-16",
         "tiles",
     ),
@@ -99,7 +103,7 @@ RECIPES: dict[str, Recipe] = {
             *(*SHARDED, "remat_policy=full", "megablox=True", "sparse_matmul=True", "num_vocab_tiling=8"),
             *("sa_block_q=1024", "sa_block_q_dkv=1024", "sa_block_q_dq=1024"),
         ),
-        (*FUSED_GATHERS, *DATA_PARALLEL),
+        (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL),
         "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
         "the model, of which there is no recipe for a v6e; 64 chips for 256; the loss in 8 pieces of tokens, because "
         "logits of 151,936 words are 30 GB a chip; tiles",
@@ -121,6 +125,7 @@ RECIPES: dict[str, Recipe] = {
             FUSED_BACKWARD,
         ),
         (
+            *TPU7X_VMEM,
             "--xla_tpu_bf16_emission_mode=NATIVE_EMISSION",
             "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
             "--xla_tpu_use_single_sparse_core_for_all_gather_offload=true",
