@@ -124,19 +124,20 @@ def _validation(rule: Rule, node: Schema) -> Schema:
     if rule.cel_message:
         texts = {"message": rule.message, "messageExpression": rule.cel_message}
     else:
-        texts = {"message": rule.message} if rule.secret else _texts(node, rule.field, rule.message)
+        texts = {"message": rule.message} if rule.secret else _texts(node, rule.field, rule.message, rule.predicate.cel)
     place = {"fieldPath": f".{rule.field}"} if rule.field else {}
     return {"rule": rule.predicate.cel, **texts, **place}
 
 
-def _texts(node: Schema, field: str, message: str) -> Schema:
-    """Return the message with the field's value, and alone where the field may be unset.
+def _texts(node: Schema, field: str, message: str, rule: str) -> Schema:
+    """Return the message with the field's value, and alone where the field may be unset and refused by the rule (CEL).
 
     Not alone everywhere: the definition must fit in an annotation of kubectl's.
     """
     if not _is_scalar(node, field):
         return {"message": message}
-    fallback = {} if _is_always_set(node, field) else {"message": message}
+    is_set = _is_always_set(node, field) or rule.startswith(f"!has({own(field)}) ||")
+    fallback = {} if is_set else {"message": message}
     return fallback | {"messageExpression": _with_value(field, message)}
 
 
@@ -167,7 +168,7 @@ def _transitions(spec: Schema) -> Iterator[Schema]:
 
 
 def _transition(spec: Schema, field: str, rule: str, message: str) -> Schema:
-    return {"rule": rule, **_texts(spec, field, message), "fieldPath": f".{field}"}
+    return {"rule": rule, **_texts(spec, field, message, rule), "fieldPath": f".{field}"}
 
 
 def _attach(schema: Schema, validation: Schema) -> None:
