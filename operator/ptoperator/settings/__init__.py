@@ -69,7 +69,7 @@ class Settings:
     """How long a pod may fail to start (image, secret, volume) before its job fails."""
     silent_start_seconds: float = 60.0
     """A trainer that runs this long without a readable progress document counts as running."""
-    preflight_seconds: float = 600.0
+    preflight_seconds: float = 1200.0
     """How long preflight may compile; then the formula's verdict counts. Its Job, which tries twice, may take twice
     as long, and start_failure_seconds for a node and the image."""
     shared_filesystem: bool = False
