@@ -2,7 +2,7 @@
 
 Letters: B rows, T tokens, M = B·T, D model, F feed-forward of an expert, E experts, k experts per token.
 
-Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`), so the work is that of k experts per
+Tokens are sorted by expert and the products are grouped (`grouped_product`), so the work is that of k experts per
 token whatever the router (`router`) does, and no capacity limit drops a token.
 """
 
@@ -14,6 +14,7 @@ from jax import Array
 from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.layers.expert_parallel import Matrices, over_mesh
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
+from pttrainer.models.layers.grouped_product import grouped_product
 from pttrainer.models.layers.linear import low_rank, product, put_matrix, weight, zeros, zeros_if
 from pttrainer.models.layers.norm import RMSNorm, unit_rms
 from pttrainer.models.layers.router import Routing, choose, use_of
@@ -160,7 +161,7 @@ class ExpertMLP(nnx.Module):
         """Pass rows sorted by expert through their experts."""
 
         def plain(x: Array, name: str) -> Array:
-            return jax.lax.ragged_dot(x, matrices[name].astype(x.dtype), sizes_E)
+            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E)
 
         def grouped(x: Array, name: str) -> Array:
             if f"{name}.a" not in matrices:

@@ -1,0 +1,174 @@
+"""The gradient of experts' matrices by megablox' kernel (interpreted) is that of `jax.lax.ragged_dot`."""
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from pttrainer.models.families.presets import preset
+from pttrainer.models.layers import grouped_product as module
+from pttrainer.models.layers.experts import ExpertMLP
+from pttrainer.models.layers.grouped_product import grouped_product, matrices_gradient, tiles_for
+from pttrainer.runtime.distributed import sharding
+
+TOLERANCE = 1e-5
+"""Relative, float32: the kernel sums tile by tile."""
+R, X, Y = 37, 24, 40
+CONFIG = replace(preset("tiny-moe"), d_model=24)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel cut rows into three tiles, and Y into two, at shapes of milliseconds."""
+    monkeypatch.setattr(module, "ROWS", 16)
+    monkeypatch.setattr(module, "AXIS_BYTES", 4 * 32)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose as on a TPU, and run the kernel as ordinary operations."""
+    _choose_as_on_a_tpu(monkeypatch, lambda *inputs, interpret: matrices_gradient(*inputs, interpret=True))
+
+
+def _choose_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch, gradient: Any) -> None:
+    monkeypatch.setattr(module, "sharding", SimpleNamespace(chip=lambda: ("tpu", "TPU v6 lite")))
+    monkeypatch.setattr(module, "matrices_gradient", gradient)
+
+
+def _plain_gradient(x_RX: Any, out_RY: Any, sizes_E: Any, interpret: bool = False) -> Any:
+    """What `jax.lax.ragged_dot` computes as its gradient."""
+    dimensions = jax.lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
+    )
+    return jax.lax.ragged_dot_general(x_RX, out_RY, sizes_E, dimensions)
+
+
+@pytest.fixture(scope="module")
+def both() -> Any:
+    """One program for all sizes of groups: by the kernel, and plain."""
+    by_kernel, plain = jax.jit(partial(matrices_gradient, interpret=True)), jax.jit(_plain_gradient)
+    return lambda x, out, sizes: (by_kernel(_behind(x, sizes, np.nan), _behind(out, sizes, np.nan), sizes),
+                                  plain(_behind(x, sizes, 0), _behind(out, sizes, 0), sizes))  # fmt: skip
+
+
+def _behind(x: np.ndarray, sizes: np.ndarray, value: float) -> np.ndarray:
+    """Rows behind all groups are this, which is in no sum."""
+    return np.where(np.arange(len(x))[:, None] < sizes.sum(), x, np.float32(value))
+
+
+def _random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (7, 9, 3, 12, 6), (16, 16, 1, 3, 1), (0, 0, 15, 11, 11), (5, 0, 0, 17, 15), (16, 0, 16, 0, 5),
+        (20, 10, 7, 0, 0), (0, 0, 37, 0, 0), (37, 0, 0, 0, 0), (0, 0, 0, 0, 37), (3, 0, 5, 1, 2), (16, 0, 0, 0, 0),
+        (1, 0, 0, 0, 16), (0, 0, 0, 0, 0), (9, 8, 0, 15, 0),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_kernel_sums_each_groups_rows_alone(both: Any, sizes: tuple[int, ...]) -> None:
+    """Groups of any size, empty ones at any place, and rows behind them all."""
+    by_kernel, plain = both(_random(R, X), _random(R, Y, seed=1), np.array(sizes, np.int32))
+    np.testing.assert_allclose(by_kernel, plain, rtol=TOLERANCE, atol=TOLERANCE)
+    assert not np.any(by_kernel[np.array(sizes) == 0])
+
+
+def test_random_groups(both: Any) -> None:
+    x, out = _random(R, X, seed=2), _random(R, Y, seed=3)
+    for seed in range(8):
+        of_row = np.random.default_rng(seed).integers(0, 6, R)  # a sixth of the rows behind all groups
+        by_kernel, plain = both(x, out, np.bincount(of_row, minlength=6)[:5].astype(np.int32))
+        np.testing.assert_allclose(by_kernel, plain, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_the_gradient_has_the_type_of_the_matrices() -> None:
+    x, out, sizes = jnp.ones((16, 8), jnp.bfloat16), jnp.ones((16, 8), jnp.bfloat16), jnp.array([3, 13], jnp.int32)
+    gradient = jax.jit(partial(matrices_gradient, interpret=True))(x, out, sizes)
+    assert gradient.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(gradient[:, 0, 0], [3, 13])
+
+
+def _loss(product: Any, x_RX: Any, matrices_LEXX: Any, sizes_E: Any) -> Any:
+    layer = jax.checkpoint(lambda x, matrices: (jnp.tanh(product(x, matrices, sizes_E)), None))
+    return jnp.sum(jax.lax.scan(layer, x_RX, matrices_LEXX)[0] ** 2)
+
+
+def test_layers_in_a_loop_with_recomputation(interpreted: None) -> None:
+    inputs = _random(R, X), _random(2, 5, X, X, seed=1), np.array([20, 0, 7, 10, 0], np.int32)
+    ours, plain = (
+        jax.jit(jax.grad(partial(_loss, product), argnums=(0, 1)))(*inputs)
+        for product in (grouped_product, jax.lax.ragged_dot)
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
+
+
+@pytest.mark.parametrize(("of", "has_kernel"), [(0, False), (1, True)], ids=["frozen", "trained"])
+def test_frozen_matrices_run_no_kernel(interpreted: None, of: int, has_kernel: bool) -> None:
+    """As adapters train: only the rows' gradient is computed."""
+    inputs = _random(R, X), _random(2, 5, X, X), np.array([20, 0, 7, 10, 0], np.int32)
+    program = str(jax.make_jaxpr(jax.grad(partial(_loss, grouped_product), argnums=of))(*inputs))
+    assert ("pallas_call" in program) == has_kernel
+
+
+def test_other_platforms_differentiate_the_plain_product() -> None:
+    inputs = _random(R, X), _random(2, 5, X, X), np.array([20, 0, 7, 10, 0], np.int32)
+    ours, plain = (
+        str(jax.make_jaxpr(jax.grad(partial(_loss, product), argnums=(0, 1)))(*inputs))
+        for product in (grouped_product, jax.lax.ragged_dot)
+    )
+    assert ours == plain
+
+
+def _layer_gradients(x_BTD: Any) -> Any:
+    graph, layers = nnx.split(ExpertMLP(CONFIG, nnx.Rngs(0)))
+    state = jax.tree.map(lambda weights: weights[0], layers)
+
+    def loss(state: Any, x_BTD: Any) -> Any:
+        return jnp.sum(nnx.merge(graph, state)(x_BTD, None, x_BTD)[0] ** 2)
+
+    return jax.device_get(jax.jit(jax.grad(loss, argnums=(0, 1)))(state, x_BTD))
+
+
+def test_a_layer_of_experts(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = _random(2, 9, CONFIG.d_model)
+    ours = _layer_gradients(x)
+    monkeypatch.undo()
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, _layer_gradients(x))
+
+
+def test_a_layer_over_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of matrices that several devices use, the gradient is the sum over them; experts stay with their device.
+
+    The kernel's place is taken by the plain gradient: interpreted, it does not run inside a `shard_map`.
+    """
+    x = _random(4, 6, CONFIG.d_model)
+    with jax.set_mesh(sharding.make_mesh((1, 2, 2, 2, 1), jax.devices()[:8])):
+        plain = _layer_gradients(x)
+        _choose_as_on_a_tpu(monkeypatch, _plain_gradient)
+        ours = _layer_gradients(x)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tiles"),
+    [
+        ((8192, 2048, 768, 2), (512, 1024, 768)),
+        ((8192, 2048, 768, 4), (512, 512, 384)),
+        ((8192 + 256, 2880, 5760, 2), (256, 1024, 1024)),
+        ((1000, 1408, 16, 2), (512, 768, 16)),
+        ((40, 2048, 64, 2), (48, 1024, 64)),
+    ],
+    ids=str,
+)
+def test_tiles(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int, int], tiles: tuple[int, int, int]) -> None:
+    monkeypatch.undo()
+    assert tiles_for(*shape) == tiles

@@ -1,0 +1,130 @@
+"""The product of sorted rows with the matrix of each row's group, and on TPUs the gradient of the matrices by a kernel.
+
+Letters: R rows sorted by group, X and Y the axes of a matrix, E groups.
+
+XLA for TPUs has grouped kernels for the product and for the gradient of its rows. The gradient of the matrices it
+computes as a product over all groups with the other groups' rows masked, E times the work
+(docs/findings/compilers.md). So that one is megablox' `tgmm` there, which comes with JAX
+(`jax.experimental.pallas.ops.tpu.megablox`, after Gale et al. 2022, https://arxiv.org/abs/2211.15841). Other platforms
+differentiate `jax.lax.ragged_dot` itself.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_derivatives import CustomVJPPrimal
+from jax.sharding import PartitionSpec
+
+from pttrainer.runtime.distributed import sharding
+
+ROWS = 512
+"""Rows of a tile. Each group ends with a tile that the next one's rows share, so larger ones waste more."""
+AXIS_BYTES = 2048
+"""The most bytes of a tile along X and Y: with 1,024 numbers of 16 bits, sums and copies fit a core's memory."""
+LANES, SUBLANES = 128, 16
+_OF_ROWS = lax.RaggedDotDimensionNumbers(
+    dot_dimension_numbers=(((1,), (2,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
+)
+"""Of the rows' gradient: Y of the gradient with Y of the matrices."""
+
+
+def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array) -> Array:
+    """Return [R, Y]: the first `sizes_E[0]` rows times the first matrix, and so on; both are of one type of numbers.
+
+    Rows behind all groups belong to no matrix: what is returned for them is undefined, and they add to no gradient.
+    """
+    if sharding.chip()[0] != "tpu" or x_RX.dtype not in (jnp.bfloat16, jnp.float32):
+        return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
+    # Where devices have rows of their own for the same matrices, or matrices of their own for the same rows, a gradient
+    # is a sum over devices. JAX adds it where an array is declared different, but not inside `_product`.
+    inputs = x_RX, matrices_EXY, sizes_E
+    return _product(*(_varying_as(each, *inputs) for each in inputs))
+
+
+@jax.custom_vjp
+def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array) -> Array:
+    return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
+
+
+def _forward(x_RX: Any, matrices_EXY: Any, sizes_E: Any) -> tuple[Array, tuple[Array | None, Array | None, Array]]:
+    """Return the product, and what either gradient needs if it will be asked for: of frozen matrices, no rows."""
+    inputs: tuple[CustomVJPPrimal, ...] = (x_RX, matrices_EXY, sizes_E)
+    x, matrices, sizes = (each.value for each in inputs)
+    kept = (x if matrices_EXY.perturbed else None), (matrices if x_RX.perturbed else None), sizes
+    return lax.ragged_dot(x, matrices, sizes), kept
+
+
+def _backward(kept: tuple[Array | None, Array | None, Array], out_RY: Array) -> tuple[Array | None, Array | None, None]:
+    x_RX, matrices_EXY, sizes_E = kept
+    of_rows = None if matrices_EXY is None else lax.ragged_dot_general(out_RY, matrices_EXY, sizes_E, _OF_ROWS)
+    if x_RX is None:
+        return of_rows, None, None
+    of_matrices = _by_device(partial(matrices_gradient, interpret=False), x_RX, out_RY, sizes_E)
+    return of_rows, _varying_as(of_matrices, x_RX, out_RY, sizes_E), None
+
+
+_product.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def matrices_gradient(x_RX: Array, out_RY: Array, sizes_E: Array, *, interpret: bool) -> Array:
+    """Return [E, X, Y], of the type of `x_RX`: of each group, the sum over its rows of x times the product's gradient.
+
+    Empty groups are zero. interpret: run the kernel as ordinary operations, for tests without a TPU.
+    """
+    # The package's attribute of this name is a function.
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+
+    tiles = tiles_for(x_RX.shape[0], x_RX.shape[1], out_RY.shape[1], x_RX.dtype.itemsize)
+    x_RX, out_RY = (jnp.pad(each, ((0, -len(each) % tiles[0]), (0, 0))) for each in (x_RX, out_RY))
+    gradient_EXY: Array = tgmm(
+        x_RX.T, out_RY, sizes_E, preferred_element_type=x_RX.dtype, tiling=tiles, interpret=interpret
+    )
+    return gradient_EXY
+
+
+def tiles_for(rows: int, X: int, Y: int, itemsize: int) -> tuple[int, int, int]:
+    """Return the kernel's tiles; rows are to be filled up to a multiple of the first."""
+    fitting = [tile for tile in (ROWS, ROWS // 2, ROWS // 4) if rows % tile == 0]
+    of_rows = fitting[0] if fitting else min(ROWS, _up(rows, SUBLANES))
+    return of_rows, _part(X, AXIS_BYTES // itemsize), _part(Y, AXIS_BYTES // itemsize)
+
+
+def _part(size: int, most: int) -> int:
+    """Return the axis itself, or the least multiple of lanes that divides it into as few parts as tiles of `most`."""
+    parts = -(-size // most)
+    return size if parts == 1 else _up(-(-size // parts), LANES)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _by_device(local: Any, *inputs: Array) -> Array:
+    """Run the kernel on this device's part.
+
+    Inside a `shard_map` that checks which arrays differ between devices, a kernel has to say so of its result. This one
+    does not; a second `shard_map`, over no further axis, checks nothing.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        out: Array = local(*inputs)
+        return out
+    whole = PartitionSpec()
+    unchecked: Any = jax.shard_map(
+        local, in_specs=(whole,) * len(inputs), out_specs=whole, axis_names=set(), check_vma=False
+    )
+    part: Array = unchecked(*inputs)
+    return part
+
+
+def _varying_as(x: Array, *others: Array) -> Array:
+    """Declare that an array differs between devices along the axes along which any of the others does."""
+    axes = frozenset[str]().union(*(_varying(other) for other in others)) - _varying(x)
+    return lax.pcast(x, tuple(sorted(axes)), to="varying") if axes else x
+
+
+def _varying(x: Array) -> frozenset[str]:
+    axes: frozenset[str] = jax.typeof(x).manual_axis_type.varying
+    return axes
