@@ -119,6 +119,19 @@ def test_frozen_matrices_run_no_kernel(interpreted: None, of: int, has_kernel: b
     assert ("pallas_call" in program) == has_kernel
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtype", "has_kernel"),
+    [(16 * 2048, "float32", True), (16 * 2049, "float32", False), (64, "bfloat16", True), (64, "float16", False)],
+)
+def test_what_the_kernel_cannot_is_left_to_the_plain_product(
+    interpreted: None, rows: int, dtype: str, has_kernel: bool
+) -> None:
+    """Too many tiles of rows, of which it would count some twice, and types of numbers that it refuses."""
+    inputs = jax.ShapeDtypeStruct((rows, X), dtype), jax.ShapeDtypeStruct((2, 5, X, X), dtype), np.zeros(5, np.int32)
+    program = str(jax.make_jaxpr(jax.grad(partial(_loss, grouped_product), argnums=1))(*inputs))
+    assert ("pallas_call" in program) == has_kernel
+
+
 def test_other_platforms_differentiate_the_plain_product() -> None:
     inputs = _random(R, X), _random(2, 5, X, X), np.array([20, 0, 7, 10, 0], np.int32)
     ours, plain = (
