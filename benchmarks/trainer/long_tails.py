@@ -66,7 +66,8 @@ def main() -> None:
             in_flight.append(unfinished.begun(begun[0], Question(drawn[begun[0]], "", {}), G))
             begun[0] += 1
         before = sum(group.tokens for group in in_flight)
-        rows.go_on(engine, params, step, in_flight, sampling, 0, lambda: sum(g.is_complete for g in in_flight) >= P)
+        goal = unfinished.Goal(P, frozenset())
+        rows.go_on(engine, params, step, in_flight, sampling, 0, P, lambda: goal.is_reached(in_flight))
         sampled = sum(group.tokens for group in in_flight) - before
         for group in [group for group in in_flight if group.is_complete][:P]:
             in_flight.remove(group)

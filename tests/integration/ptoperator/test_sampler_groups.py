@@ -186,9 +186,14 @@ def test_a_vllm_server_of_two_hosts_of_which_one_is_killed_comes_back_whole(
     process_of(first[lost], "POSTTRAIN_HOST_INDEX").kill()
     jobs.wait(lambda: len(servers()) == 2 and ready(), shown=shown)
     uids = {pod["metadata"]["uid"] for pod in first.values()}
-    pods = [pod for pod in jobs.pods("served") if labels.is_of_sampler(pod)]
-    assert exit_codes(pod for pod in pods if pod["metadata"]["uid"] in uids) == [75, 137]
-    assert sorted(index(pod) for pod in pods if pod["metadata"]["uid"] not in uids) == ["0", "1"]
+
+    def is_whole() -> bool:
+        """Return True once both first pods have ended, as they should, and both have a successor."""
+        pods = [pod for pod in jobs.pods("served") if labels.is_of_sampler(pod)]
+        old, new = ([pod for pod in pods if (pod["metadata"]["uid"] in uids) is is_old] for is_old in (True, False))
+        return exit_codes(old) == [75, 137] and sorted(map(index, new)) == ["0", "1"]
+
+    jobs.wait(is_whole, shown=shown)
     assert jobs.find(JOBS, "served-sampler-0")["status"]["failed"] == 1
     (jobs.runs / "served" / "finish").touch()
     assert jobs.wait_phase("served", "Succeeded").restarts == {}
