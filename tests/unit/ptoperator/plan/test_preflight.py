@@ -273,4 +273,4 @@ def test_its_pod_meets_the_restricted_standard_and_asks_for_no_chips() -> None:
     assert "nodeSelector" not in pod
     assert "tolerations" not in pod
     assert container["resources"]["requests"] == {"cpu": "1", "memory": "3Gi"}
-    assert container["args"] == ["preflight", "/etc/posttrain/job.yaml", "--report", "--time-limit=600"]
+    assert container["args"] == ["preflight", "/etc/posttrain/job.yaml", "--report", "--time-limit=1200"]
