@@ -17,6 +17,7 @@
     stacks/             stacks of all threads after a hang or SIGUSR1, per attempt and process
     heartbeats/         `Heartbeat` of every process, if there are several
     generation.json     `Generation`: on which slices the trainer runs now, with `accelerator.minSlices`
+    rollouts/           finished rollouts since the newest checkpoint, one file a step, which a restart takes
     members/            `Member` of every supervisor of a trainer process, with `accelerator.minSlices`
     export/             the trained model in Hugging Face's layout, with a model card
     termination.json    `Termination` of the last attempt
@@ -39,6 +40,7 @@ PROGRESS = "progress.json"
 METRICS = "metrics.jsonl"
 TRACKING = "tracking.json"
 SAMPLES = "samples"
+ROLLOUTS = "rollouts"
 JUDGE = "judge"
 NON_FINITE = "non-finite"
 TENSORBOARD = "tensorboard"
@@ -104,6 +106,11 @@ def is_of_machine(metric: str) -> bool:
 def sample_file(step: int) -> str:
     """Return the path of a step's samples, relative to the run directory."""
     return f"{SAMPLES}/step-{step:08d}.jsonl"
+
+
+def rollout_file(step: int) -> str:
+    """Return the path of the finished rollout of the step after `step` steps, relative to the run directory."""
+    return f"{ROLLOUTS}/step-{step:08d}.json"
 
 
 def batch_file(step: int) -> str:

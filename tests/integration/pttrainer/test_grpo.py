@@ -1,6 +1,7 @@
 """GRPO by real, small runs: it learns, survives kill -9 to the bit, and bears rewards that misbehave."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ def test_a_run_that_is_killed_and_resumed_equals_one_that_is_not_to_the_bit(tmp_
     assert samples(killed) == samples(whole)
     assert len({line[entropy.COEFFICIENT] for line in metrics(whole)}) == 6
     assert metrics(whole)[3][run_directory.KL] > 0
+
+
+def test_what_was_sampled_since_the_checkpoint_is_not_sampled_again_after_a_kill(tmp_path: Path, rows: Path) -> None:
+    """Batches of two updates, killed after step 5 of 8, with the checkpoint of step 2 and perhaps that of step 4."""
+    grpo = {"groupSize": 4, "updatesPerBatch": 2, "dynamicSampling": {"maxTries": 1}}
+    whole, kept, gone = (tmp_path / name for name in ("whole", "kept", "gone"))
+    for directory in (whole, kept, gone):
+        directory.mkdir()
+        changes = {"algorithm__grpo": grpo, "training__steps": 8, "checkpoint__everySteps": 2}
+        job(directory, rows, SHARE_OF_LETTER_A, **changes)
+    runs.run(whole / "run.yaml")
+    runs.killed(kept / "run.yaml", 5)
+    shutil.copytree(kept / "runs", gone / "runs")
+    shutil.rmtree(gone / "runs" / "run" / run_directory.ROLLOUTS)
+    errors = runs.run(kept / "run.yaml")
+    taken = [step for step in range(1, 9) if f"step {step}: takes the samples" in errors]
+    assert taken in ([5], [3, 5])
+    assert "takes the samples" not in runs.run(gone / "run.yaml")
+    for directory in (kept, gone):
+        assert metrics(directory) == metrics(whole)
+        assert samples(directory) == samples(whole)
+        assert not list((directory / "runs" / "run" / run_directory.ROLLOUTS).glob("*")), "a checkpoint has all of them"
 
 
 def test_rewards_that_hang_die_and_lie_cost_their_samples_and_nothing_else(tmp_path: Path, rows: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pttrainer.data.tokenization.chat_template import Chat
     from pttrainer.data.tokenization.tokenizer import Tokenizer
+    from pttrainer.rollout.disaggregated.finished_rollouts import FinishedRollouts
     from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
     from pttrainer.rollout.disaggregated.weight_sync import WeightSync
     from pttrainer.runtime.io.place import Place
@@ -38,7 +39,8 @@ class Context:
     directory: the model's
     local files; None for random weights. transfer: to devices or pods that only sample; None if the training devices
     sample. messages: from the leader to all processes; None if there is one. share: which part of the job's slices
-    there is (`accelerator.minSlices`); no device computes more rows at once than it would on all.
+    there is (`accelerator.minSlices`); no device computes more rows at once than it would on all. finished: rollouts
+    that survive a restart; None where nothing keeps them.
     """
 
     spec: PostTrainJobSpec
@@ -56,6 +58,7 @@ class Context:
     transfer: WeightSync | RemoteEngine | None = None
     messages: LeaderMessages | None = None
     share: Fraction = Fraction(1)
+    finished: FinishedRollouts | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -5,7 +5,7 @@ Letters: N completions, T new tokens.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -51,10 +51,15 @@ class Prompt(NamedTuple):
 
 
 class SamplerWeights(NamedTuple):
-    """Weights on the devices that sample. version: the optimizer steps that made them."""
+    """Weights on the devices that sample.
+
+    version: the optimizer steps that made them. identity: uint32 checksums of the trainer's copy
+    (`finished_rollouts.corners`), where finished rollouts are kept.
+    """
 
     params: Params
     version: int
+    identity: Any = None
 
 
 class Draw(NamedTuple):

@@ -77,6 +77,8 @@ def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
         if resumed is not None and changes:
             run_files.record(place, resumed.at.step, ((x.field, x.was, x.now) for x in changes))
         run_files.claim(place, job)
+        if resumed is None:
+            run_files.remove_rollouts(place)
     slices = _slices(job, place)
     in_log = processes.is_progress_in_log()
     reporter = Reporter(place, job.metadata.uid or "", leader=leader, in_log=in_log, slices=slices)

@@ -17,6 +17,7 @@ from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
 from pttrainer.models.decoding.block_head import with_block
+from pttrainer.rollout.disaggregated.finished_rollouts import FinishedRollouts
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding
@@ -45,12 +46,16 @@ from pttrainer.training.throughput import Meter
 
 @dataclass(frozen=True)
 class RunStorage:
-    """What a run writes into its directory. metrics: None on processes that do not write."""
+    """What a run writes into its directory.
+
+    metrics: None on processes that do not write; rollouts: None where nothing keeps them.
+    """
 
     checkpoints: Checkpoints
     policy: CheckpointPolicy
     samples: SampleLog
     metrics: MetricsLog | None
+    rollouts: FinishedRollouts | None
 
 
 @dataclass(frozen=True)
@@ -269,7 +274,8 @@ class Session:
         self.reporter.close()
         metrics = self.storage.metrics
         end_metrics = partial(metrics.close, is_failed=is_failed) if metrics else None
-        for close in (end_metrics, self.storage.checkpoints.close):
+        end_rollouts = self.storage.rollouts.close if self.storage.rollouts else None
+        for close in (end_metrics, end_rollouts, self.storage.checkpoints.close):
             try:
                 if close is not None:
                     close()
@@ -280,3 +286,5 @@ class Session:
         committed = self.storage.checkpoints.committed()
         if committed is not None:
             self.reporter.checkpoint(committed, self.storage.checkpoints.uri(committed), self.storage.policy.best)
+            if self.storage.rollouts is not None and self.run.leader:
+                self.storage.rollouts.forget(committed)

@@ -29,6 +29,7 @@ from pttrainer.models import Model, Params
 from pttrainer.models.shapes.structure import Remat
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
+from pttrainer.rollout.disaggregated.finished_rollouts import FinishedRollouts
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, remote_engine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.rollout.vllm.separate_samplers import vllm_samplers
@@ -87,7 +88,7 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     metrics = MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if run.leader else None
     if metrics is not None:
         metrics.trackers = experiment_trackers.start(job, place, metrics.last_step, run.reporter.note)
-    storage = RunStorage(checkpoints, policy, sample_log, metrics)
+    storage = RunStorage(checkpoints, policy, sample_log, metrics, context.finished)
     monitors = _monitors(job.spec, model, watchdog)
     return Session(run, loaded, algorithm, programs, storage, monitors, transfer, state, first, record)
 
@@ -137,6 +138,7 @@ def _context(
 ) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
     compiled_score = scoring.score_step(parts.model, sharding.replicated(mesh))
+    messages = leader_messages.of_run()
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, sharding.put(mesh, batch), temperature))
@@ -155,8 +157,9 @@ def _context(
         leader=run.leader,
         run=run.place,
         directory=parts.directory,
-        messages=leader_messages.of_run(),
+        messages=messages,
         share=run.share,
+        finished=FinishedRollouts(run.place, messages, run.reporter.note, run.reporter.alive, leader=run.leader),
     )
 
 

@@ -80,6 +80,7 @@ class FakeContext:
     """What Grpo uses of a context; scores count as they are asked for."""
 
     deliver: Any = None
+    finished: Any = None
 
     def __init__(self, grpo: GrpoSpec, rewards: Any = ({"builtin": "gsm8k"},), **training: Any) -> None:
         self.spec = specs.tiny({"grpo": grpo}, rewards=rewards, training=training)

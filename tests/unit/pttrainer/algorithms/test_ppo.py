@@ -193,6 +193,7 @@ class FakeContext:
     """What Ppo uses of a context."""
 
     deliver: Any = None
+    finished: Any = None
 
     def __init__(self, algorithm: PpoSpec, **training: Any) -> None:
         self.spec, self.saved = spec(algorithm, **training), dict[int, Any]()

@@ -38,7 +38,7 @@ class Pipeline:
 
     bound: of the staleness, in optimizer steps. total: of the run's steps. is_due: True for a step with a batch of
     its own. deliver: move weights to the sampling devices; None if they are there. draw: sample a step's batch with
-    weights.
+    weights. identify: which weights these are, for `draw`; None if it does not ask.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class Pipeline:
         is_due: Callable[[int], bool],
         deliver: Callable[[Params], Params] | None,
         draw: Callable[[int, SamplerWeights], Rollout],
+        identify: Callable[[Params], Any] | None = None,
     ) -> None:
         self._bound, self._total, self._is_due, self._draw = bound, total, is_due, draw
-        self._deliver = deliver
+        self._deliver, self._identify = deliver, identify
         self._pending: dict[int, _Pending] = {}
         self._dropped = 0
         self._sampler = ThreadPoolExecutor(1, "sampler") if bound else None
@@ -83,9 +84,10 @@ class Pipeline:
         missing = [at for at in range(step, last + 1) if at not in self._pending and self._is_due(at)]
         if not missing:
             return
-        weights = self._delivered(params)
+        identity = None if self._identify is None else self._identify(params)
+        weights = SamplerWeights(self._delivered(params), step, identity)
         for at in missing:
-            self._pending[at] = _Pending(step, self._begin(at, SamplerWeights(weights, step)))
+            self._pending[at] = _Pending(step, self._begin(at, weights))
 
     def when_idle(self, params: Params) -> Params:
         """Wait until nothing is sampled, and return these weights on the sampling devices: for an evaluation."""

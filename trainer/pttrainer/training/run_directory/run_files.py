@@ -39,6 +39,7 @@ _STALE_FILES = (
 )
 _STALE_FOLDERS = (
     run_directory.SAMPLES,
+    run_directory.ROLLOUTS,
     run_directory.JUDGE,
     run_directory.NON_FINITE,
     run_directory.TENSORBOARD,
@@ -74,6 +75,12 @@ def claim(place: Place, job: PostTrainJob) -> None:
     place.write(run_directory.OWNER, _json(owner_of(job).model_dump(by_alias=True)))
     spec = job.model_dump(by_alias=True, exclude_none=True, mode="json")
     place.write(run_directory.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
+
+
+def remove_rollouts(place: Place) -> None:
+    """Remove the finished rollouts of a run without a step: the job that begins there may be another."""
+    for name in place.names(run_directory.ROLLOUTS):
+        place.remove(name)
 
 
 def record(place: Place, step: int, changes: Iterable[tuple[str, str, str]]) -> None:
