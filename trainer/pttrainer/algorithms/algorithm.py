@@ -17,7 +17,7 @@ and returns one part of it per call.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pttrainer.batch import Batch
 from pttrainer.models import Params
@@ -50,4 +50,13 @@ class Algorithm(Objective, Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
+        ...
+
+
+@runtime_checkable
+class HasScores(Protocol):
+    """An algorithm that asks for log-probs of batches besides those of the train step."""
+
+    def expected_scores(self) -> Batch | None:
+        """Return a batch of the shapes that it most likely asks for; None if it asks for none or they are unknown."""
         ...

@@ -213,6 +213,10 @@ class Grpo(Loss, OnPolicyAlgorithm):
             batch = batch._replace(entropy_bonus_BT=entropy.bonus(batch.mask_BT, batch.weight_BT, coefficient))
         return rollout.laid_out(batch, advantages_PG, _group_facts(rewards_PG, compared_PG, advantages_PG))
 
+    @property
+    def _scores_old(self) -> bool:
+        return self._updates > 1
+
     def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
         """Add the log-probs before the first update, if there are several updates."""
         if self._updates == 1:

@@ -117,6 +117,17 @@ class OnPolicyAlgorithm(ABC):
         }
         return batch._replace(**placeholders)
 
+    def expected_scores(self) -> Batch | None:
+        """Return the batch that is expected, if a reference or the policy scores it before its first update."""
+        is_scored = self._reference is not None or self._context.spec.algorithm.has_moving_reference or self._scores_old
+        batch = self.expected_batch() if is_scored else None
+        return None if batch is None or self._context.scoring_parts(batch) > 1 else batch
+
+    @property
+    def _scores_old(self) -> bool:
+        """Return True if the policy's log-probs before a batch's first update come from the scoring pass."""
+        return False
+
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return the rewards of greedy completions."""
         return (

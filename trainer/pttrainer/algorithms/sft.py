@@ -95,6 +95,10 @@ class Sft(Loss):
         """Return a batch of the shapes that all batches have."""
         return self._batches.foreseen()
 
+    def expected_scores(self) -> Batch | None:
+        """Return the first held-out batch; all have its shapes, but for images."""
+        return next(iter(self._held_out), None)
+
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return the mean loss per held-out token, its exponential, and rewards of greedy answers if requested."""
         total, hits, count = 0.0, 0.0, 0.0

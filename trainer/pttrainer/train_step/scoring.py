@@ -12,6 +12,13 @@ from pttrainer.models import Model, Params
 from pttrainer.train_step.critic import Critic
 
 
+def scored_parts(batch: Batch) -> Batch:
+    """Return what the pass reads of a batch, and nothing else: batches that differ elsewhere share its program."""
+    read = batch.tokens_BT, batch.targets_BT, batch.positions_BT, batch.segment_ids_BT, batch.mask_BT
+    of_prompts = {"prompts": batch.prompts, "images": batch.images, "routes_BTLk": batch.routes_BTLk}
+    return Batch(*read, weight_BT=None, **of_prompts)
+
+
 def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, float], TokenStats]:
     """Return the jitted log-probs of a batch's targets, without gradient; replicated on every process."""
 

@@ -34,12 +34,17 @@ from pttrainer.train_step.step import train_step
 
 
 class BackgroundCompile:
-    """A jitted function that is being compiled. arguments: arrays, or shapes with shardings."""
+    """A jitted function that is being compiled.
 
-    def __init__(self, function: Any, mesh: Mesh, arguments: tuple[Any, ...]) -> None:
+    arguments: arrays, or shapes with shardings. after: another one, which is compiled first.
+    """
+
+    def __init__(
+        self, function: Any, mesh: Mesh, arguments: tuple[Any, ...], after: "BackgroundCompile | None" = None
+    ) -> None:
         self._forms, self._compiled = _forms(arguments), Future[Any]()
         # Not a daemon: an interpreter that shuts down while one compiles dies of it.
-        threading.Thread(target=self._compile, args=(function, mesh, arguments), name=COMPILER).start()
+        threading.Thread(target=self._compile, args=(function, mesh, arguments, after), name=COMPILER).start()
 
     def compiled(self, arguments: tuple[Any, ...]) -> Any | None:
         """Wait for the compiled function and return it, or raise the compiler's error.
@@ -48,7 +53,11 @@ class BackgroundCompile:
         """
         return self._compiled.result() if _forms(arguments) == self._forms else None
 
-    def _compile(self, function: Any, mesh: Mesh, arguments: tuple[Any, ...]) -> None:
+    def _compile(
+        self, function: Any, mesh: Mesh, arguments: tuple[Any, ...], after: "BackgroundCompile | None"
+    ) -> None:
+        if after is not None:
+            after._compiled.exception()  # waits
         try:
             with jax.set_mesh(mesh):  # a thread starts without one
                 self._compiled.set_result(function.lower(*arguments).compile())
@@ -112,10 +121,7 @@ def step_programs(
     batch = algorithm.expected_batch() if is_possible() else None
     if batch is None:
         return StepPrograms(step, layout, constants, None, lean_step, note)
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
-    )
-    arguments = (program.abstract_state(layout), shapes, *constants)
+    arguments = (program.abstract_state(layout), sharding.batch_shapes(layout.mesh, batch), *constants)
     return StepPrograms(step, layout, constants, BackgroundCompile(step, layout.mesh, arguments), lean_step, note)
 
 

@@ -12,19 +12,16 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from ptapi import run_directory
 from ptapi.spec import DataSpec, PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms
 from pttrainer.algorithms.algorithm import Algorithm
-from pttrainer.batch import Batch
 from pttrainer.checkpoint import fork
 from pttrainer.checkpoint.fork import ForkSource
 from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, weight_digests
 from pttrainer.errors import ConfigError
-from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.models.shapes.structure import Remat
 from pttrainer.rollout.context import Context
@@ -39,12 +36,12 @@ from pttrainer.runtime.reporting import experiment_trackers
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.watchdog import Watchdog
-from pttrainer.train_step import scoring
 from pttrainer.train_step.objective import HasCriticInit, HasImages
 from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
+from pttrainer.training.compiled_scores import ScoringPass
 from pttrainer.training.compiled_steps import step_programs
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
@@ -65,7 +62,8 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     model = loaded.parts.model
     data = run_files.pinned_data(place, job)
     sample_log = SampleLog(place, leader=run.leader)
-    context = _context(run, loaded, data, sample_log)
+    scores = ScoringPass(model, loaded.meshes.trainer)
+    context = _context(run, loaded, data, sample_log, scores)
     transfer = _transfer(run, context, loaded.meshes)
     algorithm = algorithms.build(job.spec.algorithm.kind, replace(context, transfer=transfer))
     train_program = program(job.spec, model, algorithm, algorithm.total_steps)
@@ -82,6 +80,9 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
     lean = None if remat is None else replace(train_program, model=replace(model, remat="full"))
     programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note)
+    weights = model.join_params(loaded.frozen, train_program.abstract_state(layout).params)
+    is_first = algorithm.needs_params or job.spec.evaluation.at_start
+    scores.expect(algorithm, weights, after=None if is_first else programs.expected)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
@@ -135,21 +136,17 @@ def _context(
     loaded: PlacedModel,
     data: DataSpec,
     sample_log: SampleLog,
+    scores: ScoringPass,
 ) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
-    compiled_score = scoring.score_step(parts.model, sharding.replicated(mesh))
     messages = leader_messages.of_run()
-
-    def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
-        stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, sharding.put(mesh, batch), temperature))
-        return stats
 
     return Context(
         spec=run.job.spec.model_copy(update={"data": data}),
         model=parts.model,
         mesh=mesh,
         chat=parts.chat,
-        score=score,
+        score=scores,
         initial_params=loaded.initial_params,
         save_samples=sample_log.save,
         note=run.reporter.note,

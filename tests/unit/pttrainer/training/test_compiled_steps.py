@@ -22,6 +22,7 @@ from pttrainer.training.compiled_steps import BackgroundCompile
 
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 KINDS: dict[str, dict[str, Any]] = {
+    "sft": {"sft": {}},
     "dpo": {"dpo": {}},
     "grpo": {"grpo": {"groupSize": 4, "beta": 0.1, "updatesPerBatch": 2}},
 }
@@ -51,12 +52,13 @@ def job(home: Path, kind: str, output: str, devices: int = 8) -> Path:
     """One step of the algorithm. output: a directory in `home`."""
     rewarded: dict[str, Any] = {"rewards": runs.own_reward(home, REWARD), "rollout": {"maxNewTokens": 4}}
     data = "pairs" if kind == "dpo" else "rows"
+    held_out = {"eval": {"uri": f"file://{home}/rows.jsonl", "limit": 3}} if kind == "sft" else {}
     return runs.job(
         home,
         "run",
         rewarded if kind == "grpo" else {},
         algorithm={"sft": None, **KINDS[kind]},
-        data={"train": {"uri": f"file://{home}/{data}.jsonl"}},
+        data={"train": {"uri": f"file://{home}/{data}.jsonl"}, **held_out},
         training={"steps": 1, "sequenceLength": 16, "optimizer": {"learningRate": 1e-2}},
         checkpoint={"everySteps": 100},
         export={"format": "none"},
@@ -99,14 +101,20 @@ def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later
     early, before = trained(home, "grpo", "early"), kept(home)
     monkeypatch.setattr(programs, "is_possible", lambda: False)
     assert trained(home, "grpo", "late") == early
-    assert len(compiled_steps) == 1
-    assert compiled_steps[0] is not None
+    assert len(compiled_steps) == 3, "the reference's log-probs, the policy's, and the step"
+    assert all(compiled is not None for compiled in compiled_steps)
     assert kept(home) == before != []
 
 
 def kept(home: Path) -> list[str]:
     """Train steps in the cache of compiled programs."""
     return sorted(path.name for path in (home / "xla").glob("jit_step*-cache"))
+
+
+def test_held_out_rows_are_scored_by_the_program_that_was_compiled_early(home: Path, compiled_steps: list[Any]) -> None:
+    trained(home, "sft", "held-out")
+    assert len(compiled_steps) == 3, "an evaluation before the step, the step, and an evaluation behind it"
+    assert all(compiled is not None for compiled in compiled_steps)
 
 
 class Lowered:

@@ -181,6 +181,10 @@ class Sdpo(Loss, OnPolicyAlgorithm):
             return batch
         return batch._replace(divergence_share_BT=policy_term.divergence_share(taught_BT, weight_BT, self._weight))
 
+    @property
+    def _scores_old(self) -> bool:
+        return self._updates > 1
+
     def _with_policy_terms(self, rollout: Rollout, params: Params) -> Rollout:
         """Add the log-probs before the first update, if there are several updates."""
         if self._updates == 1:

@@ -72,6 +72,11 @@ def batch_sharding(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...
     return NamedSharding(mesh, fitting_batch_spec(mesh, shape))
 
 
+def batch_shapes(mesh: Mesh, batch: Any) -> Any:
+    """Return shapes, dtypes and shardings of a batch's arrays, as `put` places them."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=batch_sharding(mesh, x.shape)), batch)
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Return the sharding that puts a copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
