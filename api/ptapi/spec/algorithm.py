@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ptapi.spec.base import Fraction, LearningRate, ModelUri, NonNegativeInt, PositiveInt, Revision, SpecModel
+from ptapi.spec.pods.services import ServiceName
 
 GrpoLoss = Literal[
     "grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "luspo", "cispo", "sapo", "vespo", "dppo", "dppo-kl", "rloo"
@@ -336,12 +337,15 @@ class Sdpo(SpecModel):
 
 
 class Teacher(SpecModel):
-    """The model to imitate."""
+    """The model to imitate: at a `uri`, beside the student on its chips, or behind a `service`."""
 
-    uri: ModelUri
+    uri: ModelUri | None = None
     """Where the teacher's weights are."""
     revision: Revision | None = None
     """Branch, tag or commit of an `hf://` teacher."""
+    service: ServiceName | None = None
+    """The service of the job that serves the teacher, which must have the student's tokenizer. It is asked for the
+    `topK` likeliest tokens."""
 
 
 class SelfTeacher(SpecModel):

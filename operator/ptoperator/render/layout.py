@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ptapi.accelerators import Slice, fewer_slices, resolve
 from ptapi.accelerators.one_process import uses_pathways
 from ptapi.accelerators.samplers import sampler_chips, samplers_beside
+from ptapi.errors import Finding, SpecError
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
 from ptkube.resources import Manifest
 from ptoperator.kube import names
@@ -248,6 +249,8 @@ def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
     """Return the layout of a job. Raises SpecError for an accelerator that does not exist."""
+    if job.spec.services:
+        raise SpecError([Finding("spec.services", "set", "not supported yet; accepted: unset")])
     requested = job.spec.accelerator
     accelerator = resolve(requested.type, requested.topology, requested.slices)
     return Layout(

@@ -47,6 +47,7 @@ def load_teacher(context: Context, spec: DistillSpec) -> tuple[Teacher | Offline
 def _teacher(context: Context, spec: DistillSpec) -> tuple[Teacher, Params]:
     """Load the teacher's weights, sharded as the student's are, in its compute format."""
     assert spec.teacher is not None
+    assert spec.teacher.uri is not None
     field = "spec.algorithm.distill.teacher.uri"
     started = time.monotonic()
     source = open_source(spec.teacher.uri, field, context.note, spec.teacher.revision)

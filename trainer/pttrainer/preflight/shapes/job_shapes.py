@@ -362,7 +362,7 @@ def _teacher(spec: PostTrainJobSpec, structure: ModelStructure) -> ModelStructur
     distilled = spec.algorithm.distill
     if distilled is None:
         return None
-    if distilled.teacher is None or has_teacher_logprobs(spec):
+    if distilled.teacher is None or distilled.teacher.uri is None or has_teacher_logprobs(spec):
         return None
     uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
     source = model_spec.open_source(uri, field, silent, distilled.teacher.revision, weights=False)

@@ -176,6 +176,7 @@ class LlmJudge:
         headers = {"Content-Type": "application/json"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
+        assert self._spec.url is not None
         url = f"{self._spec.url.rstrip('/')}/chat/completions"
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
         try:
