@@ -1,6 +1,6 @@
 """A teacher behind a server, in this process or in one of its own: the stand-in for vLLM with a model of ours.
 
-python -m tests.builders.vllm.teacher NAME SEED [PORT]      # prints its port
+python -m tests.builders.vllm.teacher NAME SEED SHARPNESS PORT      # prints its port
 """
 
 import os
@@ -17,11 +17,11 @@ from tests.builders.vllm.fake import Brain, FakeServer
 from pttrainer.models import Model, Params, preset
 
 
-def weights(seed: int) -> tuple[Model, Params]:
-    """Those of `random://tiny`, with predictions that are far from uniform."""
+def weights(seed: int, sharpness: float = 20.0) -> tuple[Model, Params]:
+    """Those of `random://tiny`, with predictions that are far from uniform where `sharpness` is more than 1."""
     model = Model(preset("tiny"))
     params = jax.jit(model.init)(jax.random.key(seed))
-    return model, {**params, "embedding": params["embedding"] * 20}
+    return model, {**params, "embedding": params["embedding"] * sharpness}
 
 
 def serve(name: str, model: Model, params: Params, port: int = 0) -> FakeServer:
@@ -35,8 +35,8 @@ def serve(name: str, model: Model, params: Params, port: int = 0) -> FakeServer:
 class TeacherProcess:
     """A server in a process of its own, which may be killed and started again on its port."""
 
-    def __init__(self, name: str, seed: int = 1) -> None:
-        self._name, self._seed, self._port = name, seed, 0
+    def __init__(self, name: str, seed: int, sharpness: float) -> None:
+        self._words, self._port = [name, str(seed), str(sharpness)], 0
         self._process: subprocess.Popen[str] | None = None
         self.start()
 
@@ -47,7 +47,7 @@ class TeacherProcess:
 
     def start(self) -> None:
         """Returns when it listens."""
-        command = [sys.executable, "-m", __spec__.name, self._name, str(self._seed), str(self._port)]
+        command = [sys.executable, "-m", __spec__.name, *self._words, str(self._port)]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         self._process = subprocess.Popen(
             command, cwd=Path(__file__).parents[3], env=environment, stdout=subprocess.PIPE, text=True
@@ -64,12 +64,12 @@ class TeacherProcess:
 
 
 @contextmanager
-def teachers(name: str, count: int, seed: int = 1) -> Iterator[list[TeacherProcess]]:
+def teachers(name: str, count: int, seed: int = 1, sharpness: float = 20.0) -> Iterator[list[TeacherProcess]]:
     """Replicas of a service, while they run."""
     made: list[TeacherProcess] = []
     try:
         for _ in range(count):
-            made.append(TeacherProcess(name, seed))
+            made.append(TeacherProcess(name, seed, sharpness))
         yield made
     finally:
         for one in made:
@@ -77,5 +77,6 @@ def teachers(name: str, count: int, seed: int = 1) -> Iterator[list[TeacherProce
 
 
 if __name__ == "__main__":
-    print(serve(sys.argv[1], *weights(int(sys.argv[2])), int(sys.argv[3])).url.rpartition(":")[2], flush=True)
+    name, seed, sharpness, port = sys.argv[1:]
+    print(serve(name, *weights(int(seed), float(sharpness)), int(port)).url.rpartition(":")[2], flush=True)
     threading.Event().wait()
