@@ -1,7 +1,7 @@
 """Which replica of a service is called next: the one with the fewest calls, of those that answer.
 
-One that did not answer is left out for a while, and then called again. Where none answers, the one that has been left
-out the longest is called: a service of one replica is simply tried again.
+One that did not answer is left out for a while; then it gets one call, and more once it has answered that. Where none
+answers, the one that has been left out the longest is called: a service of one replica is simply tried again.
 """
 
 import threading
@@ -26,13 +26,18 @@ class Replicas:
         with self._lock:
             now, count = time.monotonic(), len(self.urls)
             turns = sorted(range(count), key=lambda replica: (replica - first) % count)
-            present = [replica for replica in turns if self._away_until[replica] <= now]
+            present = [replica for replica in turns if self._is_present(replica, now)]
             if present:
                 chosen = min(present, key=self._open.__getitem__)
             else:
                 chosen = min(turns, key=self._away_until.__getitem__)
             self._open[chosen] += 1
             return chosen
+
+    def _is_present(self, replica: int, now: float) -> bool:
+        """Return True if a replica may be called; one that was lost gets a single call, until it has answered."""
+        away_until = self._away_until[replica]
+        return away_until == 0.0 or (away_until <= now and self._open[replica] == 0)
 
     def release(self, replica: int) -> None:
         """Note that a call has ended."""
