@@ -381,6 +381,16 @@ class Distill(SpecModel):
     top_k: NonNegativeInt = 0
     """Compare the teacher's k likeliest tokens, and all others as one outcome; 0: the whole vocabulary."""
 
+    @property
+    def teacher_service(self) -> str | None:
+        """Return the name of the service that is the teacher, if one is."""
+        return None if self.teacher is None else self.teacher.service
+
+    @property
+    def has_teacher_logprobs(self) -> bool:
+        """Return True if batches hold the teacher's log-probs, from the data or from a service."""
+        return self.mode == "offline" or self.teacher_service is not None
+
 
 class Algorithm(SpecModel):
     """Exactly one of these is set."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from ptapi.accelerators import one_process
-from ptapi.spec import PostTrainJob
+from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import best_split, changes
@@ -19,11 +19,11 @@ from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_me
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Shares
 from pttrainer.preflight.shapes.job_shapes import (
-    TEACHER_TOKENS,
     JobShapes,
     has_teacher_logprobs,
     self_teacher,
     shapes_of,
+    teacher_tokens,
 )
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, TRAIN_STEP, others
@@ -160,7 +160,7 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         sizes = "of a typical size where they differ in size, or filling the row"
         lines.append(f"every row and every prompt has one image, {sizes}")
     if has_teacher_logprobs(of.spec):
-        lines.append(f"the data hold {TEACHER_TOKENS} of the teacher's tokens for each of the student's")
+        lines.append(_of_teacher(of.spec))
     if ROLLOUT in others(of):
         by = "compiled" if DECODE in names else "computed, not compiled"
         plan = plan_of(sampler(of))
@@ -181,6 +181,14 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append("a self-teacher's rows are taken for as long as the student's")
     lines.append("checkpoints are copied to the hosts' memory, not kept on chips")
     return lines
+
+
+def _of_teacher(spec: PostTrainJobSpec) -> str:
+    """Return what is assumed of a teacher whose log-probs come with a batch."""
+    held = f"{teacher_tokens(spec)} of the teacher's tokens for each of the student's"
+    if spec.algorithm.distill is None or spec.algorithm.distill.teacher_service is None:
+        return f"the data hold {held}"
+    return f"a service finds {held}; its chips and the time that it takes are not checked"
 
 
 def versions() -> dict[str, str]:
