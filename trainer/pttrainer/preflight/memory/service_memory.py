@@ -44,9 +44,10 @@ def _line(role: Role, field: str) -> str:
     weights, room = parameters.count(config) * BFLOAT16, _room(role)
     each = f"{weights / _GIB:.1f} GiB of weights in bfloat16"
     if weights > room:
+        chips = replace(role.chips, slices=1).describe()
         raise ConfigError(
-            f"{field}.accelerator.type: {replace(role.chips, slices=1).describe()}: vLLM may use {room / _GIB:.1f} GiB there, and "
-            f"{model.uri} has {each}; accepted: chips of one host that hold them, or a smaller model"
+            f"{field}.accelerator.type: {chips}: vLLM may use {room / _GIB:.1f} GiB there, and {model.uri} has {each}; "
+            "accepted: chips of one host that hold them, or a smaller model"
         )
     return (
         f"service {role.name}: {each}, where vLLM may use {room / _GIB:.1f} GiB; the time of its answers is not counted"
