@@ -13,7 +13,7 @@ from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import best_split, changes
-from pttrainer.preflight.memory import formula, host_memory, recomputation
+from pttrainer.preflight.memory import formula, host_memory, recomputation, service_memory
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_memory
 from pttrainer.preflight.shapes import tpu_topology
@@ -49,6 +49,7 @@ def judge(
     already. limit_s: for all compiles together; after that the formula answers. here: local devices that replace
     the job's.
     """
+    served = service_memory.check(job.spec)
     of, memory = _checked(shapes_of(job.spec, config, here), depth, limit_s)
     factor = 1.0 if memory.fits else _factor(of, memory)
     compiled = {one.name: one.collectives for one in memory.programs if one.stage != "formula"}
@@ -75,7 +76,7 @@ def judge(
         arrays=_arrays(of),
         collectives=memory.traffic,
         estimate=estimated,
-        assumptions=assumptions(of, memory.programs, price),
+        assumptions=[*assumptions(of, memory.programs, price), *served],
         notes=[*memory.notes, *(best_split.notes(of, job.spec) if estimated is not None else [])],
         factor=factor,
         options=[] if memory.fits else changes.options(of, factor),

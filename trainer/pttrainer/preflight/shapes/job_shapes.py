@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
+from ptapi.accelerators.roles import roles_beside
 from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import Optimizer, PostTrainJobSpec, SelfTeacher
 from ptapi.spec.model import MOST_CROPS
@@ -150,8 +151,9 @@ class JobShapes:
 
     @property
     def held_chips(self) -> int:
-        """Return how many chips the job holds."""
-        return self.slice.total_chips + (self.samplers.total_chips if self.samplers else 0)
+        """Return how many chips the job holds: those that train, and those of samplers and services."""
+        beside = (role.chips for role in roles_beside(self.spec))
+        return self.slice.total_chips + sum(chips.total_chips for chips in beside if not chips.is_cpu)
 
     @cached_property
     def arguments(self) -> StepArguments:
