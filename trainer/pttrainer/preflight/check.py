@@ -152,6 +152,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append("all weights go to the samplers over the hosts' network; only those that changed are sent")
     if of.samplers is not None and is_elsewhere(of):
         lines.append(f"the memory and time of the samplers, {of.samplers.describe()}, are not checked")
+    if of.service_chips:
+        lines.append(f"{of.service_chips} more chips are the services', for which the run's chip-hours pay as well")
     if SCORING in others(of) and SCORING not in names:
         lines.append(f"the {SCORING} was not compiled and is not counted")
     if not names:

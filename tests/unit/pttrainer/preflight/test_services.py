@@ -55,7 +55,10 @@ def test_a_model_of_no_known_family_is_not_checked_and_it_is_written(tmp_path: P
 
 
 def test_the_chips_of_services_are_paid_for(tmp_path: Path) -> None:
-    assert shapes_of(served(tmp_path, "v6e-4").spec).held_chips == 4 + 2 * 4
-    estimated = judge(served(tmp_path, "v6e-4"), "formula", 2.0).estimate
+    of = shapes_of(served(tmp_path, "v6e-4").spec)
+    assert (of.held_chips, of.service_chips) == (4, 2 * 4)
+    made = judge(served(tmp_path, "v6e-4"), "formula", 2.0)
+    assert "8 more chips are the services', for which the run's chip-hours pay as well" in made.assumptions
+    estimated = made.estimate
     assert estimated is not None
     assert estimated.chip_hours == pytest.approx(estimated.seconds * 10 * 12 / 3600)

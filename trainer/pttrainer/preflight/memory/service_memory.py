@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ptapi.accelerators.roles import Role, roles_beside
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.errors import ConfigError
+from pttrainer.errors import ConfigError, TrainerError
 from pttrainer.models.loading import model_spec
 from pttrainer.models.shapes import parameters
 from pttrainer.preflight.shapes import tpu_topology
@@ -39,14 +39,15 @@ def _line(role: Role, field: str) -> str:
         config = model_spec.open_source(
             model.uri, f"{field}.model.uri", lambda _: None, model.revision, weights=False
         ).config
-    except ConfigError as error:
+    except TrainerError as error:  # also a hub that cannot be reached: the run's chips do not depend on it
         return f"the memory of service {role.name} is not checked: {error}"
     weights, room = parameters.count(config) * BFLOAT16, _room(role)
     each = f"{weights / _GIB:.1f} GiB of weights in bfloat16"
     if weights > room:
+        chips = replace(role.chips, slices=1).describe()
         raise ConfigError(
-            f"{field}.accelerator.type: {replace(role.chips, slices=1).describe()}: vLLM may use {room / _GIB:.1f} GiB there, and "
-            f"{model.uri} has {each}; accepted: chips of one host that hold them, or a smaller model"
+            f"{field}.accelerator.type: {chips}: vLLM may use {room / _GIB:.1f} GiB there, and {model.uri} has {each}; "
+            "accepted: chips of one host that hold them, or a smaller model"
         )
     return (
         f"service {role.name}: {each}, where vLLM may use {room / _GIB:.1f} GiB; the time of its answers is not counted"

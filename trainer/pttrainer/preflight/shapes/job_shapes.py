@@ -151,9 +151,14 @@ class JobShapes:
 
     @property
     def held_chips(self) -> int:
-        """Return how many chips the job holds: those that train, and those of samplers and services."""
-        beside = (role.chips for role in roles_beside(self.spec))
-        return self.slice.total_chips + sum(chips.total_chips for chips in beside if not chips.is_cpu)
+        """Return how many chips train and sample."""
+        return self.slice.total_chips + (self.samplers.total_chips if self.samplers else 0)
+
+    @property
+    def service_chips(self) -> int:
+        """Return how many chips serve models beside them."""
+        services = (role.chips for role in roles_beside(self.spec) if role.service is not None)
+        return sum(chips.total_chips for chips in services if not chips.is_cpu)
 
     @cached_property
     def arguments(self) -> StepArguments:
