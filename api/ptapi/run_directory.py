@@ -72,6 +72,8 @@ PROGRESS_LOG_ENV = "POSTTRAIN_PROGRESS_IN_LOG"
 """`true`: the trainer repeats its progress document in the log, for an operator that cannot read the run directory."""
 SANDBOXES_ENV = "POSTTRAIN_SANDBOXES"
 """Where the trainer finds the run's sandboxes: `host:port`, separated by commas; a host may have many addresses."""
+SERVICES_ENV = "POSTTRAIN_SERVICES"
+"""Where the trainer finds the job's services: a JSON object, by name a list of base URLs, one per replica in order."""
 JOB_FILE = "/etc/posttrain/job.yaml"
 """Where the operator mounts the job in the trainer's pod."""
 

@@ -72,7 +72,7 @@ GROUPS = (
         Change.MEANING,
         "the reward of a completion; a time limit decides which samples count",
         "rewards[].name rewards[].builtin rewards[].python.code rewards[].python.function rewards[].judge.url "
-        "rewards[].judge.model "
+        "rewards[].judge.model rewards[].judge.service services[].model "
         "rewards[].judge.prompt rewards[].judge.lowest rewards[].judge.highest rewards[].judge.maxTokens "
         "rewards[].model.uri rewards[].model.revision "
         "rewards[].weight rewards[].timeoutSeconds rewards[].pattern rewards[].batched rewards[].maxTokens "
@@ -123,8 +123,14 @@ GROUPS = (
         "access to a judge, its budget, a server of OpenEnv's or MCP; how many completions a reward model scores "
         "at once",
         "rewards[].judge.concurrency rewards[].judge.retries rewards[].judge.apiKeyEnv rewards[].judge.budget "
-        "rewards[].model.batchSize environment.openenv.url environment.mcp[].url environment.mcp[].concurrency "
-        "environment.mcp[].apiKeyEnv",
+        "rewards[].model.batchSize environment.openenv.url environment.openenv.service environment.mcp[].url "
+        "environment.mcp[].service environment.mcp[].path environment.mcp[].concurrency environment.mcp[].apiKeyEnv",
+    ),
+    Group(
+        Change.FREE,
+        "how many services there are, and what runs them",
+        "services[].name services[].replicas services[].accelerator services[].maxModelLen services[].image "
+        "services[].command services[].args services[].env services[].port services[].readinessPath",
     ),
     Group(
         Change.FREE,
@@ -162,9 +168,9 @@ UNSET = "unset"
 HIDDEN = "(not shown)"
 MAX_LENGTH = 1024
 """Longest text shown in full: the longest URI."""
-SECRET_FIELDS = ("env[", "pod.initContainers")
+SECRET_FIELDS = ("env[", "services[].env", "pod.initContainers")
 """Prefixes of fields whose values may be secrets: they are never shown."""
-SECRET_MAPS = ("pod",)
+SECRET_MAPS = ("pod", "services[]")
 """Maps that hold such a field, where they appear or disappear whole."""
 
 

@@ -47,6 +47,10 @@ EXPERIMENTAL = (
         "What an environment, a tool, a judge or a reward model is given and answers is being learned from users.",
         "environment rewards[].judge rewards[].model",
     ),
+    Group(
+        "How services are declared is being learned from the first users.",
+        "services algorithm.distill.teacher.service",
+    ),
     Group("What a function's job takes and keeps is still being learned from the first users.", "runtime.function"),
     Group(
         "Run with this project's servers of the hub's and the bucket's protocols alone; what removes copies is open.",

@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ptapi.accelerators import Slice, resolve
-from ptapi.accelerators.samplers import sampler_chips, samplers_beside
+from ptapi.accelerators.roles import roles_beside, vms_beside
 from ptapi.conditions import ConditionType
 from ptapi.errors import SpecError
 from ptapi.load import parse_accepted, parse_job
@@ -105,7 +105,7 @@ class JobObject:
         accelerator = self.accelerator
         if self.spec is None or accelerator is None:
             return 0
-        return accelerator.total_vms + samplers_beside(accelerator, sampler_chips(self.spec))
+        return accelerator.total_vms + vms_beside(accelerator, roles_beside(self.spec))
 
 
 def read_job(manifest: Manifest, known: JobObject | None = None) -> JobObject:

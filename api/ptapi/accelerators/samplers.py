@@ -68,7 +68,11 @@ def _check_vllm(spec: PostTrainJobSpec, one: Slice) -> None:
         findings.append(
             Finding("spec.rollout.vllm.image", "(missing)", "an image with vLLM for CPUs, of which there is no default")
         )
-    if vllm is not None and vllm.weights_directory is not None and not _is_on_volume(spec, vllm.weights_directory):
+    if (
+        vllm is not None
+        and vllm.weights_directory is not None
+        and not is_on_claim(spec, vllm.weights_directory, is_written=True)
+    ):
         findings.append(
             Finding(
                 "spec.rollout.vllm.weightsDirectory",
@@ -81,20 +85,14 @@ def _check_vllm(spec: PostTrainJobSpec, one: Slice) -> None:
         raise SpecError(findings)
 
 
-def _is_on_volume(spec: PostTrainJobSpec, directory: str) -> bool:
-    """Return True if a claim of the job, which it may write to, is mounted there."""
+def is_on_claim(spec: PostTrainJobSpec, directory: str, *, is_written: bool = False) -> bool:
+    """Return True if a claim of the job is mounted there; is_written: one that it may write to."""
     return any(
         f"{directory.rstrip('/')}/".startswith(f"{volume.mount_path.rstrip('/')}/")
         and volume.persistent_volume_claim is not None
-        and not volume.read_only
+        and not (is_written and volume.read_only)
         for volume in spec.volumes
     )
-
-
-def samplers_beside(accelerator: Slice, samplers: Slice | None) -> int:
-    """Return how many VMs of the trainer's kind samplers take."""
-    is_same = samplers is not None and samplers.machine_type == accelerator.machine_type
-    return samplers.total_vms if samplers is not None and is_same else 0
 
 
 def _check_many_processes(spec: PostTrainJobSpec, trainer: Slice) -> None:

@@ -103,7 +103,7 @@ def openapi_schema() -> Schema:
             node = _descend(root, rule.scope.split(".") if rule.scope else [])
             _attach(node, _validation(rule, node))
     _expand_validated_defaults(spec)
-    for validation in _transitions(spec):
+    for validation in _transitions():
         _attach(spec, validation)
     return root
 
@@ -161,14 +161,15 @@ def _with_value(field: str, message: str) -> str:
     return f"'%s: {text}'.format([{own(field)}])"
 
 
-def _transitions(spec: Schema) -> Iterator[Schema]:
+def _transitions() -> Iterator[Schema]:
     for field in frozen_fields():
-        yield _transition(spec, field, transition_rule(field), MESSAGE)
-    yield _transition(spec, QUEUE, queue_rule(), QUEUE_MESSAGE)
+        yield _transition(field, transition_rule(field), MESSAGE)
+    yield _transition(QUEUE, queue_rule(), QUEUE_MESSAGE)
 
 
-def _transition(spec: Schema, field: str, rule: str, message: str) -> Schema:
-    return {"rule": rule, **_texts(spec, field, message, rule), "fieldPath": f".{field}"}
+def _transition(field: str, rule: str, message: str) -> Schema:
+    # Without the value: there is one for every field, and the definition must fit in an annotation of kubectl's.
+    return {"rule": rule, "message": message, "fieldPath": f".{field}"}
 
 
 def _attach(schema: Schema, validation: Schema) -> None:

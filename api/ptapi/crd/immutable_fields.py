@@ -13,7 +13,7 @@ from ptapi.spec.openapi_schema import INT_OR_STRING, Schema, structural
 
 CHANGEABLE = ("runPolicy.suspend", "runPolicy.activeDeadlineSeconds", "runPolicy.ttlSecondsAfterFinished")
 QUEUE = "queue"
-MESSAGE = "cannot change after creation; accepted: its earlier value; hint: create another job"
+MESSAGE = "cannot change after creation; hint: create another job"
 """Short, because every field has it, and `kubectl apply` keeps the whole definition in one annotation."""
 QUEUE_MESSAGE = "may change only while runPolicy.suspend is true; hint: suspend the job first"
 

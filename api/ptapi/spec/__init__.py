@@ -39,6 +39,7 @@ from ptapi.spec.pods.env import EnvVar
 from ptapi.spec.pods.overrides import ContainerSecurityContext, InitContainer, Pod
 from ptapi.spec.pods.resources import Amounts, ContainerResources, Resources
 from ptapi.spec.pods.runtime import FunctionRuntime, Runtime
+from ptapi.spec.pods.services import Service
 from ptapi.spec.pods.volumes import Volume
 from ptapi.spec.rollouts.environment import (
     Environment,
@@ -115,6 +116,7 @@ __all__ = [
     "Sdpo",
     "SdpoPolicy",
     "SelfTeacher",
+    "Service",
     "Sft",
     "Speculative",
     "Tool",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ptapi.spec.base import Fraction, LearningRate, ModelUri, NonNegativeInt, PositiveInt, Revision, SpecModel
+from ptapi.spec.pods.services import ServiceName
 
 GrpoLoss = Literal[
     "grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "luspo", "cispo", "sapo", "vespo", "dppo", "dppo-kl", "rloo"
@@ -336,12 +337,15 @@ class Sdpo(SpecModel):
 
 
 class Teacher(SpecModel):
-    """The model to imitate."""
+    """The model to imitate: at a `uri`, beside the student on its chips, or behind a `service`."""
 
-    uri: ModelUri
+    uri: ModelUri | None = None
     """Where the teacher's weights are."""
     revision: Revision | None = None
     """Branch, tag or commit of an `hf://` teacher."""
+    service: ServiceName | None = None
+    """The service of the job that serves the teacher, which must have the student's tokenizer. It is asked for the
+    `topK` likeliest tokens."""
 
 
 class SelfTeacher(SpecModel):
@@ -376,6 +380,16 @@ class Distill(SpecModel):
     """λ: for on-policy, the probability that a step trains on the student's samples instead of the data."""
     top_k: NonNegativeInt = 0
     """Compare the teacher's k likeliest tokens, and all others as one outcome; 0: the whole vocabulary."""
+
+    @property
+    def teacher_service(self) -> str | None:
+        """Return the name of the service that is the teacher, if one is."""
+        return None if self.teacher is None else self.teacher.service
+
+    @property
+    def has_teacher_logprobs(self) -> bool:
+        """Return True if batches hold the teacher's log-probs, from the data or from a service."""
+        return self.mode == "offline" or self.teacher_service is not None
 
 
 class Algorithm(SpecModel):

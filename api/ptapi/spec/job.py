@@ -16,6 +16,7 @@ from ptapi.spec.pods.env import EnvVar
 from ptapi.spec.pods.overrides import Pod
 from ptapi.spec.pods.resources import Resources
 from ptapi.spec.pods.runtime import Runtime
+from ptapi.spec.pods.services import MOST_SERVICES, Service
 from ptapi.spec.pods.volumes import Volume
 from ptapi.spec.rollouts.environment import Environment
 from ptapi.spec.rollouts.rewards import Reward
@@ -45,6 +46,8 @@ class PostTrainJobSpec(SpecModel):
     sandbox: Sandbox | None = None
     """Run code rewards and Python tools in Agent Sandbox's pods. Unset, or where the cluster does not serve them: in
     processes of the trainer's pod."""
+    services: Annotated[list[Service], Field(max_length=MOST_SERVICES, json_schema_extra=by_key("name"))] = []
+    """Models and programs beside the trainer, in pods of their own: judges, teachers, servers of environments."""
     training: Training = Training()
     """Length, batch, optimizer and layout of the run."""
     rollout: Rollout = Rollout()

@@ -13,6 +13,7 @@ from ptapi.status.run import (
     SamplersStatus,
     SandboxesStatus,
     ServeStatus,
+    ServiceStatus,
     SlicesStatus,
     TimeStatus,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "SamplersStatus",
     "SandboxesStatus",
     "ServeStatus",
+    "ServiceStatus",
     "SlicesStatus",
     "TimeStatus",
 ]

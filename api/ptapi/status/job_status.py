@@ -19,6 +19,7 @@ from ptapi.status.run import (
     SamplersStatus,
     SandboxesStatus,
     ServeStatus,
+    ServiceStatus,
     SlicesStatus,
     TimeStatus,
 )
@@ -63,6 +64,8 @@ class PostTrainJobStatus(SpecModel):
     """When the job ended."""
     samplers: SamplersStatus | None = None
     """The samplers with pods of their own, of a job with `rollout.placement: separate`."""
+    services: Annotated[list[ServiceStatus], Field(max_length=8)] = []
+    """The job's services."""
     slices: SlicesStatus | None = None
     """The slices that train, of a job with `accelerator.minSlices`."""
     sandboxes: SandboxesStatus | None = None

@@ -19,6 +19,19 @@ class SamplersStatus(SpecModel):
     """The numbers of those that do not."""
 
 
+class ServiceStatus(SpecModel):
+    """A service of the job."""
+
+    name: Short
+    """Its name."""
+    total: int = 0
+    """How many replicas it has."""
+    ready: int = 0
+    """How many take requests."""
+    away: Annotated[list[int], Field(max_length=64)] = []
+    """The numbers of those that do not."""
+
+
 class SlicesStatus(SpecModel):
     """The slices of a run that goes on when some are lost."""
 

@@ -48,6 +48,7 @@ PATTERN_DESCRIPTIONS: dict[str, str] = {
     r"^[-a-zA-Z0-9_./:]+$": "a name or path: letters, digits, -, _, ., : and /",
     base.LABEL_KEY: "a key such as team or example.com/team",
     r"^--xla_[a-z0-9_]+=[^\s]+$": "a flag of XLA: --xla_name=value, without white space",
+    r"^/[^\s]*$": "a path such as /health, without white space",
     r"^--[^\s]+$": "a flag: --name=value, without white space",
     r"^[A-Za-z_][A-Za-z0-9_.]*=": "key=value",
     r"^[^\s-]": "a package as pip takes it",

@@ -22,7 +22,7 @@ from ptapi.validation.rules import (
     unsupported,
 )
 from ptapi.validation.rules.chips import accelerator, capacity, pathways
-from ptapi.validation.rules.pods import env_and_volumes, overrides, runtime_image_queue
+from ptapi.validation.rules.pods import env_and_volumes, overrides, runtime_image_queue, services
 from ptapi.validation.rules.pods.maxtext import check_maxtext
 from ptapi.validation.rules.pods.overrides import check_affinity
 from ptapi.validation.rules.rollouts import environment, rewards, rollout, sandbox
@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     *unsupported.RULES, *job.RULES, *algorithm.RULES, *environment.RULES, *rewards.RULES, *distillation.RULES,
     *pathways.RULES, *training.RULES, *data.RULES, *model.RULES, *accelerator.RULES, *capacity.RULES, *rollout.RULES,
     *evaluation_checkpoint_export.RULES, *tracking.RULES, *runtime_image_queue.RULES,
-    *env_and_volumes.RULES, *overrides.RULES, *serve.RULES, *sandbox.RULES,
+    *env_and_volumes.RULES, *overrides.RULES, *serve.RULES, *sandbox.RULES, *services.RULES,
 )  # fmt: skip
 """In order of precedence: the first rule that refuses a field speaks for it."""
 ALGORITHM_FIELD = "spec.algorithm"

@@ -9,7 +9,7 @@ import math
 from ptapi.accelerators import Slice, fewer_slices, resolve
 from ptapi.accelerators.mesh import MESH_AXES, axis_sizes
 from ptapi.accelerators.one_process import uses_pathways
-from ptapi.accelerators.samplers import sampler_chips
+from ptapi.accelerators.roles import roles_beside
 from ptapi.accelerators.trainer_sampler_split import Split, split_of
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import Parallelism, PostTrainJobSpec
@@ -23,7 +23,7 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
         slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
         split = split_of(spec) if spec.runtime.is_native else None
         sizes = mesh_sizes(spec.training.parallelism, slice_, split)
-        sampler_chips(spec)
+        roles_beside(spec)
     except SpecError as error:
         return error.findings
     if uses_pathways(spec) and slice_.pathways_instance_type is None:

@@ -56,7 +56,7 @@ def describe_job(
         _conditions(job, now, room),
         _capacity(job, now, room),
         _time(job),
-        _pods(pods, room),
+        _pods(job, pods, room),
         _events(job, events, now, room),
         _sample(sample),
         _links(job),
@@ -173,9 +173,11 @@ def _time(job: JobView) -> Iterator[str]:
     yield from _pair("Cost", cost.get("amount"))
 
 
-def _pods(pods: Sequence[Manifest], room: int | None) -> Iterator[str]:
+def _pods(job: JobView, pods: Sequence[Manifest], room: int | None) -> Iterator[str]:
     yield from _ranks_table("Pods:", "RANK", ranks(pods), pods, room)
     yield from _ranks_table("Samplers:", "NUMBER", ranks(pods, SAMPLER), pods, room)
+    for service in part(job.raw, "spec", "services", missing=[]):
+        yield from _ranks_table(f"Service {service['name']}:", "NUMBER", ranks(pods, service["name"]), pods, room)
 
 
 def _ranks_table(

@@ -57,8 +57,8 @@ class PodFailure:
     """Why a pod failed.
 
     attempt: the JobSet's restart count when the pod was created. time: RFC 3339. log: the end of its log, if the
-    trainer did not report. is_settled: Kubernetes itself named the reason, so the node need not be read. is_of_sampler:
-    the pod was a sampler's, which its Job makes anew.
+    trainer did not report. is_settled: Kubernetes itself named the reason, so the node need not be read. is_beside:
+    the pod was a sampler's or a service's, which its Job makes anew.
     """
 
     kind: FailureClass
@@ -70,7 +70,7 @@ class PodFailure:
     node: str = ""
     log: str = ""
     is_settled: bool = False
-    is_of_sampler: bool = False
+    is_beside: bool = False
 
     @property
     def needs_node_check(self) -> bool:
@@ -153,7 +153,7 @@ def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None 
     """
     of_attempt = [each for each in failures if each.attempt == attempt]
     fitting = [each for each in of_attempt if charged is None or each.is_charged == charged] or of_attempt
-    fitting = [each for each in fitting if not each.is_of_sampler] or fitting  # most of theirs end no attempt
+    fitting = [each for each in fitting if not each.is_beside] or fitting  # most of theirs end no attempt
     explained = _explained(fitting) or _explained(of_attempt) or fitting
     return min(explained, key=lambda each: (each.time, each.pod), default=None)
 
@@ -232,7 +232,7 @@ def _failure(
     node = str((pod.get("spec") or {}).get("nodeName") or "")
     number = int(attempt) if attempt.isdigit() else 0
     failure = PodFailure(kind, message, _name(pod), number, code, str(time), node)
-    return replace(failure, is_of_sampler=labels.is_of_sampler(pod))
+    return replace(failure, is_beside=labels.is_beside(pod))
 
 
 def _pod_message(status: Manifest) -> str:

@@ -120,6 +120,10 @@ MANAGER = "posttrain"
 """Value of MANAGED_BY."""
 
 
+_TRAINERS = (names.REPLICATED_JOB, names.PATHWAYS_HEAD, names.PATHWAYS_WORKER)
+"""Replicated jobs without which nothing trains."""
+
+
 def nodes_of(accelerator: Slice) -> dict[str, str]:
     """Return GKE's labels of nodes with these chips; a GPU machine's size is what a pod requests."""
     if accelerator.is_gpu:
@@ -135,6 +139,11 @@ def for_job(name: str, uid: str) -> dict[str, str]:
 def for_pod(name: str, uid: str) -> dict[str, str]:
     """Return the labels of a pod that trains or samples: a NetworkPolicy lets those reach each other."""
     return {**for_job(name, uid), COMPONENT: "trainer"}
+
+
+def for_service(name: str, uid: str) -> dict[str, str]:
+    """Return the labels of a service's pod: NetworkPolicies let trainers reach it, and it none of them."""
+    return {**for_job(name, uid), COMPONENT: "service"}
 
 
 def for_preflight(name: str, uid: str) -> dict[str, str]:
@@ -162,9 +171,9 @@ def is_of_preflight(pod: Manifest) -> bool:
     return label(pod, COMPONENT) == PREFLIGHT
 
 
-def is_of_sampler(pod: Manifest) -> bool:
-    """Return True for a pod that samples for the trainer."""
-    return label(pod, REPLICATED_JOB_NAME) == names.SAMPLER
+def is_beside(pod: Manifest) -> bool:
+    """Return True for a pod beside the trainer's: of a sampler or a service."""
+    return label(pod, REPLICATED_JOB_NAME) not in ("", *_TRAINERS)
 
 
 def is_of_job(pod: Manifest, uid: str) -> bool:

@@ -6,6 +6,9 @@ name twice, which leaves it 22. A job name that is too long is cut and ends in f
 """
 
 import hashlib
+from collections.abc import Mapping
+
+from ptapi.accelerators.roles import SAMPLER as SAMPLER_ROLE
 
 DNS_LABEL = 63
 PATHWAYS_JOBSET = 22
@@ -20,8 +23,10 @@ PATHWAYS_HEAD = "pathways-head"
 """Name of the replicated job with Pathways' servers and the trainer."""
 PATHWAYS_WORKER = "pathways-worker"
 """Name of the replicated job with Pathways' workers: one child Job per slice."""
-SAMPLER = "sampler"
+SAMPLER = SAMPLER_ROLE
 """Name of the replicated job of samplers with pods of their own, one child Job each; also their container's name."""
+SERVICE = "service"
+"""Name of a service's container. Its replicated job, one child Job per replica, is named as the service."""
 SAMPLER_PORT = 8477
 """Where a sampler listens. Not 8471, which libtpu takes on TPU machines."""
 SANDBOX = "sandbox"
@@ -47,13 +52,12 @@ COORDINATOR_PORT = 8476
 _HASH = 5
 
 
-def jobset(job: str, slices: tuple[int, int], samplers: tuple[int, int] = (0, 0)) -> str:
+def jobset(job: str, roles: Mapping[str, tuple[int, int]]) -> str:
     """Return the name of a multi-controller JobSet: the job's own name if its longest pod name fits.
 
-    slices, samplers: how many there are, and the hosts of each.
+    roles: how many Jobs each replicated job has, and the pods of each.
     """
-    roles = {REPLICATED_JOB: slices, SAMPLER: samplers}
-    tails = [f"-{role}-{count - 1}-{hosts - 1}-xxxxx" for role, (count, hosts) in roles.items() if count]
+    tails = [f"-{role}-{count - 1}-{hosts - 1}-xxxxx" for role, (count, hosts) in roles.items()]
     return cut(job, DNS_LABEL - max(map(len, tails)))
 
 
@@ -129,17 +133,17 @@ def first_host(jobset: str) -> str:
 
 def slice_host(jobset: str, slice_index: str) -> str:
     """Return the DNS name of a slice's first pod within its namespace."""
-    return f"{jobset}-{REPLICATED_JOB}-{slice_index}-0.{jobset}"
+    return role_host(jobset, REPLICATED_JOB, slice_index)
 
 
-def sampler_job(jobset: str, index: int) -> str:
-    """Return the name of a sampler's Job."""
-    return f"{jobset}-{SAMPLER}-{index}"
+def role_job(jobset: str, role: str, index: int | str) -> str:
+    """Return the name of one of the Jobs of a replicated job."""
+    return f"{jobset}-{role}-{index}"
 
 
-def sampler_host(jobset: str, index: int | str) -> str:
-    """Return the DNS name of a sampler's first pod within its namespace."""
-    return f"{jobset}-{SAMPLER}-{index}-0.{jobset}"
+def role_host(jobset: str, role: str, index: int | str) -> str:
+    """Return the DNS name of the first pod of one of the Jobs of a replicated job, within its namespace."""
+    return f"{role_job(jobset, role, index)}-0.{jobset}"
 
 
 def containers(per_vm: int) -> list[str]:

@@ -9,7 +9,6 @@ from datetime import datetime
 
 from ptkube import timestamps
 from ptkube.resources import WORKLOADS, Manifest
-from ptoperator.kube import names
 from ptoperator.kube.actions import PutStatus
 from ptoperator.kueue.workload import KueueState
 from ptoperator.render import Layout
@@ -26,8 +25,7 @@ def ready(layout: Layout, kueue: KueueState, pools: Sequence[str], now: datetime
 
 def _pod_sets(layout: Layout) -> list[str]:
     """Return the pod sets with chips, which are the JobSet's replicated jobs."""
-    on_tpus = layout.samplers is not None and not layout.samplers.is_cpu
-    return [layout.chip_pods, *([names.SAMPLER] if on_tpus else [])]
+    return [layout.chip_pods, *(role.name for role in layout.beside if not role.chips.is_cpu)]
 
 
 def _ready(check: Manifest, layout: Layout, pools: Sequence[str], now: datetime) -> Manifest:

@@ -6,9 +6,11 @@ Without Kueue or its visibility API, less is known and nothing breaks. Needs Kue
 (`kueue.x-k8s.io/v1beta2`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ptapi.accelerators import Slice
+from ptapi.accelerators.roles import Role
 from ptkube import objects
 from ptkube.errors import ApiError, Forbidden, NotFound
 from ptkube.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest
@@ -112,7 +114,7 @@ def find_workload(reader: KubeReader, namespace: str, jobset_uid: str) -> Manife
     return workloads[0] if workloads else None
 
 
-def waiting_message(kueue: KueueState, accelerator: Slice, samplers: Slice | None = None) -> str:
+def waiting_message(kueue: KueueState, accelerator: Slice, beside: Sequence[Role] = ()) -> str:
     """Return `waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
     if not kueue.has_kueue:
         return f"waiting in queue {kueue.queue}, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
@@ -124,16 +126,16 @@ def waiting_message(kueue: KueueState, accelerator: Slice, samplers: Slice | Non
         return f"{where} has deactivated the job: {_why(kueue) or 'its Workload is not active'}; {hint}"
     ahead = "" if kueue.ahead is None else f", {kueue.ahead} ahead"
     why = _why(kueue)
-    chips = chips_message(accelerator, samplers)
+    chips = chips_message(accelerator, beside)
     return f"waiting for {chips} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
 
 
-def eviction_message(kueue: KueueState, accelerator: Slice, samplers: Slice | None = None) -> str:
+def eviction_message(kueue: KueueState, accelerator: Slice, beside: Sequence[Role] = ()) -> str:
     """Say why the quota was revoked, and what the job waits for."""
     evicted = kueue.condition("Evicted") or {}
     reason = f" ({evicted['reason']}: {evicted.get('message') or ''})" if evicted.get("reason") else ""
     where = kueue.cluster_queue or f"queue {kueue.queue}"
-    waiting = waiting_message(kueue, accelerator, samplers)
+    waiting = waiting_message(kueue, accelerator, beside)
     return f"{where} revoked the quota{reason}; {waiting}{_pods_ready_hint(kueue)}"
 
 
@@ -148,10 +150,15 @@ def _pods_ready_hint(kueue: KueueState) -> str:
     return f"; hint: {late}; raise it in kueue-manager-config (`ptctl cluster doctor` tells it)"
 
 
-def chips_message(accelerator: Slice, samplers: Slice | None = None) -> str:
-    """Return `64 v5p chips`, or the description of CPUs; with those of samplers with pods of their own."""
-    if samplers is not None:
-        return f"{chips_message(accelerator)} and {chips_message(samplers)} to sample"
+def chips_message(accelerator: Slice, beside: Sequence[Role] = ()) -> str:
+    """Return `64 v5p chips`, or the description of CPUs; with those of samplers, and of services with chips."""
+    others = [
+        f"{chips_message(role.chips)} {f'for {role.name}' if role.service else 'to sample'}"
+        for role in beside
+        if role.described
+    ]
+    if others:
+        return " and ".join((chips_message(accelerator), *others))
     if accelerator.is_cpu:
         return accelerator.describe()
     chips, unit = accelerator.total_chips, "GPU" if accelerator.is_gpu else "chip"

@@ -1,14 +1,15 @@
-"""The pods that a run needs: all, or with elastic slices those of enough slices, or once it trains not its samplers.
+"""The pods that a run needs: all, or with elastic slices those of enough slices, or once it trains the trainer's alone.
 
 Pathways' head is always needed. A slice is missing unless all its pods have nodes, and up to `pathways.elasticSlices`
 may be missing. Of a run with `accelerator.minSlices` that has begun, a slice is missing unless all its pods run. A
-sampler with a pod of its own is made anew by its Job while the trainer goes on. Pure.
+sampler, or a service, is made anew by its Job while the trainer goes on. Pure.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ptapi.accelerators.roles import Role
 from ptapi.conditions import Phase
 from ptapi.status import SlicesStatus
 from ptkube.objects import label
@@ -32,32 +33,31 @@ def missing_slices(layout: Layout, state: Observed) -> int:
     return missing if has_head and missing <= allowed else 0
 
 
-def missing_samplers(layout: Layout, state: Observed) -> tuple[int, ...]:
-    """Return the indices of the samplers that have a pod that does not run."""
-    return incomplete_samplers(layout, filter(is_started, state.current_pods))
-
-
-def incomplete_samplers(layout: Layout, pods: Iterable[Manifest]) -> tuple[int, ...]:
-    """Return the indices of the samplers of which these pods are not all hosts'."""
-    hosts = {(_slice(pod), label(pod, labels.COMPLETION_INDEX)) for pod in pods if labels.is_of_sampler(pod)}
+def incomplete(role: Role, pods: Iterable[Manifest]) -> tuple[int, ...]:
+    """Return the indices of the samplers, or replicas, of which these pods are not all hosts'."""
+    hosts = {(_slice(pod), label(pod, labels.COMPLETION_INDEX)) for pod in pods if _role(pod) == role.name}
     there = Counter(index for index, _ in hosts)
-    return tuple(index for index in range(layout.sampler_count) if there[str(index)] < layout.sampler_hosts)
+    return tuple(index for index in range(role.count) if there[str(index)] < role.hosts)
 
 
-def samplers_away(layout: Layout, state: Observed) -> str:
-    """Return `sampler 1 of 3 is away`, with what its pod waits for; empty if all are there."""
-    missing = missing_samplers(layout, state)
+def away(layout: Layout, state: Observed) -> str:
+    """Return `sampler 1 is away, of 3; service judge 0 is away, of 1`, with what pods wait for; empty if none is."""
+    return "; ".join(filter(None, (_away(role, state) for role in layout.beside)))
+
+
+def _away(role: Role, state: Observed) -> str:
+    missing = incomplete(role, filter(is_started, state.current_pods))
     if not missing:
         return ""
     numbers = ", ".join(map(str, missing))
-    pods = [pod for pod in state.current_pods if labels.is_of_sampler(pod) and _slice(pod) in map(str, missing)]
+    pods = [pod for pod in state.current_pods if _role(pod) == role.name and _slice(pod) in map(str, missing)]
     why = next(filter(None, map(why_unscheduled, pods)), "")
-    verb = "sampler {} is" if len(missing) == 1 else "samplers {} are"
-    return f"{verb.format(numbers)} away, of {layout.sampler_count}{f': {why}' if why else ''}"
+    verb = f"{role.noun} {{}} is" if len(missing) == 1 else f"{role.nouns} {{}} are"
+    return f"{verb.format(numbers)} away, of {role.count}{f': {why}' if why else ''}"
 
 
 def without_missing(layout: Layout, state: Observed) -> Observed:
-    """Return the state without the pods of slices, or of samplers, that the run goes on without."""
+    """Return the state without the pods of slices, samplers and services that the run goes on without."""
     needed = state.trainer_pods if _goes_on(layout, state) else state.pods
     if missing_slices(layout, state):
         there = _complete(layout, state)
@@ -73,8 +73,8 @@ def has_nodes(layout: Layout, state: Observed) -> bool:
 
 def needed_pods(layout: Layout, state: Observed) -> int:
     """Return how many pods the run needs."""
-    samplers = layout.sampler_pods if _goes_on(layout, state) else 0
-    return layout.pods - samplers - layout.hosts * missing_slices(layout, state)
+    beside = layout.pods_beside if _goes_on(layout, state) else 0
+    return layout.pods - beside - layout.hosts * missing_slices(layout, state)
 
 
 def slices_at_work(state: Observed) -> str:
@@ -98,8 +98,8 @@ def status(state: Observed) -> SlicesStatus | None:
 
 
 def _goes_on(layout: Layout, state: Observed) -> bool:
-    """Return True if the run trains, so that it needs no pod of its samplers."""
-    return layout.samplers is not None and state.status.phase is Phase.RUNNING and bool(state.trainer_pods)
+    """Return True if the run trains, so that it needs no pod beside the trainer's."""
+    return bool(layout.beside) and state.status.phase is Phase.RUNNING and bool(state.trainer_pods)
 
 
 def _complete(layout: Layout, state: Observed) -> set[str]:

@@ -222,12 +222,12 @@ class Observed:
 
     @property
     def trainer_pods(self) -> tuple[Manifest, ...]:
-        """Return the current pods without samplers with pods of their own."""
-        return tuple(pod for pod in self.current_pods if not labels.is_of_sampler(pod))
+        """Return the current pods without those of samplers and services."""
+        return tuple(pod for pod in self.current_pods if not labels.is_beside(pod))
 
     def _is_current(self, pod: Manifest) -> bool:
         attempt = label(pod, labels.RESTART_ATTEMPT) or str(self.jobset_restarts)
-        if labels.is_of_sampler(pod) and pod_phase(pod) in _ENDED:  # its Job makes it anew
+        if labels.is_beside(pod) and pod_phase(pod) in _ENDED:  # its Job makes it anew
             return False
         if self.layout is not None and self.layout.is_supervised and pod_phase(pod) == "Failed":
             return False

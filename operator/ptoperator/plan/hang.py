@@ -16,7 +16,7 @@ from ptapi.run_directory import Heartbeat, Progress
 from ptkube import timestamps
 from ptkube.resources import PODS
 from ptoperator.kube.actions import deletion
-from ptoperator.observe.elastic_slices import samplers_away
+from ptoperator.observe import elastic_slices
 from ptoperator.observe.state import Observed, is_started
 from ptoperator.plan.step_result import PlanContext, StepResult
 from ptoperator.status import running_phases
@@ -44,7 +44,7 @@ def hang_detected(context: PlanContext) -> StepResult | None:
         return None
     progress = state.run.progress
     assert progress is not None
-    away = samplers_away(context.layout, state)
+    away = elastic_slices.away(context.layout, state)
     behind = stragglers(state.run.heartbeats) + (f"; {away}" if away else "")
     message = (
         f"no heartbeat for {timestamps.duration(silence)} after step {progress.step} while {progress.stage}"

@@ -144,7 +144,7 @@ def quota_missing(context: PlanContext) -> StepResult | None:
 
 def _provisioning(context: PlanContext, kueue: KueueState, message: str, capacity: CapacityStatus) -> StatusUpdate:
     update = waiting_phases.waiting_for_capacity(context.state, message, capacity)
-    chips = workload.chips_message(context.layout.accelerator, context.layout.samplers)
+    chips = workload.chips_message(context.layout.accelerator, context.layout.beside)
     condition = ConditionUpdate(True, Reason.ADMITTED, f"{_queue_name(kueue)} has reserved {chips}")
     return replace(update, conditions={**update.conditions, QUOTA: condition})
 

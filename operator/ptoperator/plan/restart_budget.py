@@ -3,8 +3,8 @@
 A JobSet knows exit codes and disruption. It restarts a job that will fail the same way (out of HBM, known only from a
 message), and it charges `maxRestarts` for a machine that broke without a Kubernetes disruption (a TPU host under repair
 rejects pods within seconds, and three restarts are used up in a minute). The first is ended here; for the second the
-JobSet is recreated, after a growing pause, with what is left of the budget. So it is for a sampler that its Job makes
-no more, where supervisors restart the trainer and the JobSet nothing.
+JobSet is recreated, after a growing pause, with what is left of the budget. So it is for a sampler or
+service that its Job makes no more, where supervisors restart the trainer and the JobSet nothing.
 """
 
 from ptapi.failures import REACTIONS, FailureClass
@@ -22,7 +22,7 @@ from ptoperator.status.restart_counts import (
     failure_of_jobset,
     is_verdict,
     restart_counts,
-    spent_sampler,
+    spent_beside,
     with_in_place,
 )
 
@@ -55,7 +55,7 @@ def retry_uncharged(context: PlanContext, failed: Manifest) -> StepResult | None
         return _recreate_jobset(context, failed)
     cause = failure_of_jobset(state, failed)
     kind = FailureClass(cause.failure_class)
-    is_agreed = spent_sampler(state, failed) is None and is_verdict(context.layout, cause.exit_code)
+    is_agreed = spent_beside(state, failed) is None and is_verdict(context.layout, cause.exit_code)
     if not REACTIONS[kind].retried or is_agreed:
         return None
     counts, _ = restart_counts(state)

@@ -5,11 +5,11 @@ from ptkube.resources import Manifest
 from ptoperator.render.config_map import config_map
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
+from ptoperator.render.pods.beside.sampler_secret import sampler_secret
+from ptoperator.render.pods.beside.vllm_plugin import is_needed as needs_vllm_plugin
+from ptoperator.render.pods.beside.vllm_plugin import plugin_config_map
 from ptoperator.render.pods.pod_group import pod_group, pod_group_kind
-from ptoperator.render.pods.sampler_secret import sampler_secret
 from ptoperator.render.pods.sandboxes import sandbox_claim, sandbox_objects
-from ptoperator.render.pods.vllm_plugin import is_needed as needs_vllm_plugin
-from ptoperator.render.pods.vllm_plugin import plugin_config_map
 from ptoperator.render.preflight_job import preflight_job
 from ptoperator.render.stage_job import stage_job
 from ptoperator.settings import Settings

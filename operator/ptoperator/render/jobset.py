@@ -1,9 +1,8 @@
 """The JobSet of a run.
 
-Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM, and for samplers with pods of
-their own a second one (`render.pods.sampler`); with Pathways the head and the
-workers of `render.pathways`. With `accelerator.minSlices` a slice's Job replaces its pods, and the JobSet restarts
-none.
+Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM, and one for each role beside it,
+samplers and services (`render.pods.beside`); with Pathways the head and the workers of `render.pathways`. With
+`accelerator.minSlices` a slice's Job replaces its pods, and the JobSet restarts none.
 
 The JobSet has no TTL: it could vanish before the operator saw how it ended, and then look as if it had never been
 created. The operator deletes the finished job itself, and the JobSet goes with it.
@@ -14,7 +13,7 @@ from ptoperator.kube import labels, names
 from ptoperator.render import pathways
 from ptoperator.render.failure_policy import failure_policy, pod_failure_policy, supervised_failure_policy
 from ptoperator.render.layout import Layout
-from ptoperator.render.pods import sampler
+from ptoperator.render.pods.beside import role_job
 from ptoperator.render.pods.pod import exclusive_topology, pod_template
 
 
@@ -52,7 +51,7 @@ def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) ->
 def _roles(layout: Layout) -> Manifest:
     """Return which replicated job decides success, and which starts first."""
     operator = "Any" if layout.is_supervised else "All"  # at the end a slice may be without nodes
-    if layout.samplers:  # a sampler serves until it is ended, with the trainer's success
+    if layout.beside:  # a sampler, or a service, serves until it is ended, with the trainer's success
         return {"successPolicy": {"operator": operator, "targetReplicatedJobs": [names.REPLICATED_JOB]}}
     if not layout.is_pathways:
         return {"successPolicy": {"operator": operator}}
@@ -68,7 +67,7 @@ def _replicated_jobs(layout: Layout) -> list[Manifest]:
     if layout.is_pathways:
         return pathways.replicated_jobs(layout)
     trainer = {"name": names.REPLICATED_JOB, "replicas": layout.slices, "template": _job_template(layout)}
-    return [trainer, *([sampler.replicated_job(layout)] if layout.samplers else [])]
+    return [trainer, *(role_job.replicated_job(layout, role) for role in layout.beside)]
 
 
 def _labels(layout: Layout) -> Manifest:
@@ -81,12 +80,12 @@ def _annotations(layout: Layout, restarts_before: int) -> Manifest:
     annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
     if layout.has_sandboxes:
         annotations[labels.SANDBOX] = layout.sandboxes
-    return annotations if layout.samplers else annotations | exclusive_topology(layout)
+    return annotations if layout.beside else annotations | exclusive_topology(layout)
 
 
 def _job_template(layout: Layout) -> Manifest:
-    # Beside samplers, which may share a pool, the annotation is that of Jobs on slices of several hosts alone.
-    own = exclusive_topology(layout) if layout.samplers else {}
+    # Beside others, which may share a pool, the annotation is that of Jobs on slices of several hosts alone.
+    own = exclusive_topology(layout) if layout.beside else {}
     return {
         "metadata": {
             "labels": labels.for_job(layout.name, layout.uid),

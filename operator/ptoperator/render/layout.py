@@ -4,11 +4,11 @@ Derived from the job and the settings only; no I/O.
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ptapi.accelerators import Slice, fewer_slices, resolve
 from ptapi.accelerators.one_process import uses_pathways
-from ptapi.accelerators.samplers import sampler_chips, samplers_beside
+from ptapi.accelerators.roles import Role, roles_beside, vms_beside
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
 from ptkube.resources import Manifest
 from ptoperator.kube import names
@@ -20,9 +20,8 @@ class Layout:
     """A job, its chips and the names of its objects.
 
     pools: the node pools created for it, if any. is_queued_provisioning: their nodes came by a ProvisioningRequest,
-    which its pods name. staged_model: URI of the model's copy, once it is staged. samplers: the chips of samplers with
-    pods of their own, a slice for each; None if there are none. has_sandboxes: the job wants some, and the cluster
-    serves Agent Sandbox as far as is known.
+    which its pods name. staged_model: URI of the model's copy, once it is staged. beside: samplers with pods of
+    their own, and services. has_sandboxes: the job wants some, and the cluster serves Agent Sandbox as far as is known.
     """
 
     job: PostTrainJob
@@ -33,7 +32,7 @@ class Layout:
     pools: tuple[str, ...] = ()
     is_queued_provisioning: bool = False
     staged_model: str = ""
-    samplers: Slice | None = None
+    beside: tuple[Role, ...] = ()
     has_sandboxes: bool = False
 
     @property
@@ -117,51 +116,46 @@ class Layout:
         return names.provisioning_request(self.name, self.uid)
 
     @property
-    def sampler_count(self) -> int:
-        """Return the number of samplers with pods of their own."""
-        return self.samplers.slices if self.samplers else 0
+    def samplers(self) -> Role | None:
+        """Return the samplers with pods of their own; None if there are none."""
+        return next((role for role in self.beside if role.name == names.SAMPLER), None)
 
-    @property
-    def sampler_hosts(self) -> int:
-        """Return the pods of each of them."""
-        return self.samplers.vms if self.samplers else 0
-
-    @property
-    def sampler_backoff_limit(self) -> int:
-        """Return how many failures of its pods a sampler's Job forgives: a lost host may cost one of each."""
-        return self.sampler_hosts * self.job.spec.run_policy.max_restarts
+    def backoff_limit(self, role: Role) -> int:
+        """Return how many failures of its pods a Job of a role forgives: a lost host may cost one of each."""
+        return role.hosts * self.job.spec.run_policy.max_restarts
 
     @property
     def held_chips(self) -> dict[str, int]:
-        """Return how many chips of each generation the job holds: the trainer's, and all samplers'."""
+        """Return how many chips of each generation the job holds: the trainer's, and those of all roles beside it."""
         held: Counter[str] = Counter()
-        for each in (self.accelerator, self.samplers):
-            if each is not None and not each.is_cpu:
+        for each in (self.accelerator, *(role.chips for role in self.beside)):
+            if not each.is_cpu:
                 held[each.generation] += each.total_chips
         return dict(held)
 
     @property
     def pool_count(self) -> int:
-        """Return how many node pools the job needs: one per slice, and one per sampler on TPUs."""
-        return self.slices + (self.sampler_count if self.samplers and not self.samplers.is_cpu else 0)
+        """Return how many node pools the job needs: one per slice, and one for each of the others with chips."""
+        return len(self._pools)
 
     def pool_chips(self, index: int) -> Slice:
-        """Return the chips of one of its node pools: first those of the slices, then those of the samplers."""
-        return self.accelerator if index < self.slices or self.samplers is None else self.samplers
+        """Return the chips of one of its node pools: first those of the slices, then those of each role."""
+        return self._pools[index]
+
+    @property
+    def _pools(self) -> list[Slice]:
+        chips = (role.chips for role in self.beside if not role.chips.is_cpu)
+        return [each for kind in (self.accelerator, *chips) for each in [kind] * kind.slices]
 
     @property
     def line_hosts(self) -> int:
         """Return how many VMs it wants in the waiting line for the trainer's kind of chips."""
-        return self.accelerator.total_vms + samplers_beside(self.accelerator, self.samplers)
+        return self.accelerator.total_vms + vms_beside(self.accelerator, self.beside)
 
     @property
     def described(self) -> str:
         """Return the job's chips in words: `v6e-4 (4 chips) and 3 samplers on v5p-8 (4 chips) each`."""
-        if self.samplers is None:
-            return self.accelerator.describe()
-        count = f"{self.sampler_count} sampler{'' if self.sampler_count == 1 else 's'}"
-        each = "" if self.sampler_count == 1 else " each"
-        return f"{self.accelerator.describe()} and {count} on {replace(self.samplers, slices=1).describe()}{each}"
+        return " and ".join(filter(None, (self.accelerator.describe(), *(role.described for role in self.beside))))
 
     @property
     def sampler_secret(self) -> str:
@@ -171,7 +165,19 @@ class Layout:
     @property
     def sampler_addresses(self) -> list[str]:
         """Return where the samplers listen, in their order: `host:port`."""
-        return [f"{names.sampler_host(self.jobset, index)}:{names.SAMPLER_PORT}" for index in range(self.sampler_count)]
+        return self._addresses(self.samplers, names.SAMPLER_PORT) if self.samplers else []
+
+    @property
+    def service_urls(self) -> dict[str, list[str]]:
+        """Return the base URLs of each service's replicas, in their order."""
+        return {
+            role.name: [f"http://{address}" for address in self._addresses(role, role.service.port)]
+            for role in self.beside
+            if role.service is not None
+        }
+
+    def _addresses(self, role: Role, port: int) -> list[str]:
+        return [f"{names.role_host(self.jobset, role.name, index)}:{port}" for index in range(role.count)]
 
     @property
     def sandboxes(self) -> str:
@@ -185,13 +191,13 @@ class Layout:
 
     @property
     def pods(self) -> int:
-        """Return the number of pods: one per VM, Pathways' head, and the samplers."""
-        return self.slices * self.hosts + int(self.is_pathways) + self.sampler_pods
+        """Return the number of pods: one per VM, Pathways' head, and those beside them."""
+        return self.slices * self.hosts + int(self.is_pathways) + self.pods_beside
 
     @property
-    def sampler_pods(self) -> int:
-        """Return the number of the samplers' pods."""
-        return self.samplers.total_vms if self.samplers else 0
+    def pods_beside(self) -> int:
+        """Return the number of the pods of samplers and services."""
+        return sum(role.pods for role in self.beside)
 
     @property
     def processes_per_host(self) -> int:
@@ -241,9 +247,8 @@ def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
         return names.cut(job.metadata.name, longest)
     if uses_pathways(job.spec):
         return names.cut(job.metadata.name, names.PATHWAYS_JOBSET)
-    samplers = sampler_chips(job.spec)
-    of_samplers = (samplers.slices, samplers.vms) if samplers else (0, 0)
-    return names.jobset(job.metadata.name, (accelerator.slices, accelerator.vms), of_samplers)
+    beside = {role.name: (role.count, role.hosts) for role in roles_beside(job.spec)}
+    return names.jobset(job.metadata.name, {names.REPLICATED_JOB: (accelerator.slices, accelerator.vms), **beside})
 
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
@@ -256,6 +261,6 @@ def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
         settings=settings,
         jobset=jobset_name(job, accelerator),
         config_map=names.config_map(job.metadata.name, job.metadata.uid or ""),
-        samplers=sampler_chips(job.spec),
+        beside=roles_beside(job.spec),
         has_sandboxes=job.spec.sandbox is not None,
     )

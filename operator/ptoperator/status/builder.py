@@ -7,6 +7,7 @@ same input gives the same status, and `differs` tells whether it is worth a writ
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ptapi.accelerators.roles import Role
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.status import (
     CapacityStatus,
@@ -15,6 +16,7 @@ from ptapi.status import (
     PostTrainJobStatus,
     PreflightStatus,
     SamplersStatus,
+    ServiceStatus,
 )
 from ptkube import timestamps
 from ptkube.objects import holds
@@ -89,6 +91,7 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
             "algorithm": layout.job.spec.label,
             "chips": sum(layout.held_chips.values()),
             "samplers": _samplers(layout, state),
+            "services": _services(layout, state),
             "job_set": layout.jobset if update.has_jobset or state.is_jobset_ours else old.job_set,
             "links": links(layout),
         }
@@ -97,10 +100,18 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
 
 def _samplers(layout: Layout, state: Observed) -> SamplersStatus | None:
     """Return which samplers are ready; None for a job without samplers of its own."""
-    if not layout.samplers:
-        return None
-    away = list(elastic_slices.incomplete_samplers(layout, filter(_ready, state.current_pods)))
-    return SamplersStatus(total=layout.sampler_count, ready=layout.sampler_count - len(away), away=away)
+    return SamplersStatus(**_counts(layout.samplers, state)) if layout.samplers else None
+
+
+def _services(layout: Layout, state: Observed) -> list[ServiceStatus]:
+    """Return which replicas of each service are ready."""
+    services = (role for role in layout.beside if role.service is not None)
+    return [ServiceStatus(name=role.name, **_counts(role, state)) for role in services]
+
+
+def _counts(role: Role, state: Observed) -> Manifest:
+    away = list(elastic_slices.incomplete(role, filter(_ready, state.current_pods)))
+    return {"total": role.count, "ready": role.count - len(away), "away": away}
 
 
 def _ready(pod: Manifest) -> bool:

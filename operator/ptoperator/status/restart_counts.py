@@ -7,6 +7,7 @@ annotation.
 
 import re
 
+from ptapi.accelerators.roles import Role
 from ptapi.conditions import ConditionType, Reason
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.status import FailureStatus, SlicesStatus
@@ -49,9 +50,9 @@ def charged_restarts(counts: dict[str, int]) -> int:
 
 def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
     """Return why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's message."""
-    sampler = spent_sampler(state, condition)
-    if sampler is not None:
-        return _failure_of_sampler(state, sampler)
+    spent = spent_beside(state, condition)
+    if spent is not None:
+        return _failure_beside(state, *spent)
     # A supervised run has pods that failed long ago and were replaced; its end is what supervisors agreed on.
     failures = tuple(each for each in state.failures if _is_verdict_of(state.layout, each)) or state.failures
     failure = pod_failures.cause(failures, state.jobset_restarts, charged=True)
@@ -60,12 +61,13 @@ def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
     return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=message)
 
 
-def spent_sampler(state: Observed, condition: Manifest) -> int | None:
-    """Return the sampler whose Job ended the JobSet because it had failed too often; None if another Job ended it."""
+def spent_beside(state: Observed, condition: Manifest) -> tuple[Role, int] | None:
+    """Return whose Job, of a sampler or a service, ended the JobSet because it had failed too often; None if none."""
     first = _FIRST_FAILED.search(str(condition.get("message") or ""))
     if first is None or state.layout is None or condition.get("reason") != REACHED_MAX:
         return None
-    jobs = {names.sampler_job(state.layout.jobset, index): index for index in range(state.layout.sampler_count)}
+    jobset, beside = state.layout.jobset, state.layout.beside
+    jobs = {names.role_job(jobset, role.name, index): (role, index) for role in beside for index in range(role.count)}
     return jobs.get(first.group(1))
 
 
@@ -76,18 +78,18 @@ def is_verdict(layout: Layout | None, exit_code: int | None) -> bool:
 
 
 def _is_verdict_of(layout: Layout | None, failure: PodFailure) -> bool:
-    return not failure.is_of_sampler and is_verdict(layout, failure.exit_code)
+    return not failure.is_beside and is_verdict(layout, failure.exit_code)
 
 
-def _failure_of_sampler(state: Observed, index: int) -> FailureStatus:
-    """Return why this sampler failed once more than its Job may make it anew."""
+def _failure_beside(state: Observed, role: Role, index: int) -> FailureStatus:
+    """Return why this sampler, or replica, failed once more than its Job may make it anew."""
     layout = state.layout
     assert layout is not None
-    pods = f"{names.sampler_job(layout.jobset, index)}-"
+    pods = f"{names.role_job(layout.jobset, role.name, index)}-"
     failures = [each for each in state.failures if each.pod.startswith(pods)]
     failure = pod_failures.cause(failures, state.jobset_restarts, charged=True)
-    limit = layout.sampler_backoff_limit
-    message = f"sampler {index} failed more than {limit} time{'' if limit == 1 else 's'}, all that its Job allows"
+    limit = layout.backoff_limit(role)
+    message = f"{role.noun} {index} failed more than {limit} time{'' if limit == 1 else 's'}, all that its Job allows"
     if failure is None:
         return FailureStatus(failure_class=FailureClass.UNKNOWN, message=message)
     cause = failure_status(failure)

@@ -10,7 +10,6 @@ from ptoperator.observe import elastic_slices
 from ptoperator.observe.elastic_slices import (
     missing_slices,
     needed_pods,
-    samplers_away,
     slices_at_work,
     without_missing,
 )
@@ -39,7 +38,11 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
     if state.is_jobset_suspended and state.jobset_queue:
         return queued(layout, state)
     conditions = {**resumed(state), **_admitted(state)}
-    missing, wanted, away = missing_slices(layout, state), needed_pods(layout, state), samplers_away(layout, state)
+    missing, wanted, away = (
+        missing_slices(layout, state),
+        needed_pods(layout, state),
+        elastic_slices.away(layout, state),
+    )
     state = without_missing(layout, state)
     pods = state.current_pods
     waiting = [pod for pod in pods if not is_scheduled(pod)]

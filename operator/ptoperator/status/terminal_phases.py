@@ -16,7 +16,7 @@ from ptoperator.render.failure_policy import REACHED_MAX
 from ptoperator.status import serving
 from ptoperator.status.builder import ConditionUpdate, ConditionUpdates, StatusUpdate
 from ptoperator.status.hints import hint_for
-from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, is_verdict, spent_sampler
+from ptoperator.status.restart_counts import charged_restarts, failure_of_jobset, is_verdict, spent_beside
 
 
 def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
@@ -43,10 +43,11 @@ def jobset_failed(layout: Layout, state: Observed, condition: Manifest) -> Statu
 def _exhausted(layout: Layout, state: Observed, condition: Manifest, cause: FailureStatus) -> str:
     """Return which budget is used up, of which part of the job."""
     limit, kind = layout.job.spec.run_policy.max_restarts, FailureClass(cause.failure_class)
-    if spent_sampler(state, condition) is not None:
+    spent = spent_beside(state, condition)
+    if spent is not None:
         return (
-            f"runPolicy.maxRestarts ({limit}) is exhausted: the job is restarted so often for samplers that their own "
-            "Jobs make no more"
+            f"runPolicy.maxRestarts ({limit}) is exhausted: the job is restarted so often for {spent[0].nouns} that "
+            "their own Jobs make no more"
         )
     if is_verdict(layout, cause.exit_code):
         return _exhausted_in_place(layout, state, kind) if REACTIONS[kind].retried else ""

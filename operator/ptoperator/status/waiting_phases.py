@@ -102,11 +102,11 @@ def queued(layout: Layout, state: Observed) -> StatusUpdate:
     kueue = state.kueue or KueueState(str(state.jobset_queue or layout.job.spec.queue))
     if was_admitted:
         condition = ConditionUpdate(
-            False, Reason.EVICTED, workload.eviction_message(kueue, layout.accelerator, layout.samplers)
+            False, Reason.EVICTED, workload.eviction_message(kueue, layout.accelerator, layout.beside)
         )
     else:
         condition = ConditionUpdate(
-            False, Reason.WAITING_FOR_QUOTA, workload.waiting_message(kueue, layout.accelerator, layout.samplers)
+            False, Reason.WAITING_FOR_QUOTA, workload.waiting_message(kueue, layout.accelerator, layout.beside)
         )
     conditions = {
         QUOTA: condition,

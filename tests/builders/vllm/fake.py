@@ -43,6 +43,7 @@ SAMPLING_FIELDS = {
     "skip_special_tokens",
 }
 REQUEST_FIELDS = SAMPLING_FIELDS | {"model", "prompt", "return_token_ids"}
+TEACHER_FIELDS = {"model", "prompt", "prompt_logprobs", "max_tokens", "temperature", "add_special_tokens"}
 FIELDS_WITH_IMAGES = {"model", "token_ids", "content_parts", "sampling_params", "return_token_ids"}
 Processor = Callable[[list[int], list[Image.Image]], tuple[list[int], Images]]
 """A prompt with a mark for each picture, and the pictures -> all tokens, and what the tower reads."""
@@ -126,6 +127,19 @@ class Brain:
         logps_TV = _log_softmax(self._logits(tokens, images)[: len(tokens) - 1] / temperature)
         return [float(logp) for logp in logps_TV[np.arange(len(tokens) - 1), tokens[1:]]]
 
+    def likeliest(self, tokens: list[int], count: int) -> list[Any]:
+        """`prompt_logprobs`: nothing for the first token, then what is likeliest in its place, and the token itself."""
+        logps_TV = _log_softmax(self._logits(tokens, None)[: len(tokens) - 1])
+        entries: list[Any] = [None]
+        for logps_V, token in zip(logps_TV, tokens[1:], strict=True):
+            order_V = np.argsort(-logps_V, kind="stable")
+            rank_V = np.argsort(order_V) + 1
+            listed = dict.fromkeys([token, *order_V[:count].tolist()])  # the token first, as vLLM has it
+            entries.append(
+                {str(i): {"logprob": float(logps_V[i]), "rank": int(rank_V[i]), "decoded_token": "?"} for i in listed}
+            )
+        return entries
+
     def _sample(
         self, prompt: list[int], draw: Draw, number: int, g: int, fields: dict[str, Any], images: Images | None
     ) -> Sample:
@@ -205,16 +219,18 @@ class FakeServer:
     """`vllm serve` on a port of this machine. trouble(path, calls so far) may give a status, or `drop` (the connection
     breaks), `half` (the answer does) or `hang`, in place of an answer."""
 
-    def __init__(self, brain: Brain, *, dev_mode: bool = True, lora: bool = True, key: str | None = None) -> None:
+    def __init__(
+        self, brain: Brain, *, dev_mode: bool = True, lora: bool = True, key: str | None = None, port: int = 0
+    ) -> None:
         self.brain, self.dev_mode, self.lora, self.key, self.scale_out = brain, dev_mode, lora, key, True
         self.served: dict[str, Brain] = {"tiny": brain}
         self.weight_api: FakeWeightApi | None = None
         self.trouble: Callable[[str, int], int | str | None] = lambda path, calls: None
-        self.max_model_len = SLOTS
+        self.max_model_len, self.max_logprobs = SLOTS, 20
         self.requests: list[tuple[str, Any]] = []
         self.held = threading.Event()
         self._one = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._http.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that gave up
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
@@ -236,6 +252,7 @@ class FakeServer:
             "/health": lambda _: (200, None),
             "/v1/models": lambda _: (200, self._models()),
             "/v1/completions": self._complete,
+            "/tokenize": self._tokenize,
         }
         if self.brain.processor is not None and self.scale_out:
             routes |= {"/inference/v1/generate": self._complete_with_images}
@@ -281,13 +298,31 @@ class FakeServer:
             return 404, _error(f"The lora adapter '{body['lora_name']}' cannot be found.", 404)
         return 200, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
 
+    def _tokenize(self, body: Any) -> tuple[int, Any]:
+        assert body["add_special_tokens"] is False
+        tokens = byte_tokenizer().encode(body["prompt"])
+        return 200, {"count": len(tokens), "max_model_len": self.max_model_len, "tokens": tokens}
+
+    def _teach(self, body: Any, brain: Brain) -> tuple[int, Any]:
+        count = body["prompt_logprobs"]
+        assert set(body) == TEACHER_FIELDS, set(body) ^ TEACHER_FIELDS
+        assert (body["max_tokens"], body["add_special_tokens"]) == (1, False)
+        if count > self.max_logprobs:
+            why = f"Requested prompt logprobs of {count}, which is greater than max allowed: {self.max_logprobs}"
+            return 400, _error(why, 400)
+        choice = {"index": 0, "text": "?", "finish_reason": "length", "logprobs": None}
+        scores = brain.likeliest(body["prompt"], count)
+        return 200, {"id": "cmpl-1", "model": body["model"], "choices": [{**choice, "prompt_logprobs": scores}]}
+
     def _complete(self, body: Any) -> tuple[int, Any]:
-        assert not set(body) - REQUEST_FIELDS, set(body) - REQUEST_FIELDS
         brain = self.served.get(body["model"])
         if brain is None:
             return 404, _error(f"The model `{body['model']}` does not exist.", 404)
         if len(body["prompt"]) + body["max_tokens"] > self.max_model_len:
             return 400, _error(f"This model's maximum context length is {self.max_model_len} tokens.", 400)
+        if body.get("prompt_logprobs"):
+            return self._teach(body, brain)
+        assert not set(body) - REQUEST_FIELDS, set(body) - REQUEST_FIELDS
         fields = {name: value for name, value in body.items() if name in SAMPLING_FIELDS}
         samples = brain.complete(body["prompt"], fields)
         scores = None

@@ -20,7 +20,7 @@ from pathlib import Path
 import jax
 
 from posttrain_vllm import BACKEND, several_hosts
-from ptoperator.render.pods import vllm_plugin
+from ptoperator.render.pods.beside import vllm_plugin
 from pttrainer.checkpoint import model_export
 from pttrainer.checkpoint.model_export import ExportWriter, TokenizerFiles
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ptoperator.render.pods import vllm_sampler
+from ptoperator.render.pods.beside import vllm_sampler
 
 HERE = Path(__file__).resolve().parents[3] / "scripts/images/vllm_tpu"
 PINS = (HERE / "requirements.txt").read_text().splitlines()[1:]

@@ -23,7 +23,7 @@ TIED = {
     "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
     "speculative", "vllm", "clipLow", "clipHigh", "dualClip", "softClip", "gammaWeight", "samplerCorrection",
     "resources", "pod", "kl", "finalFraction", "samples", "columns", "images", "vision", "stage", "panAndScan",
-    "routingReplay", "separate", "inFlightUpdates", "entropyBonus", "referenceSync",
+    "routingReplay", "separate", "inFlightUpdates", "entropyBonus", "referenceSync", "services",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 PLACES = ("gs://lab/m", "gs://a-b.c_d/e f/...x/", f"gs://{'a' * 63}.b", "file:///a", "file:///.cache/x-1")
@@ -130,10 +130,21 @@ AMOUNTS = {"cpu": "500m", "memory": 1073741824, "ephemeral-storage": "1e7"}
 RESOURCES = st.sampled_from([None, {"trainer": {"requests": AMOUNTS, "limits": {"cpu": 1}}, "preflight": {}}])
 
 
+SERVICES = st.sampled_from(
+    [None, [{"name": "judge", "replicas": 2, "model": {"uri": "gs://lab/m"}, "accelerator": {"type": "v6e-4"}}],
+     [{"name": "game", "image": "a/b:1", "command": ["play"], "env": [{"name": "A", "value": "1"}], "port": 9000}]]
+)  # fmt: skip
+
+
 SERVE = st.sampled_from(
     [None, {"tpu": "v6e-4", "name": "m", "replicas": {"min": 1, "max": 2}, "gateway": {"name": "outside"}},
      {"gpu": {"type": "nvidia-l4", "count": 2}, "adapters": [{"name": "a", "uri": "gs://lab/a"}], "maxLength": 4096}]
 )  # fmt: skip
+
+
+OPTIONAL = {
+    "environment": ENVIRONMENT, "pod": POD, "resources": RESOURCES, "serve": SERVE, "services": SERVICES,
+}  # fmt: skip
 
 
 ENTROPY = st.sampled_from(
@@ -171,13 +182,15 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group} | draw(ENTROPY)}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
         spec["rewards"][0]["weight"] = draw(st.floats(0.5, 2))
-    for name, drawn in (("environment", ENVIRONMENT), ("pod", POD), ("resources", RESOURCES), ("serve", SERVE)):
+    for name, drawn in OPTIONAL.items():
         spec.pop(name, None)
         value = draw(drawn)
         if value is not None:
             spec[name] = value
     spec.pop("sandbox", None)
     is_native = not set(spec.get("runtime", {})) - {"native"}
+    if not is_native:
+        spec.pop("services", None)
     if is_native and any("python" in tool for tool in spec.get("environment", {}).get("tools", [])):
         spec["sandbox"] = draw(below("sandbox")) | {"replicas": 3, "maxCreated": draw(st.integers(3, 9))}
     if "sft" in spec["algorithm"] and "environment" not in spec:

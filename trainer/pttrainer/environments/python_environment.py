@@ -11,6 +11,7 @@ from ptapi.spec import Environment as EnvironmentSpec
 from pttrainer.environments import tool_call_parsing
 from pttrainer.environments.environment import NO_PROMPTS, AssistantTurn, ResetResult, Row, RowPrompt, StepResult
 from pttrainer.runtime.io.local_copy import local_copy
+from pttrainer.runtime.services.addresses import addresses
 from pttrainer.sandbox.pool import Alive, Pool, Request
 
 FIELD = "spec.environment"
@@ -29,12 +30,23 @@ def source_of(spec: EnvironmentSpec, packages: str | None, template: str | None 
         own = {"kind": "gymnasium", "id": world.id, "arguments": world.arguments or {}, "actions": world.actions}
     elif spec.openenv is not None:
         # Shorter than the pool's limit, which ends the child and with it the other episodes there.
-        own = {"kind": "openenv", "timeout_s": SHARE_OF_LIMIT * spec.timeout_seconds, **spec.openenv.model_dump()}
+        fields = {"action_field": spec.openenv.action_field, "observation_field": spec.openenv.observation_field}
+        timeout_s = SHARE_OF_LIMIT * spec.timeout_seconds
+        own = {"kind": "openenv", "timeout_s": timeout_s, "urls": _urls(spec), **fields}
     else:
         assert spec.python is not None
         path = local_copy(f"{FIELD}.python", spec.python)
         own = {"kind": "environment", "path": path, "function": spec.python.class_name}
     return {**own, "packages": packages}
+
+
+def _urls(spec: EnvironmentSpec) -> list[str]:
+    """Return where the OpenEnv server listens, or its replicas do. Raises ConfigError."""
+    assert spec.openenv is not None
+    if spec.openenv.service is not None:
+        return addresses(spec.openenv.service, f"{FIELD}.openenv.service")
+    assert spec.openenv.url is not None  # one of the two is given
+    return [spec.openenv.url.rstrip("/")]
 
 
 class UserEnvironment:

@@ -94,7 +94,8 @@ class ToolEnvironment:
         self.schemas: Sequence[Mapping[str, Any]] = list(self._schemas.values())
 
     def reset(self, rows: Mapping[int, Row], prompts: Mapping[int, RowPrompt] = NO_PROMPTS) -> dict[int, ResetResult]:
-        """Begin episodes; tools keep no state."""
+        """Begin episodes; of tools, only servers may keep state, in sessions that episodes share."""
+        self._mcp.begin()
         return {episode: ResetResult() for episode in rows}
 
     def step(self, turns: Mapping[int, AssistantTurn]) -> dict[int, StepResult]:

@@ -9,21 +9,21 @@ import time
 from collections.abc import Mapping
 
 from ptapi.accelerators import one_process
-from ptapi.spec import PostTrainJob
+from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer.models import ModelConfig
 from pttrainer.models.shapes import parameters
 from pttrainer.preflight.advice import best_split, changes
-from pttrainer.preflight.memory import formula, host_memory, recomputation
+from pttrainer.preflight.memory import formula, host_memory, recomputation, service_memory
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.memory.staged_check import Depth, MemoryCheck, check_memory
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Shares
 from pttrainer.preflight.shapes.job_shapes import (
-    TEACHER_TOKENS,
     JobShapes,
     has_teacher_logprobs,
     self_teacher,
     shapes_of,
+    teacher_tokens,
 )
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.passes import DECODE, ROLLOUT, SCORING, TRAIN_STEP, others
@@ -49,6 +49,7 @@ def judge(
     already. limit_s: for all compiles together; after that the formula answers. here: local devices that replace
     the job's.
     """
+    served = service_memory.check(job.spec)
     of, memory = _checked(shapes_of(job.spec, config, here), depth, limit_s)
     factor = 1.0 if memory.fits else _factor(of, memory)
     compiled = {one.name: one.collectives for one in memory.programs if one.stage != "formula"}
@@ -75,7 +76,7 @@ def judge(
         arrays=_arrays(of),
         collectives=memory.traffic,
         estimate=estimated,
-        assumptions=assumptions(of, memory.programs, price),
+        assumptions=[*assumptions(of, memory.programs, price), *served],
         notes=[*memory.notes, *(best_split.notes(of, job.spec) if estimated is not None else [])],
         factor=factor,
         options=[] if memory.fits else changes.options(of, factor),
@@ -151,6 +152,8 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append("all weights go to the samplers over the hosts' network; only those that changed are sent")
     if of.samplers is not None and is_elsewhere(of):
         lines.append(f"the memory and time of the samplers, {of.samplers.describe()}, are not checked")
+    if of.service_chips:
+        lines.append(f"{of.service_chips} more chips are the services', for which the run's chip-hours pay as well")
     if SCORING in others(of) and SCORING not in names:
         lines.append(f"the {SCORING} was not compiled and is not counted")
     if not names:
@@ -159,7 +162,7 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         sizes = "of a typical size where they differ in size, or filling the row"
         lines.append(f"every row and every prompt has one image, {sizes}")
     if has_teacher_logprobs(of.spec):
-        lines.append(f"the data hold {TEACHER_TOKENS} of the teacher's tokens for each of the student's")
+        lines.append(_of_teacher(of.spec))
     if ROLLOUT in others(of):
         by = "compiled" if DECODE in names else "computed, not compiled"
         plan = plan_of(sampler(of))
@@ -180,6 +183,14 @@ def assumptions(of: JobShapes, programs: list[Program], price: float | None) -> 
         lines.append("a self-teacher's rows are taken for as long as the student's")
     lines.append("checkpoints are copied to the hosts' memory, not kept on chips")
     return lines
+
+
+def _of_teacher(spec: PostTrainJobSpec) -> str:
+    """Return what is assumed of a teacher whose log-probs come with a batch."""
+    held = f"{teacher_tokens(spec)} of the teacher's tokens for each of the student's"
+    if spec.algorithm.distill is None or spec.algorithm.distill.teacher_service is None:
+        return f"the data hold {held}"
+    return f"a service finds {held}; its chips and the time that it takes are not checked"
 
 
 def versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ from ptapi.spec import JudgeReward, PythonReward, Reward
 from pttrainer.errors import ConfigError
 from pttrainer.rewards.builtin import length
 from pttrainer.rewards.llm_judge.endpoint import LlmJudge
+from pttrainer.rewards.llm_judge.judge_model import JudgeModel
 from pttrainer.rewards.llm_judge.reply_cache import ReplyCache
 from pttrainer.rewards.scorers import GRACE_S, InProcessScorer, SandboxedScorer, Scorer
 from pttrainer.runtime.distributed import processes
@@ -70,7 +71,9 @@ def _endpoint(field: str, reward: Reward, judge: JudgeReward, run: Place | None)
     key = None
     if judge.api_key_env is not None:
         key = processes.secret(judge.api_key_env, f"{field}.judge.apiKeyEnv")
-    return LlmJudge(judge, reward.timeout_seconds, key, ReplyCache(reward.label, run))
+    return LlmJudge(
+        judge, JudgeModel(judge, f"{field}.judge"), reward.timeout_seconds, key, ReplyCache(reward.label, run)
+    )
 
 
 def _code(field: str, reward: Reward, max_new_tokens: int) -> Scorer:

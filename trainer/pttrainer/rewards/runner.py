@@ -23,6 +23,9 @@ from pttrainer.sandbox.pool import Alive
 
 FUNCTION_HINT = "the function must return a float for every sample"
 JUDGE_HINT = "check the judge's url and model, and the key in the variable that apiKeyEnv names"
+SERVICE_HINT = (
+    "look at the log of the judge's service: its model must have a chat template, and room for prompt and reply"
+)
 MODEL_HINT = "the reward model's chat template must take the messages of the rows"
 """Hints for a reward that fails from the start."""
 
@@ -120,7 +123,9 @@ class Runner:
 def _hint(reward: Reward) -> str:
     if reward.model is not None:
         return MODEL_HINT
-    return JUDGE_HINT if reward.judge is not None else FUNCTION_HINT
+    if reward.judge is None:
+        return FUNCTION_HINT
+    return JUDGE_HINT if reward.judge.service is None else SERVICE_HINT
 
 
 def _array(verdicts: Sequence[Verdict]) -> np.ndarray:

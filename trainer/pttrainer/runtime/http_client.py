@@ -1,4 +1,4 @@
-"""HTTP client of judges and MCP servers: one deadline for a whole reply, a size limit, no redirect with the key."""
+"""HTTP client of judges, teachers and MCP servers: one deadline for a whole reply, and no redirect with the key."""
 
 import http.client
 import io
@@ -12,6 +12,11 @@ HttpError = http.client.HTTPException
 """What a broken reply raises besides OSError."""
 MAX_REPLY_BYTES = 4 << 20
 """Bytes."""
+CONNECT_S = 10.0
+"""Longest time until a connection stands: a machine that is gone answers nothing, and another one may."""
+PROBES = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Seconds of silence before the kernel asks whether the peer's machine is there, between such questions, and how many:
+a machine that goes away while it computes an answer breaks no connection by itself."""
 
 
 def build_opener() -> urllib.request.OpenerDirector:
@@ -19,11 +24,11 @@ def build_opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(_NoRedirect, _Http, _Https)
 
 
-def read(response: Any) -> bytes:
+def read(response: Any, max_bytes: int = MAX_REPLY_BYTES) -> bytes:
     """Return the body of a reply; raise ValueError if it exceeds the limit."""
-    content: bytes = response.read(MAX_REPLY_BYTES + 1)
-    if len(content) > MAX_REPLY_BYTES:
-        raise ValueError(f"the reply has more than {MAX_REPLY_BYTES} bytes")
+    content: bytes = response.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"the reply has more than {max_bytes} bytes")
     return content
 
 
@@ -78,17 +83,32 @@ class _DeadlineReader(io.RawIOBase):
         super().close()
 
 
-class _HttpConnection(http.client.HTTPConnection):
+class _Connecting(http.client.HTTPConnection):
+    """Connects soon or not at all, and learns of a peer whose machine is gone."""
+
     response_class = _DeadlineResponse
 
+    def connect(self) -> None:
+        limit_s = self.timeout
+        self.timeout = CONNECT_S if limit_s is None else min(limit_s, CONNECT_S)
+        try:
+            super().connect()
+        finally:
+            self.timeout = limit_s
+        self.sock.settimeout(limit_s)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in PROBES.items():
+            if hasattr(socket, option):  # Linux has all of them
+                self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
-class _HttpsConnection(http.client.HTTPSConnection):
-    response_class = _DeadlineResponse
+
+class _HttpsConnection(_Connecting, http.client.HTTPSConnection):
+    pass
 
 
 class _Http(urllib.request.HTTPHandler):
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HttpConnection, req)
+        return self.do_open(_Connecting, req)
 
 
 class _Https(urllib.request.HTTPSHandler):

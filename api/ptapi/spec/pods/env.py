@@ -16,7 +16,7 @@ class EnvSource(SpecModel):
 
 
 class EnvVar(SpecModel):
-    """An environment variable of the trainer."""
+    """An environment variable."""
 
     name: EnvName
     """Name of the variable."""

@@ -16,6 +16,7 @@ from ptapi.spec.base import (
     VerifiersId,
 )
 from ptapi.spec.openapi_schema import ANY_SCALAR
+from ptapi.spec.pods.services import ServiceName
 
 
 class PythonTool(PythonCode):
@@ -63,11 +64,13 @@ class VerifiersEnvironment(SpecModel):
 
 
 class OpenEnvEnvironment(SpecModel):
-    """A server of OpenEnv's, with a session for each episode."""
+    """A server of OpenEnv's, at a `url` or a `service`, with a session for each episode."""
 
-    url: HttpUrl
+    url: HttpUrl | None = None
     """The server's root, such as `http://echo-env:8000`; `/ws` is added. It must have room for a session of every
     sample that is drawn at once (`max_concurrent_envs`)."""
+    service: ServiceName | None = None
+    """The service of the job that is this server."""
     action_field: PythonName | None = None
     """The field of the action that is the model's turn. Unset: the last JSON object in the turn is the action."""
     observation_field: PythonName | None = None
@@ -75,12 +78,16 @@ class OpenEnvEnvironment(SpecModel):
 
 
 class McpServer(SpecModel):
-    """A server of the Model Context Protocol, at a `url` or made by a `command`, whose tools the model may call."""
+    """A server of the Model Context Protocol, whose tools the model may call: exactly one of url, command, service."""
 
     name: PythonName
     """Its name in messages."""
     url: HttpUrl | None = None
     """Its endpoint over streamable HTTP, such as `http://search:8000/mcp`."""
+    service: ServiceName | None = None
+    """The service of the job that is this server."""
+    path: Annotated[str, Field(max_length=256, pattern=r"^/[^\s]*$")] | None = None
+    """Where the service speaks MCP. Unset: `/mcp`."""
     command: (
         Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=64)] | None
     ) = None

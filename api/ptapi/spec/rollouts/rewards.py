@@ -16,6 +16,7 @@ from ptapi.spec.base import (
     SpecModel,
     Text,
 )
+from ptapi.spec.pods.services import ServiceName
 
 BuiltinReward = Literal["gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact"]
 
@@ -37,12 +38,14 @@ class JudgeBudget(SpecModel):
 
 
 class JudgeReward(SpecModel):
-    """A model behind an OpenAI-compatible endpoint that scores completions."""
+    """A model behind an OpenAI-compatible endpoint that scores completions: at a `url`, or a `service`."""
 
-    url: HttpUrl
+    url: HttpUrl | None = None
     """The endpoint's base, such as `https://api.example.com/v1`; `/chat/completions` is added."""
-    model: Text
-    """The model's name there."""
+    model: Text | None = None
+    """The model's name there; required with `url`."""
+    service: ServiceName | None = None
+    """The service of the job that serves the judge's model."""
     prompt: Annotated[str, Field(min_length=1, max_length=16384)] | None = None
     """The judge's prompt. `{prompt}`, `{completion}` and, in braces, columns of the row are filled in. The reply must
     contain `Score: N`. Unset: a question about correctness and helpfulness."""

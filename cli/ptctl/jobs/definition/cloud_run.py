@@ -138,6 +138,8 @@ def _refusals(layout: Layout) -> Iterator[Finding]:
         yield Finding("spec.accelerator.type", chips.describe(), accepted, "several machines, and TPUs, are GKE's")
     if layout.samplers is not None:
         yield Finding("spec.rollout.placement", "separate", "accepted on Cloud Run: colocated")
+    if spec.services:
+        yield Finding("spec.services", "set", "accepted on Cloud Run: unset, and URLs in their place")
     if not spec.runtime.is_native:
         yield Finding("spec.runtime", "not the trainer", "accepted on Cloud Run: unset, the trainer")
     if spec.model.stage:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ptapi.text.terminal import PROGRESS_LINE
 from ptctl.errors import CliError, MissingError
 from ptctl.jobs.lookup import fetch
-from ptctl.jobs.view import JobView, view
+from ptctl.jobs.view import JobView, part, view
 from ptctl.runs.logs.log_layout import Entry, Layout
 from ptctl.runs.logs.ranks import Rank, ranks
 from ptctl.ui.app import App, Target
@@ -39,8 +39,8 @@ Line = tuple[Rank, str] | None
 class Limits:
     """Which lines are wanted; None: all.
 
-    tail: the newest lines of each rank; since_s: those of the newest seconds. role: whose; a sampler's rank is its
-    number.
+    tail: the newest lines of each rank; since_s: those of the newest seconds. role: whose; a sampler's or
+    service's rank is its number.
     """
 
     rank: int | None = None
@@ -208,8 +208,8 @@ def _no_logs_error(job: JobView, limits: Limits, others: list[Rank]) -> CliError
     rank = f", rank {limits.rank}," if limits.rank is not None else ""
     attempt = f", attempt {limits.attempt}," if limits.attempt is not None else ""
     whose = f"job {job.name!r}{rank}{attempt}"
-    if limits.role == SAMPLER and not others:
-        return MissingError(f"{whose} has no samplers with pods of their own", "rollout: {placement: separate}")
+    if not others and (missing := _missing_role(job, limits.role)) is not None:
+        return MissingError(f"{whose} {missing[0]}", missing[1])
     if others:
         numbers = ", ".join(str(number) for number in sorted({each.number for each in others})[:16])
         attempts = ", ".join(map(str, sorted({each.attempt for each in others})))
@@ -223,6 +223,17 @@ def _no_logs_error(job: JobView, limits: Limits, others: list[Rank]) -> CliError
             f"look in the run directory {job.run_uri}: metrics.jsonl, samples/, termination.json",
         )
     return MissingError(f"{whose} has no pods yet: {job.phase}", "add -f to wait for them")
+
+
+def _missing_role(job: JobView, role: str) -> tuple[str, str] | None:
+    """Return what the job lacks, and a hint, if it has no such role."""
+    spec = part(job.raw, "spec", missing={})
+    if role == SAMPLER and not (spec.get("rollout") or {}).get("separate"):
+        return "has no samplers with pods of their own", "rollout: {placement: separate}"
+    services = [service["name"] for service in spec.get("services") or []]
+    if role not in (CONTAINER, SAMPLER, *services):
+        return f"has no role {role!r}", f"--role {', '.join((CONTAINER, SAMPLER, *services))}"
+    return None
 
 
 def _final_line(job: JobView) -> str:

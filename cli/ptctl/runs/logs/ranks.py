@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptctl.jobs.view import part
+from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
-from ptoperator.kube.names import CONTAINER
+from ptoperator.kube.names import CONTAINER, SERVICE
 from ptoperator.render.pods.environment_variables import HOSTS_PER_SLICE
 
 
@@ -29,14 +30,14 @@ class Rank:
 
 
 def ranks(pods: Sequence[Manifest], role: str = CONTAINER) -> list[Rank]:
-    """Return every rank of these pods, by attempt and number. role: `trainer`, or `sampler` for the samplers'."""
+    """Return every rank of these pods, by attempt and number. role: `trainer`, `sampler`, or a service's name."""
     every_rank = [rank for pod in pods for rank in _ranks_of(pod, role)]
     return sorted(every_rank, key=lambda rank: (rank.attempt, rank.number))
 
 
 def _ranks_of(pod: Manifest, role: str) -> list[Rank]:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    names = [c["name"] for c in spec["containers"] if c["name"] == role or c["name"].startswith(f"{role}-")]
+    names = [c["name"] for c in spec["containers"] if _is_of_role(pod, c["name"], role)]
     host = _index(meta, labels.COMPLETION_INDEX)
     first = (_index(meta, labels.JOB_INDEX) * _hosts(spec) + host) * len(names)
     states = {state["name"]: state for state in status.get("containerStatuses") or []}
@@ -52,6 +53,12 @@ def _ranks_of(pod: Manifest, role: str) -> list[Rank]:
         )
         for index, name in enumerate(names)
     ]
+
+
+def _is_of_role(pod: Manifest, container: str, role: str) -> bool:
+    if container == SERVICE:
+        return label(pod, labels.REPLICATED_JOB_NAME) == role
+    return container == role or container.startswith(f"{role}-")
 
 
 def _index(meta: Manifest, key: str) -> int:

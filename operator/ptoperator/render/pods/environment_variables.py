@@ -5,18 +5,20 @@ it must be computed (several slices of several hosts, several containers per hos
 POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_host.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 
 from ptapi.accelerators import Slice, compiler_flags
 from ptapi.accelerators.table import GPU_MEMORY_SHARE
-from ptapi.run_directory import PROGRESS_LOG_ENV, SANDBOXES_ENV, TERMINATION_LOG_ENV
-from ptapi.spec import EnvVar
+from ptapi.run_directory import PROGRESS_LOG_ENV, SANDBOXES_ENV, SERVICES_ENV, TERMINATION_LOG_ENV
+from ptapi.spec import EnvVar, Service
 from ptapi.spec.tracking import Tracking
 from ptkube.resources import Manifest
 from ptoperator.kube import names
 from ptoperator.kube.labels import COMPLETION_INDEX, JOB_INDEX
 from ptoperator.render.layout import Layout
-from ptoperator.render.pods import gpu_fabric, vllm_plugin
+from ptoperator.render.pods import gpu_fabric
+from ptoperator.render.pods.beside import vllm_plugin
 from ptoperator.render.pods.command import foreign_env
 
 TERMINATION_LOG = "/dev/termination-log"
@@ -35,6 +37,7 @@ SAMPLER_TOKEN = "POSTTRAIN_SAMPLER_TOKEN"
 SAMPLER_INDEX = "POSTTRAIN_SAMPLER_INDEX"
 SAMPLER_POD = "POSTTRAIN_SAMPLER_POD"
 """The uid of a sampler's pod, by which vLLM there names the model."""
+_QUIET_VLLM = {"name": "VLLM_NO_USAGE_STATS", "value": "1"}
 TOKEN_KEY = "token"
 """Key of that token in the job's Secret."""
 
@@ -58,6 +61,7 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_token(layout),
         *_tracker_keys(layout),
         *_samplers(layout),
+        *_services(layout),
         *_sandboxes(layout),
         *_foreign(layout),
     ]
@@ -84,10 +88,8 @@ def vllm_env(layout: Layout) -> list[Manifest]:
     full, adapters = "VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
     is_full, has_plugin = layout.job.spec.training.lora is None, vllm_plugin.is_needed(layout)
     ours = [
-        value("PYTHONUNBUFFERED", "1"),
-        value("HOME", "/tmp"),
-        value("USER", "posttrain"),
-        value("VLLM_NO_USAGE_STATS", "1"),
+        *_anywhere(),
+        _QUIET_VLLM,
         value(full, "1") if is_full else value(adapters, "True"),
         *([value("PYTHONPATH", vllm_plugin.PATH)] if has_plugin else []),
         from_field(SAMPLER_POD, "metadata.uid"),
@@ -96,6 +98,23 @@ def vllm_env(layout: Layout) -> list[Manifest]:
         _secret("VLLM_API_KEY", layout.sampler_secret, TOKEN_KEY),
     ]
     return _with_users(layout, ours)
+
+
+def service_env(layout: Layout, service: Service) -> list[Manifest]:
+    """Return a service's environment. Its own variables win; the hub's token is for who reads a model there."""
+    if service.model is None:
+        return _under(_anywhere(), service.env)
+    token = _token(layout) if service.model.uri.startswith("hf://") else []
+    return _under([*_anywhere(), _QUIET_VLLM, *token], service.env)
+
+
+def _anywhere() -> list[Manifest]:
+    """Return the variables of a program whose image does not know the user that it runs as."""
+    return [
+        value("PYTHONUNBUFFERED", "1"),
+        value("HOME", "/tmp"),
+        value("USER", "posttrain"),
+    ]
 
 
 def _vllm_hosts(layout: Layout) -> list[Manifest]:
@@ -136,7 +155,11 @@ def controller_env(layout: Layout) -> list[Manifest]:
 
 def _with_users(layout: Layout, ours: list[Manifest]) -> list[Manifest]:
     """Add the job's variables. They win; flags of the compiler (the last of a name counts) and PYTHONPATH join."""
-    chosen = {variable.name: _user(variable) for variable in layout.job.spec.env}
+    return _under(ours, layout.job.spec.env)
+
+
+def _under(ours: list[Manifest], stated: Iterable[EnvVar]) -> list[Manifest]:
+    chosen = {variable.name: _user(variable) for variable in stated}
     for flags in ours:
         name = flags["name"]
         if name in ("XLA_FLAGS", compiler_flags.LIBTPU_INIT_ARGS) and chosen.get(name, {}).get("value"):
@@ -206,7 +229,7 @@ def _sampler_processes(layout: Layout) -> list[Manifest]:
     """Return how the processes of a sampler of several hosts join: its first pod's name follows from its index."""
     if layout.hosts == 1:
         return []
-    host = names.sampler_host(layout.jobset, f"$({SAMPLER_INDEX})")
+    host = names.role_host(layout.jobset, names.SAMPLER, f"$({SAMPLER_INDEX})")
     return [
         value("JAX_COORDINATOR_ADDRESS", f"{host}:{names.COORDINATOR_PORT}"),
         value("JAX_NUM_PROCESSES", str(layout.hosts)),
@@ -235,6 +258,11 @@ def _samplers(layout: Layout) -> list[Manifest]:
     if not layout.samplers:
         return []
     return [value(SAMPLERS, ",".join(layout.sampler_addresses)), _sampler_token(layout)]
+
+
+def _services(layout: Layout) -> list[Manifest]:
+    urls = layout.service_urls
+    return [value(SERVICES_ENV, json.dumps(urls))] if urls else []
 
 
 def _sandboxes(layout: Layout) -> list[Manifest]:

@@ -18,8 +18,8 @@ def pod_group_kind(layout: Layout) -> Resource | None:
     """Return the kind of the job's PodGroup; None if its pods are scheduled one by one."""
     served = POD_GROUPS.get(layout.settings.pod_groups)
     is_whole = layout.pods == 1 or layout.job.spec.queue is not None
-    roles = [each for each in (layout.accelerator, layout.samplers) if each is not None]
-    is_in_order = layout.is_pathways or any(each.multi_host and not each.is_gpu for each in roles)
+    chips = [layout.accelerator, *(role.chips for role in layout.beside)]
+    is_in_order = layout.is_pathways or any(each.multi_host and not each.is_gpu for each in chips)
     return None if is_whole or is_in_order else served
 
 

@@ -28,7 +28,11 @@ sizes), and its daemons ask for some more; a limit so near to all of it ends the
 def of(layout: Layout, role: str, default: Manifest, chips: int = 0) -> Manifest:
     """Return a container's resources. role: its field in `spec.resources`."""
     layers = (pod_defaults.resources(layout.settings.trainer_resources), layout.job.spec.resources or Resources())
-    amounts = over(default, *(getattr(layer, role) for layer in layers))
+    return with_chips(layout, over(default, *(getattr(layer, role) for layer in layers)), chips)
+
+
+def with_chips(layout: Layout, amounts: Manifest, chips: int) -> Manifest:
+    """Return a container's resources with as many chips of the layout's kind."""
     named = {layout.accelerator.resource: chips} if chips else {}
     return {**amounts, "limits": {**amounts.get("limits", {}), **named}} if named else amounts
 

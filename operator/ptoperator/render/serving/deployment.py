@@ -1,5 +1,7 @@
 """The Deployment: vLLM with the model on the chips of one machine, ready when it answers /health."""
 
+import copy
+
 from ptapi.accelerators import resolve
 from ptapi.accelerators.slice import GPU_RESOURCE, TPU_RESOURCE
 from ptkube.resources import DEPLOYMENTS, Manifest
@@ -73,17 +75,20 @@ def max_lora_rank(rank: int) -> int:
     return next((each for each in _LORA_RANKS if each >= rank), _LORA_RANKS[-1])
 
 
-def probes(port: str) -> Manifest:
-    """Return the probes of a container that runs vLLM; port: its name."""
-    return {
-        "startupProbe": {**_health(port), "periodSeconds": _PROBE_S, "failureThreshold": _START_S // _PROBE_S},
-        "readinessProbe": {**_health(port), "periodSeconds": _PROBE_S},
-        "livenessProbe": {**_health(port), "periodSeconds": _PROBE_S, "failureThreshold": 6},
-    }
+def probes(check: Manifest) -> Manifest:
+    """Return the probes of a container that serves. check: whether it does."""
+    failures = {"startupProbe": _START_S // _PROBE_S, "readinessProbe": None, "livenessProbe": 6}
+    return {name: _probe(check, most) for name, most in failures.items()}
 
 
-def _health(port: str) -> Manifest:
-    return {"httpGet": {"path": "/health", "port": port}, "timeoutSeconds": 5}
+def _probe(check: Manifest, failures: int | None) -> Manifest:
+    most = {} if failures is None else {"failureThreshold": failures}
+    return {**copy.deepcopy(check), "timeoutSeconds": 5, "periodSeconds": _PROBE_S, **most}
+
+
+def health(port: str) -> Manifest:
+    """Return the check of a container that runs vLLM; port: its name."""
+    return {"httpGet": {"path": "/health", "port": port}}
 
 
 def weights_in_pod(server: Server) -> list[Mounted]:
@@ -128,7 +133,7 @@ def _pod(server: Server, weights: list[Mounted]) -> Manifest:
             {
                 **container(server, weights, devices),
                 "resources": {"requests": {resource: str(count)}, "limits": {resource: str(count)}},
-                **probes("http"),
+                **probes(health("http")),
                 "securityContext": {"allowPrivilegeEscalation": False},
                 "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *mounts_of(weights)],
             }

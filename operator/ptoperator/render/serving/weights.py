@@ -68,7 +68,7 @@ def mounts_of(weights: Sequence[Mounted]) -> list[Manifest]:
 
 
 def _holds(volume: Volume, path: str) -> bool:
-    return volume.persistent_volume_claim is not None and path.startswith(f"{volume.mount_path}/")
+    return volume.persistent_volume_claim is not None and f"{path}/".startswith(f"{volume.mount_path}/")
 
 
 def bucket_volume(weights: Mounted, driver: str = "gcsfuse.csi.storage.gke.io") -> Manifest:

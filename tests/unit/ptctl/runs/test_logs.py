@@ -80,6 +80,26 @@ def test_the_pods_of_samplers_of_several_hosts_are_counted_through(invoke: Invok
     assert invoke("workload", "logs", "a", "--role", "sampler", "--rank", "3").out == "[3] s11\n"
 
 
+def test_the_replicas_of_a_service_have_logs_and_are_described(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    job = make_job("a")
+    job["spec"]["services"] = [{"name": "judge", "replicas": 2, "image": "i"}, {"name": "game", "image": "i"}]
+    kube.put(POSTTRAINJOBS, job)
+    kube.put(PODS, pod("p0", hosts=1))
+    for service, index in (("judge", 0), ("judge", 1), ("game", 0)):
+        replica = pod(f"{service}{index}", index, hosts=1, containers=("service",))
+        replica["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] = service
+        kube.put(PODS, replica)
+        kube.logs[(f"{service}{index}", "service")] = [f"of {service} {index}"]
+    assert invoke("workload", "logs", "a", "--role", "judge", "--rank", "1").out == "[1] of judge 1\n"
+    assert invoke("workload", "logs", "a", "--role", "game").out == "of game 0\n"
+    described = invoke("workload", "describe", "a").out
+    tables = described.partition("Pods:")[2]
+    assert [tables.count(name) for name in ("Service judge:", "Service game:", "judge1", "game0")] == [1, 1, 1, 1]
+    unknown = invoke("workload", "logs", "a", "--role", "teacher")
+    assert "has no role 'teacher'" in unknown.err
+    assert "--role trainer, sampler, judge, game" in unknown.err
+
+
 def test_a_line_of_several_ranks_is_printed_once_with_their_numbers(invoke: Invoke, kube: Any, make_job: Make) -> None:
     kube.put(POSTTRAINJOBS, make_job("a"))
     for slice_index in (0, 1):

@@ -213,7 +213,8 @@ def test_one_look_serves_many(settings: Settings, server: GkeServer) -> None:
 
 
 def test_labels_keep_to_what_google_allows(settings: Settings) -> None:
-    manifest: Any = job_manifest("a-" + "long-" * 12 + "x", accelerator={"type": "v6e-4"})
+    manifest: Any = job_manifest("a-" + "long-" * 12 + "x", accelerator={"type": "v6e-16", "slices": 512})
+    manifest["spec"]["training"]["batchSize"] = 8192
     manifest["metadata"]["uid"] = "0f4c6c36-2f0c-4c39-9a53-ff3c1b2d9b11"
     labels = owner_labels(layout_of(parse_job(manifest), settings), SPOT, ZONE, 511)
     for key, value in labels.items():

@@ -5,6 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ptapi.spec.pods.services import RESERVED_NAMES
 from ptoperator.kube import names
 
 JOB_NAMES = st.from_regex(r"\A[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -14,17 +15,27 @@ DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 COUNTS = st.tuples(st.integers(1, 512), st.integers(1, 2304))
 
 
-@given(JOB_NAMES, COUNTS, st.just((0, 0)) | COUNTS)
-def test_every_pod_name_is_a_dns_label(job: str, slices: tuple[int, int], samplers: tuple[int, int]) -> None:
-    name = names.jobset(job, slices, samplers)
-    for role, (count, hosts) in {"slice": slices, "sampler": samplers}.items():
-        assert not count or len(f"{name}-{role}-{count - 1}-{hosts - 1}-abcde") <= 63
+ROLES = st.dictionaries(st.sampled_from(["slice", "sampler", "a-long-judge"]), COUNTS, min_size=1)
+
+
+@given(JOB_NAMES, ROLES)
+def test_every_pod_name_is_a_dns_label(job: str, roles: dict[str, tuple[int, int]]) -> None:
+    name = names.jobset(job, roles)
+    for role, (count, hosts) in roles.items():
+        assert len(f"{name}-{role}-{count - 1}-{hosts - 1}-abcde") <= 63
     assert DNS_1035.fullmatch(name)
 
 
 @given(JOB_NAMES, JOB_NAMES)
 def test_different_jobs_have_different_jobsets(one: str, other: str) -> None:
-    assert (names.jobset(one, (1, 1)) == names.jobset(other, (1, 1))) == (one == other)
+    alone = {"slice": (1, 1)}
+    assert (names.jobset(one, alone) == names.jobset(other, alone)) == (one == other)
+
+
+def test_no_service_is_called_as_the_jobs_own_pods() -> None:
+    own = {names.REPLICATED_JOB, names.SAMPLER, names.CONTAINER, names.SANDBOX, names.PREFLIGHT, names.STAGE}
+    assert own <= set(RESERVED_NAMES)
+    assert min(map(len, (names.PATHWAYS_HEAD, names.PATHWAYS_WORKER))) > 12, "longer than a service's name"
 
 
 @given(JOB_NAMES)

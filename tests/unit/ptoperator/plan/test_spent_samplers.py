@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.unit.ptoperator.render.beside.test_samplers import observed
 from tests.unit.ptoperator.render.test_render import SETTINGS, job, job_manifest
-from tests.unit.ptoperator.render.test_samplers import observed
 
 from ptapi.conditions import ConditionType, Phase
 from ptapi.failures import FailureClass
@@ -50,7 +50,7 @@ def ended(job: str) -> Manifest:
 
 def failed(pod: str, why: tuple[str, int], kind: FailureClass = FailureClass.UNKNOWN, second: int = 0) -> PodFailure:
     time = f"2026-01-01T00:00:{second:02}Z"
-    return PodFailure(kind, why[0], pod, exit_code=why[1], time=time, is_of_sampler="sampler" in pod)
+    return PodFailure(kind, why[0], pod, exit_code=why[1], time=time, is_beside="sampler" in pod)
 
 
 def context(

@@ -123,7 +123,7 @@ def test_slices_have_pools_of_their_own() -> None:
 
 
 def test_names_of_pools_fit_and_tell_jobs_apart() -> None:
-    long = node_pool(layout("v6e-4", name="a" * 63), OPTIONS["spot"], "us-east5-a", 511)["name"]
+    long = node_pool(layout("v6e-16", slices=512, name="a" * 63), OPTIONS["spot"], "us-east5-a", 511)["name"]
     assert len(long) == 40
     assert long.endswith("-511")
 

@@ -7,8 +7,8 @@ import pytest
 from tests.builders.operator.job_steps import NAME, settle
 from tests.builders.operator.manifest_checks import refusals, with_public_crds
 from tests.builders.operator.world import NAMESPACE, Api, Operator, World, job_manifest
+from tests.unit.ptoperator.render.beside.test_samplers import layout as with_samplers
 from tests.unit.ptoperator.render.test_render import on
-from tests.unit.ptoperator.render.test_samplers import layout as with_samplers
 
 from ptkube.errors import NotFound, Unreachable
 from ptkube.resources import JOBSETS, POD_GROUPS, POSTTRAINJOBS, Manifest

@@ -16,7 +16,7 @@ from ptapi.text import kubectl_yaml
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.render import config_map, jobset, layout_of, render
-from ptoperator.render.pods import vllm_plugin
+from ptoperator.render.pods.beside import vllm_plugin
 from ptoperator.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -1,5 +1,6 @@
 """MCP servers as tools: a real server in a process of its own, and what is the policy's fault and what the server's."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 from tests.builders.servers import mcp_tools
 from tests.unit.pttrainer.environments.test_environments import hermes, read, step
 
+from ptapi.run_directory import SERVICES_ENV
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import McpServer
 from pttrainer.environments.tool_environment import ToolEnvironment
+from pttrainer.environments.tools import mcp_tools as mcp_tools_module
 from pttrainer.environments.tools.mcp_client import text_of
 from pttrainer.environments.tools.mcp_tools import McpTools, schema_of
 from pttrainer.errors import ConfigError, ServiceLost
@@ -114,3 +117,40 @@ def test_what_is_no_text_is_named_and_a_schema_may_say_little() -> None:
     assert text_of({"content": parts}) == "a\n(image that cannot be shown)\nb"
     assert text_of({"structuredContent": {"n": 1}}) == '{"n": 1}'
     assert schema_of({"name": "t"})["function"]["parameters"] == {"type": "object", "properties": {}, "required": []}
+
+
+# A server that is a service of the job
+
+
+def of_service(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> ToolEnvironment:
+    monkeypatch.setenv(SERVICES_ENV, json.dumps({"search": [url.removesuffix("/mcp") for url in urls]}))
+    spec = {"mcp": [{"name": "tests", "service": "search", "path": "/mcp", "timeoutSeconds": 60.0}]}
+    return ToolEnvironment(EnvironmentSpec.model_validate(spec), "<tool_call>", lambda: None)
+
+
+def test_episodes_of_a_replica_that_dies_are_lost_and_later_ones_go_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with mcp_tools.serving() as first, mcp_tools.serving() as second:
+        made = of_service([first, second], monkeypatch)
+        try:
+            made.reset({n: {} for n in range(4)})
+            calls = [hermes("add", a=n, b=1) for n in range(4)]
+            assert [read(reply) for reply in step(made, *calls)] == [[str(n + 1)] for n in range(4)]
+            assert step(made, hermes("die"))[0].is_lost
+            homes = made._mcp._sessions["add"]._homes
+            lost = [reply.is_lost for reply in step(made, *calls)]
+            assert lost[0] is False  # its replica died, and a call of a new number goes to the other one
+            assert sorted(lost[1:]) == [False, False, True]
+            made.reset({n: {} for n in range(4)})
+            assert homes == {}
+            assert [read(reply) for reply in step(made, *calls)] == [[str(n + 1)] for n in range(4)]
+            assert len(set(homes.values())) == 1
+        finally:
+            made.close()
+
+
+def test_a_service_that_does_not_speak_mcp_there_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_tools_module, "DELAY_S", 0.01)
+    with pytest.raises(ServiceLost, match=r"mcp\[0\].service: http://\S+/mcp/mcp: 404"):
+        of_service([f"{url}/mcp"], monkeypatch)

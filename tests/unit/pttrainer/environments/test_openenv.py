@@ -1,13 +1,16 @@
 """OpenEnv at the wire: a session for each episode, and what is the policy's fault and what is the server's."""
 
+import json
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from tests.builders.servers.openenv import EchoServer, serving
 from tests.unit.pttrainer.environments.test_environments import read, step
 
+from ptapi.run_directory import SERVICES_ENV
 from ptapi.spec import Environment as EnvironmentSpec
 from pttrainer.environments.episodes.openenv_episodes import last_object
 from pttrainer.environments.python_environment import UserEnvironment, source_of
@@ -112,3 +115,56 @@ def test_a_full_server_and_none_are_failures_with_their_reason() -> None:
 )
 def test_the_last_whole_object_is_the_action(text: str, wanted: dict[str, Any] | None) -> None:
     assert last_object(text) == wanted
+
+
+# A server that is a service of the job
+
+
+@pytest.fixture
+def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EchoServer]]:
+    with serving() as (first, one), serving() as (second, other):
+        monkeypatch.setenv(SERVICES_ENV, json.dumps({"game": [first, second]}))
+        yield [one, other]
+
+
+def game(timeout_s: float = 20.0) -> UserEnvironment:
+    spec = {"openenv": {"service": "game", "actionField": "message"}, "timeoutSeconds": timeout_s}
+    return UserEnvironment(source_of(EnvironmentSpec.model_validate(spec), None), timeout_s, lambda: None)
+
+
+def test_episodes_are_spread_over_the_replicas_and_each_stays_with_its_own(replicas: list[EchoServer]) -> None:
+    made = game()
+    try:
+        children = len(made._pool)
+        made.reset({n: {"seed": n} for n in range(4 * children)})
+        assert [server.open for server in replicas] == [2 * children, 2 * children]
+        for server in replicas:
+            server.messages.clear()
+        answers = step(made, *["hi"] * (4 * children))
+        assert [answer.error for answer in answers] == [""] * (4 * children)
+        assert [len(server.messages) for server in replicas] == [2 * children, 2 * children]
+    finally:
+        made.close()
+
+
+def test_episodes_of_a_replica_that_is_gone_are_lost_and_later_ones_go_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving() as (first, one), ExitStack() as others:
+        second, _ = others.enter_context(serving())
+        monkeypatch.setenv(SERVICES_ENV, json.dumps({"game": [second, first]}))
+        made = game()
+        try:
+            episodes = range(4 * len(made._pool))
+            made.reset({n: {"seed": n} for n in episodes})
+            others.close()
+            answers = step(made, *["hi"] * len(episodes))
+            assert sorted({(answer.is_lost, bool(answer.error)) for answer in answers}) == [
+                (False, False),
+                (True, True),
+            ]
+            openings = made.reset({n: {"seed": n} for n in episodes})
+            assert [opening.error for opening in openings.values()] == [""] * len(episodes)
+            assert one.open == len(episodes)
+        finally:
+            made.close()

@@ -347,6 +347,19 @@ def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
     assert "tensor<2x32x64xi32>" in text  # the step reads them, and no teacher
 
 
+def test_a_teacher_behind_a_service_has_no_weights_on_the_chips_and_columns_in_the_batch() -> None:
+    taught = {"algorithm": "distill", "batchSize": 2, "sequenceLength": 32, "rollout": {"maxNewTokens": 8}}
+    service = {"options": {"teacher": {"service": "tutor"}, "topK": 20}}
+    of = shapes_of(spec("tiny", "v6e-1", **taught, **service))
+    assert of.teacher is None
+    assert batch(of, sharding.make_mesh(of.shape, jax.devices()[:1])).teacher_ids_BTK.shape == (2, 32, 20)
+    served = judge(job("tiny", "v6e-1", **taught, **service), "formula")
+    beside = {"options": {"teacher": {"uri": "random://tiny"}, "topK": 20}}
+    assert served.peak < judge(job("tiny", "v6e-1", **taught, **beside), "formula").peak
+    words = "a service finds 20 of the teacher's tokens for each of the student's; its chips and the time that it takes"
+    assert any(words in line for line in served.assumptions)
+
+
 def test_labelled_answers_are_scored_every_step_and_self_training_samples() -> None:
     fields: dict[str, Any] = {"batchSize": 16, "sequenceLength": 1024}
     for algorithm, wanted in (("kto", [passes.SCORING]), ("raft", [passes.ROLLOUT])):

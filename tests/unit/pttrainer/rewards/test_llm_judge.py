@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 from ptapi.failures import ExitCode
+from ptapi.run_directory import SERVICES_ENV
 from ptapi.spec import Reward
-from pttrainer.errors import ConfigError, UserCodeError
+from pttrainer.errors import ConfigError, ServiceLost, UserCodeError
 from pttrainer.rewards import Sample
 from pttrainer.rewards.llm_judge import endpoint, prompt
 from pttrainer.rewards.runner import Runner
 from pttrainer.runtime.io.directory import Directory
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Kind
+from pttrainer.runtime.services import first_answer
 
 SAMPLES = [Sample("1+1?", text, {"answer": "2"}) for text in ("good", "bad", "good")]
 
@@ -31,11 +33,17 @@ class Service:
 
     def __init__(self) -> None:
         self.reply: Callable[[str, int], Any] = lambda prompt, call: "Score: 8" if "good" in prompt else "Score: 2"
+        self.health: Callable[[], int] = lambda: 200
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         service = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(service.health())
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 service.requests.append(body)
@@ -308,3 +316,87 @@ def test_what_a_completion_says_is_not_filled_in_again() -> None:
 )
 def test_the_last_score_of_a_reply_counts(text: str, value: float | None) -> None:
     assert prompt.parse_score(text) == value
+
+
+# A judge that is a service of the job
+
+
+@pytest.fixture
+def replicas(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Service, Service]]:
+    other = Service()
+    bases = [one.url.removesuffix("/v1") for one in (service, other)]
+    monkeypatch.setenv(SERVICES_ENV, json.dumps({"grader": bases}))
+    yield service, other
+    other.server.shutdown()
+    other.server.server_close()
+
+
+def of_service(run: Path | None = None, timeout_s: float = 5.0) -> Runner:
+    judge = {"service": "grader", "prompt": "{prompt} {completion} {answer}"}
+    reward = Reward.model_validate({"name": "j", "judge": judge, "timeout_seconds": timeout_s})
+    return Runner([reward], run=None if run is None else Directory(run))
+
+
+def test_the_replicas_of_a_service_share_the_questions_and_serve_its_name(replicas: tuple[Service, Service]) -> None:
+    gate = threading.Barrier(2, timeout=30)  # two questions are under way at once
+
+    def reply(prompt: str, call: int) -> str:
+        gate.wait()
+        return "Score: 8"
+
+    for one in replicas:
+        one.reply = reply
+    np.testing.assert_allclose(of_service().score(SAMPLES).total, [0.8] * 3)
+    assert [[body["model"] for body in one.requests] for one in replicas] == [["grader"], ["grader"]]
+
+
+def test_a_replica_that_is_gone_is_left_out_and_its_question_goes_to_another(replicas: tuple[Service, Service]) -> None:
+    judge = of_service()
+    judge.score(SAMPLES)
+    replicas[0].server.shutdown()
+    replicas[0].server.server_close()
+    for number in range(4):
+        samples = [Sample(f"{number}+1?", text, {"answer": ""}) for text in ("good", "bad")]
+        np.testing.assert_allclose(judge.score(samples).total, [0.8, 0.2])
+
+
+def test_a_reply_is_kept_whichever_replica_gave_it(
+    replicas: tuple[Service, Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_service(tmp_path).score(SAMPLES)
+    moved = {"grader": ["http://127.0.0.1:9", replicas[1].url.removesuffix("/v1")]}
+    monkeypatch.setenv(SERVICES_ENV, json.dumps(moved))
+    assert of_service(tmp_path).score(SAMPLES).facts["reward/j/calls"] == 0.0
+
+
+def test_the_first_answer_of_a_service_is_waited_for_and_that_is_no_hang(
+    replicas: tuple[Service, Service], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(endpoint, "WAKE_S", 0.02)
+    monkeypatch.setattr(first_answer, "LOOK_S", 0.02)
+    monkeypatch.setattr(first_answer, "NOTE_S", 0.0)
+    alive = threading.Event()
+    for one in replicas:
+        one.health = lambda: 200 if alive.is_set() else 503
+    np.testing.assert_allclose(of_service(timeout_s=1.0).score(SAMPLES, alive.set).total, [0.8, 0.2, 0.8])
+    assert "judge: waiting for service grader has not answered" in capsys.readouterr().err
+
+
+def test_a_service_that_never_answers_ends_the_run_as_lost(
+    replicas: tuple[Service, Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_answer, "LOOK_S", 0.01)
+    monkeypatch.setattr(first_answer, "LIMIT_S", 0.05)
+    for one in replicas:
+        one.health = lambda: 503
+    with pytest.raises(ServiceLost, match=r"rewards\[0\].judge.service: service grader has not answered for"):
+        of_service().score(SAMPLES)
+
+
+def test_a_service_that_refuses_from_the_start_ends_the_run_with_where_to_look(
+    replicas: tuple[Service, Service],
+) -> None:
+    for one in replicas:
+        one.reply = lambda prompt, call: (400, {"error": "no chat template"})
+    with pytest.raises(UserCodeError, match=r"no chat template.*hint: look at the log of the judge's service"):
+        of_service().score(SAMPLES)

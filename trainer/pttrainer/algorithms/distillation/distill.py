@@ -11,15 +11,18 @@ D_β is the generalised Jensen-Shannon divergence (`losses.divergence`), m is 1 
 
 Samples are drawn at the rollout's temperature and no gradient flows through the sampling, as in the paper; the
 divergence is that of the plain predictions. A separate teacher is sharded over the same devices, in the compute format,
-and runs inside the step, one micro-batch at a time: only its hidden states are kept.
+and runs inside the step, one micro-batch at a time: only its hidden states are kept. One behind a service of the job
+(`served_teacher`) is asked for its K likeliest tokens once a batch's completions are there; the batch then is as one of
+offline data, and so is its loss.
 
 With `selfTeacher` the teacher is the student, on-policy: as before the first step (OPSD, arXiv 2601.18734), its moving
 average (SDFT, 2601.19897), or as it is. `privilegedContext` adds to its prompt what the student does not see; the
 student's completion follows, and both are compared where they predict the same token of it.
 
-Left out: teachers with other tokenizers, teachers behind a server, a self-teacher for the data's completions, and a
-correction for samples of older weights (`rollout.maxStaleness`): the teacher's prediction for a completion holds
-whoever sampled it. Degenerate case: a student that is its own teacher with the same prompt has loss and gradient 0.
+Left out: teachers with other tokenizers, images and whole vocabularies behind a service, a self-teacher for the data's
+completions, and a correction for samples of older weights (`rollout.maxStaleness`): the teacher's prediction for a
+completion holds whoever sampled it. Degenerate case: a student that is its own teacher with the same prompt has loss
+and gradient 0.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,6 +37,7 @@ from ptapi import run_directory
 from ptapi.spec import Distill as DistillSpec
 from pttrainer.algorithms import sft
 from pttrainer.algorithms.distillation import teachers
+from pttrainer.algorithms.distillation.served_teacher import ServedTeacher
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.data.batching import Batches, PackedRows, in_order
@@ -52,6 +56,8 @@ from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import completion_facts
 from pttrainer.rollout.sampler import PromptStream, Sampler, sampling_of
 from pttrainer.train_step.optimizer.transformation import total_steps
+
+TEACHER_SECONDS = f"{run_directory.SECONDS}teacher"
 
 
 class Loss:
@@ -85,9 +91,10 @@ class Distill(Loss):
         prompts: tuple[list[Question], Sampler] | None,
         held_out: Iterable[Batch],
         evaluation: Evaluation | None,
+        served: ServedTeacher | None = None,
     ) -> None:
         super().__init__(*teacher)
-        training = context.spec.training
+        training, self._served = context.spec.training, served
         self._context, self._evaluation, self._held_out = context, evaluation, held_out
         self._compare = jax.jit(partial(_compare, self.teacher, context.model))
         self._data_batches = None if data_rows is None else Batches(data_rows, training.batch_size, training.seed)
@@ -106,19 +113,22 @@ class Distill(Loss):
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """Return a step's batch, with completions of the student or from the data."""
         if self._data_batches is not None and not self._is_on_policy(step):
-            self._pipeline.start_batches(step, params)
-            return next(self._data_batches), {}
+            return self._of_data(step, params)
         rollout = self._pipeline.next(step, params)
         self._context.save_samples(step + 1, rollout.table)
         return rollout.batch, rollout.facts
 
     def expected_batch(self) -> Batch | None:
         """Return the shape of batches from the data; the length of the student's completions is unknown."""
-        return None if self._data_batches is None or self._is_on_policy(0) else self._data_batches.foreseen()
+        if self._data_batches is None or self._is_on_policy(0):
+            return None
+        batch = self._data_batches.foreseen()
+        return batch if self._served is None else self._served.unfilled(batch)
 
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return divergence and perplexity on held-out completions, and rewards of greedy ones if requested."""
         divergence, nll, count = 0.0, 0.0, 0.0
+        self._wait_for_messages()
         for batch in self._held_out:
             stats = self._context.fetch(self._compare(params, self.teacher_params, self._context.place(batch)))
             divergence += float(stats.divergence_BT.sum(dtype="float64"))
@@ -154,6 +164,21 @@ class Distill(Loss):
         coin: float = np.random.default_rng((self._context.spec.training.seed, step)).random()
         return coin < self._student_share
 
+    def _of_data(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """Return a batch from the data, and start those that are sampled ahead."""
+        assert self._data_batches is not None
+        batch, facts = next(self._data_batches), {}
+        if self._served is not None:
+            self._wait_for_messages()
+            batch, facts[TEACHER_SECONDS] = self._served.taught(batch)
+        self._pipeline.start_batches(step, params)
+        return batch, facts
+
+    def _wait_for_messages(self) -> None:
+        """Wait until no other thread sends what processes must read in one order: samples, or the teacher's answers."""
+        if self._served is not None and self._context.messages is not None:
+            self._pipeline.wait()
+
     def _roll_out(self, step: int, weights: SamplerWeights) -> Rollout:
         assert self._prompt_stream is not None
         rollout = self._prompt_stream.draw(step, weights)
@@ -165,7 +190,10 @@ class Distill(Loss):
         )
         if rollout.groups[0].question.teacher_tokens:
             batch = teachers.with_teacher_rows(batch, rollout.groups, pad_id)
-        return rollout.laid_out(batch, advantages_P1, completion_facts(rollout.groups))
+        facts = completion_facts(rollout.groups)
+        if self._served is not None:
+            batch, facts[TEACHER_SECONDS] = self._served.taught(batch)
+        return rollout.laid_out(batch, advantages_P1, facts)
 
 
 def build(context: Context) -> Distill:
@@ -173,6 +201,8 @@ def build(context: Context) -> Distill:
     spec = context.spec.algorithm.distill
     assert spec is not None
     on_policy, with_teacher_logps = spec.mode == "on-policy", spec.mode == "offline"
+    service = spec.teacher_service
+    served = None if service is None else ServedTeacher(context, service, spec.top_k)
     teacher = teachers.load_teacher(context, spec)
     data_rows = None
     if not on_policy or spec.student_share < 1.0:
@@ -191,7 +221,8 @@ def build(context: Context) -> Distill:
         else sft.read_rows(context, "eval", learn_prompt=False, pack=True, with_teacher_logps=with_teacher_logps)
     )
     batches: Iterable[Batch] = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
-    return Distill(context, spec, teacher, data_rows, prompts, batches, evaluation)
+    held_out = batches if served is None else served.taught_once(batches)
+    return Distill(context, spec, teacher, data_rows, prompts, held_out, evaluation, served)
 
 
 def _compare(

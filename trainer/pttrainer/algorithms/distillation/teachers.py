@@ -1,4 +1,4 @@
-"""The teacher in distillation: another model, the student itself, or log-probs in the data; and its prompts.
+"""The teacher in distillation: another model, the student itself, or log-probs that come with a batch; and its prompts.
 
 A separate teacher is sharded as the student is and computes in its format. A self-teacher may read another prompt
 before the same completion: its rows are then next to the student's in the batch.
@@ -35,7 +35,7 @@ def load_teacher(context: Context, spec: DistillSpec) -> tuple[Teacher | Offline
 
     Raises ConfigError.
     """
-    if spec.mode == "offline":
+    if spec.has_teacher_logprobs:
         return OfflineTeacher(spec.beta), {}
     if spec.self_teacher is None:
         return _teacher(context, spec)
@@ -47,6 +47,7 @@ def load_teacher(context: Context, spec: DistillSpec) -> tuple[Teacher | Offline
 def _teacher(context: Context, spec: DistillSpec) -> tuple[Teacher, Params]:
     """Load the teacher's weights, sharded as the student's are, in its compute format."""
     assert spec.teacher is not None
+    assert spec.teacher.uri is not None
     field = "spec.algorithm.distill.teacher.uri"
     started = time.monotonic()
     source = open_source(spec.teacher.uri, field, context.note, spec.teacher.revision)

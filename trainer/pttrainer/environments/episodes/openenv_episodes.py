@@ -1,4 +1,4 @@
-"""Episodes on an OpenEnv server, one session each: its WebSocket protocol (`/ws`), as openenv-core 0.3 speaks it.
+"""Episodes on an OpenEnv server or its replicas, one session each: its WebSocket protocol (`/ws`) of openenv-core 0.3.
 
     reset, step {type, data}   →   observation {observation, reward, done}, or error {message, code}
 
@@ -6,13 +6,15 @@ The model's turn is the text of one field of the action (`actionField`), or the 
 action that the server calls invalid is the policy's mistake: the model is told, and the turn is spent. Anything else
 that goes wrong (no connection, no room for a session, an error of the environment, a late answer) is a failure of the
 episode, which then has no reward; all but an error of the environment's own is a lost service. A server that restarts
-is tried again before an episode begins, never within one.
+is tried again before an episode begins, never within one. An episode's session is with the replica that had the fewest
+here; one that is gone is left out for a while.
 
 Left out: plain HTTP, whose server keeps no session; the tools of MCP environments.
 """
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +22,8 @@ from typing import Any
 import aiohttp
 
 from pttrainer.environments.episodes.python_episodes import Episodes, seed_of, shown
+from pttrainer.runtime.http_client import CONNECT_S
+from pttrainer.runtime.services.replicas import Replicas
 from pttrainer.sandbox.handlers import Handler, Source
 from pttrainer.sandbox.user_code import RewardCodeError, ServerGone, number
 
@@ -35,8 +39,10 @@ _LONGEST_MESSAGE = 300
 class World:
     """One session. Raises RewardCodeError if the environment fails, ServerGone if the server does not answer."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, replicas: Replicas) -> None:
+        self._source, self._replicas = source, replicas
+        self._replica: int | None = None
+        self._url = ", ".join(replicas.urls)
         self._loop = asyncio.Runner()
         self._client: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -58,6 +64,7 @@ class World:
 
     def close(self) -> None:
         """End the session."""
+        self._release()
         self._loop.run(self._disconnect())
         self._loop.close()
 
@@ -84,27 +91,42 @@ class World:
                 await self._socket.send_json({"type": verb, "data": data})
                 answer: Any = await self._socket.receive_json()
         except TimeoutError as error:
-            raise ServerGone(f"{self._source['url']}: no answer to {verb} within {limit_s:g} s") from error
+            raise ServerGone(f"{self._url}: no answer to {verb} within {limit_s:g} s") from error
         except (aiohttp.ClientError, OSError, TypeError, ValueError) as error:
-            raise ServerGone(f"{self._source['url']}: connection lost at {verb}: {error}") from error
+            if self._replica is not None:
+                self._replicas.lost(self._replica)
+            raise ServerGone(f"{self._url}: connection lost at {verb}: {error}") from error
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
-            raise ServerGone(f"{self._source['url']}: {verb} is answered with {str(answer)[:_LONGEST_MESSAGE]}")
+            raise ServerGone(f"{self._url}: {verb} is answered with {str(answer)[:_LONGEST_MESSAGE]}")
         is_of_action = verb == "step" and answer["data"].get("code") == INVALID
         if answer.get("type") != "observation" and not is_of_action:
             is_own = answer["data"].get("code") in FAILED
-            raise (RewardCodeError if is_own else ServerGone)(f"{self._source['url']}: {verb}: {_message(answer)}")
+            raise (RewardCodeError if is_own else ServerGone)(f"{self._url}: {verb}: {_message(answer)}")
         return answer
 
     async def _connected(self) -> aiohttp.ClientWebSocketResponse:
-        self._client = aiohttp.ClientSession()
-        for attempt in range(ATTEMPTS):
+        self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S))
+        others = len(self._replicas.urls) - 1
+        for attempt in range(ATTEMPTS + others):
+            self._replica = self._replicas.take(os.getpid())  # children do not all begin with the same replica
+            self._url = self._replicas.urls[self._replica]
             try:
-                return await self._client.ws_connect(f"{self._source['url'].rstrip('/')}/ws")
+                socket = await self._client.ws_connect(f"{self._url}/ws")
+                self._replicas.answered(self._replica)
+                return socket
             except aiohttp.ClientError:
-                if attempt + 1 == ATTEMPTS:
+                self._replicas.lost(self._replica)
+                self._release()
+                if attempt + 1 == ATTEMPTS + others:
                     raise
-                await asyncio.sleep(DELAY_S)
+                await asyncio.sleep(DELAY_S if attempt >= others else 0.0)
         raise AssertionError
+
+    def _release(self) -> None:
+        """Note that the episode needs its replica no more."""
+        if self._replica is not None:
+            self._replicas.release(self._replica)
+            self._replica = None
 
     async def _disconnect(self) -> None:
         if self._socket is not None and not self._socket.closed:
@@ -116,7 +138,8 @@ class World:
 
 def handler(source: Source) -> Handler:
     """Return the sandbox's handler. The server is first asked when an episode begins."""
-    return Handler(Episodes(lambda: World(source)).answer, details={"role": "user", "schemas": []})
+    replicas = Replicas(source["urls"])
+    return Handler(Episodes(lambda: World(source, replicas)).answer, details={"role": "user", "schemas": []})
 
 
 def last_object(text: str) -> dict[str, Any] | None:

@@ -47,6 +47,11 @@ class Session:
         self._headers: dict[str, str] = {}
         self._numbers = count(1)
 
+    @property
+    def is_open(self) -> bool:
+        """Return True once the session has been opened."""
+        return bool(self._headers)
+
     def open(self) -> None:
         """Open the session. Raises ServerLost."""
         self._begin(self._headers)
@@ -159,7 +164,7 @@ class Session:
                 answer, data = _object(data), b""
                 if answer.get("id") == number:
                     return answer
-        raise ValueError("the stream ended without an answer")
+        raise ConnectionError("the stream ended without an answer")
 
     def _limited(self, content: bytes, size: int | None = None) -> bytes:
         if (len(content) if size is None else size) > self._max_bytes:

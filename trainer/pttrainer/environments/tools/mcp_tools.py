@@ -13,11 +13,15 @@ from typing import Any, NamedTuple
 from ptapi.spec import McpServer
 from pttrainer.environments.tool import schema
 from pttrainer.environments.tools.mcp_client import ServerLost, Session, WrongCall
+from pttrainer.environments.tools.mcp_replicas import McpReplicas
 from pttrainer.errors import ConfigError, ServiceLost
+from pttrainer.runtime.services.addresses import addresses
 from pttrainer.sandbox.pool import WAKE_S, Alive, Pool, Request, default_children
 
 ATTEMPTS, DELAY_S = 4, 1.0
 """How often a server is tried when the run begins, and the time between."""
+PATH = "/mcp"
+"""Where a service speaks MCP, if the job does not say."""
 
 
 class McpCall(NamedTuple):
@@ -49,9 +53,9 @@ class McpTools:
         self, servers: Sequence[McpServer], alive: Alive, attempts: int = ATTEMPTS, packages: str | None = None
     ) -> None:
         self._alive, self._packages = alive, packages
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, McpReplicas] = {}
         self._pools: dict[str, tuple[Pool, McpServer]] = {}
-        self._open: list[Session | Pool] = []
+        self._open: list[McpReplicas | Pool] = []
         self.schemas: dict[str, Mapping[str, Any]] = {}
         self._concurrency: dict[str, int] = {}
         try:
@@ -73,6 +77,11 @@ class McpTools:
                 self._alive()  # each has a limit, so the wait is no hang
         return [result.result() for result in results]
 
+    def begin(self) -> None:
+        """Begin new episodes; all earlier ones are over."""
+        for sessions in self._sessions.values():
+            sessions.begin()
+
     def close(self) -> None:
         """End the sessions and the processes."""
         for session in self._open:
@@ -82,7 +91,7 @@ class McpTools:
         began = time.monotonic()
         text, error, lost = "", "", ""
         try:
-            text, is_error = self._sessions[call.tool].call(call.tool, call.arguments, call.limit_s)
+            text, is_error = self._sessions[call.tool].call(call.tool, call.arguments, call.limit_s, call.episode)
             if is_error:
                 text, error = "", text or "the tool failed"
         except WrongCall as wrong:
@@ -120,15 +129,17 @@ class McpTools:
             self._open.append(pool)
             self._pools |= dict.fromkeys(self._offered(field, server, pool.loaded["tools"]), (pool, server))
             return
-        assert server.url is not None  # one of the two is given
         key = None if server.api_key_env is None else os.environ.get(server.api_key_env)
         if server.api_key_env is not None and not key:
             raise ConfigError(f"{field}.apiKeyEnv: {server.api_key_env}: is not set; hint: set it in spec.env")
-        session = Session(server.url, server.timeout_seconds, server.max_result_bytes, key)
-        described = self._described(field, session, attempts)
-        self._open.append(session)
+        sessions = McpReplicas(
+            _urls(field, server), lambda url: Session(url, server.timeout_seconds, server.max_result_bytes, key)
+        )
+        origin = "url" if server.service is None else "service"
+        described = self._described(f"{field}.{origin}", sessions, attempts)
+        self._open.append(sessions)
         for name in self._offered(field, server, described):
-            self._sessions[name], self._concurrency[name] = session, server.concurrency
+            self._sessions[name], self._concurrency[name] = sessions, server.concurrency
 
     def _offered(self, field: str, server: McpServer, described: Sequence[dict[str, Any]]) -> list[str]:
         """Return the names of a server's tools that the model is told of, and keep their schemas."""
@@ -146,20 +157,27 @@ class McpTools:
             self.schemas[name] = schema_of(tools[name])
         return server.tools or sorted(tools)
 
-    def _described(self, field: str, session: Session, attempts: int) -> list[dict[str, Any]]:
+    def _described(self, field: str, sessions: McpReplicas, attempts: int) -> list[dict[str, Any]]:
         for attempt in range(attempts):
             try:
-                session.open()
-                return session.tools()
+                return sessions.tools()
             except (ServerLost, WrongCall) as error:
                 if attempt + 1 == attempts:
                     raise ServiceLost(
-                        f"{field}.url: {error} ({attempts} tries); hint: check that the server runs and speaks MCP's "
+                        f"{field}: {error} ({attempts} tries); hint: check that the server runs and speaks MCP's "
                         "streamable HTTP at this path, /mcp with most"
                     ) from error
                 self._alive()
                 time.sleep(DELAY_S)
         raise AssertionError("the last try returned")
+
+
+def _urls(field: str, server: McpServer) -> list[str]:
+    """Return where a server listens, or its replicas do. Raises ConfigError."""
+    if server.service is not None:
+        return [f"{url}{server.path or PATH}" for url in addresses(server.service, f"{field}.service")]
+    assert server.url is not None  # one of the two is given
+    return [server.url]
 
 
 def schema_of(tool: Mapping[str, Any]) -> dict[str, Any]:

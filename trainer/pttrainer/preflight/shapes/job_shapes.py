@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
+from ptapi.accelerators.roles import services_beside
 from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import Optimizer, PostTrainJobSpec, SelfTeacher
 from ptapi.spec.model import MOST_CROPS
@@ -150,8 +151,14 @@ class JobShapes:
 
     @property
     def held_chips(self) -> int:
-        """Return how many chips the job holds."""
+        """Return how many chips train and sample."""
         return self.slice.total_chips + (self.samplers.total_chips if self.samplers else 0)
+
+    @property
+    def service_chips(self) -> int:
+        """Return how many chips serve models beside them."""
+        services = (role.chips for role in services_beside(self.spec))
+        return sum(chips.total_chips for chips in services if not chips.is_cpu)
 
     @cached_property
     def arguments(self) -> StepArguments:
@@ -249,7 +256,7 @@ def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, t
         read = ("teacher_tokens_BU", "teacher_positions_BU", "teacher_segment_ids_BU", "teacher_slots_BT")
         plain |= dict.fromkeys(read, ids)
     if has_teacher_logprobs(spec):
-        there = (*shape, TEACHER_TOKENS)
+        there = (*shape, teacher_tokens(spec))
         return {**plain, "teacher_ids_BTK": (there, "int32"), "teacher_logps_BTK": (there, "float32")}
     return plain | dict.fromkeys(of_tokens(spec.algorithm), numbers)
 
@@ -282,8 +289,14 @@ def images_each(spec: PostTrainJobSpec) -> int:
 
 
 def has_teacher_logprobs(spec: PostTrainJobSpec) -> bool:
-    """Return True if the data hold a teacher's log-probs."""
-    return spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
+    """Return True if a batch holds a teacher's log-probs: from the data, or from a service."""
+    return spec.algorithm.distill is not None and spec.algorithm.distill.has_teacher_logprobs
+
+
+def teacher_tokens(spec: PostTrainJobSpec) -> int:
+    """Return how many of the teacher's tokens a batch holds for each of the student's."""
+    assert spec.algorithm.distill is not None
+    return spec.algorithm.distill.top_k or TEACHER_TOKENS  # offline it is 0: the data say how many
 
 
 def self_teacher(spec: PostTrainJobSpec) -> SelfTeacher | None:
@@ -360,9 +373,7 @@ def _teacher(spec: PostTrainJobSpec, structure: ModelStructure) -> ModelStructur
     if self_teacher(spec) is not None:
         return structure
     distilled = spec.algorithm.distill
-    if distilled is None:
-        return None
-    if distilled.teacher is None or has_teacher_logprobs(spec):
+    if distilled is None or distilled.teacher is None or distilled.teacher.uri is None:
         return None
     uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
     source = model_spec.open_source(uri, field, silent, distilled.teacher.revision, weights=False)

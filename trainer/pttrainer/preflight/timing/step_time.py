@@ -65,7 +65,7 @@ def estimate(
     phases = _phases(of, sampled, scored, limits)
     seconds = max(phase.end for phase in phases)
     tokens = training.batch_size * training.sequence_length
-    hours = None if training.steps is None else seconds * training.steps * of.held_chips / 3600
+    hours = None if training.steps is None else seconds * training.steps * (of.held_chips + of.service_chips) / 3600
     return Estimate(
         flops=total,
         bound="sampling" if sampling > limits.seconds else limits.bound,

@@ -1,9 +1,10 @@
-"""A judge behind an OpenAI-compatible endpoint: `POST <url>/chat/completions`, and a reply with `Score: N`.
+"""A judge behind OpenAI-compatible endpoints: `POST <url>/chat/completions`, and a reply with `Score: N`.
 
 reward = (N − lowest) / (highest − lowest)
 
 A failure is no reward: no connection, a reply without a score, a spent budget. Temporary errors (429, 5xx, timeouts)
-are retried with exponential backoff, or after the time that the service asks for. Each prompt is sent once per run: its
+are retried with exponential backoff, or after the time that the service asks for; of several replicas by another one,
+which has the fewest requests. Each prompt is sent once per run: its
 reply is kept in the run directory (`reply_cache`), so a resumed run repeats nothing.
 
 Left out: streaming, and any client library; a few blocking calls in threads suffice, and they wait on the network while
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 
 from ptapi.spec import JudgeReward
 from pttrainer.rewards import Sample, Verdict
+from pttrainer.rewards.llm_judge.judge_model import JudgeModel
 from pttrainer.rewards.llm_judge.prompt import PLACEHOLDERS, parse_score, placeholders, question
 from pttrainer.rewards.llm_judge.reply_cache import JudgeReply, ReplyCache
 from pttrainer.runtime import http_client
@@ -59,8 +61,10 @@ class _PendingBatch(NamedTuple):
 class LlmJudge:
     """Scores samples with a language model."""
 
-    def __init__(self, spec: JudgeReward, timeout_s: float, key: str | None, answers: ReplyCache) -> None:
-        self._spec, self._timeout_s, self._key, self._replies = spec, timeout_s, key, answers
+    def __init__(
+        self, spec: JudgeReward, model: JudgeModel, timeout_s: float, key: str | None, answers: ReplyCache
+    ) -> None:
+        self._spec, self._model, self._timeout_s, self._key, self._replies = spec, model, timeout_s, key, answers
         self._opener = http_client.build_opener()
         self._threads = ThreadPoolExecutor(spec.concurrency, thread_name_prefix="judge")
         self._lock = threading.Lock()
@@ -109,7 +113,7 @@ class LlmJudge:
         accepted = {*PLACEHOLDERS}.union(*(sample.row for sample in samples))
         for name in sorted(names - accepted):
             print(
-                f"warning: the prompt of judge {self._spec.model} says {{{name}}}, which no row has: it is sent "
+                f"warning: the prompt of judge {self._model.name} says {{{name}}}, which no row has: it is sent "
                 f"unchanged; accepted: {', '.join(sorted(accepted))}",
                 file=sys.stderr,
             )
@@ -136,11 +140,15 @@ class LlmJudge:
         return Verdict((value - low) / (high - low))
 
     def _cache_key(self, prompt: str) -> str:
-        document = [self._spec.url, self._spec.model, self._spec.max_tokens, prompt]
+        document = [self._model.origin, self._model.name, self._spec.max_tokens, prompt]
         return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
     def _ask(self, prompt: str) -> JudgeReply | _Failure:
-        """Return the reply to one prompt; runs in a thread. Gives up at once while the service is down."""
+        """Return the reply to one prompt; runs in a thread. Gives up at once while the service is down.
+
+        Raises ServiceLost if a service of the job never answered.
+        """
+        self._model.wait()
         if self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW * self._spec.concurrency:
             return _Failure(f"not asked: {self._failures_in_a_row} questions in a row had no answer", stopped=True)
         reply = self._ask_with_retries(prompt)
@@ -154,7 +162,7 @@ class LlmJudge:
         deadline = time.monotonic() + self._timeout_s
         for attempt in range(self._spec.retries + 1):
             try:
-                return self._post(prompt, deadline)
+                return self._ask_replica(prompt, deadline)
             except _TemporaryError as again:
                 pause = max(again.wait_s, min(MIN_BACKOFF_S * 2**attempt, MAX_BACKOFF_S) * random.uniform(0.5, 1.0))
                 last = attempt == self._spec.retries
@@ -165,10 +173,23 @@ class LlmJudge:
                 return failure
         raise AssertionError("the last try returned")
 
-    def _post(self, prompt: str, deadline: float) -> JudgeReply:
+    def _ask_replica(self, prompt: str, deadline: float) -> JudgeReply:
+        replicas = self._model.replicas
+        replica = replicas.take()
+        try:
+            reply = self._post(replicas.urls[replica], prompt, deadline)
+            replicas.answered(replica)
+        except _TemporaryError:
+            replicas.lost(replica)
+            raise
+        finally:
+            replicas.release(replica)
+        return reply
+
+    def _post(self, base: str, prompt: str, deadline: float) -> JudgeReply:
         self._count_call()
         body = {
-            "model": self._spec.model,
+            "model": self._model.name,
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": self._spec.max_tokens,
             "temperature": 0,
@@ -176,7 +197,7 @@ class LlmJudge:
         headers = {"Content-Type": "application/json"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
-        url = f"{self._spec.url.rstrip('/')}/chat/completions"
+        url = f"{base}/chat/completions"
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
         try:
             with self._opener.open(request, timeout=max(deadline - time.monotonic(), 0.05)) as response:

@@ -91,9 +91,13 @@ class Pipeline:
 
     def when_idle(self, params: Params) -> Params:
         """Wait until nothing is sampled, and return these weights on the sampling devices: for an evaluation."""
+        self.wait()
+        return self._delivered(params)
+
+    def wait(self) -> None:
+        """Wait until nothing is sampled."""
         for pending in self._pending.values():
             pending.rollout.result()
-        return self._delivered(params)
 
     def _delivered(self, params: Params) -> Params:
         if self._deliver is None:

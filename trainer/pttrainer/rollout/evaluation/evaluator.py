@@ -20,7 +20,7 @@ from ptapi.spec import Evaluation as EvaluationSpec
 from pttrainer.data import prompts, rows
 from pttrainer.data.prompts import Question
 from pttrainer.data.sources.images import decoding
-from pttrainer.environments import packages
+from pttrainer.environments import first_answers, packages
 from pttrainer.environments.environment import Environment
 from pttrainer.environments.python_environment import UserEnvironment, source_of
 from pttrainer.environments.tool_environment import ToolEnvironment
@@ -190,6 +190,7 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
             "spec.environment: Python and mcp need one process that drives all chips, and this run has "
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
+    first_answers.wait(spec, context.note, context.alive)
     directory = packages.installed(spec.packages, context.note)
     source = source_of(spec, directory, context.chat.source) if spec.is_rewarding else {}
     if spec.verifiers is not None:

@@ -18,6 +18,7 @@ JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator
     POSTTRAIN_PROGRESS_IN_LOG                                    `true`: progress.json is repeated in the log
     POSTTRAIN_LEASE_SECONDS                                      seconds that a silent process keeps its directory (30),
                                                                  and a silent supervisor its place (`slices`)
+    POSTTRAIN_SERVICES                                           where the job's services are, as JSON (`services`)
     POSTTRAIN_SLICE_ADDRESS                                      `host:port` of this slice's first host, for JAX
     POSTTRAIN_SLICE_PATIENCE_SECONDS                             seconds that a run waits for all slices at first (300)
     POSTTRAIN_GENERATION, POSTTRAIN_SUPERVISOR_PID               set by the supervisor for its trainer
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple
 from ptapi.accelerators import resolve
 from ptapi.accelerators.compiler_flags import init_args, variable
 from ptapi.accelerators.table import GPU_MEMORY_SHARE
-from ptapi.run_directory import PROGRESS_LOG_ENV, SANDBOXES_ENV
+from ptapi.run_directory import PROGRESS_LOG_ENV, SANDBOXES_ENV, SERVICES_ENV
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
@@ -86,6 +87,11 @@ def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ
 def sandboxes(environ: MutableMapping[str, str] = os.environ) -> str:
     """Return where the cluster's sandboxes for code rewards and Python tools are; empty if there are none."""
     return environ.get(SANDBOXES_ENV, "").strip()
+
+
+def services(environ: MutableMapping[str, str] = os.environ) -> str:
+    """Return where the job's services are, as JSON (`services.addresses`); empty if there are none."""
+    return environ.get(SERVICES_ENV, "").strip()
 
 
 def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:

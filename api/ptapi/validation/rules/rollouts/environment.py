@@ -64,7 +64,6 @@ RULES: tuple[Rule, ...] = (
         "unset with tools, which return no reward",
         equals("rewardWeight", 1.0) | has("python") | has("gymnasium") | has("openenv") | has("verifiers"),
     ),
-    Scope("spec.environment.mcp[]").exactly_one("url", "command"),
     Scope("spec.environment.mcp[]").rule(
         "apiKeyEnv", "unset with command, which reads its environment", empty("apiKeyEnv") | has("url")
     ),

@@ -94,7 +94,9 @@ RULES: tuple[Rule, ...] = (
         "text with {completion}, which stands for what is judged",
         Predicate("", lambda judge: judge.prompt is None or "{completion}" in judge.prompt),
     ),
-    _JUDGE.rule("url", "the endpoint's base: /chat/completions is added", ~matches("url", "/chat/completions/?$")),
+    _JUDGE.rule(
+        "url", "the endpoint's base: /chat/completions is added", unset("url") | ~matches("url", "/chat/completions/?$")
+    ),
     _REWARD.unset_unless(
         "pattern", has("builtin") & equals("builtin", "format"), "because only the builtin format has a pattern"
     ),

@@ -15,6 +15,7 @@ ptctl workload logs llama-gsm8k -f               # follow, through restarts, to 
 ptctl workload logs llama-gsm8k --rank 0 --tail 50
 ptctl workload logs llama-gsm8k --since 10m --grep 'reward [01]'
 ptctl workload logs llama-gsm8k --role sampler   # of samplers with pods of their own
+ptctl workload logs llama-gsm8k --role judge     # of a service of the job
 ptctl workload logs llama-gsm8k --attempt 1      # before the first restart, while its pods exist
 ptctl workload logs llama-gsm8k --link --rank 3  # the address in Cloud Logging, also for deleted pods
 """
@@ -35,9 +36,9 @@ def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> re
 @click.option("--rank", type=click.IntRange(0), metavar="N", help="Only this process; rank 0 reports the run.")
 @click.option(
     "--role",
-    type=click.Choice(["trainer", "sampler"]),
+    metavar="ROLE",
     default="trainer",
-    help="Whose; a sampler's rank is its number. Those of several hosts have a rank for each.",
+    help="Whose: trainer, sampler, or a service's name. A sampler's or replica's rank is its number.",
 )
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Start with the newest N lines of each rank.")
 @click.option("--since", type=Duration(), metavar="TIME", help="Only lines of the last 90s, 15m, 2h30m.")

@@ -14,10 +14,11 @@ from posttrain_vllm import several_hosts
 from ptkube.resources import Manifest
 from ptoperator.kube import names
 from ptoperator.render.layout import Layout
-from ptoperator.render.pods import gpu_fabric, vllm_plugin
+from ptoperator.render.pods import gpu_fabric
+from ptoperator.render.pods.beside import vllm_plugin
 from ptoperator.render.pods.environment_variables import HOST_INDEX, SAMPLER_INDEX, SAMPLER_POD, vllm_env
 from ptoperator.render.pods.pod import trainer_container
-from ptoperator.render.serving.deployment import max_lora_rank, probes
+from ptoperator.render.serving.deployment import health, max_lora_rank, probes
 from ptoperator.render.serving.weights import BUCKET, FUSE_ANNOTATION, Mounted, bucket_volume, bucket_weights, mounts_of
 
 TPU_IMAGE = "vllm/vllm-tpu:v0.32.0"
@@ -39,7 +40,7 @@ def container(layout: Layout, amounts: Manifest) -> Manifest:
         "command": gpu_fabric.command(layout, [*_launcher(layout), "vllm", "serve", model.path]),
         "args": _flags(layout, model),
         "volumeMounts": [*base["volumeMounts"], *mounts_of([model]), *vllm_plugin.mounts(layout)],
-        **probes("sampler"),
+        **probes(health("sampler")),
     }
 
 
@@ -72,7 +73,7 @@ def _launcher(layout: Layout) -> list[str]:
     """Return the program that starts vLLM as one of several hosts; nothing for one host."""
     if layout.hosts == 1:
         return []
-    leader = f"{names.sampler_host(layout.jobset, f'$({SAMPLER_INDEX})')}:{names.COORDINATOR_PORT}"
+    leader = f"{names.role_host(layout.jobset, names.SAMPLER, f'$({SAMPLER_INDEX})')}:{names.COORDINATOR_PORT}"
     words = ["--rank", f"$({HOST_INDEX})", "--hosts", str(layout.hosts), "--leader", leader]
     return ["python3", "-m", several_hosts.__name__, *words, "--health", str(names.SAMPLER_PORT), "--"]
 

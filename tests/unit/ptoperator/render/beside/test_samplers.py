@@ -29,7 +29,7 @@ from ptoperator.observe.state import Observed
 from ptoperator.plan.hang import hang_detected
 from ptoperator.plan.step_result import PlanContext
 from ptoperator.render import Layout, config_maps, jobset, layout_of, pod_group_kind, render, sampler_secret
-from ptoperator.render.pods import vllm_plugin
+from ptoperator.render.pods.beside import vllm_plugin
 from ptoperator.render.pods.environment_variables import TOKEN_KEY
 from ptoperator.status.running_phases import jobset_active
 
@@ -428,7 +428,7 @@ def test_as_many_slices_as_there_are_change_nothing_beside_vllm() -> None:
 def test_a_sampler_that_came_back_is_not_counted_twice() -> None:
     made = layout()
     state = observed(made, {**ALL, "sampler-1": "Failed", "sampler-1-again": "Running"}, Phase.PROVISIONING)
-    assert elastic_slices.missing_samplers(made, state) == ()
+    assert elastic_slices.away(made, state) == ""
     assert elastic_slices.has_nodes(made, state)
     assert not state.has_missing_pods
 
@@ -437,9 +437,9 @@ def test_a_sampler_that_came_back_is_not_counted_twice() -> None:
 def test_a_sampler_is_away_that_lacks_one_of_its_hosts(lost: dict[str, str]) -> None:
     made = of_several_hosts()
     pods = {"slice-0": "Running"} | {f"sampler-{index}/{host}": "Running" for index in (0, 1) for host in (0, 1)}
-    assert elastic_slices.samplers_away(made, observed(made, pods)) == ""
+    assert elastic_slices.away(made, observed(made, pods)) == ""
     state = observed(made, pods | lost)
-    assert elastic_slices.missing_samplers(made, state) == (1,)
+    assert "sampler 1 is away" in elastic_slices.away(made, state)
     assert elastic_slices.has_nodes(made, state), "the run goes on"
     assert not elastic_slices.has_nodes(made, observed(made, pods | lost, Phase.PROVISIONING))
 

@@ -25,8 +25,8 @@ _METADATA = {
 def is_needed(layout: Layout) -> bool:
     """Return True if the job's samplers are vLLM, and take all weights or have several hosts; layout: of any pod."""
     spec = layout.job.spec
-    is_vllm = layout.samplers is not None and spec.rollout.sampling_engine == "vllm"
-    return is_vllm and (spec.training.lora is None or layout.sampler_hosts > 1)
+    samplers = layout.samplers if spec.rollout.sampling_engine == "vllm" else None
+    return samplers is not None and (spec.training.lora is None or samplers.hosts > 1)
 
 
 def files() -> dict[str, str]:
