@@ -66,10 +66,8 @@ class OnPolicyAlgorithm(ABC):
         self.missing: Fault | None = None
         self.total_steps = total_steps(training, len(train), prompts, self._updates)
         ahead = context.spec.rollout.steps_ahead(self._updates)
-        identify = None if context.finished is None else finished_rollouts.corners
-        self._pipeline = Pipeline(
-            ahead, self.total_steps, self._is_first_update, context.deliver, self._finished_or_new, identify
-        )
+        kept = finished_rollouts.kept(context.finished, self._prompt_stream, self._roll_out)
+        self._pipeline = Pipeline(ahead, self.total_steps, self._is_first_update, context.deliver, *kept)
 
     @property
     def image_digests(self) -> Mapping[str, str]:
@@ -186,12 +184,6 @@ class OnPolicyAlgorithm(ABC):
         self._context.save_samples(step + 1, rollout.table)
         self.fault, self.missing = rollout.fault, rollout.missing
         return rollout.batch, {**rollout.facts, "seconds/score": time.monotonic() - began}
-
-    def _finished_or_new(self, step: int, weights: SamplerWeights) -> Rollout:
-        finished = self._context.finished
-        if finished is None:
-            return self._roll_out(step, weights)
-        return finished.or_drawn(step, weights, self._prompt_stream, self._roll_out)
 
     def _roll_out(self, step: int, weights: SamplerWeights) -> Rollout:
         """Sample, and compute what follows from the samples alone."""

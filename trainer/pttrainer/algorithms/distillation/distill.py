@@ -48,6 +48,7 @@ from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
+from pttrainer.rollout.disaggregated import finished_rollouts
 from pttrainer.rollout.disaggregated.async_pipeline import Pipeline
 from pttrainer.rollout.engine import SamplerWeights
 from pttrainer.rollout.evaluation import evaluator
@@ -99,15 +100,17 @@ class Distill(Loss):
         self._compare = jax.jit(partial(_compare, self.teacher, context.model))
         self._data_batches = None if data_rows is None else Batches(data_rows, training.batch_size, training.seed)
         self._prompt_stream: PromptStream | None = None
+        kept: Any = (self._roll_out,)
         if prompts is not None:
             self._prompt_stream = PromptStream(
                 *prompts, sampling_of(context.spec), training.seed, training.batch_size, 1
             )
+            kept = finished_rollouts.kept(context.finished, self._prompt_stream, self._roll_out)
         self._student_share = spec.student_share if prompts is not None else 0.0
         rows = len(prompts[0]) if prompts is not None else len(data_rows or [])
         self.total_steps = total_steps(training, rows, training.batch_size)
         bound = context.spec.rollout.max_staleness
-        self._pipeline = Pipeline(bound, self.total_steps, self._is_on_policy, context.deliver, self._roll_out)
+        self._pipeline = Pipeline(bound, self.total_steps, self._is_on_policy, context.deliver, *kept)
         self.needs_params = prompts is not None
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:

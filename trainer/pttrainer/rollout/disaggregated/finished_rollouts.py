@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -32,6 +33,7 @@ from pttrainer.runtime.distributed.checksum import digest
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
 from pttrainer.runtime.io.place import Place
 
+DrawRollout = Callable[[int, SamplerWeights], Rollout]
 CORNER = 64
 """Entries along each axis of what is compared of an array: an update that differs changes all of its weights."""
 
@@ -71,9 +73,7 @@ class FinishedRollouts:
         self._writer = ThreadPoolExecutor(1, "finished-rollouts")
         self._written: Future[None] | None = None
 
-    def or_drawn(
-        self, step: int, weights: SamplerWeights, prompts: Prompts, draw: Callable[[int, SamplerWeights], Rollout]
-    ) -> Rollout:
+    def or_drawn(self, step: int, weights: SamplerWeights, prompts: Prompts, draw: DrawRollout) -> Rollout:
         """Return the rollout that an earlier attempt finished with these weights, else a new one, and keep that.
 
         All processes call it together, in the same order. Raises StorageError.
@@ -143,6 +143,15 @@ class FinishedRollouts:
     def _save(self, step: int, document: Mapping[str, Any]) -> None:
         whole = {**document, "rollout": rollout_data.to_json(document["rollout"])}
         self._place.write(run_directory.rollout_file(step), json.dumps(whole).encode())
+
+
+def kept(
+    finished: FinishedRollouts | None, prompts: Prompts, draw: DrawRollout
+) -> tuple[DrawRollout, Callable[[Params], Array] | None]:
+    """Return `draw` and `identify` of a `Pipeline` whose rollouts are kept; plain ones where nothing keeps them."""
+    if finished is None:
+        return draw, None
+    return partial(finished.or_drawn, prompts=prompts, draw=draw), corners
 
 
 def _without_machine(rollout: Rollout) -> Rollout:
