@@ -14,7 +14,7 @@
   resources: [jobsets]   # patch: suspend and resume
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
-  resources: [jobs]   # staging and preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods
+  resources: [jobs]   # staging and preflight; Jobs bound to previous pools, or of servers that ended; which Job lacks pods
   verbs: [get, list, create, delete]
 - apiGroups: [""]
   resources: [configmaps]   # the job as its pods read it

@@ -84,7 +84,7 @@ IN_NAMESPACES = (
     Right(
         JOBS,
         ("get", "list", "create", "delete"),
-        "staging and preflight; Jobs that Kueue suspended, bound to previous pools; which Job lacks pods",
+        "staging and preflight; Jobs bound to previous pools, or of servers that ended; which Job lacks pods",
     ),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(SECRETS, ("create",), "the token that a job's trainer and its samplers share; none is ever read"),

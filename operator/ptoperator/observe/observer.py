@@ -19,7 +19,7 @@ from ptapi.spec import PostTrainJob
 from ptapi.status import CapacityAttempt
 from ptkube import timestamps
 from ptkube.errors import Forbidden, NotFound
-from ptkube.objects import true_condition
+from ptkube.objects import holds, label, true_condition
 from ptkube.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -112,7 +112,7 @@ def observe(
     state = replace(state, pods=pods, failures=_failures(cache, state), pull_errors=cache.pull_errors(state.job.uid))
     state = replace(state, run=RunDocuments(other_owner=cache.run_directory_owner(key)))
     state = replace(state, kueue=_kueue(reader, state), workload=_workload(reader, state, settings))
-    state = replace(state, bound_jobs=_bound_jobs(reader, state))
+    state = replace(state, bound_jobs=_bound_jobs(reader, state), ended_jobs=_ended_jobs(reader, state))
     state = replace(state, config_map_missing=_is_config_map_missing(reader, state))
     if state.is_staging_open:
         ours = tuple(pod for pod in all_pods if labels.is_of_stage(pod) and labels.is_of_job(pod, state.job.uid))
@@ -290,6 +290,18 @@ def _bound_jobs(reader: KubeReader, state: Observed) -> tuple[Manifest, ...]:
     selector = f"{labels.JOBSET_NAME}={state.jobset['metadata']['name']}"
     children = reader.list(JOBS, state.job.namespace, labels=selector).items
     return tuple(child for child in children if pools_of(child["spec"]["template"]["spec"]))
+
+
+def _ended_jobs(reader: KubeReader, state: Observed) -> tuple[Manifest, ...]:
+    """Return the Jobs beside the trainer's that took an exit code of 0 for their end, while the run goes on."""
+    roles = state.ended_roles
+    if not roles or state.jobset is None:
+        return ()
+    selector = f"{labels.JOBSET_NAME}={state.jobset['metadata']['name']}"
+    children = reader.list(JOBS, state.job.namespace, labels=selector).items
+    return tuple(
+        child for child in children if label(child, labels.REPLICATED_JOB_NAME) in roles and holds(child, "Complete")
+    )
 
 
 def _failures(cache: JobCache, state: Observed) -> tuple[PodFailure, ...]:

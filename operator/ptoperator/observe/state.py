@@ -53,7 +53,8 @@ class Observed:
     cloud: the cloud's snapshot, if it matters now; None also if the operator knows no cloud. provisioning: the state of
     the job's ProvisioningRequest, if the cloud was read. kueue: Kueue's state, while the job waits in a queue.
     competing: other jobs that want the same chips, while this one has none. bound_jobs: child Jobs of a JobSet that
-    Kueue suspends, which still bind their pods to the node pools of an earlier admission. tensorboard: its shared
+    Kueue suspends, which still bind their pods to the node pools of an earlier admission. ended_jobs: those of samplers
+    and services that are done before the trainer is. tensorboard: its shared
     TensorBoard, if it asks for one and all was read. server: what serves the model of a job that succeeded. workload:
     in Kueue, where a boost is kept. sandboxes: the claims of a job that wants some, if all was read. is_scaled_up:
     whether a cluster autoscaler has just begun to make nodes for it.
@@ -78,6 +79,7 @@ class Observed:
     provisioning: ProvisioningRequestState = NO_REQUEST
     kueue: KueueState | None = None
     bound_jobs: tuple[Manifest, ...] = ()
+    ended_jobs: tuple[Manifest, ...] = ()
     competing: CompetingJobs = NO_COMPETITION
     tensorboard: TensorBoardObjects | None = None
     server: ServerObjects | None = None
@@ -179,6 +181,16 @@ class Observed:
     def restarts(self) -> int:
         """Return the restarts under all JobSets, including those that status has not counted yet."""
         return self.restarts_before + self.jobset_restarts
+
+    @property
+    def ended_roles(self) -> frozenset[str]:
+        """Return the roles beside the trainer's of which a Job is done, while the JobSet is not."""
+        is_over = self.jobset_condition("Completed") or self.jobset_condition("Failed")
+        if not self.is_jobset_ours or self.is_jobset_deleting or is_over or self.layout is None or self.jobset is None:
+            return frozenset()
+        rows = (self.jobset.get("status") or {}).get("replicatedJobsStatus") or []
+        ended = {row["name"] for row in rows if int(row.get("succeeded") or 0)}
+        return frozenset(role.name for role in self.layout.beside if role.name in ended)
 
     @property
     def has_missing_pods(self) -> bool:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from ptapi.conditions import Phase
-from ptkube.resources import CONFIGMAPS, JOBSETS
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS
 from ptoperator.capacity import Decision, open_attempt, provide
 from ptoperator.capacity.attempts import mark_ready, mark_scaling_up, record_pools
-from ptoperator.kube.actions import Action, Create, CreateToken
+from ptoperator.kube.actions import Action, Create, CreateToken, deletion
 from ptoperator.observe.state import USUAL_CREATION_S, is_started
 from ptoperator.plan.lifecycle_steps import deadline_left_s
 from ptoperator.plan.step_result import CLEANUP_POLL_S, PlanContext, StepResult, suspend_jobset
@@ -61,6 +61,8 @@ def follow_jobset(context: PlanContext) -> StepResult:
     actions: list[Action] = []
     if state.config_map_missing:
         actions += [Create(CONFIGMAPS, each) for each in config_maps(context.layout)]
+    # A server that is asked to stop may exit with 0, which its Job takes for done; the JobSet makes a missing Job anew.
+    actions += [deletion(JOBS, job, state.job.namespace) for job in state.ended_jobs]
     if state.is_jobset_suspended and not state.jobset_queue:
         actions.append(suspend_jobset(context, False))
     update = running_phases.jobset_active(context.layout, state, context.settings.silent_start_seconds)

@@ -15,10 +15,13 @@ from ptapi.status import ServiceStatus
 ROOT = Path(__file__).parents[3]
 JUDGE = ROOT / "tests" / "builders" / "servers" / "judge.py"
 GAME = """
+import os
 import sys
 from aiohttp import web
 from tests.builders.servers.openenv import EchoServer
 
+with open(sys.argv[1], "a") as games:
+    games.write(f"{os.environ['HOSTNAME']} {os.getpid()}\\n")
 app = web.Application()
 app.router.add_get("/ws", EchoServer(64).session)
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[sys.argv.index("--port") + 1]), print=None)
@@ -41,7 +44,7 @@ def spec(home: Path) -> dict[str, Any]:
             {
                 "name": "game",
                 "image": "game",
-                "command": ["python", str(home / "game.py")],
+                "command": ["python", str(home / "game.py"), str(home / "games")],
                 "args": ["--port", "8000"],
                 "env": [{"name": "PYTHONPATH", "value": str(ROOT)}],
             },
@@ -59,7 +62,7 @@ def spec(home: Path) -> dict[str, Any]:
     }
 
 
-def test_a_judge_and_a_game_serve_the_trainer_and_a_replica_that_is_killed_comes_back(
+def test_a_judge_and_a_game_serve_the_trainer_and_come_back_when_they_are_killed_or_stopped(
     operator: OperatorProcess, jobs: Any, tmp_path: Path
 ) -> None:
     env = {
@@ -84,7 +87,9 @@ def test_a_judge_and_a_game_serve_the_trainer_and_a_replica_that_is_killed_comes
     jobs.wait(lambda: len(processes("asked")) == 2, shown=shown)
     assert set(processes("judges")) == {"judged-judge-0-0", "judged-judge-1-0"}
     psutil.Process(processes("judges")["judged-judge-1-0"][0]).kill()
+    psutil.Process(processes("games")["judged-game-0-0"][0]).terminate()  # it ends with 0, and its Job is done
     jobs.wait(lambda: len(processes("judges")["judged-judge-1-0"]) == 2, shown=shown)
+    jobs.wait(lambda: len(processes("games")["judged-game-0-0"]) == 2, shown=shown)
     up = [ServiceStatus(name="judge", total=2, ready=2), ServiceStatus(name="game", total=1, ready=1)]
     jobs.wait(lambda: jobs.status("judged").services == up, shown=shown)
     assert len(processes("judges")["judged-judge-0-0"]) == 1

@@ -1,6 +1,7 @@
 """Services of a job: what is rendered, what they hold, and what the status says when a replica is lost."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,14 @@ from tests.unit.ptoperator.render.test_render import SETTINGS, env_of, job, job_
 
 from ptapi.conditions import Phase
 from ptapi.status import ServiceStatus
-from ptkube.resources import Manifest
+from ptkube.resources import JOBS, Manifest
 from ptoperator.kube import labels
+from ptoperator.kube.actions import Delete
 from ptoperator.kueue.workload import chips_message
 from ptoperator.observe import elastic_slices
+from ptoperator.observe.state import Observed
+from ptoperator.plan.jobset_steps import follow_jobset
+from ptoperator.plan.step_result import PlanContext
 from ptoperator.render import Layout, jobset, layout_of
 from ptoperator.status.builder import StatusUpdate, build
 
@@ -183,3 +188,26 @@ def test_the_status_counts_the_replicas_of_each_service() -> None:
         ServiceStatus(name="judge", total=2, ready=1, away=[1]), ServiceStatus(name="game", total=1, ready=1),
     ]  # fmt: skip
     assert status.chips == 12
+
+
+def with_succeeded(state: Observed, role: str, *conditions: str) -> Observed:
+    """Return the state of a JobSet of which a Job of this role is done."""
+    status = {
+        "replicatedJobsStatus": [{"name": "slice", "succeeded": 0}, {"name": role, "succeeded": 1}],
+        "conditions": [{"type": kind, "status": "True"} for kind in conditions],
+    }
+    assert state.jobset is not None
+    owner = {"kind": "PostTrainJob", "uid": state.job.uid, "controller": True}
+    meta = {**state.jobset["metadata"], "uid": "of-jobset", "ownerReferences": [owner]}
+    return replace(state, jobset={**state.jobset, "metadata": meta, "status": status})
+
+
+def test_a_service_that_ended_with_0_is_made_anew_until_the_run_is_over() -> None:
+    made = layout(JUDGE, GAME)
+    state = observed(made, ALL)
+    assert state.ended_roles == frozenset()
+    assert with_succeeded(state, "game").ended_roles == {"game"}
+    assert with_succeeded(state, "game", "Completed").ended_roles == frozenset()
+    done = {"metadata": {"name": "llama-game-0", "uid": "of-game"}}
+    step = follow_jobset(PlanContext(replace(with_succeeded(state, "game"), ended_jobs=(done,)), made, SETTINGS))
+    assert step.actions == (Delete(JOBS, "llama-game-0", "team-a", "of-game"),)
