@@ -110,8 +110,8 @@ def test_a_teacher_may_be_asked_for_as_many_tokens_as_the_job_compares() -> None
 
 
 def test_a_program_runs_as_its_image_says_without_chips_and_without_what_is_the_trainers() -> None:
-    asked = {"env": [{"name": "OF_TRAINER", "value": "x"}], "serviceAccountName": "reads-buckets", **TOKEN}
-    made = layout({**GAME, "env": [{"name": "LEVEL", "value": "3"}]}, **asked)
+    of_trainer = {"env": [{"name": "OF_TRAINER", "value": "x"}], "serviceAccountName": "reads-buckets", **TOKEN}
+    made = layout({**GAME, "env": [{"name": "LEVEL", "value": "3"}]}, **of_trainer)
     container, spec = container_of(made, "game"), pod_of(made, "game")["spec"]
     assert not {"command", "args", "volumeMounts"} & container.keys()
     assert variables(made, "game") == {
