@@ -65,8 +65,12 @@ class Role:
 def roles_beside(spec: PostTrainJobSpec) -> tuple[Role, ...]:
     """Return the roles beside the trainer, samplers first. Raises SpecError for chips that they cannot have."""
     samplers = sampler_chips(spec)
-    services = (_role(spec, service, f"spec.services[{index}]") for index, service in enumerate(spec.services))
-    return (*([Role(SAMPLER, samplers)] if samplers else []), *services)
+    return (*([Role(SAMPLER, samplers)] if samplers else []), *services_beside(spec))
+
+
+def services_beside(spec: PostTrainJobSpec) -> tuple[Role, ...]:
+    """Return the services of a job. Raises SpecError for chips that they cannot have."""
+    return tuple(_role(spec, service, f"spec.services[{index}]") for index, service in enumerate(spec.services))
 
 
 def vms_beside(accelerator: Slice, roles: Iterable[Role]) -> int:

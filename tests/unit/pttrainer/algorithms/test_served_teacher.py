@@ -135,6 +135,21 @@ def test_a_server_of_something_else_is_refused(servers: list[FakeServer], change
         client(servers)[0].begin(byte_tokenizer(), nothing)
 
 
+def test_a_server_that_is_no_vllm_is_refused(servers: list[FakeServer]) -> None:
+    servers[0].trouble = lambda path, calls: 404 if path == "/v1/models" else None
+    with pytest.raises(
+        ConfigError, match=r"tutor: Refused: http://\S+/v1/models: 404 .*; accepted: a server of vLLM's"
+    ):
+        client(servers)[0].begin(byte_tokenizer(), nothing)
+
+
+def test_a_replica_that_goes_away_while_it_is_checked_is_no_end(servers: list[FakeServer]) -> None:
+    servers[0].trouble = lambda path, calls: 503 if path == "/v1/models" and calls == 1 else None
+    made, notes = client(servers)
+    made.begin(byte_tokenizer(), nothing)
+    assert "first answer from" in notes[0]
+
+
 def test_a_teacher_of_another_tokenizer_is_refused(servers: list[FakeServer]) -> None:
     other = byte_tokenizer(more=("Distil",))
     with pytest.raises(ConfigError, match="reads a text as other tokens than the student"):

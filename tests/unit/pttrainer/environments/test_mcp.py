@@ -1,7 +1,10 @@
 """MCP servers as tools: a real server in a process of its own, and what is the policy's fault and what the server's."""
 
+import http.client
 import json
+import urllib.error
 from collections.abc import Iterator
+from email.message import Message
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ from ptapi.run_directory import SERVICES_ENV
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import McpServer
 from pttrainer.environments.tool_environment import ToolEnvironment
+from pttrainer.environments.tools import mcp_replicas
 from pttrainer.environments.tools import mcp_tools as mcp_tools_module
-from pttrainer.environments.tools.mcp_client import text_of
+from pttrainer.environments.tools.mcp_client import ServerLost, text_of
 from pttrainer.environments.tools.mcp_tools import McpTools, schema_of
 from pttrainer.errors import ConfigError, ServiceLost
 
@@ -154,3 +158,22 @@ def test_a_service_that_does_not_speak_mcp_there_is_named(url: str, monkeypatch:
     monkeypatch.setattr(mcp_tools_module, "DELAY_S", 0.01)
     with pytest.raises(ServiceLost, match=r"mcp\[0\].service: http://\S+/mcp/mcp: 404"):
         of_service([f"{url}/mcp"], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_gone"),
+    [
+        (ConnectionRefusedError(111, "refused"), True),
+        (TimeoutError(110, "Connection timed out"), True),  # the kernel's: the machine is away
+        (TimeoutError("timed out"), False),  # a limit's
+        (http.client.IncompleteRead(b""), True),
+        (urllib.error.HTTPError("http://a", 500, "failed", Message(), None), False),
+        (ValueError("the answer has more than 9 bytes"), False),
+    ],
+)
+def test_a_replica_is_left_out_if_nothing_answers_there_and_not_for_what_it_answers(
+    cause: Exception, *, is_gone: bool
+) -> None:
+    lost = ServerLost("")
+    lost.__cause__ = cause
+    assert mcp_replicas._is_gone(lost) is is_gone

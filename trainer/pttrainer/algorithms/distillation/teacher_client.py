@@ -86,15 +86,16 @@ class TeacherClient:
 
         Raises ServiceLost or ConfigError.
         """
-        replica = first_answer.wait(self._name, FIELD, self._replicas, self._note, alive)
-        url = self._replicas.urls[replica]
-        try:
-            self._check_model(url)
-            self._check_tokenizer(url, tokenizer)
-        except _Refused as refused:
-            raise ConfigError(f"{FIELD}: {self._name}: {refused}; accepted: a server of vLLM's") from refused
-        except _Away as away:
-            raise ServiceLost(f"{FIELD}: {self._name}: {away}") from away
+        for attempt in range(MAX_ENGINE_ERRORS):
+            replica = first_answer.wait(self._name, FIELD, self._replicas, self._note, alive)
+            url = self._replicas.urls[replica]
+            try:
+                self._check(url, tokenizer)
+                break
+            except _Away as away:
+                if attempt + 1 == MAX_ENGINE_ERRORS:
+                    raise ServiceLost(f"{FIELD}: {self._name}: {away}") from away
+                time.sleep(MIN_PAUSE_S * 2**attempt)
         self._note(f"teacher: service {self._name}, {len(self._replicas.urls)} replicas, first answer from {url}")
 
     def likeliest(self, texts: Sequence[Text], alive: Callable[[], None]) -> list[TeacherLogprobs]:
@@ -185,6 +186,15 @@ class TeacherClient:
             self._last_answer = time.monotonic()
             if is_back:
                 self._lines.append(f"teacher {self._name}: {self._replicas.urls[replica]} answers")
+
+    def _check(self, url: str, tokenizer: Tokenizer) -> None:
+        try:
+            self._check_model(url)
+            self._check_tokenizer(url, tokenizer)
+        except (_Refused, AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{FIELD}: {self._name}: {type(error).__name__.strip('_')}: {error}; accepted: a server of vLLM's"
+            ) from error
 
     def _check_model(self, url: str) -> None:
         cards = {str(card["id"]): card for card in self._call(url, "/v1/models", None).get("data", ())}

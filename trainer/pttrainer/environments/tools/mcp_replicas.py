@@ -76,6 +76,7 @@ class McpReplicas:
 def _is_gone(lost: ServerLost) -> bool:
     """Return True if nothing answers there; a slow tool, a long answer or an error of the server's own is no reason."""
     cause = lost.__cause__
-    if isinstance(cause, TimeoutError | urllib.error.HTTPError):
+    is_late = isinstance(cause, TimeoutError) and cause.errno is None  # of a limit here, not the kernel's ETIMEDOUT
+    if is_late or isinstance(cause, urllib.error.HTTPError):
         return False
     return isinstance(cause, OSError | http_client.HttpError)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
-from ptapi.accelerators.roles import roles_beside
+from ptapi.accelerators.roles import services_beside
 from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import Optimizer, PostTrainJobSpec, SelfTeacher
 from ptapi.spec.model import MOST_CROPS
@@ -157,7 +157,7 @@ class JobShapes:
     @property
     def service_chips(self) -> int:
         """Return how many chips serve models beside them."""
-        services = (role.chips for role in roles_beside(self.spec) if role.service is not None)
+        services = (role.chips for role in services_beside(self.spec))
         return sum(chips.total_chips for chips in services if not chips.is_cpu)
 
     @cached_property

@@ -1,6 +1,7 @@
 """Waiting for the first answer of a service: its pods pull images and load weights while the trainer starts."""
 
 import http.client
+import itertools
 import time
 import urllib.error
 from collections.abc import Callable
@@ -18,27 +19,28 @@ PATIENCE_S = 5.0
 
 
 def wait(name: str, field: str, replicas: Replicas, note: Callable[[str], None], alive: Callable[[], None]) -> int:
-    """Return the first replica that answers; the others are left out until they do. alive: called while waiting.
+    """Return the first replica that answers; those before it are left out until they do. alive: called while waiting.
 
     Any answer counts, but that of a server which says that it is not ready. Raises ServiceLost.
     """
     began = last_note = time.monotonic()
-    while True:
-        reasons = [_missing(url) for url in replicas.urls]
-        present = [replica for replica, reason in enumerate(reasons) if reason is None]
-        for replica in set(range(len(reasons))) - set(present):
-            replicas.lost(replica)
-        if present:
-            return present[0]
+    for turn in itertools.count():
+        replica = turn % len(replicas.urls)
+        reason = _missing(replicas.urls[replica])
+        if reason is None:
+            return replica
+        replicas.lost(replica)
         now = time.monotonic()
-        waited = f"service {name} has not answered for {now - began:.0f} s: {reasons[0]}"
+        waited = f"service {name} has not answered for {now - began:.0f} s: {reason}"
         if now - began > LIMIT_S:
             raise ServiceLost(f"{field}: {waited}; hint: look at the log of the service's pods")
         if now - last_note >= NOTE_S:
             last_note = now
             note(f"waiting for {waited}")
         alive()
-        time.sleep(LOOK_S)
+        if replica + 1 == len(replicas.urls):
+            time.sleep(LOOK_S)
+    raise AssertionError
 
 
 def _missing(url: str) -> str | None:
