@@ -195,6 +195,8 @@ def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
         return replace(_failure(pod, FailureClass.UNKNOWN, over_storage, code, terminated), is_settled=True)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
+    if labels.is_of_service(pod):  # another program, which neither ends nor reports as ours
+        return _failure_from_log(pod, FailureClass.UNKNOWN, code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
     if report is not None:
         kind = _class(report.failure_class) or kind

@@ -120,6 +120,8 @@ MANAGER = "posttrain"
 """Value of MANAGED_BY."""
 
 
+SERVICE = "service"
+"""Value of COMPONENT: a pod that serves the trainer."""
 _TRAINERS = (names.REPLICATED_JOB, names.PATHWAYS_HEAD, names.PATHWAYS_WORKER)
 """Replicated jobs without which nothing trains."""
 
@@ -143,7 +145,7 @@ def for_pod(name: str, uid: str) -> dict[str, str]:
 
 def for_service(name: str, uid: str) -> dict[str, str]:
     """Return the labels of a service's pod: NetworkPolicies let trainers reach it, and it none of them."""
-    return {**for_job(name, uid), COMPONENT: "service"}
+    return {**for_job(name, uid), COMPONENT: SERVICE}
 
 
 def for_preflight(name: str, uid: str) -> dict[str, str]:
@@ -169,6 +171,11 @@ def is_of_stage(pod: Manifest) -> bool:
 def is_of_preflight(pod: Manifest) -> bool:
     """Return True for preflight's pod."""
     return label(pod, COMPONENT) == PREFLIGHT
+
+
+def is_of_service(pod: Manifest) -> bool:
+    """Return True for a pod of a service."""
+    return label(pod, COMPONENT) == SERVICE
 
 
 def is_beside(pod: Manifest) -> bool:

@@ -8,9 +8,11 @@ import pytest
 from tests.unit.ptoperator.render.beside.test_samplers import messages, observed
 from tests.unit.ptoperator.render.test_render import SETTINGS, env_of, job, job_manifest
 
-from ptapi.conditions import Phase
+from ptapi.conditions import ConditionType, Phase
+from ptapi.failures import FailureClass
 from ptapi.status import ServiceStatus
 from ptkube.resources import JOBS, Manifest
+from ptoperator.failures.pod_failures import PodFailure, pod_failure
 from ptoperator.kube import labels
 from ptoperator.kube.actions import Delete
 from ptoperator.kueue.workload import chips_message
@@ -20,6 +22,8 @@ from ptoperator.plan.jobset_steps import follow_jobset
 from ptoperator.plan.step_result import PlanContext
 from ptoperator.render import Layout, jobset, layout_of
 from ptoperator.status.builder import StatusUpdate, build
+from ptoperator.status.restart_counts import failure_of_jobset
+from ptoperator.status.terminal_phases import jobset_failed
 
 JUDGE = {"name": "judge", "replicas": 2, "model": {"uri": "hf://Qwen/Qwen3-8B"}, "accelerator": {"type": "v6e-4"}}
 GAME = {"name": "game", "image": "registry/game:1"}
@@ -110,8 +114,8 @@ def test_a_teacher_may_be_asked_for_as_many_tokens_as_the_job_compares() -> None
 
 
 def test_a_program_runs_as_its_image_says_without_chips_and_without_what_is_the_trainers() -> None:
-    asked = {"env": [{"name": "OF_TRAINER", "value": "x"}], "serviceAccountName": "reads-buckets", **TOKEN}
-    made = layout({**GAME, "env": [{"name": "LEVEL", "value": "3"}]}, **asked)
+    of_trainer = {"env": [{"name": "OF_TRAINER", "value": "x"}], "serviceAccountName": "reads-buckets", **TOKEN}
+    made = layout({**GAME, "env": [{"name": "LEVEL", "value": "3"}]}, **of_trainer)
     container, spec = container_of(made, "game"), pod_of(made, "game")["spec"]
     assert not {"command", "args", "volumeMounts"} & container.keys()
     assert variables(made, "game") == {
@@ -188,6 +192,31 @@ def test_the_status_counts_the_replicas_of_each_service() -> None:
         ServiceStatus(name="judge", total=2, ready=1, away=[1]), ServiceStatus(name="game", total=1, ready=1),
     ]  # fmt: skip
     assert status.chips == 12
+
+
+def test_a_service_that_its_job_makes_no_more_is_named_as_what_ended_the_run() -> None:
+    made = layout(JUDGE, runPolicy={"maxRestarts": 3})
+    why = "container service was killed by signal 9"
+    failure = PodFailure(FailureClass.UNKNOWN, why, "llama-judge-1-0-x", exit_code=137, is_beside=True)
+    state = replace(observed(made, ALL), failures=(failure,))
+    message = "jobset failed due to reaching max number of restarts (first failed job: llama-judge-1)"
+    ended = {"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts", "message": message}
+    cause = failure_of_jobset(state, ended)
+    assert cause.message == f"service judge 1 failed more than 3 times, all that its Job allows: {why}"
+    failed = jobset_failed(made, state, ended).conditions[ConditionType.FAILED]
+    assert "restarted so often for service judge that their own Jobs make no more" in failed.message
+
+
+@pytest.mark.parametrize(("code", "text"), [(65, ""), (65, '{"exitCode": 65, "failureClass": "DataError"}')])
+def test_an_exit_code_of_another_program_is_no_class_of_ours(code: int, text: str) -> None:
+    ended = {"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z", "message": text}
+    pod = {
+        "metadata": {"name": "llama-game-0-0-x", "labels": labels.for_service("llama", "u")},
+        "status": {"phase": "Failed", "containerStatuses": [{"name": "service", "state": {"terminated": ended}}]},
+    }
+    failure = pod_failure(pod)
+    assert failure is not None
+    assert failure.kind is FailureClass.UNKNOWN
 
 
 def with_succeeded(state: Observed, role: str, *conditions: str) -> Observed:
