@@ -102,11 +102,12 @@ def _loss(product: Any, x_RX: Any, matrices_LEXX: Any, sizes_E: Any) -> Any:
     return jnp.sum(jax.lax.scan(layer, x_RX, matrices_LEXX)[0] ** 2)
 
 
-def test_layers_in_a_loop_with_recomputation(interpreted: None) -> None:
+@pytest.mark.parametrize("is_split_last", [False, True])
+def test_layers_in_a_loop_with_recomputation(interpreted: None, is_split_last: bool) -> None:
     inputs = _random(R, X), _random(2, 5, X, X, seed=1), np.array([20, 0, 7, 10, 0], np.int32)
     ours, plain = (
         jax.jit(jax.grad(partial(_loss, product), argnums=(0, 1)))(*inputs)
-        for product in (grouped_product, jax.lax.ragged_dot)
+        for product in (partial(grouped_product, is_split_last=is_split_last), jax.lax.ragged_dot)
     )
     jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
 

@@ -106,6 +106,26 @@ def test_kernels_of_a_single_row_have_no_axis_of_rows() -> None:
     assert one_row == pytest.approx(32 * sum(splash_blocks.head_cycles("v6e", 128, 8192).values()) / 1.75e9)
 
 
+GROUPED = """HloModule layer
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %ragged-dot-metadata = (s32[17]{0:T(128)S(1)}, s32[1]{0:T(128)}) custom-call(%p), operand_layout_constraints={s32[16]{0}}
+  %ragged-dot-none.1 = bf16[2048,768]{1,0:T(8,128)(2,1)S(1)} custom-call(%a, /*index=1*/%x, %w), custom_call_target="tpu_custom_call", operand_layout_constraints={s32[17]{0}, bf16[2048,1024]{1,0}, bf16[16,1024,768]{2,1,0}}, frontend_attributes={ragged_dot_tiling="256,1024,768"}
+  %tgmm.1 = bf16[16,1024,768]{2,1,0:T(8,128)(2,1)S(1)} custom-call(%a, %x, %y), custom_call_target="tpu_custom_call", operand_layout_constraints={s32[], s32[17]{0}, bf16[1024,2048]{0,1}, bf16[2048,768]{1,0}}, frontend_attributes={kernel_metadata={}}
+  ROOT %other = f32[8]{0} custom-call(%p)
+}
+"""  # noqa: E501, as the compiler writes it
+
+
+def test_grouped_products_take_their_flops_at_the_rate_of_a_large_product() -> None:
+    """The product of the rows, and the gradient of the matrices, as libtpu 0.0.42.1 names and declares them."""
+    time = ProgramTime(GROUPED, "v6e", links=2)
+    seconds = 2 * 2048 * 1024 * 768 / (0.7 * 2**19 * 1.75e9)
+    assert time.seconds == pytest.approx(2 * seconds)
+    assert time.by_kind == pytest.approx({"grouped products": 2 * seconds})
+    assert time.unknown == {"other": 1}
+
+
 def test_devices_of_one_chip_share_its_links() -> None:
     assert [links(resolve(each)) for each in ("v6e-16", "v5p-128", "tpu7x-128")] == [2, 3, 1.5]
 

@@ -161,7 +161,7 @@ class ExpertMLP(nnx.Module):
         """Pass rows sorted by expert through their experts."""
 
         def plain(x: Array, name: str) -> Array:
-            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E)
+            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_split_last=name == "down")
 
         def grouped(x: Array, name: str) -> Array:
             if f"{name}.a" not in matrices:

@@ -33,17 +33,19 @@ _OF_ROWS = lax.RaggedDotDimensionNumbers(
 """Of the rows' gradient: Y of the gradient with Y of the matrices."""
 
 
-def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array) -> Array:
+def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_split_last: bool = False) -> Array:
     """Return [R, Y]: the first `sizes_E[0]` rows times the first matrix, and so on; both are of one type of numbers.
 
     Rows behind all groups belong to no matrix: what is returned for them is undefined, and they add to no gradient.
+    is_split_last: devices hold parts of the matrices along Y. A part narrower than a tile's lanes is filled up to them,
+    unless another axis lies along the lanes; so the kernel then computes the gradient turned, with Y before X.
     """
     if sharding.chip()[0] != "tpu" or not _kernel_can(x_RX, matrices_EXY.shape[2]):
         return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
     # Where devices have rows of their own for the same matrices, or matrices of their own for the same rows, a gradient
     # is a sum over devices. JAX adds it where an array is declared different, but not inside `_product`.
     inputs = x_RX, matrices_EXY, sizes_E
-    return _product(*(_varying_as(each, *inputs) for each in inputs))
+    return _product(*(_varying_as(each, *inputs) for each in inputs), is_split_last)
 
 
 def _kernel_can(x_RX: Array, Y: int) -> bool:
@@ -52,12 +54,14 @@ def _kernel_can(x_RX: Array, Y: int) -> bool:
     return x_RX.dtype in (jnp.bfloat16, jnp.float32) and tiles <= MOST_TILES
 
 
-@jax.custom_vjp
-def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_split_last: bool) -> Array:
     return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
 
 
-def _forward(x_RX: Any, matrices_EXY: Any, sizes_E: Any) -> tuple[Array, tuple[Array | None, Array | None, Array]]:
+def _forward(
+    x_RX: Any, matrices_EXY: Any, sizes_E: Any, is_split_last: bool
+) -> tuple[Array, tuple[Array | None, Array | None, Array]]:
     """Return the product, and what either gradient needs if it will be asked for: of frozen matrices, no rows."""
     inputs: tuple[CustomVJPPrimal, ...] = (x_RX, matrices_EXY, sizes_E)
     x, matrices, sizes = (each.value for each in inputs)
@@ -65,16 +69,24 @@ def _forward(x_RX: Any, matrices_EXY: Any, sizes_E: Any) -> tuple[Array, tuple[A
     return lax.ragged_dot(x, matrices, sizes), kept
 
 
-def _backward(kept: tuple[Array | None, Array | None, Array], out_RY: Array) -> tuple[Array | None, Array | None, None]:
+def _backward(
+    is_split_last: bool, kept: tuple[Array | None, Array | None, Array], out_RY: Array
+) -> tuple[Array | None, Array | None, None]:
     x_RX, matrices_EXY, sizes_E = kept
     of_rows = None if matrices_EXY is None else lax.ragged_dot_general(out_RY, matrices_EXY, sizes_E, _OF_ROWS)
     if x_RX is None:
         return of_rows, None, None
-    of_matrices = _by_device(partial(matrices_gradient, interpret=False), x_RX, out_RY, sizes_E)
+    of_matrices = _by_device(partial(_matrices_gradient, is_split_last), x_RX, out_RY, sizes_E)
     return of_rows, _varying_as(of_matrices, x_RX, out_RY, sizes_E), None
 
 
 _product.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _matrices_gradient(is_turned: bool, x_RX: Array, out_RY: Array, sizes_E: Array) -> Array:
+    if is_turned:
+        return matrices_gradient(out_RY, x_RX, sizes_E, interpret=False).swapaxes(1, 2)
+    return matrices_gradient(x_RX, out_RY, sizes_E, interpret=False)
 
 
 def matrices_gradient(x_RX: Array, out_RY: Array, sizes_E: Array, *, interpret: bool) -> Array:

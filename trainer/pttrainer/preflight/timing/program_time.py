@@ -3,7 +3,8 @@
 An instruction takes its `estimated_cycles`; a synchronous collective takes its bytes over the links; an asynchronous
 one runs beside what stands between its start and its done, and only the rest is waited for. A loop is its body times
 its iterations, a conditional its longest branch. For Pallas kernels the compiler estimates nothing; those of splash
-attention take what their tiles take (`splash_table`). Left out: other kernels, and stalls of copies between memories.
+attention take what their tiles take (`splash_table`), grouped products what a large product takes (`grouped_kernels`).
+Left out: other kernels, and stalls of copies between memories.
 Nothing is calibrated against a device: compare programs of one compiler for one chip with each other, never an estimate
 with a measured second.
 """
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from ptapi.accelerators import Slice
 from pttrainer.models.attention import splash_blocks
 from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.preflight.timing import grouped_kernels
 from pttrainer.preflight.timing.collectives import BRANCHES, KINDS, computations, exchanged, iterations, named
 
 CLOCK_HZ = {"v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9, "tpu7x": 2.2e9}
@@ -104,7 +106,7 @@ class ProgramTime:
     ) -> None:
         self._lines = computations(text)
         self._bodies = {name: _instructions(lines) for name, (_, lines) in self._lines.items()}
-        self._clock, self._link = CLOCK_HZ[generation], links * LINK_BYTES_PER_S
+        self._generation, self._clock, self._link = generation, CLOCK_HZ[generation], links * LINK_BYTES_PER_S
         self._kernels, self._turns = kernels or {}, turns
         self.unknown: Counter[str] = Counter()
         self.by_kind: defaultdict[str, float] = defaultdict(float)
@@ -148,6 +150,10 @@ class ProgramTime:
         return max(now, until)
 
     def _kernel(self, one: Instruction, times: int) -> float:
+        if one.name.startswith(grouped_kernels.NAMES):
+            seconds = grouped_kernels.cycles(one.shape, one.rest, self._generation) / self._clock
+            self.by_kind["grouped products"] += times * seconds
+            return seconds
         name = next((name for name in self._kernels if one.name.startswith(name)), None)
         if name is None:
             self.unknown[one.name.rstrip(".0123456789")] += times
