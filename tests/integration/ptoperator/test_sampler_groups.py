@@ -111,7 +111,7 @@ def test_a_sampler_of_two_hosts_of_which_one_is_killed_comes_back_whole(
     )
 
     def samplers() -> list[Manifest]:
-        return [pod for pod in jobs.pods("group") if labels.is_of_sampler(pod)]
+        return [pod for pod in jobs.pods("group") if labels.is_beside(pod)]
 
     def shown() -> Any:
         return jobs.status("group"), jobs.pods("group")
@@ -181,7 +181,7 @@ def test_a_vllm_server_of_two_hosts_of_which_one_is_killed_comes_back_whole(
         return bool(jobs.status("served").samplers.ready == 1)
 
     jobs.wait(lambda: len(servers()) == 1 and ready(), shown=shown)
-    first = {index(pod): pod for pod in jobs.pods("served") if labels.is_of_sampler(pod)}
+    first = {index(pod): pod for pod in jobs.pods("served") if labels.is_beside(pod)}
     assert servers() == [first["0"]["metadata"]["uid"]], "the trainer is answered by the first host"
     process_of(first[lost], "POSTTRAIN_HOST_INDEX").kill()
     jobs.wait(lambda: len(servers()) == 2 and ready(), shown=shown)
@@ -189,7 +189,7 @@ def test_a_vllm_server_of_two_hosts_of_which_one_is_killed_comes_back_whole(
 
     def is_whole() -> bool:
         """Return True once both first pods have ended, as they should, and both have a successor."""
-        pods = [pod for pod in jobs.pods("served") if labels.is_of_sampler(pod)]
+        pods = [pod for pod in jobs.pods("served") if labels.is_beside(pod)]
         old, new = ([pod for pod in pods if (pod["metadata"]["uid"] in uids) is is_old] for is_old in (True, False))
         return exit_codes(old) == [75, 137] and sorted(map(index, new)) == ["0", "1"]
 

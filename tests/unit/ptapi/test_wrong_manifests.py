@@ -709,8 +709,6 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("a teacher of two places",
           {**TAUGHT, "spec.algorithm": {"distill": {"teacher": {"service": "judge", "uri": "hf://a/b"}, "topK": 9}}},
           "spec.algorithm.distill.teacher", "hf://a/b", "exactly one of uri, service"),
-    Wrong("pictures for a teacher's service", {**TAUGHT, "spec.model.images": True},
-          "spec.algorithm.distill.teacher.service", "judge", "unset with model.images", at_server=False),
     Wrong("a service's whole vocabulary", {**TAUGHT, "spec.algorithm": {"distill": {"teacher": {"service": "judge"}}}},
           "spec.algorithm.distill.topK", "0", "at least 1 with a teacher's service"),
     Wrong("a game without a server", {"spec.environment": {"openenv": {}}},

@@ -1,6 +1,5 @@
 """Rules for distillation, sdpo's too: who teaches, and on whose samples."""
 
-from ptapi.spec import Distill
 from ptapi.validation.predicate import Predicate, compare, differs, equals, filled, has, unset
 from ptapi.validation.rule import SPEC, Rule, Scope
 
@@ -8,10 +7,6 @@ _HAS_NO_SELF_TEACHER = unset("algorithm.distill") | unset("algorithm.distill.sel
 _DISTILL = Scope("spec.algorithm.distill")
 _SELF_TEACHER = Scope("spec.algorithm.distill.selfTeacher")
 _SDPO = Scope("spec.algorithm.sdpo")
-
-
-def _has_service(distill: Distill | None) -> bool:
-    return distill is not None and distill.teacher_service is not None
 
 
 RULES: tuple[Rule, ...] = (
@@ -60,12 +55,6 @@ RULES: tuple[Rule, ...] = (
         "data.eval",
         "unset, or together with rewards: a self-teacher is asked about the student's samples alone",
         _HAS_NO_SELF_TEACHER | unset("data.eval") | filled("rewards"),
-    ),
-    SPEC.rule(
-        "algorithm.distill.teacher.service",
-        "unset with model.images: a service is sent the tokens of texts",
-        Predicate("", lambda spec: not (spec.model.images and _has_service(spec.algorithm.distill))),
-        "teacher: {uri: hf://org/name}",
     ),
     _DISTILL.rule(
         "topK", "0 where mode is offline, because the data say how many", equals("topK", 0) | differs("mode", "offline")

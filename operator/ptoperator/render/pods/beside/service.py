@@ -15,8 +15,6 @@ from ptoperator.render.pods.pod import SHARED_MEMORY_VOLUME, placement, pod_base
 from ptoperator.render.serving.deployment import health, probes
 from ptoperator.render.serving.weights import FUSE_ANNOTATION, Mounted, mounted, mounts_of, volumes_of
 
-GRACE_S = 30
-"""Time for requests under way when a service ends; nobody waits for them when the trainer has ended."""
 LEAST_LOGPROBS = 20
 """vLLM's own most."""
 _PORT = "http"
@@ -33,7 +31,7 @@ def pod_template(layout: Layout, service: Service) -> Manifest:
 
 
 def _pod_spec(layout: Layout, service: Service, weights: list[Mounted]) -> Manifest:
-    base = {**pod_base(layout), "terminationGracePeriodSeconds": GRACE_S}
+    base = pod_base(layout)
     if service.is_program:
         del base["serviceAccountName"]
     tolerations = overrides.tolerations(layout)
