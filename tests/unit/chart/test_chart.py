@@ -138,7 +138,9 @@ def test_nobody_reaches_the_operator_but_for_its_probes_and_metrics() -> None:
     assert operator["policyTypes"] == ["Ingress"]
     trainer = policies["pt-trainer"]
     trainers = {"matchLabels": {"app.kubernetes.io/name": "posttrain", "app.kubernetes.io/component": "trainer"}}
-    assert trainer["podSelector"] == trainers
+    components = {"key": "app.kubernetes.io/component", "operator": "In", "values": ["trainer", "service"]}
+    pods = {"matchLabels": {"app.kubernetes.io/name": "posttrain"}, "matchExpressions": [components]}
+    assert trainer["podSelector"] == pods, "services of a run are reached by its trainers alone, too"
     assert [peer for rule in trainer["ingress"] for peer in rule["from"]] == [{"podSelector": trainers}]
 
 
@@ -150,7 +152,7 @@ def test_no_policy_says_what_pods_may_reach() -> None:
 
 
 def test_every_pod_that_must_reach_its_peers_is_let_through() -> None:
-    """Trainers of all hosts, and Pathways' head and workers, of every example."""
+    """Trainers of all hosts, Pathways' head and workers, samplers and services, of every example."""
     policies = of_kind({"networkPolicy": {"enabled": True}}, "NetworkPolicy")
     (selector,) = [each["spec"]["podSelector"] for each in policies if each["metadata"]["name"] == "pt-trainer"]
     renderings = (ROOT / "tests" / "golden" / "render").glob("*.yaml")
@@ -158,6 +160,8 @@ def test_every_pod_that_must_reach_its_peers_is_let_through() -> None:
     jobs = [job["template"]["spec"]["template"] for each in sets for job in each["spec"]["replicatedJobs"]]
     assert len(jobs) > 20
     assert [job for job in jobs if not selector["matchLabels"].items() <= job["metadata"]["labels"].items()] == []
+    (components,) = selector["matchExpressions"]
+    assert {job["metadata"]["labels"][components["key"]] for job in jobs} == set(components["values"])
 
 
 def test_trainers_of_every_served_namespace_get_their_policy() -> None:
