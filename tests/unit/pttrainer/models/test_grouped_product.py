@@ -159,6 +159,20 @@ def test_a_layer_of_experts(interpreted: None, monkeypatch: pytest.MonkeyPatch) 
     jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, _layer_gradients(x))
 
 
+def test_a_layers_gradients_have_the_models_axis_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices hold parts along it, which along a tile's lanes would be filled up."""
+    axes = []
+
+    def gradient(first_RX: Any, second_RY: Any, sizes_E: Any, interpret: bool) -> Any:
+        axes.append((first_RX.shape[1], second_RY.shape[1]))
+        return _plain_gradient(first_RX, second_RY, sizes_E)
+
+    _choose_as_on_a_tpu(monkeypatch, gradient)
+    _layer_gradients(_random(2, 9, CONFIG.d_model))
+    assert CONFIG.experts is not None
+    assert axes == [(CONFIG.d_model, CONFIG.experts.d_ff)] * 3
+
+
 def test_a_layer_over_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of matrices that several devices use, the gradient is the sum over them; experts stay with their device.
 
