@@ -14,6 +14,7 @@ from pttrainer.preflight.compiler.result import Compiled
 from pttrainer.preflight.report.table import text
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
+from pttrainer.preflight.timing.collectives import Traffic, collectives
 from pttrainer.preflight.timing.program_time import ProgramTime, links, step_seconds
 
 PROGRAM = """HloModule step
@@ -53,6 +54,29 @@ def test_loops_take_their_iterations_and_of_a_gather_only_the_wait_counts() -> N
     assert time.by_kind == pytest.approx(
         {"products": 10e-6, "waiting for all-to-all": sent_s, "copies": 1e-3, "waiting for all-gather": sent_s - 1e-3}
     )
+
+
+OFFLOADED = """HloModule step
+
+%gather (p: f32[8]) -> f32[8] {
+  ROOT %all-gather.1 = f32[540000000]{0} all-gather(%p.1), channel_id=2, replica_groups={{0,1}}
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %start = ((f32[270000000]{0}, token[]), f32[540000000]{0}) call-start(%p, %t), async_execution_thread="sparsecore", to_apply=%gather
+  %moved = f32[8]{0} copy(%w), backend_config={"estimated_cycles":"2200000"}
+  ROOT %done = f32[540000000]{0} call-done(%start), metadata={op_name="all_gather"}
+}
+"""  # noqa: E501, as the compiler writes it
+
+
+def test_collectives_that_a_sparse_core_runs_are_sent_and_waited_for() -> None:
+    """As libtpu 0.0.42.1 offloads them on tpu7x."""
+    time = ProgramTime(OFFLOADED, "tpu7x", links=1.5)
+    sent_s = 540_000_000 * 4 / 2 / (1.5 * 9e10)
+    assert time.seconds == pytest.approx(sent_s)
+    assert time.by_kind == pytest.approx({"copies": 1e-3, "waiting for all-gather": sent_s - 1e-3})
+    assert collectives(OFFLOADED, 2) == [Traffic("all-gather", 1, 540_000_000 * 4 // 2)]
 
 
 def test_loops_without_a_limit_run_as_often_as_given_and_kernels_without_an_estimate_are_named() -> None:

@@ -3,7 +3,7 @@
 A collective in a loop counts once per iteration; the number of iterations is the constant in the loop's condition over
 the step of its counter (the compiler unrolls some loops by two); for a loop that ends on a computed value, the caller
 provides it. Of a conditional, the branch with more traffic counts. A collective that runs inside of other fusions
-(async collective fusion) stands in each of them, and counts where it starts.
+(async collective fusion) stands in each of them, and counts where it starts; one that a SparseCore runs is a call.
 Bytes are the least that one device sends and receives: (n − 1)/n of a gathered or scattered array, twice that for a
 sum, n devices.
 
@@ -100,7 +100,8 @@ def collectives(text: str, devices_per_slice: int, turns: int | None = None) -> 
             branches = [of(branch) for key in BRANCHES for branch in named(line, key)]
             return max(branches, key=lambda sums: sum(v for k, v in sums.items() if k[2] == "bytes"), default=Counter())
         total: Sums = Counter()
-        for called in [*named(line, "calls"), *named(line, "called_computations")]:
+        keys = ["calls", "called_computations", *(["to_apply"] if name == "call" else [])]
+        for called in (each for key in keys for each in named(line, key)):
             total += of(called)
         return total
 

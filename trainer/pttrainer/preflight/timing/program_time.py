@@ -119,7 +119,7 @@ class ProgramTime:
     def _run(self, computation: str, times: int) -> float:
         """Return the seconds of one run of a computation; add those of all its runs to the sums."""
         now = link_free = 0.0
-        arrivals: dict[str, float] = {}
+        arrivals: dict[str, tuple[float, str]] = {}
         for one in self._bodies.get(computation, []):
             source = one.operands[0] if one.operands else ""
             if one.op == "while":
@@ -132,12 +132,12 @@ class ProgramTime:
             elif one.op == "call":
                 now += sum(self._run(name, times) for name in [*named(one.rest, "to_apply"), *named(one.rest, "calls")])
             elif source in arrivals and one.op.endswith("-done"):
-                now = self._wait(now, arrivals.pop(source), one, times)
-            elif self._sent(one) and one.op.endswith("-start"):
-                link_free = max(now, link_free) + self._sent(one) / self._link
-                arrivals[one.name] = link_free
+                now = self._wait(now, *arrivals.pop(source), times)
+            elif (sent := self._sent(one)) and one.op.endswith("-start"):
+                link_free = max(now, link_free) + sent.total() / self._link
+                arrivals[one.name] = link_free, next(iter(sent))
             elif one.op in KINDS:
-                now = self._wait(now, now + self._sent(one) / self._link, one, times)
+                now = self._wait(now, now + sent.total() / self._link, one.kind, times)
             elif one.op == "custom-call" and one.cycles is None:
                 now += self._kernel(one, times)
             elif one.cycles is not None:
@@ -145,8 +145,8 @@ class ProgramTime:
                 self.by_kind[self._kind(one)] += times * one.cycles / self._clock
         return now
 
-    def _wait(self, now: float, until: float, one: Instruction, times: int) -> float:
-        self.by_kind[f"waiting for {one.kind}"] += times * max(0.0, until - now)
+    def _wait(self, now: float, until: float, kind: str, times: int) -> float:
+        self.by_kind[f"waiting for {kind}"] += times * max(0.0, until - now)
         return max(now, until)
 
     def _kernel(self, one: Instruction, times: int) -> float:
@@ -163,11 +163,13 @@ class ProgramTime:
         self.by_kind["attention's kernels"] += times * seconds
         return seconds
 
-    def _sent(self, one: Instruction) -> int:
-        """Return the bytes of a collective, or of those that an asynchronous computation wraps."""
+    def _sent(self, one: Instruction) -> Counter[str]:
+        """Return the bytes of a collective, or of those that an asynchronous computation or call wraps, by kind."""
         if one.kind in KINDS:
-            return exchanged(one.shape, one.kind, one.rest, _ONE_SLICE, is_start=one.op.endswith("-start"))[0]
-        return sum(self._sent(inner) for name in named(one.rest, "calls") for inner in self._bodies.get(name, []))
+            bytes_, _ = exchanged(one.shape, one.kind, one.rest, _ONE_SLICE, is_start=one.op.endswith("-start"))
+            return +Counter({one.kind: bytes_})
+        names = [*named(one.rest, "calls"), *(named(one.rest, "to_apply") if one.op == "call-start" else ())]
+        return sum((self._sent(inner) for name in names for inner in self._bodies.get(name, [])), Counter[str]())
 
     def _cycles_in(self, computation: str) -> int:
         return sum(one.cycles or 0 for one in self._bodies.get(computation, []))
