@@ -14,7 +14,6 @@ class SpecModel(BaseModel):
         extra="forbid",
         alias_generator=to_camel,
         populate_by_name=True,
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
 

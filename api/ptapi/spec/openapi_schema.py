@@ -5,10 +5,16 @@ X that may be absent, exclusive bounds are OpenAPI 3.0's booleans. Left out: rul
 which `ptapi.crd.definition` adds as CEL.
 """
 
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 Schema = dict[str, Any]
 
@@ -24,7 +30,7 @@ _COPIED = (
 @cache
 def structural(model: type[BaseModel]) -> Schema:
     """Return the schema of a model, camelCase, without references. It is cached and shared: do not change it."""
-    document = model.model_json_schema(by_alias=True, mode="validation")
+    document = model.model_json_schema(by_alias=True, schema_generator=_WithDocs, mode="validation")
     return _node(document, document.get("$defs", {}))
 
 
@@ -90,3 +96,46 @@ def _union(choices: list[Schema]) -> Schema:
         limits: Schema = {key: numbers[0][key] for key in ("minimum", "maximum") if key in numbers[0]}
         return {INT_OR_STRING: True, "pattern": f"^({'|'.join(words)})$", **limits}
     return {ANY_SCALAR: True, "enum": [*words, True, False]}
+
+
+class _WithDocs(GenerateJsonSchema):
+    """A JSON schema whose properties are described by the docstrings of their attributes.
+
+    Pydantic's `use_attribute_docstrings` would parse every model's source whenever it is imported, by any command.
+    """
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a model."""
+        document = super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        for name, field in model.model_fields.items():
+            described = document["properties"].get(field.alias or name)
+            if described is not None and name in (docs := _docs(model)):
+                described.setdefault("description", docs[name])
+        return document
+
+
+@cache
+def _docs(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's attributes, inherited ones included."""
+    docs: dict[str, str] = {}
+    for one in reversed(model.__mro__):
+        if one.__module__.startswith("ptapi."):
+            docs |= _of_module(one.__module__).get(one.__name__, {})
+    return docs
+
+
+@cache
+def _of_module(name: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings of attributes by class and name."""
+    tree = ast.parse(inspect.getsource(sys.modules[name]))
+    return {node.name: dict(_of_class(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _of_class(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield an attribute's name, and the text that follows it."""
+    for attribute, text in zip(node.body, node.body[1:], strict=False):
+        value: Any = text.value if isinstance(text, ast.Expr) else None
+        is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+        if is_text and isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name):
+            yield attribute.target.id, inspect.cleandoc(value.value)
