@@ -1,14 +1,19 @@
 """Entry point of `ptctl` and `python -m ptctl`: run the command and turn its exception into an exit code."""
 
+import gc
 import shutil
 import sys
 
 from ptctl.ui import interrupts
 
+_COLLECTION_AFTER = 50_000
+"""New containers after which garbage is collected; Python's 700 makes a tenth of the time of a short command."""
+
 
 def main(args: list[str] | None = None) -> None:
     """Run ptctl and exit with its code."""
     interrupts.install()  # before the slow imports
+    gc.set_threshold(_COLLECTION_AFTER)
     sys.exit(run(sys.argv[1:] if args is None else args))
 
 

@@ -1,5 +1,6 @@
 """Run the trainer as a child process: write its job file, pass signals on, map its exit code."""
 
+import gc
 import os
 import signal
 import sys
@@ -105,6 +106,7 @@ def _start(args: list[str], environment: dict[str, str], *, forked: bool) -> tup
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    gc.freeze()  # what both have is neither copied nor walked by a collection of the child or at our end
     child = os.fork()
     if child:
         os.close(reader)

@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kubernetes.client import Configuration
-from kubernetes.config import ConfigException, incluster_config
-from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from urllib3.util import make_headers, parse_url
 
 from ptkube.errors import ConfigError
+from ptkube.official_client import (
+    ConfigException,
+    Configuration,
+    KubeConfigLoader,
+    KubeConfigMerger,
+    incluster_config,
+)
 
 _EXPIRY_MARGIN_S = 30.0
 
@@ -127,9 +131,15 @@ def _access(merger: KubeConfigMerger, chosen: str, source: str, folder: str) -> 
     configuration = Configuration(host="")
     with _library_log() as logged:
         try:
-            loader = KubeConfigLoader(merger.config, chosen, config_base_path=None, temp_file_path=folder)
+            loader = KubeConfigLoader(
+                merger.config,
+                chosen,
+                config_base_path=None,
+                temp_file_path=folder,
+                get_google_credentials=_refuse_gcp,
+            )
             loader.load_and_set(configuration)
-        except Exception as error:  # also what google.auth and oauthlib raise, for an auth-provider
+        except Exception as error:  # also what oauthlib raises, for an auth-provider
             raise ConfigError(f"{source}: context '{chosen}': {_sentence(error)}") from error
     context = loader.current_context["context"]
     user = _user_of(merger, context)
@@ -144,6 +154,12 @@ def _access(merger: KubeConfigMerger, chosen: str, source: str, folder: str) -> 
         context=chosen,
         impersonate=str(user.get("as") or ""),
         expires=expiry.timestamp() - _EXPIRY_MARGIN_S if expiry else float("inf"),
+    )
+
+
+def _refuse_gcp() -> None:
+    raise ConfigException(
+        "auth-provider 'gcp' cannot renew its token\nhint: use gke-gcloud-auth-plugin, as kubectl does"
     )
 
 
