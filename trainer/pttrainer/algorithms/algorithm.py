@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pttrainer.batch import Batch
 from pttrainer.models import Params
+from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.train_step.objective import Objective
 
 
@@ -51,6 +52,13 @@ class Algorithm(Objective, Protocol):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         ...
+
+
+@runtime_checkable
+class HasAnswers(Protocol):
+    """An algorithm whose `evaluate` may sample answers."""
+
+    evaluation: Evaluation | None
 
 
 @runtime_checkable

@@ -86,7 +86,7 @@ class Dpo(Loss):
     def __init__(self, context: Context, train: Pairs, held_out: Pairs | None, evaluation: Evaluation | None) -> None:
         super().__init__(context.spec)
         training = context.spec.training
-        self._context, self._evaluation = context, evaluation
+        self._context, self.evaluation = context, evaluation
         self._train, self._held_out = train, held_out
         self._order = Order(len(train.pairs), training.seed)
         self._pairs = training.batch_size // 2
@@ -133,7 +133,7 @@ class Dpo(Loss):
             values = {"loss": self._variant.loss(chosen, rejected, self._coefficients), **self._facts(chosen, rejected)}
             for name, values_P in values.items():
                 sums[name] = sums.get(name, 0.0) + float(np.sum(np.asarray(values_P, np.float64), where=counts_P))
-        rewards = {} if self._evaluation is None else self._evaluation.run(params)
+        rewards = {} if self.evaluation is None else self.evaluation.run(params)
         return {**{f"eval/{name}": value / len(self._held_out.pairs) for name, value in sums.items()}, **rewards}
 
     def state(self) -> dict[str, Any]:

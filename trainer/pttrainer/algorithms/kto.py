@@ -135,7 +135,7 @@ class Kto(Loss):
     ) -> None:
         super().__init__(context.spec)
         training, count = context.spec.training, len(train.examples)
-        self._context, self._evaluation = context, evaluation
+        self._context, self.evaluation = context, evaluation
         self._order = Order(count, training.seed)
         self._rows_count = training.batch_size
         self.parts = {"train": Part(context, train, training.seed, needs_kl=self._needs_kl)}
@@ -174,7 +174,7 @@ class Kto(Loss):
         logps_N = jnp.asarray(part.sums(params, part.data.examples), jnp.float32)
         loss_N, facts = self._of_answers(logps_N, *columns)
         metrics = {"loss": RowMean(loss_N), **facts}
-        rewards = {} if self._evaluation is None else self._evaluation.run(params)
+        rewards = {} if self.evaluation is None else self.evaluation.run(params)
         return {**{f"eval/{name}": metric.mean() for name, metric in metrics.items()}, **rewards}
 
     def state(self) -> dict[str, Any]:

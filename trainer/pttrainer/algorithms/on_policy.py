@@ -52,7 +52,7 @@ class OnPolicyAlgorithm(ABC):
         self, context: Context, train: list[Question], sampler: Sampler, evaluation: Evaluation | None
     ) -> None:
         training, algorithm = context.spec.training, context.spec.algorithm
-        self._context, self._evaluation, self._updates = context, evaluation, algorithm.updates_per_batch
+        self._context, self.evaluation, self._updates = context, evaluation, algorithm.updates_per_batch
         self._sampling = training_sampling(context)
         prompts = training.batch_size // algorithm.samples_per_prompt
         self._prompt_stream = self._stream(train, sampler, prompts)
@@ -72,7 +72,7 @@ class OnPolicyAlgorithm(ABC):
     @property
     def image_digests(self) -> Mapping[str, str]:
         """Return digests of the images' bytes, by part of the data that has any."""
-        held_out = None if self._evaluation is None else self._evaluation.images_digest
+        held_out = None if self.evaluation is None else self.evaluation.images_digest
         parts = {"train": self._train_images, "eval": held_out}
         return {part: digest for part, digest in parts.items() if digest is not None}
 
@@ -130,8 +130,8 @@ class OnPolicyAlgorithm(ABC):
         """Return the rewards of greedy completions."""
         return (
             {}
-            if self._evaluation is None
-            else self._evaluation.run(self._pipeline.when_idle(self._policy_params(params)))
+            if self.evaluation is None
+            else self.evaluation.run(self._pipeline.when_idle(self._policy_params(params)))
         )
 
     def state(self) -> dict[str, Any]:

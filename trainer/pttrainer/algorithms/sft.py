@@ -81,7 +81,7 @@ class Sft(Loss):
     ) -> None:
         super().__init__(context.spec)
         training = context.spec.training
-        self._context, self._evaluation = context, evaluation
+        self._context, self.evaluation = context, evaluation
         self._batches = Batches(train, training.batch_size, training.seed)
         self._held_out = held_out
         self.image_digests = image_digests or {}
@@ -110,7 +110,7 @@ class Sft(Loss):
             count += float(batch.mask_BT.sum(dtype="float64"))
         if count == 0.0:
             return {}
-        rewards = {} if self._evaluation is None else self._evaluation.run(params)
+        rewards = {} if self.evaluation is None else self.evaluation.run(params)
         return {
             run_directory.EVAL_LOSS: total / count,
             "eval/perplexity": perplexity(total / count),

@@ -2,7 +2,7 @@
 
 Its program for the batch that an algorithm expects (`HasScores`) is compiled on a thread, while weights load and the
 first samples are drawn, or after the train step where nothing is scored before it. Batches of other shapes are compiled
-when they come.
+when they come. So are the programs that sample an evaluation's answers (`HasAnswers`).
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from pttrainer.algorithms.algorithm import Algorithm, HasScores
+from pttrainer.algorithms.algorithm import Algorithm, HasAnswers, HasScores
 from pttrainer.batch import Batch
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
@@ -49,6 +49,18 @@ class ScoringPass:
         self._temperature = algorithm.temperature
         arguments = params, sharding.batch_shapes(self._mesh, scoring.scored_parts(batch))
         self._expected = BackgroundCompile(_At(self._score, self._temperature), self._mesh, arguments, after)
+
+
+def expect_answers(algorithm: Algorithm, params: Params, mesh: Mesh, *, is_first: bool) -> BackgroundCompile | None:
+    """Begin to compile what evaluations sample with; None if none do, or it is unknown.
+
+    params: all weights, as shapes with shardings. is_first: what the next one begins with, else all that may come.
+    """
+    evaluation = algorithm.evaluation if isinstance(algorithm, HasAnswers) else None
+    early = None if evaluation is None else evaluation.early_programs(is_first=is_first)
+    if early is None or not compiled_steps.is_possible():
+        return None
+    return BackgroundCompile(early, mesh, (params,))
 
 
 class _At(NamedTuple):

@@ -111,10 +111,12 @@ def step_programs(
     frozen: Params | None,
     lean: Program | None = None,
     note: Note = silent,
+    after: BackgroundCompile | None = None,
 ) -> StepPrograms:
     """Return the step of a job, which begins to compile for the expected batch.
 
     frozen: what adapters are added to. lean: the same step with full recomputation, if the job leaves the policy open.
+    after: what is compiled before it.
     """
     step, lean_step = train_step(program, layout), None if lean is None else train_step(lean, layout)
     constants = (frozen, algorithm.teacher_params) if isinstance(algorithm, HasTeacher) else (frozen,)
@@ -122,7 +124,8 @@ def step_programs(
     if batch is None:
         return StepPrograms(step, layout, constants, None, lean_step, note)
     arguments = (program.abstract_state(layout), sharding.batch_shapes(layout.mesh, batch), *constants)
-    return StepPrograms(step, layout, constants, BackgroundCompile(step, layout.mesh, arguments), lean_step, note)
+    expected = BackgroundCompile(step, layout.mesh, arguments, after)
+    return StepPrograms(step, layout, constants, expected, lean_step, note)
 
 
 def is_possible() -> bool:

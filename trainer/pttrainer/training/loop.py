@@ -134,6 +134,8 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         log.leave_out(compile_s)
         update_ns = spans.now_ns()
         session.state, metrics = compiled(session.state, placed, *session.programs.constants)
+        if step == session.first_step:  # all that it needs is compiled
+            session.expect_answers()
         log.flush()
         done = step + 1
         log.begin(done, metrics, dict(batch_facts), batch)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax import Array
 
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
@@ -33,7 +34,7 @@ from pttrainer.train_step.objective import HasCritic, HasFault
 from pttrainer.train_step.optimizer import ema
 from pttrainer.train_step.optimizer.moving_reference import with_reference
 from pttrainer.train_step.state import TrainState
-from pttrainer.training import learning_record
+from pttrainer.training import compiled_scores, learning_record
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel
 from pttrainer.training.compiled_steps import StepPrograms
 from pttrainer.training.learning_record import LearningRecord, RunFailure
@@ -155,6 +156,12 @@ class Session:
         self.reporter.stage("training")
         return program, time.monotonic() - began
 
+    def expect_answers(self) -> None:
+        """Begin to compile what the coming evaluations sample with."""
+        when, mesh = self.job.spec.evaluation, self.programs.layout.mesh
+        if when.every_steps or when.at_end:
+            compiled_scores.expect_answers(self.algorithm, jax.tree.map(_shape, self.params), mesh, is_first=False)
+
     @property
     def fault(self) -> Fault | None:
         """Return why nothing can be learned from the last batch, or None."""
@@ -261,7 +268,7 @@ class Session:
         best = self.storage.policy.best
         if self.job.spec.export.checkpoint != "best" or best is None or best.step == int(self.state.step):
             return
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state.params)
+        like = jax.tree.map(_shape, self.state.params)
         params, _ = read_params(path_of(f"{self.run.place.uri}/{run_directory.CHECKPOINTS}"), best.step, like)
         self.state = self.state._replace(params=params)
         self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
@@ -288,3 +295,7 @@ class Session:
             self.reporter.checkpoint(committed, self.storage.checkpoints.uri(committed), self.storage.policy.best)
             if self.storage.rollouts is not None and self.run.leader:
                 self.storage.rollouts.forget(committed)
+
+
+def _shape(x: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from ptapi import run_directory
 from ptapi.spec import DataSpec, PostTrainJob, PostTrainJobSpec
@@ -41,8 +42,8 @@ from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
-from pttrainer.training.compiled_scores import ScoringPass
-from pttrainer.training.compiled_steps import step_programs
+from pttrainer.training.compiled_scores import ScoringPass, expect_answers
+from pttrainer.training.compiled_steps import BackgroundCompile, step_programs
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import resume_check, run_files
@@ -79,8 +80,9 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
     lean = None if remat is None else replace(train_program, model=replace(model, remat="full"))
-    programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note)
     weights = model.join_params(loaded.frozen, train_program.abstract_state(layout).params)
+    answers = _first_answers(run, algorithm, weights, layout.mesh)
+    programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, answers)
     is_first = algorithm.needs_params or job.spec.evaluation.at_start
     scores.expect(algorithm, weights, after=None if is_first else programs.expected)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
@@ -99,6 +101,17 @@ def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) 
     step = None if run.resumed is None else run.resumed.at.step
     for change in run_files.write_lineage(run.place, run.job, data, made_of, step):
         run.reporter.note(f"changed since the last attempt: {change}")
+
+
+def _first_answers(run: ClaimedRun, algorithm: Algorithm, weights: Params, mesh: Mesh) -> BackgroundCompile | None:
+    """Begin to compile what the evaluation before the first step samples with. Return what the step has to wait for.
+
+    On a CPU all that compiles shares a few cores, so what is needed first is compiled first.
+    """
+    if run.resumed is not None or not run.job.spec.evaluation.at_start:
+        return None
+    answers = expect_answers(algorithm, weights, mesh, is_first=True)
+    return answers if jax.default_backend() == "cpu" else None
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:

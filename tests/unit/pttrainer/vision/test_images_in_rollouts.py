@@ -25,7 +25,7 @@ from pttrainer.models.loading.model_spec import draft_of
 from pttrainer.rollout import groups
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.groups import Group, ImageRows, Sample
-from pttrainer.rollout.native import native_engine
+from pttrainer.rollout.native import prefill
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
@@ -144,7 +144,7 @@ def test_a_draft_sees_where_its_tower_reads_the_same_arrays(
 
 def test_later_turns_of_one_question_share_its_pixels() -> None:
     turns = [prompt for prompt in prompts() for _ in range(SAMPLES)]
-    images = native_engine.padded_images(turns, 64)
+    images = prefill.padded_images(turns, 64)
     assert images is not None
     assert len(images.pixels_BMSSC) == 2
     engine = NativeEngine(model()[0], byte_tokenizer())

@@ -96,7 +96,7 @@ class Distill(Loss):
     ) -> None:
         super().__init__(*teacher)
         training, self._served = context.spec.training, served
-        self._context, self._evaluation, self._held_out = context, evaluation, held_out
+        self._context, self.evaluation, self._held_out = context, evaluation, held_out
         self._compare = jax.jit(partial(_compare, self.teacher, context.model))
         self._data_batches = None if data_rows is None else Batches(data_rows, training.batch_size, training.seed)
         self._prompt_stream: PromptStream | None = None
@@ -137,7 +137,7 @@ class Distill(Loss):
             divergence += float(stats.divergence_BT.sum(dtype="float64"))
             nll -= float(stats.logps_BT.sum(dtype="float64"))
             count += float(batch.mask_BT.sum(dtype="float64"))
-        rewards = {} if self._evaluation is None else self._evaluation.run(self._pipeline.when_idle(params))
+        rewards = {} if self.evaluation is None else self.evaluation.run(self._pipeline.when_idle(params))
         if not count:
             return rewards
         return {run_directory.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity(nll / count), **rewards}

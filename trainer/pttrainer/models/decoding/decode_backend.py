@@ -38,14 +38,14 @@ def host_kernels() -> CpuKernels | None:
 
 
 def kernels_for(weights: Params) -> CpuKernels | None:
-    """Return the kernels for weights on one CPU, else None.
+    """Return the kernels for weights on one CPU, else None. weights: arrays, or shapes with shardings.
 
-    A column-blocked product cannot be sharded, and abstract arrays are on no device yet.
+    A column-blocked product cannot be sharded, and shapes without shardings are on no device yet.
     """
-    arrays = jax.tree.leaves(weights)
-    if not all(isinstance(x, Array) for x in arrays):
+    shardings = [getattr(x, "sharding", None) for x in jax.tree.leaves(weights)]
+    if None in shardings:
         return None
-    devices = {device for x in arrays for device in x.sharding.device_set}
+    devices = {device for where in shardings if where is not None for device in where.device_set}
     is_one_cpu = len(devices) == 1 and next(iter(devices)).platform == "cpu"
     return host_kernels() if is_one_cpu else None
 

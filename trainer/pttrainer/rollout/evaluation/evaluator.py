@@ -7,7 +7,8 @@ answers are compared if `evaluation.answers` names metrics.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -31,11 +32,12 @@ from pttrainer.rewards import NEEDS_ANSWER
 from pttrainer.rewards.runner import Runner
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
-from pttrainer.rollout.engine import Draw, Engine, Sampling
+from pttrainer.rollout.engine import Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.evaluation import answer_metrics
+from pttrainer.rollout.evaluation.early_programs import EarlyPrograms
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.multi_turn.episode_sampler import EpisodeSampler
-from pttrainer.rollout.native.decoding_weights import sampler_mesh
+from pttrainer.rollout.native.decoding_weights import Call, sampler_mesh
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.native.sizes import max_rows, sampler_shape
 from pttrainer.rollout.native.sizes.sampling_time import rollout_of
@@ -59,7 +61,7 @@ class Evaluation:
         passing: PassSampling | None = None,
     ) -> None:
         self._sampler, self._questions, self._sampling, self._spec = sampler, questions, sampling, spec
-        self._passing = passing
+        self._passing, self._running = passing, threading.Lock()
         self._rows_at_once = min(spec.batch_size, len(questions))
 
     @property
@@ -67,8 +69,24 @@ class Evaluation:
         """Return a digest of the prompts' images; None if there are none."""
         return decoding.digest(image for question in self._questions for image in question.images)
 
+    def early_programs(self, *, is_first: bool) -> EarlyPrograms | None:
+        """Return the sampler's programs, to be compiled before `run`; None if they are unknown.
+
+        is_first: those alone that `run` begins with, whatever the answers.
+        """
+        engine = self._sampler.engine
+        is_known = isinstance(engine, NativeEngine) and engine.is_foreseeable
+        if not is_known or any(question.images for question in self._questions):
+            return None
+        foresee = partial(self._foresee, all_sizes=not is_first)
+        return EarlyPrograms(foresee, self._running, is_first=is_first)
+
     def run(self, params: Params) -> Mapping[str, float]:
         """Return metrics named `eval/…`."""
+        with self._running:
+            return self._run(params)
+
+    def _run(self, params: Params) -> Mapping[str, float]:
         scored = self._sample_all(params, 1, self._sampling)
         has_rewards = bool(scored[0].samples[0].rewards)
         spreads = ("/std", "/min", "/max")
@@ -82,16 +100,31 @@ class Evaluation:
 
     def _sample_all(self, params: Params, samples: int, sampling: Sampling) -> list[Group]:
         """Sample answers to all questions, a batch at a time."""
-        at_once = max(1, self._rows_at_once // samples)
         scored: list[Group] = []
+        for start, batch in self._batches(samples):
+            numbers = list(range(start, start + len(batch)))
+            done = self._sampler.sample(params, batch, numbers, samples, sampling, Draw(0, 0))
+            scored += done.groups
+        return scored[: len(self._questions)]
+
+    def _batches(self, samples: int) -> Iterator[tuple[int, list[Question]]]:
+        """Yield the questions to ask at once, and the place of the first of them."""
+        at_once = max(1, self._rows_at_once // samples)
         for start in range(0, len(self._questions), at_once):
             chosen = list(self._questions[start : start + at_once])
             # The last batch is filled up, so that all have one shape and compile once.
-            filled = chosen + [chosen[-1]] * (at_once - len(chosen))
-            numbers = list(range(start, start + len(filled)))
-            done = self._sampler.sample(params, filled, numbers, samples, sampling, Draw(0, 0))
-            scored += done.groups[: len(chosen)]
-        return scored
+            yield start, chosen + [chosen[-1]] * (at_once - len(chosen))
+
+    def _foresee(self, params: Params, call: Call, *, all_sizes: bool) -> None:
+        """Give the functions that sample to a compiler (`NativeEngine.foresee`)."""
+        engine = self._sampler.engine
+        assert isinstance(engine, NativeEngine)
+        passing = [] if self._passing is None else [(self._spec.samples, self._passing.sampling)]
+        for samples, sampling in [(1, self._sampling), *passing]:
+            batches = ([Prompt(q.tokens, 0) for q in batch] for _, batch in self._batches(samples))
+            # Batches whose longest prompts are equal have the same shapes.
+            for batch in {max(len(prompt.tokens) for prompt in batch): batch for batch in batches}.values():
+                engine.foresee(params, batch, samples, sampling, call, all_sizes=all_sizes)
 
     def _pass_at(self, params: Params, passing: PassSampling) -> dict[str, float]:
         scored = self._sample_all(params, self._spec.samples, passing.sampling)

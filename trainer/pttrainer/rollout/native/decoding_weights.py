@@ -5,6 +5,7 @@ They are gathered once per rollout: else every token would gather every layer ag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,14 @@ from pttrainer.models.shapes.parameters import Axes, decoding_axes
 from pttrainer.rollout.native.sizes.sampler_shape import sampler_shape
 from pttrainer.rollout.native.sizes.sampling_time import Rollout
 from pttrainer.runtime.distributed import logical_axes, sharding
+
+Call = Callable[..., Any]
+"""What calls a jitted function with its arguments: `called`, or a compiler, which returns the shapes of its results."""
+
+
+def called(function: Any, *arguments: Any) -> Any:
+    """Call the function."""
+    return function(*arguments)
 
 
 class DecodingWeights:
@@ -42,17 +51,17 @@ class DecodingWeights:
             if name != "layers"
         }
 
-    def __call__(self, params: Params) -> Params:
-        """Return the weights where `decode` reads them."""
+    def __call__(self, params: Params, call: Call = called) -> Params:
+        """Return the weights where `decode` reads them. call: calls the functions."""
         kernels = decode_backend.kernels_for(params)
         of_kernels = None if kernels is None else _layer_for_kernels(self._model, kernels)
         layers = tuple(
-            (of_kernels or self.layers[group.name])(params[group.name], np.int32(i))
+            call(of_kernels or self.layers[group.name], params[group.name], np.int32(i))
             for group, i in self._model.config.layer_places
         )
-        parts = (part({name: params[name]}) for name, part in self.parts.items())
+        parts = (call(part, {name: params[name]}) for name, part in self.parts.items())
         weights = {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
-        head = None if kernels is None else _head_for_kernels(self._model, kernels)(weights)
+        head = None if kernels is None else call(_head_for_kernels(self._model, kernels), weights)
         return weights if head is None else {**weights, decode_backend.HEAD_BLOCKS: head}
 
 

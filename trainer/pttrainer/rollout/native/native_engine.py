@@ -16,18 +16,18 @@ sample several tokens in a pass; the samples are the same.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from pttrainer.batch import Images
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.models import Model, Params
 from pttrainer.models.decoding.block_head import split_block
@@ -37,11 +37,11 @@ from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.rollout.native.completion_buffer import CompletionBuffer, Recorder
 from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitted
 from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows
-from pttrainer.rollout.native.decoding_weights import DecodingWeights
-from pttrainer.rollout.native.prefill import PaddedPrompts, PromptBatch, prompt_batches
+from pttrainer.rollout.native.decoding_weights import Call, DecodingWeights
+from pttrainer.rollout.native.prefill import PromptBatch, prompt_batches, right_padded
 from pttrainer.rollout.native.prefix_reuse.kept_prompts import KeptPrompts
 from pttrainer.rollout.native.sizes import max_rows
-from pttrainer.rollout.speculative.block_proposals import for_sampling
+from pttrainer.rollout.speculative.block_proposals import Block, for_sampling
 from pttrainer.rollout.speculative.verify import Proposer, Speculation, add_counts, count_proposals
 from pttrainer.runtime.distributed import sharding
 
@@ -110,15 +110,36 @@ class NativeEngine:
         with self.on_mesh():
             run = _Run(self, weights, self._proposing(block), prompts, samples, sampling, draw, buffer)
             run.kept = self._kept_for(params, prompts, samples, sampling)
-            most = self.most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
-            most = min(most, self.share_of(len(prompts) * samples))
-            if len(prompts) * samples <= most:
-                run.all_at_once()
-            else:
-                run.refilled(most)
+            run.sample(self._most_rows_of(prompts, samples, sampling))
         if prompt_routes is not None:
             prompt_routes += run.prompt_routes
         return run.facts
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Return True if the programs of a call follow from the lengths of its prompts (`foresee`)."""
+        is_block = self._speculation is not None and isinstance(self._speculation.proposer, Block)
+        return isinstance(self._weights, DecodingWeights) and self._kept is None and not is_block
+
+    def foresee(
+        self,
+        params: Params,
+        prompts: Sequence[Prompt],
+        samples: int,
+        sampling: Sampling,
+        call: Call,
+        *,
+        all_sizes: bool,
+    ) -> None:
+        """Give the jitted functions that `generate` calls first to a compiler, in the order of their calls.
+
+        params: shapes with shardings. all_sizes: give also those that it calls if rows become fewer or longer.
+        """
+        assert isinstance(self._weights, DecodingWeights)
+        weights, buffer = self._weights(params, call), CompletionBuffer(self.tokenizer, sampling, 0)
+        with self.on_mesh():
+            run = _Run(self, weights, self._proposing(None), prompts, samples, sampling, Draw(0, 0), buffer)
+            run.foresee(self._most_rows_of(prompts, samples, sampling), call, all_sizes=all_sizes)
 
     def for_decoding(self, params: Params) -> Params:
         """Return the weights as the compiled functions read them."""
@@ -171,6 +192,11 @@ class NativeEngine:
         most = self._rows or max_rows.rows_at_once(self._model, longest, draft)
         return max(most - most % self._row_shards, 1)
 
+    def _most_rows_of(self, prompts: Sequence[Prompt], samples: int, sampling: Sampling) -> int:
+        """Return the most rows at once for a call's samples."""
+        most = self.most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
+        return min(most, self.share_of(len(prompts) * samples))
+
     def share_of(self, rows: int) -> int:
         """Return how many rows are here if so many are on all slices, and no device has more of them."""
         if self._share == 1:
@@ -215,14 +241,70 @@ class _Run:
         self.facts: dict[str, float] = {}
         self.prompt_routes: list[np.ndarray] = []
 
+    def sample(self, most: int) -> None:
+        """Sample in as many rows as there are samples, or in the most that there may be."""
+        if len(self._prompts) * self._samples <= most:
+            self.all_at_once()
+        else:
+            self.refilled(most)
+
     def all_at_once(self) -> None:
         """Sample in N rows; the prompts' keys and values are shared."""
+        self._finish(self._spread(), None)
+
+    def foresee(self, most: int, call: Call, *, all_sizes: bool) -> None:
+        """Give the functions that `sample` calls to a compiler."""
+        self._functions = {name: partial(call, function) for name, function in self._functions.items()}
+        rows, pool = self._begun(most)
+        if all_sizes:
+            self._foresee_sizes(rows, pool)
+        else:
+            self._foresee_tokens(rows, pool)
+
+    def _begun(self, most: int) -> tuple[Rows, Pool | None]:
+        """Return rows for the first prompts, and the pool that they take over from."""
+        if len(self._prompts) * self._samples <= most:
+            return self._spread(), None
+        pool = self._prefill(prompt_batches(self._prompts, self._samples, max(1, most // self._samples))[0])
+        return self._functions["idle"](most, self._slots, pool), pool
+
+    def _foresee_sizes(self, rows: Rows, pool: Pool | None) -> None:
+        """Foresee rows that become fewer, and get more slots."""
+        waiting, known = deque([(rows, pool, self._slots)]), {(rows.active_B.shape[0], self._slots)}
+        while waiting:
+            rows, pool, slots = waiting.popleft()
+            rows = self._foresee_tokens(rows, pool)
+            count = rows.active_B.shape[0]
+            fewer, more = buckets.fewer_rows(count, self._engine._row_shards), min(2 * slots, self._most_slots)
+            changes: list[tuple[Rows, Pool | None, int]] = []
+            if fewer:
+                changes.append((self._functions["shrink"](fewer, rows), None, slots))
+            if more > slots:
+                changes.append((self._functions["grow"](more, rows), pool, more))
+            for changed in changes:
+                size = changed[0].active_B.shape[0], changed[2]
+                if size not in known:
+                    known.add(size)
+                    waiting.append(changed)
+
+    def _foresee_tokens(self, rows: Rows, pool: Pool | None) -> Rows:
+        """Foresee what samples tokens; its own results may have other shardings than the rows that it began with."""
+        advance = partial(self._functions["advance"], self._weights)
+        counts = np.int32(0), np.int32(0)
+        advanced, *_ = advance(rows, pool, *counts, *self._draft)
+        left: Rows = advance(advanced, pool, *counts, *self._draft)[0]
+        if self._sampling.stop:
+            self._functions["stop"](left, self._engine.place(np.zeros(left.active_B.shape, bool)))
+        return left
+
+    def _spread(self) -> Rows:
+        """Return N rows; the prompts' keys and values are shared."""
         [batch] = prompt_batches(self._prompts, self._samples, len(self._prompts))
-        rows = self._functions["spread"](self._samples, self._slots, self._prefill(batch))
+        rows: Rows = self._functions["spread"](self._samples, self._slots, self._prefill(batch))
         of_prompt = cache_layout.capacity(rows.cache) - self._slots
         self._slots += of_prompt
         self._most_slots += of_prompt
-        self._finish(rows, None)
+        return rows
 
     def refilled(self, most: int) -> None:
         """Sample in B rows that are taken over in turn. The next prompts are computed when a row waits for them."""
@@ -251,7 +333,7 @@ class _Run:
             active, drawn = int(progress.active_B.sum()), int(progress.drawn)
 
     def _prefill(self, batch: PromptBatch) -> Pool:
-        padded = _right_padded(batch.prompts, self._prompt_slots, self._sampling, self._engine.pad_id)
+        padded = right_padded(batch.prompts, self._prompt_slots, self._sampling, self._engine.pad_id)
         placed = self._engine.place(padded)
         draw = *self._keys, np.int32(batch.first), np.int32(batch.end), *self._draft
         pool: Pool
@@ -293,41 +375,3 @@ class _Run:
             self._slots = min(2 * self._slots, self._most_slots)
             rows = self._functions["grow"](self._slots, rows)
         return rows, progress
-
-
-def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad_id: int) -> PaddedPrompts:
-    lengths_P = np.array([len(prompt.tokens) for prompt in prompts], np.int32)
-    tokens_PS = np.full((len(prompts), slots), pad_id, np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens_PS[row, : len(prompt.tokens)] = prompt.tokens
-    limits_P = np.minimum(sampling.max_new_tokens, sampling.max_length - lengths_P).astype(np.int32)
-    numbers_P = np.array([prompt.number for prompt in prompts], np.uint32)
-    return PaddedPrompts(tokens_PS, lengths_P, numbers_P, limits_P, padded_images(prompts, slots))
-
-
-def _few_sizes(size: int) -> int:
-    """Return a power of two, so that few shapes are compiled."""
-    return 1 << (size - 1).bit_length()
-
-
-def padded_images(prompts: Sequence[Prompt], slots: int) -> Images | None:
-    """Return the images of all prompts, padded to as many slots; None if no prompt has any.
-
-    Prompts with the same array of pixels share it: the turns of episodes that began with one question.
-    """
-    of_prompts = {row: prompt.images for row, prompt in enumerate(prompts) if prompt.images is not None}
-    if not of_prompts:
-        return None
-    sets = {id(each.pixels_BMSSC): each.pixels_BMSSC[0] for each in of_prompts.values()}
-    places = {key: place for place, key in enumerate(sets)}
-    count = min(len(prompts), _few_sizes(len(sets)))
-    most, patches, *rest = (max(sizes) for sizes in zip(*(of_set.shape for of_set in sets.values()), strict=True))
-    patches = patches if len(rest) > 1 else _few_sizes(patches)  # of images that all have one size, there is one number
-    pixels = np.zeros((count, most, patches, *rest), np.float32)
-    for place, of_set in enumerate(sets.values()):
-        pixels[place][tuple(map(slice, of_set.shape))] = of_set
-    slots_PS, sets_P = np.zeros((len(prompts), slots), np.int32), np.zeros(len(prompts), np.int32)
-    for row, each in of_prompts.items():
-        slots_PS[row, : each.slots_BT.shape[1]] = each.slots_BT[0]
-        sets_P[row] = places[id(each.pixels_BMSSC)]
-    return Images(pixels, slots_PS, sets_P)

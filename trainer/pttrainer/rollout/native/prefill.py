@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from pttrainer.batch import Images
 from pttrainer.models import Model, Params
 from pttrainer.models.attention import flash_kernels
 from pttrainer.models.attention import kv_cache as kv
-from pttrainer.rollout.engine import Prompt
+from pttrainer.rollout.engine import Prompt, Sampling
 from pttrainer.rollout.native import cache_layout
 from pttrainer.rollout.native.buckets import prefill_piece, whole_prompts
 from pttrainer.runtime.distributed import sharding
@@ -52,6 +53,45 @@ def prompt_batches(prompts: Sequence[Prompt], samples: int, at_once: int) -> deq
         filled = chosen + [chosen[-1]] * (at_once - len(chosen))
         batches.append(PromptBatch(filled, start * samples, (start + len(chosen)) * samples))
     return batches
+
+
+def right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad_id: int) -> PaddedPrompts:
+    """Return prompts, padded to so many slots, and the most tokens to sample of each."""
+    lengths_P = np.array([len(prompt.tokens) for prompt in prompts], np.int32)
+    tokens_PS = np.full((len(prompts), slots), pad_id, np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens_PS[row, : len(prompt.tokens)] = prompt.tokens
+    limits_P = np.minimum(sampling.max_new_tokens, sampling.max_length - lengths_P).astype(np.int32)
+    numbers_P = np.array([prompt.number for prompt in prompts], np.uint32)
+    return PaddedPrompts(tokens_PS, lengths_P, numbers_P, limits_P, padded_images(prompts, slots))
+
+
+def _few_sizes(size: int) -> int:
+    """Return a power of two, so that few shapes are compiled."""
+    return 1 << (size - 1).bit_length()
+
+
+def padded_images(prompts: Sequence[Prompt], slots: int) -> Images | None:
+    """Return the images of all prompts, padded to as many slots; None if no prompt has any.
+
+    Prompts with the same array of pixels share it: the turns of episodes that began with one question.
+    """
+    of_prompts = {row: prompt.images for row, prompt in enumerate(prompts) if prompt.images is not None}
+    if not of_prompts:
+        return None
+    sets = {id(each.pixels_BMSSC): each.pixels_BMSSC[0] for each in of_prompts.values()}
+    places = {key: place for place, key in enumerate(sets)}
+    count = min(len(prompts), _few_sizes(len(sets)))
+    most, patches, *rest = (max(sizes) for sizes in zip(*(of_set.shape for of_set in sets.values()), strict=True))
+    patches = patches if len(rest) > 1 else _few_sizes(patches)  # of images that all have one size, there is one number
+    pixels = np.zeros((count, most, patches, *rest), np.float32)
+    for place, of_set in enumerate(sets.values()):
+        pixels[place][tuple(map(slice, of_set.shape))] = of_set
+    slots_PS, sets_P = np.zeros((len(prompts), slots), np.int32), np.zeros(len(prompts), np.int32)
+    for row, each in of_prompts.items():
+        slots_PS[row, : each.slots_BT.shape[1]] = each.slots_BT[0]
+        sets_P[row] = places[id(each.pixels_BMSSC)]
+    return Images(pixels, slots_PS, sets_P)
 
 
 class Prefilled(NamedTuple):

@@ -18,8 +18,8 @@ from pttrainer.models import Params
 from pttrainer.rollout.engine import Prompt, Sampling
 from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.rollout.native.decode_state import NO_OWNER, Pool, Rows
-from pttrainer.rollout.native.native_engine import NativeEngine, padded_images
-from pttrainer.rollout.native.prefill import PaddedPrompts
+from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.native.prefill import PaddedPrompts, padded_images
 
 _SIZES = (1, 8, 32)
 """Numbers of rows: few, because each is compiled. The last is the most that may be asked for."""

@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import os
 import sys
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +12,9 @@ import jax
 
 from pttrainer.models.decoding.cpu_kernels import blocked_matmul, cached_attention, register_tile, thread_pool, xla_ffi
 from pttrainer.models.decoding.cpu_kernels.register_tile import RegisterTile
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Programs are traced on several threads, and XLA takes a name once."""
 
 
 @lru_cache
@@ -25,7 +29,8 @@ def host_tile() -> RegisterTile | None:
 
 def target(name: str, tile: RegisterTile) -> str:
     """Return the name under which XLA calls `blocked_matmul.NAME` or `cached_attention.NAME`."""
-    compile_kernels(tile)
+    with _ONE_AT_A_TIME:
+        compile_kernels(tile)
     return _target(name, tile)
 
 
