@@ -64,8 +64,10 @@ HOST_OFFLOAD = (
     "--xla_latency_hiding_scheduler_rerun=2",
 )
 """HOST_OFFLOAD_FLAGS."""
-DENSE_VMEM, MOE_VMEM, TPU7X_VMEM = ((f"--xla_tpu_scoped_vmem_limit_kib={kib}",) for kib in ("98304", "81920", "61440"))
-"""DENSE_VMEM_LIMIT_FLAG and MOE_VMEM_LIMIT_FLAG; of tpu-recipes for tpu7x. The compiler takes many times as long."""
+DENSE_VMEM, MOE_VMEM, GEMMA_VMEM, TPU7X_VMEM = (
+    (f"--xla_tpu_scoped_vmem_limit_kib={kib}",) for kib in ("98304", "81920", "122880", "61440")
+)
+"""DENSE_VMEM_LIMIT_FLAG, MOE_VMEM_LIMIT_FLAG, CUSTOM_VMEM_LIMIT_FLAG of Gemma 3; of tpu-recipes for tpu7x. The compiler takes many times as long."""
 NO_WINDOWED_EINSUM = ("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
 """DISABLE_COLLECTIVE_MATMUL."""
 SHARDED = ("ici_fsdp_parallelism=-1", "attention=flash", "use_iota_embed=True", "weight_dtype=float32")
@@ -107,6 +109,18 @@ RECIPES: dict[str, Recipe] = {
         "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
         "the model, of which there is no recipe for a v6e; 64 chips for 256; the loss in 8 pieces of tokens, because "
         "logits of 151,936 words are 30 GB a chip; tiles",
+    ),
+    "gemma3-12b-v6e-256": Recipe(
+        *("v6e-256", "gemma3-12b", 256, 32768),
+        (
+            *(*SHARDED, "num_vocab_tiling=16", "remat_policy=custom", "decoder_layer_input=device"),
+            *("query_proj=remat", "key_proj=remat", "value_proj=remat"),
+            *("sa_block_q=1024", "sa_block_kv=1024", "sa_block_kv_compute=1024", "sa_block_q_dkv=512"),
+            *("sa_block_kv_dkv=2048", "sa_block_kv_dkv_compute=512", "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
+        ),
+        GEMMA_VMEM,
+        "maxtext_trillium_model_configs.py: gemma3_12b_32768_v6e256",
+        "nothing",
     ),
     "llama3.1-70b-v5p-128": Recipe(
         *("v5p-128", "llama3.1-70b", 128, 4096),
