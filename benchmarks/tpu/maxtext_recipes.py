@@ -67,7 +67,10 @@ HOST_OFFLOAD = (
 DENSE_VMEM, MOE_VMEM, GEMMA_VMEM, TPU7X_VMEM = (
     (f"--xla_tpu_scoped_vmem_limit_kib={kib}",) for kib in ("98304", "81920", "122880", "61440")
 )
-"""DENSE_VMEM_LIMIT_FLAG, MOE_VMEM_LIMIT_FLAG, CUSTOM_VMEM_LIMIT_FLAG of Gemma 3; of tpu-recipes for tpu7x. The compiler takes many times as long."""
+"""DENSE_VMEM_LIMIT_FLAG, MOE_VMEM_LIMIT_FLAG, of Gemma 3 CUSTOM_VMEM_LIMIT_FLAG; of tpu-recipes for tpu7x.
+
+The compiler takes many times as long.
+"""
 NO_WINDOWED_EINSUM = ("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
 """DISABLE_COLLECTIVE_MATMUL."""
 SHARDED = ("ici_fsdp_parallelism=-1", "attention=flash", "use_iota_embed=True", "weight_dtype=float32")
