@@ -10,6 +10,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     flags = [os.environ.get("XLA_FLAGS", ""), quick.FLAGS, "--xla_force_host_platform_device_count=8"]
     os.environ["XLA_FLAGS"] = " ".join(flags).strip()
+os.environ.setdefault("NPROC", "32")  # as `processes.prepare_environment` has it
 
 import jax
 

@@ -85,3 +85,15 @@ def test_gpus_read_their_flags_and_their_memory_from_jaxs_variables(type: str, c
     assert environ["XLA_FLAGS"].split() == [*ours[:count], "--xla_dump_to=/tmp/dump"]
     assert environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.9"
     assert "LIBTPU_INIT_ARGS" not in environ
+
+
+@pytest.mark.parametrize(
+    ("type", "own", "threads"), [("cpu-8", {}, "32"), ("cpu-8", {"NPROC": "9"}, "9"), ("cpu-1", {}, None)]
+)
+def test_virtual_devices_have_threads_to_spare_for_collectives_that_wait(
+    type: str, own: dict[str, str], threads: str | None
+) -> None:
+    environ = dict(own)
+    prepare_environment(type, {}, environ)
+    assert environ["XLA_FLAGS"].endswith(f"device_count={type.removeprefix('cpu-')}")
+    assert environ.get("NPROC") == threads

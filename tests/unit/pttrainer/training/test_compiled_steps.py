@@ -148,7 +148,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
     jax.monitoring.unregister_event_duration_listener(record)
 
 
-@pytest.mark.parametrize(("kind", "devices"), [("sft", 8), ("dpo", 1), ("grpo", 8)])
+@pytest.mark.parametrize(("kind", "devices"), [("sft", 8), ("dpo", 8), ("grpo", 8)])
 def test_an_evaluation_compiles_nothing_to_sample_and_is_the_same_to_the_bit(
     home: Path, kind: str, devices: int, evaluations: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

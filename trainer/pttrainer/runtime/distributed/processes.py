@@ -14,6 +14,7 @@ JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator
     XLA_PYTHON_CLIENT_MEM_FRACTION                               share of a GPU's memory for JAX (0.9)
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` and GPUs add to the first; platform
                                                                  `proxy` is Pathways: one process sees all chips
+    NPROC                                                        threads of XLA on CPUs; set for `cpu-N`
     HOSTNAME                                                     the pod's name, shown to others that want to write
     POSTTRAIN_PROGRESS_IN_LOG                                    `true`: progress.json is repeated in the log
     POSTTRAIN_LEASE_SECONDS                                      seconds that a silent process keeps its directory (30),
@@ -39,6 +40,12 @@ from ptapi.run_directory import PROGRESS_LOG_ENV, SANDBOXES_ENV, SERVICES_ENV
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
+_THREADS_A_DEVICE = 4
+"""XLA gives virtual devices one thread each, and one that waits for another device keeps its thread.
+
+Devices begin collectives that do not depend on each other in any order. So a program with two of them could wait for
+itself forever, and XLA ended the process after 40 seconds: dpo with held-out pairs, its step from the compile cache.
+"""
 MAX_TEXT_BYTES = 4096
 GENERATION, SUPERVISOR = "POSTTRAIN_GENERATION", "POSTTRAIN_SUPERVISOR_PID"
 DAY_MS = 86_400_000
@@ -66,6 +73,8 @@ def prepare_environment(
     environ["JAX_PLATFORMS"] = "cpu"
     others = [flag for flag in environ.get("XLA_FLAGS", "").split() if not flag.startswith(DEVICE_COUNT_FLAG)]
     environ["XLA_FLAGS"] = " ".join([*others, f"{DEVICE_COUNT_FLAG}={virtual[1]}"])
+    if int(virtual[1]) > 1:
+        environ.setdefault("NPROC", str(_THREADS_A_DEVICE * int(virtual[1])))
 
 
 def cache_directory(environ: MutableMapping[str, str] = os.environ) -> Path:
