@@ -243,7 +243,7 @@ class _Run:
 
     def sample(self, most: int) -> None:
         """Sample in as many rows as there are samples, or in the most that there may be."""
-        if len(self._prompts) * self._samples <= most:
+        if self._fits(most):
             self.all_at_once()
         else:
             self.refilled(most)
@@ -263,10 +263,19 @@ class _Run:
 
     def _begun(self, most: int) -> tuple[Rows, Pool | None]:
         """Return rows for the first prompts, and the pool that they take over from."""
-        if len(self._prompts) * self._samples <= most:
+        if self._fits(most):
             return self._spread(), None
-        pool = self._prefill(prompt_batches(self._prompts, self._samples, max(1, most // self._samples))[0])
-        return self._functions["idle"](most, self._slots, pool), pool
+        return self._idle(most)[:2]
+
+    def _fits(self, most: int) -> bool:
+        """Return True if all samples have rows at once."""
+        return len(self._prompts) * self._samples <= most
+
+    def _idle(self, most: int) -> tuple[Rows, Pool, deque[PromptBatch]]:
+        """Return B idle rows, the first prompts, which they take over from, and the prompts that wait."""
+        waiting = prompt_batches(self._prompts, self._samples, max(1, most // self._samples))
+        pool = self._prefill(waiting.popleft())
+        return self._functions["idle"](most, self._slots, pool), pool, waiting
 
     def _foresee_sizes(self, rows: Rows, pool: Pool | None) -> None:
         """Foresee rows that become fewer, and get more slots."""
@@ -308,15 +317,11 @@ class _Run:
 
     def refilled(self, most: int) -> None:
         """Sample in B rows that are taken over in turn. The next prompts are computed when a row waits for them."""
-        waiting = prompt_batches(self._prompts, self._samples, max(1, most // self._samples))
-        batch = waiting.popleft()
-        pool = self._prefill(batch)
-        rows = self._functions["idle"](most, self._slots, pool)
+        rows, pool, waiting = self._idle(most)
         while waiting:
             rows, progress = self._advance(rows, pool, floor=most - 1)
-            if progress.drawn == batch.end and not progress.active_B.all():
-                batch = waiting.popleft()
-                pool = self._prefill(batch)
+            if progress.drawn == waiting[0].first and not progress.active_B.all():
+                pool = self._prefill(waiting.popleft())
         self._finish(rows, pool)
 
     def _finish(self, rows: Rows, pool: Pool | None) -> None:
