@@ -121,6 +121,7 @@ def test_answers_to_samples_drawn_ahead_come_back_with_the_checkpoint(server: Fa
     made.next_batch(0, cast(Any, None))
     state = json.loads(json.dumps(made.state()))
     wanted, _ = made.next_batch(1, cast(Any, None))
+    made._pipeline.wait()  # the batch of step 2 asks the teacher, too
     before = len(server.requests)
     other = made_of(given, data=False)
     other.restore(state)
