@@ -9,10 +9,10 @@ Two programs of the same job, in one run: with the flags that programs need and 
 `ptapi.accelerators.compiler_flags` (and `--flag`, given last). With MaxText's own Python (`maxtext_program.py`), its
 step for the same rows and length is the third: full recomputation, splash, and the settings and `--maxtext-flags`
 given. `--recipe` is the comparison: the shape of one of MaxText's own recipes (`maxtext_recipes.py`), our step with our
-flags and `remat: auto`, and MaxText's as its recipe has it. They are compiled as training compiles them, which takes
-two to five CPU-minutes each and 3 GB. Attention's kernels are counted by our table of their cycles for both, with as
-many runs as each program has. How seconds are estimated, and how far to trust them:
-`pttrainer.preflight.timing.program_time`.
+flags and `remat: auto`, and MaxText's as its recipe has it. `--without-slow`: both without the flag that makes some of
+them take an hour. They are compiled as training compiles them, which takes two to five CPU-minutes each and 3 GB.
+Attention's kernels are counted by our table of their cycles for both, with as many runs as each program has. How
+seconds are estimated, and how far to trust them: `pttrainer.preflight.timing.program_time`.
 """
 
 import argparse
@@ -65,6 +65,9 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--remat", help="ours (full, of a recipe auto); MaxText's is remat_policy of its settings")
     parser.add_argument("--algorithm", default="sft", choices=["sft", "dpo", "grpo"])
     parser.add_argument("--lora", type=int, metavar="RANK", help="train adapters of this rank, not all weights")
+    parser.add_argument(
+        "--without-slow", action="store_true", help=f"neither side with {compiler_flags.VMEM}, which compiles for long"
+    )
     parser.add_argument("--scoring", action="store_true", help="the pass that scores a rollout, not the train step")
     parser.add_argument("--keep", type=Path, help="folder for the programs' text")
     parser.add_argument("--maxtext", metavar="PYTHON", help="MaxText's Python: compile its step, too")
@@ -90,7 +93,12 @@ def row(options: argparse.Namespace) -> str:
     from pttrainer.runtime.distributed import sharding
 
     of, is_ours = shapes(options), options.only == "ours"
-    flags = compiler_flags.flags(of.slice.generation, options.flag if is_ours else (), required_only=not is_ours)
+    flags = compiler_flags.flags(
+        of.slice.generation,
+        options.flag if is_ours else (),
+        required_only=not is_ours,
+        without_slow=options.without_slow,
+    )
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     with jax.set_mesh(mesh):
         compiled = next(LOWERED[SCORING if options.scoring else TRAIN_STEP](of, mesh)).program.compile(
@@ -114,12 +122,18 @@ def maxtext_row(options: argparse.Namespace) -> str:
         )
         ours = ("ici_fsdp_parallelism=-1", "remat_policy=full", "attention=flash", "weight_dtype=float32")
         program = Path(__file__).with_name("maxtext_program.py")
-        words = [options.maxtext, program, f"--flags={options.maxtext_flags}", options.accelerator, out]
+        words = [options.maxtext, program, f"--flags={maxtext_flags(options)}", options.accelerator, out]
         subprocess.run([*words, "--", *shape, *ours, *options.maxtext_setting], check=True, stdout=subprocess.DEVNULL)
         text, peak = Path(f"{out}.hlo.txt").read_text(), json.loads(Path(f"{out}.json").read_text())["peak"]
     if options.keep is not None:
         (options.keep / f"{options.accelerator}-maxtext.hlo.txt").write_text(text)
     return _row("MaxText", text, peak, of, row_seconds(of, backward_of(options.maxtext_setting)))
+
+
+def maxtext_flags(options: argparse.Namespace) -> str:
+    """Return the XLA flags of MaxText's step, in one word."""
+    words = options.maxtext_flags.split()
+    return " ".join(word for word in words if not (options.without_slow and compiler_flags.VMEM in word))
 
 
 def backward_of(settings: Iterable[str]) -> Backward:

@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "tpu"))
 import tpu_programs
 from maxtext_recipes import RECIPES
 
+from ptapi.accelerators import compiler_flags
 from pttrainer.preflight.memory import formula
 from pttrainer.preflight.timing.program_time import row_seconds
 
@@ -71,3 +72,11 @@ def test_a_job_of_ones_own_keeps_its_options() -> None:
     own = options("v5p-16", "--rows", "16", "--maxtext-flags=--xla_own=1")
     assert (own.remat, own.rows, own.maxtext_flags, own.maxtext_setting) == ("full", 16, "--xla_own=1", [])
     assert options("--recipe", "llama3.1-8b-v5p-16", "--remat", "full").remat == "full"
+
+
+@pytest.mark.parametrize(("words", "is_there"), [((), True), (("--without-slow",), False)])
+def test_neither_side_has_the_slow_flag_if_asked(words: tuple[str, ...], *, is_there: bool) -> None:
+    of = options("--recipe", "llama3.1-8b-v6e-16", *words)
+    assert (compiler_flags.VMEM in tpu_programs.maxtext_flags(of)) is is_there
+    assert "--xla_enable_async_all_gather=true" in tpu_programs.maxtext_flags(of)
+    assert of.without_slow is not is_there
