@@ -153,7 +153,13 @@ def _compiler_flags() -> list[str]:
         (f"`{flag.name}={flag.value}`", ", ".join(sorted(flag.generations)), flag.reason, flag.source)
         for flag in (*compiler_flags.TABLE, *compiler_flags.GPU_TABLE)
     )
-    return ["## Compiler flags", intro, _table(("Flag", "On", "Why", "Source"), rows)]
+    of_samplers = (
+        f"In the sampler's own programs `{compiler_flags.VMEM}` is less where that is faster, unless the job or "
+        f"{compiler_flags.LIBTPU_INIT_ARGS} names another value than the table's: "
+        + "; ".join(f"{program} on {on} {kib}" for (program, on), kib in compiler_flags.SAMPLING_KIB.items())
+        + "."
+    )
+    return ["## Compiler flags", intro, _table(("Flag", "On", "Why", "Source"), rows), of_samplers]
 
 
 def foreign_flags_page() -> str:

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ptapi.accelerators import compiler_flags
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.preflight.memory import recomputation
 from pttrainer.preflight.shapes import rollout_shapes, tpu_topology
@@ -144,6 +143,7 @@ def _seconds(of: JobShapes, name: str) -> dict[str, tuple[float, Counter[str], i
 def compiled_programs(of: JobShapes, name: str) -> Iterator[tuple[str, Any, int | None, int | None]]:
     import jax
 
+    from pttrainer.preflight.compiler.compile import flags_of
     from pttrainer.preflight.compiler.programs import LOWERED
     from pttrainer.runtime.distributed import sharding
 
@@ -155,7 +155,7 @@ def compiled_programs(of: JobShapes, name: str) -> Iterator[tuple[str, Any, int 
                 lowered = programs.send(made)
             except StopIteration:
                 return
-            made = lowered.program.compile(compiler_options=compiler_flags.of_job(of.spec))
+            made = lowered.program.compile(compiler_options=flags_of(of, lowered.name))
             yield lowered.name, made, lowered.turns, lowered.times
 
 

@@ -7,7 +7,7 @@ TPUs: flags without a gain that the compiler's own estimates show
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ptapi.accelerators import resolve
 from ptapi.spec import PostTrainJobSpec
@@ -16,6 +16,8 @@ LIBTPU_INIT_ARGS = "LIBTPU_INIT_ARGS"
 """The variable in which libtpu reads its flags, once, when it is loaded."""
 XLA_FLAGS = "XLA_FLAGS"
 """The variable in which jaxlib and its CUDA plugin read theirs; an unknown one ends the process."""
+
+VMEM = "xla_tpu_scoped_vmem_limit_kib"
 
 
 class XlaFlag(NamedTuple):
@@ -60,7 +62,7 @@ TABLE: tuple[XlaFlag, ...] = (
     ),
     *(
         XlaFlag(
-            "xla_tpu_scoped_vmem_limit_kib",
+            VMEM,
             kib,
             frozenset(generations),
             "give a product more of the core's own memory (VMEM), so that its operands are read fewer times; the "
@@ -84,6 +86,16 @@ TABLE: tuple[XlaFlag, ...] = (
         required=True,
     ),
 )
+
+SamplerProgram = Literal["prefill", "decode"]
+"""The programs of a sampler in which a model runs."""
+SAMPLING_KIB: Mapping[tuple[SamplerProgram, str], str] = {
+    ("prefill", "v5p"): "32768",
+    ("decode", "v5p"): "32768",
+    ("decode", "tpu7x"): "32768",
+}
+"""`VMEM` of programs that are faster with less than the table's: few rows need little, and weights are copied ahead to
+what is left. What it gains: docs/findings/compilers.md."""
 
 _TOOLBOX = "NVIDIA/JAX-Toolbox, docs/GPU_performance.md"
 _LINKED = frozenset({"h100", "h100-mega", "h200", "b200", "a100", "a100-80gb"})
@@ -136,6 +148,17 @@ def of_job(spec: PostTrainJobSpec, *, without_slow: bool = False) -> dict[str, s
     if not spec.runtime.is_native or spec.pathways.headless:
         return dict(_named(flag) for flag in own)
     return flags(resolve(spec.accelerator.type).generation, own, without_slow=without_slow)
+
+
+def of_sampling(program: SamplerProgram, generation: str, current: str = "") -> dict[str, str]:
+    """Return the flags of one of the sampler's programs where they are not its generation's.
+
+    current: `LIBTPU_INIT_ARGS`; a value there that is not the table's is the user's own, and stays.
+    """
+    kib = SAMPLING_KIB.get((program, generation))
+    ours = flags(generation).get(VMEM)
+    is_ours = dict(map(_named, current.split())).get(VMEM, ours) == ours
+    return {VMEM: kib} if kib is not None and is_ours else {}
 
 
 def arguments(flags: Mapping[str, str]) -> list[str]:

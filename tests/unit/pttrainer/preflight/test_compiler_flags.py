@@ -5,6 +5,10 @@ import pytest
 from tests.builders.trainer.preflight import spec
 
 from ptapi.accelerators import compiler_flags
+from pttrainer.preflight.compiler.compile import flags_of
+from pttrainer.preflight.shapes.job_shapes import shapes_of
+from pttrainer.preflight.shapes.passes import DECODE, PREFILL, TRAIN_STEP
+from pttrainer.rollout.native import decode_loop
 from pttrainer.runtime.distributed.processes import prepare_environment
 
 SUMS = "--xla_tpu_enable_sparse_core_collective_offload_all_reduce"
@@ -97,3 +101,41 @@ def test_virtual_devices_have_threads_to_spare_for_collectives_that_wait(
     prepare_environment(type, {}, environ)
     assert environ["XLA_FLAGS"].endswith(f"device_count={type.removeprefix('cpu-')}")
     assert environ.get("NPROC") == threads
+
+
+def sampler_options(monkeypatch: pytest.MonkeyPatch, kind: str, current: str = "") -> list[str | None]:
+    """Return the memory for products that a sampler's two programs name."""
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", current)
+    return [(decode_loop._options(program, kind) or {}).get(VMEM) for program in ("prefill", "decode")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "kib"),
+    [
+        ("TPU v5", ["32768", "32768"]),
+        ("TPU7x", [None, "32768"]),
+        ("TPU v6 lite", [None, None]),
+        ("TPU v5 lite", [None, None]),
+        ("cpu", [None, None]),
+    ],
+)
+def test_sampling_has_less_of_the_cores_memory_for_products_where_that_is_faster(
+    kind: str, kib: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sampler_options(monkeypatch, kind) == kib
+
+
+def test_sampling_keeps_the_memory_for_products_that_a_job_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_table, own = (" ".join(init_args("v5p-16", xla_flags=flags)) for flags in ([], [f"--{VMEM}=16384"]))
+    assert sampler_options(monkeypatch, "TPU v5", of_table) == ["32768", "32768"]
+    assert sampler_options(monkeypatch, "TPU v5", own) == [None, None]
+
+
+@pytest.mark.parametrize(("own", "sampled"), [([], "32768"), ([f"--{VMEM}=16384"], "16384")])
+def test_preflight_compiles_each_program_with_the_flags_that_the_trainer_has(own: list[str], sampled: str) -> None:
+    job = spec("qwen3-0.6b", "v5p-8", algorithm="grpo", batchSize=64, sequenceLength=128)
+    job = job.model_copy(update={"accelerator": job.accelerator.model_copy(update={"xla_flags": own})})
+    of = shapes_of(job)
+    assert flags_of(of, TRAIN_STEP)[VMEM] == (own[0].partition("=")[2] if own else "49152")
+    assert [flags_of(of, program)[VMEM] for program in (PREFILL, DECODE)] == [sampled, sampled]
+    assert VMEM in flags_of(of, DECODE, without_slow=True)

@@ -19,7 +19,7 @@ from pttrainer.preflight.compiler.programs import LOWERED, shallow
 from pttrainer.preflight.compiler.result import Answer, Compiled, deeper, out_of_memory
 from pttrainer.preflight.shapes import local_devices, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes
-from pttrainer.preflight.shapes.passes import ROLLOUT, TRAIN_STEP
+from pttrainer.preflight.shapes.passes import DECODE, PREFILL, ROLLOUT, TRAIN_STEP
 from pttrainer.preflight.timing import program_time
 from pttrainer.preflight.timing.collectives import collectives
 from pttrainer.preflight.verdict import Level
@@ -28,6 +28,7 @@ from pttrainer.runtime.distributed import sharding
 NOTHING = Compiled(True, 0.0, 0)
 FAST = {"xla_tpu_mock_collectives": "true"}
 """Flags of the fast compile; memory and collectives stay the same."""
+SAMPLER: dict[str, compiler_flags.SamplerProgram] = {PREFILL: "prefill", DECODE: "decode"}
 
 
 def train_step(of: JobShapes, level: Level) -> Compiled:
@@ -46,14 +47,21 @@ def compiled(of: JobShapes, name: str, level: Level) -> Answer:
     return {program: deeper(few[program], more[program], steps, has) for program in few if program in more}
 
 
+def flags_of(of: JobShapes, program: str, *, without_slow: bool = False) -> dict[str, str]:
+    """Return the flags of one of a job's programs, as the trainer has them. A sampler's may have some of its own."""
+    flags = compiler_flags.of_job(of.spec, without_slow=without_slow)
+    if program not in SAMPLER:
+        return flags
+    current = " ".join(compiler_flags.arguments(flags))
+    return flags | compiler_flags.of_sampling(SAMPLER[program], of.sampling_slice.generation, current)
+
+
 def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
     is_tpu = not isinstance(of.slice, local_devices.LocalDevices)
     is_named = resolve(of.spec.accelerator.type).platform == of.slice.platform
     is_fast = is_tpu and level == "fast"
-    flags = (compiler_flags.of_job(of.spec, without_slow=is_fast) if is_named else {}) | (FAST if is_fast else {})
-    options = flags if is_tpu else compiler_flags.options(flags)
     answer: Answer = {}
     with jax.set_mesh(mesh), _level(level):
         programs, made, lowered = LOWERED[name](of, mesh), None, None
@@ -61,7 +69,9 @@ def _compiled(of: JobShapes, name: str, level: Level) -> Answer:
             started = time.monotonic()
             try:
                 lowered = programs.send(made)
-                made = lowered.program.compile(compiler_options=options)
+                flags = flags_of(of, lowered.name, without_slow=is_fast) if is_named else {}
+                flags |= FAST if is_fast else {}
+                made = lowered.program.compile(compiler_options=flags if is_tpu else compiler_flags.options(flags))
             except StopIteration:
                 return answer
             except jax.errors.JaxRuntimeError as error:

@@ -11,6 +11,7 @@ program but this one. Rows share one clock (`models.attention.kv_cache`). With a
 round decodes its proposals too and accepts those that hold; then each row has a clock of its own.
 """
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,8 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ptapi.accelerators import compiler_flags
 from pttrainer.models import Model, Params
 from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.attention.splash_blocks import GENERATIONS
 from pttrainer.models.decoding import decode_backend
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native import cache_layout, row_changes
@@ -217,14 +220,14 @@ def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:
     """Return the functions, compiled at their first call with a shape; states are donated."""
     options = WEIGHTS_AS_STORED.get(device_kind)
     return {
-        "prefill": jax.jit(decoding.prefill, static_argnums=0, compiler_options=options),
+        "prefill": jax.jit(decoding.prefill, static_argnums=0, compiler_options=_options("prefill", device_kind)),
         "empty_pages": jax.jit(partial(page_store.empty, decoding.model), static_argnums=0),
         "fill_pages": jax.jit(partial(page_store.fill, decoding.model), donate_argnums=1, compiler_options=options),
         "copy_pages": jax.jit(page_store.copy, static_argnums=0, donate_argnums=3),
         "pool": jax.jit(decoding.pool, static_argnums=0, donate_argnums=1),
         "spread": jax.jit(partial(row_changes.spread, decoding.model, decoding.proposer), static_argnums=(0, 1)),
         "idle": jax.jit(partial(row_changes.idle, decoding.model, decoding.proposer), static_argnums=(0, 1)),
-        "advance": jax.jit(decoding.advance, donate_argnums=1, compiler_options=options),
+        "advance": jax.jit(decoding.advance, donate_argnums=1, compiler_options=_options("decode", device_kind)),
         "lengthen": jax.jit(row_changes.lengthen, static_argnums=0),
         "grow": jax.jit(partial(row_changes.grow, decoding.proposer), static_argnums=0),
         "shrink": jax.jit(partial(row_changes.shrink, decoding.proposer), static_argnums=0),
@@ -232,3 +235,10 @@ def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:
         "widen": jax.jit(partial(row_changes.widen, decoding.proposer), static_argnums=0),
         "stop": jax.jit(row_changes.stop, donate_argnums=0),
     }
+
+
+def _options(program: compiler_flags.SamplerProgram, device_kind: str) -> dict[str, Any] | None:
+    """Return the compiler options of a program in which the model runs, where it has any of its own."""
+    current = os.environ.get(compiler_flags.LIBTPU_INIT_ARGS, "")
+    flags = compiler_flags.of_sampling(program, GENERATIONS.get(device_kind, ""), current)
+    return {**WEIGHTS_AS_STORED.get(device_kind, {}), **flags} or None
