@@ -16,7 +16,7 @@ samples: N steps equal N/2, kill, N/2, bit for bit. `params` are donated to the 
 and returns one part of it per call.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from pttrainer.batch import Batch
@@ -65,6 +65,9 @@ class HasAnswers(Protocol):
 class HasScores(Protocol):
     """An algorithm that asks for log-probs of batches besides those of the train step."""
 
-    def expected_scores(self) -> Batch | None:
-        """Return a batch of the shapes that it most likely asks for; None if it asks for none or they are unknown."""
+    def expected_scores(self, *, held_out: bool) -> Iterable[Batch]:
+        """Return batches of the shapes that it most likely asks for, in that order; none where they are unknown.
+
+        held_out: by `evaluate`, else by `next_batch`, or whichever is called first.
+        """
         ...

@@ -1,11 +1,12 @@
 """The scoring pass: log-probs of batches without gradient, for old and reference log-probs and for held-out rows.
 
-Its program for the batch that an algorithm expects (`HasScores`) is compiled on a thread, while weights load and the
-first samples are drawn, or after the train step where nothing is scored before it. Batches of other shapes are compiled
-when they come. So are the programs that sample an evaluation's answers (`HasAnswers`).
+Its programs for the batches that an algorithm expects (`HasScores`) are compiled on threads, those that `next_batch`
+asks for while weights load and the first samples are drawn, those of evaluations after the train step. Batches of other
+shapes are compiled when they come. So are the programs that sample an evaluation's answers (`HasAnswers`).
 """
 
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,40 +16,38 @@ from pttrainer.algorithms.algorithm import Algorithm, HasAnswers, HasScores
 from pttrainer.batch import Batch
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
+from pttrainer.runtime.background_compile import BackgroundCompile, EarlyFunction
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step import scoring
 from pttrainer.training import compiled_steps
-from pttrainer.training.compiled_steps import BackgroundCompile
 
 
 class ScoringPass:
     """The pass over batches on the mesh; all processes call it together."""
 
     def __init__(self, model: Model, mesh: Mesh) -> None:
-        self._mesh, self._score = mesh, scoring.score_step(model, sharding.replicated(mesh))
-        self._expected: BackgroundCompile | None = None
-        self._temperature = 0.0
+        step = scoring.score_step(model, sharding.replicated(mesh))
+        self._mesh, self._at = mesh, cache(lambda temperature: EarlyFunction(step, (temperature,)))
 
     def __call__(self, params: Params, batch: Batch, temperature: float) -> TokenStats:
         """Return the log-probs of a batch's targets at a temperature, [B, T] numpy."""
-        arguments = params, sharding.put(self._mesh, scoring.scored_parts(batch))
-        is_expected = self._expected is not None and temperature == self._temperature
-        program = self._expected.compiled(arguments) if is_expected and self._expected is not None else None
-        stats: Any = self._score(*arguments, temperature) if program is None else program(*arguments)
+        stats: Any = self._at(temperature)(params, sharding.put(self._mesh, scoring.scored_parts(batch)))
         scores: TokenStats = jax.tree.map(np.asarray, stats)
         return scores
 
-    def expect(self, algorithm: Algorithm, params: Params, after: BackgroundCompile | None) -> None:
-        """Begin to compile what the algorithm will score first. params: all weights, as shapes with shardings.
+    def expect(
+        self, algorithm: Algorithm, params: Params, after: BackgroundCompile | None, *, held_out: bool
+    ) -> BackgroundCompile | None:
+        """Begin to compile what the algorithm will score, one program after the other. Return the last one.
 
-        after: the train step, if nothing is scored before it.
+        params: all weights, as shapes with shardings. after: what is compiled before.
         """
-        batch = algorithm.expected_scores() if isinstance(algorithm, HasScores) else None
-        if batch is None or not compiled_steps.is_possible():
-            return
-        self._temperature = algorithm.temperature
-        arguments = params, sharding.batch_shapes(self._mesh, scoring.scored_parts(batch))
-        self._expected = BackgroundCompile(_At(self._score, self._temperature), self._mesh, arguments, after)
+        if not isinstance(algorithm, HasScores) or not compiled_steps.is_possible():
+            return after
+        for batch in algorithm.expected_scores(held_out=held_out):
+            arguments = params, sharding.batch_shapes(self._mesh, scoring.scored_parts(batch))
+            after = self._at(algorithm.temperature).expect(self._mesh, arguments, after)
+        return after
 
 
 def expect_answers(algorithm: Algorithm, params: Params, mesh: Mesh, *, is_first: bool) -> BackgroundCompile | None:
@@ -61,14 +60,3 @@ def expect_answers(algorithm: Algorithm, params: Params, mesh: Mesh, *, is_first
     if early is None or not compiled_steps.is_possible():
         return None
     return BackgroundCompile(early, mesh, (params,))
-
-
-class _At(NamedTuple):
-    """The pass at one temperature, which is compiled in."""
-
-    score: Any
-    temperature: float
-
-    def lower(self, *arguments: Any) -> Any:
-        """Lower the pass for these arguments."""
-        return self.score.lower(*arguments, self.temperature)

@@ -31,6 +31,7 @@ from pttrainer.rollout.disaggregated.finished_rollouts import FinishedRollouts
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, remote_engine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.rollout.vllm.separate_samplers import vllm_samplers
+from pttrainer.runtime.background_compile import BackgroundCompile
 from pttrainer.runtime.distributed import leader_messages, sharding
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import experiment_trackers
@@ -43,7 +44,7 @@ from pttrainer.train_step.state import Layout, TrainState
 from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
 from pttrainer.training.compiled_scores import ScoringPass, expect_answers
-from pttrainer.training.compiled_steps import BackgroundCompile, step_programs
+from pttrainer.training.compiled_steps import step_programs
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import resume_check, run_files
@@ -83,8 +84,7 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     weights = model.join_params(loaded.frozen, train_program.abstract_state(layout).params)
     answers = _first_answers(run, algorithm, weights, layout.mesh)
     programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, answers)
-    is_first = algorithm.needs_params or job.spec.evaluation.at_start
-    scores.expect(algorithm, weights, after=None if is_first else programs.expected)
+    _expect_scores(run, algorithm, scores, weights, programs.expected)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
@@ -108,10 +108,24 @@ def _first_answers(run: ClaimedRun, algorithm: Algorithm, weights: Params, mesh:
 
     On a CPU all that compiles shares a few cores, so what is needed first is compiled first.
     """
-    if run.resumed is not None or not run.job.spec.evaluation.at_start:
+    if not _begins_with_evaluation(run):
         return None
     answers = expect_answers(algorithm, weights, mesh, is_first=True)
     return answers if jax.default_backend() == "cpu" else None
+
+
+def _expect_scores(
+    run: ClaimedRun, algorithm: Algorithm, scores: ScoringPass, weights: Params, step: BackgroundCompile | None
+) -> None:
+    """Begin to compile what the algorithm scores; after the train step what no evaluation before it needs."""
+    early = scores.expect(algorithm, weights, None, held_out=False)
+    begins, when = _begins_with_evaluation(run), run.job.spec.evaluation
+    if begins or when.every_steps or when.at_end:
+        scores.expect(algorithm, weights, early if begins else step, held_out=True)
+
+
+def _begins_with_evaluation(run: ClaimedRun) -> bool:
+    return run.resumed is None and run.job.spec.evaluation.at_start
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:

@@ -15,12 +15,12 @@ from tests.builders.trainer import runs
 from ptapi.failures import ExitCode
 from ptapi.load import load_job
 from pttrainer.rollout.evaluation.early_programs import EarlyPrograms
+from pttrainer.runtime.background_compile import BackgroundCompile
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import COMPILER, Attempt, StopRequest
 from pttrainer.training import compiled_steps as programs
 from pttrainer.training import loop
-from pttrainer.training.compiled_steps import BackgroundCompile
 
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 SAMPLER = {f"jit({name})" for name in ("part_for_decoding", "prefill", "spread", "advance")}
@@ -94,8 +94,8 @@ def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_the_pairs_that_are_foreseen_are_those_that_come(home: Path, compiled_steps: list[Any]) -> None:
     trained(home, "dpo", "pairs")
-    assert len(compiled_steps) == 1
-    assert compiled_steps[0] is not None
+    assert len(compiled_steps) == 2, "the reference's log-probs, and the step"
+    assert all(compiled is not None for compiled in compiled_steps)
 
 
 def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later_runs(
