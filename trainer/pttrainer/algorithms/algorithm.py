@@ -17,11 +17,12 @@ and returns one part of it per call.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pttrainer.batch import Batch
 from pttrainer.models import Params
 from pttrainer.rollout.evaluation.evaluator import Evaluation
+from pttrainer.runtime.background_compile import EarlyFunction
 from pttrainer.train_step.objective import Objective
 
 
@@ -69,5 +70,24 @@ class HasScores(Protocol):
         """Return batches of the shapes that it most likely asks for, in that order; none where they are unknown.
 
         held_out: by `evaluate`, else by `next_batch`, or whichever is called first.
+        """
+        ...
+
+
+class Call(NamedTuple):
+    """A call of a jitted function. arguments: as shapes with shardings, or arrays."""
+
+    function: EarlyFunction
+    arguments: tuple[Any, ...]
+
+
+@runtime_checkable
+class HasCalls(Protocol):
+    """An algorithm that calls jitted functions of its own besides the train step and the scoring pass."""
+
+    def expected_calls(self, params: Params, *, held_out: bool) -> Iterable[Call]:
+        """Return the calls that it most likely makes, in that order; none where their shapes are unknown.
+
+        params: all weights, as `evaluate` and `next_batch` get them. held_out: as in `HasScores`.
         """
         ...

@@ -1,10 +1,13 @@
-"""The scoring pass: log-probs of batches without gradient, for old and reference log-probs and for held-out rows.
+"""What a run computes besides the train step: the scoring pass, and what else compiles before it is needed.
 
-Its programs for the batches that an algorithm expects (`HasScores`) are compiled on threads, those that `next_batch`
-asks for while weights load and the first samples are drawn, those of evaluations after the train step. Batches of other
-shapes are compiled when they come. So are the programs that sample an evaluation's answers (`HasAnswers`).
+The pass returns log-probs of batches without gradient, for old and reference log-probs and for held-out rows. Its
+programs for the batches that an algorithm expects (`HasScores`), and those of functions that it calls itself
+(`HasCalls`), are compiled on threads, those of `next_batch` while weights load and the first samples are drawn, those
+of evaluations after the train step. For batches of other shapes they are compiled when these come. The programs that
+sample an evaluation's answers (`HasAnswers`) are compiled early, too.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -12,13 +15,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from pttrainer.algorithms.algorithm import Algorithm, HasAnswers, HasScores
+from pttrainer.algorithms.algorithm import Algorithm, Call, HasAnswers, HasCalls, HasScores
 from pttrainer.batch import Batch
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.runtime.background_compile import BackgroundCompile, EarlyFunction
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step import scoring
+from pttrainer.train_step.state import model_params
 from pttrainer.training import compiled_steps
 
 
@@ -27,27 +31,42 @@ class ScoringPass:
 
     def __init__(self, model: Model, mesh: Mesh) -> None:
         step = scoring.score_step(model, sharding.replicated(mesh))
-        self._mesh, self._at = mesh, cache(lambda temperature: EarlyFunction(step, (temperature,)))
+        self.mesh, self._at = mesh, cache(lambda temperature: EarlyFunction(step, (temperature,)))
 
     def __call__(self, params: Params, batch: Batch, temperature: float) -> TokenStats:
         """Return the log-probs of a batch's targets at a temperature, [B, T] numpy."""
-        stats: Any = self._at(temperature)(params, sharding.put(self._mesh, scoring.scored_parts(batch)))
+        placed = sharding.put(self.mesh, scoring.scored_parts(batch))
+        stats: Any = self._at(temperature)(model_params(params), placed)
         scores: TokenStats = jax.tree.map(np.asarray, stats)
         return scores
 
-    def expect(
-        self, algorithm: Algorithm, params: Params, after: BackgroundCompile | None, *, held_out: bool
-    ) -> BackgroundCompile | None:
-        """Begin to compile what the algorithm will score, one program after the other. Return the last one.
+    def call(self, params: Params, batch: Batch, temperature: float) -> Call:
+        """Return the call that scores a batch of these shapes."""
+        shapes = sharding.batch_shapes(self.mesh, scoring.scored_parts(batch))
+        return Call(self._at(temperature), (model_params(params), shapes))
 
-        params: all weights, as shapes with shardings. after: what is compiled before.
-        """
-        if not isinstance(algorithm, HasScores) or not compiled_steps.is_possible():
-            return after
-        for batch in algorithm.expected_scores(held_out=held_out):
-            arguments = params, sharding.batch_shapes(self._mesh, scoring.scored_parts(batch))
-            after = self._at(algorithm.temperature).expect(self._mesh, arguments, after)
+
+def expect_calls(
+    algorithm: Algorithm, scores: ScoringPass, params: Params, after: BackgroundCompile | None, *, held_out: bool
+) -> BackgroundCompile | None:
+    """Begin to compile what the algorithm scores and calls, one program after the other. Return the last one.
+
+    params: all weights that it reads, as shapes with shardings. after: what is compiled before. held_out: what
+    `evaluate` needs, else what `next_batch` does.
+    """
+    if not compiled_steps.is_possible():
         return after
+    for function, arguments in _calls(algorithm, scores, params, held_out=held_out):
+        after = function.expect(scores.mesh, arguments, after)
+    return after
+
+
+def _calls(algorithm: Algorithm, scores: ScoringPass, params: Params, *, held_out: bool) -> Iterator[Call]:
+    if isinstance(algorithm, HasScores):
+        for batch in algorithm.expected_scores(held_out=held_out):
+            yield scores.call(params, batch, algorithm.temperature)
+    if isinstance(algorithm, HasCalls):
+        yield from algorithm.expected_calls(params, held_out=held_out)
 
 
 def expect_answers(algorithm: Algorithm, params: Params, mesh: Mesh, *, is_first: bool) -> BackgroundCompile | None:

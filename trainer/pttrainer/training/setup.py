@@ -40,10 +40,10 @@ from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step.objective import HasCriticInit, HasImages
 from pttrainer.train_step.program import Program, program
-from pttrainer.train_step.state import Layout, TrainState
+from pttrainer.train_step.state import Layout, TrainState, all_params, model_params
 from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
-from pttrainer.training.compiled_scores import ScoringPass, expect_answers
+from pttrainer.training.compiled_scores import ScoringPass, expect_answers, expect_calls
 from pttrainer.training.compiled_steps import step_programs
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
@@ -81,10 +81,10 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
     lean = None if remat is None else replace(train_program, model=replace(model, remat="full"))
-    weights = model.join_params(loaded.frozen, train_program.abstract_state(layout).params)
-    answers = _first_answers(run, algorithm, weights, layout.mesh)
+    whole = all_params(model, loaded.frozen, train_program.abstract_state(layout))
+    answers = _first_answers(run, algorithm, model_params(whole), layout.mesh)
     programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, answers)
-    _expect_scores(run, algorithm, scores, weights, programs.expected)
+    _expect_calls(run, algorithm, scores, whole, programs.expected)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
@@ -114,14 +114,14 @@ def _first_answers(run: ClaimedRun, algorithm: Algorithm, weights: Params, mesh:
     return answers if jax.default_backend() == "cpu" else None
 
 
-def _expect_scores(
-    run: ClaimedRun, algorithm: Algorithm, scores: ScoringPass, weights: Params, step: BackgroundCompile | None
+def _expect_calls(
+    run: ClaimedRun, algorithm: Algorithm, scores: ScoringPass, whole: Params, step: BackgroundCompile | None
 ) -> None:
-    """Begin to compile what the algorithm scores; after the train step what no evaluation before it needs."""
-    early = scores.expect(algorithm, weights, None, held_out=False)
+    """Begin to compile what the algorithm computes besides the step; behind it what only later evaluations need."""
+    early = expect_calls(algorithm, scores, whole, None, held_out=False)
     begins, when = _begins_with_evaluation(run), run.job.spec.evaluation
     if begins or when.every_steps or when.at_end:
-        scores.expect(algorithm, weights, early if begins else step, held_out=True)
+        expect_calls(algorithm, scores, whole, early if begins else step, held_out=True)
 
 
 def _begins_with_evaluation(run: ClaimedRun) -> bool:

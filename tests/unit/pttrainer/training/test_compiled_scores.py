@@ -6,17 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from tests.builders.trainer import runs
 
 from ptapi.load import load_job
+from pttrainer.data.preferences.pairs import answers_batch
+from pttrainer.data.sft_examples import Example
+from pttrainer.models import Model, preset
+from pttrainer.models.decoding import block_head
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.train_step import critic
 from pttrainer.training import compiled_steps, loop
+from pttrainer.training.compiled_scores import ScoringPass
 
-PAIR = {"prompt": "1?", "chosen": "yes", "rejected": "no"}
-LONG = {**PAIR, "prompt": "What is 1? " * 8}
+REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
+PAIR = {"chosen": "yes", "rejected": "no"}
+ANSWERS = {"distill": {"completion": "yes"}, "ppo": {"answer": "yes"}}
 
 
 @pytest.fixture
@@ -36,11 +44,13 @@ def compiled_here() -> Iterator[list[str]]:
 
 def trained(home: Path, name: str, algorithm: dict[str, Any], *, at_start: bool) -> list[dict[str, Any]]:
     """The figures of two steps on long rows, evaluated on five short ones."""
-    for part, row, count in (("train", LONG, 16), ("eval", PAIR, 5)):
-        runs.write_rows(home / f"{part}.jsonl", [row] * count)
+    kind = next(iter(algorithm))
+    for part, prompt, count in (("train", "What is 1? " * 8, 16), ("eval", "1?", 5)):
+        runs.write_rows(home / f"{part}.jsonl", [{"prompt": prompt, **ANSWERS.get(kind, PAIR)}] * count)
     path = runs.job(
         home,
         name,
+        {"rewards": runs.own_reward(home, REWARD), "rollout": {"maxNewTokens": 4}} if kind == "ppo" else {},
         algorithm={"sft": None, **algorithm},
         data={"eval": {"uri": f"file://{home}/eval.jsonl"}},
         training={"steps": 2, "batchSize": 8, "sequenceLength": 128},
@@ -57,28 +67,45 @@ def trained(home: Path, name: str, algorithm: dict[str, Any], *, at_start: bool)
     return runs.metrics(run)
 
 
-@pytest.mark.parametrize("at_start", [True, False])
 @pytest.mark.parametrize(
-    ("algorithm", "program", "count"),
+    ("algorithm", "at_start", "program", "count"),
     [
-        ({"dpo": {}}, "jit(score)", 3),
-        ({"kto": {}}, "jit(score)", 3),
+        ({"dpo": {}}, True, "jit(score)", 3),
+        ({"dpo": {}}, False, "jit(score)", 3),
+        ({"kto": {}}, True, "jit(score)", 3),
+        ({"reward": {}}, True, "jit(values)", 1),
+        ({"reward": {}}, False, "jit(values)", 1),
+        ({"distill": {"mode": "online", "teacher": {"uri": "random://tiny"}}}, True, "jit(_compare)", 1),
+        ({"ppo": {}}, False, "jit(values)", 1),
     ],
-    ids=["dpo", "kto"],
+    ids=["dpo", "dpo evaluated later", "kto", "reward", "reward evaluated later", "distill", "ppo"],
 )
-def test_nothing_waits_for_what_is_scored_besides_the_step(
+def test_nothing_waits_for_what_is_computed_besides_the_step(
     tmp_path: Path,
     algorithm: dict[str, Any],
+    at_start: bool,
     program: str,
     count: int,
-    at_start: bool,
     compiled_here: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     early = trained(tmp_path, "early", algorithm, at_start=at_start)
-    assert "eval/loss" in early[-1]
+    assert any(name.startswith("eval/") for name in early[-1])
     assert program not in compiled_here
     monkeypatch.setattr(compiled_steps, "is_possible", lambda: False)
     jax.clear_caches()
     assert trained(tmp_path, "late", algorithm, at_start=at_start) == early
     assert compiled_here.count(program) == count
+
+
+def test_a_scoring_pass_takes_the_models_weights_out_of_all_that_are_trained(compiled_here: list[str]) -> None:
+    model, mesh = Model(preset("tiny")), sharding.make_mesh((1,), jax.devices()[:1])
+    where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+    params = jax.jit(model.init, out_shardings=where)(jax.random.key(1))
+    batch = answers_batch([Example(np.arange(8), np.ones(8, bool))], 16)
+    with jax.set_mesh(mesh):
+        scores = ScoringPass(model, mesh)
+        function, arguments = scores.call(params, batch, 1.0)
+        function.expect(mesh, arguments, None)
+        scores({**params, block_head.KEY: params, critic.KEY: params}, batch, 1.0)
+    assert "jit(score)" not in compiled_here

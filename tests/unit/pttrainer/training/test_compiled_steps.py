@@ -1,7 +1,5 @@
 """The step that is compiled before its first batch is there: the same step, and nobody waits for it in vain."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,23 +171,6 @@ def test_a_run_whose_evaluation_cannot_be_compiled_early_compiles_it_then(
     monkeypatch.setattr(EarlyPrograms, "_compiled", failing)
     assert "eval/reward" in trained(home, "sft", "uncompiled", has_answers=True)[0]
     assert SAMPLER.issubset(evaluations[0])
-
-
-class Lowered:
-    """A jitted function whose compiler fails."""
-
-    def lower(self, *arguments: Any) -> Lowered:
-        return self
-
-    def compile(self) -> None:
-        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
-
-
-def test_what_the_compiler_raises_is_heard_where_the_step_is_needed() -> None:
-    early = BackgroundCompile(Lowered(), sharding.make_mesh((1,), jax.devices()[:1]), (jax.numpy.zeros(2),))
-    assert early.compiled((jax.numpy.zeros(3),)) is None
-    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
-        early.compiled((jax.numpy.zeros(2),))
 
 
 def test_a_run_that_is_stopped_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
