@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from ptapi import run_directory
-from ptapi.spec import DataSpec, PostTrainJob, PostTrainJobSpec
+from ptapi.spec import DataSpec, Evaluation, PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.checkpoint import fork
@@ -84,7 +84,7 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     whole = all_params(model, loaded.frozen, train_program.abstract_state(layout))
     answers = _first_answers(run, algorithm, model_params(whole), layout.mesh)
     programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, answers)
-    _expect_calls(run, algorithm, scores, whole, programs.expected)
+    _expect_calls(job.spec.evaluation, algorithm, scores, whole, programs.expected)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
@@ -108,24 +108,19 @@ def _first_answers(run: ClaimedRun, algorithm: Algorithm, weights: Params, mesh:
 
     On a CPU all that compiles shares a few cores, so what is needed first is compiled first.
     """
-    if not _begins_with_evaluation(run):
+    if run.resumed is not None or not run.job.spec.evaluation.at_start:
         return None
     answers = expect_answers(algorithm, weights, mesh, is_first=True)
     return answers if jax.default_backend() == "cpu" else None
 
 
 def _expect_calls(
-    run: ClaimedRun, algorithm: Algorithm, scores: ScoringPass, whole: Params, step: BackgroundCompile | None
+    when: Evaluation, algorithm: Algorithm, scores: ScoringPass, whole: Params, step: BackgroundCompile | None
 ) -> None:
     """Begin to compile what the algorithm computes besides the step; behind it what only later evaluations need."""
     early = expect_calls(algorithm, scores, whole, None, held_out=False)
-    begins, when = _begins_with_evaluation(run), run.job.spec.evaluation
-    if begins or when.every_steps or when.at_end:
-        expect_calls(algorithm, scores, whole, early if begins else step, held_out=True)
-
-
-def _begins_with_evaluation(run: ClaimedRun) -> bool:
-    return run.resumed is None and run.job.spec.evaluation.at_start
+    if when.at_start or when.every_steps or when.at_end:
+        expect_calls(algorithm, scores, whole, early if when.at_start else step, held_out=True)
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:
