@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from ptapi import run_directory
-from ptapi.spec import DataSpec, Evaluation, PostTrainJob, PostTrainJobSpec
+from ptapi.spec import DataSpec, PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.checkpoint import fork
@@ -82,9 +81,11 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
     lean = None if remat is None else replace(train_program, model=replace(model, remat="full"))
     whole = all_params(model, loaded.frozen, train_program.abstract_state(layout))
-    answers = _first_answers(run, algorithm, model_params(whole), layout.mesh)
-    programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, answers)
-    _expect_calls(job.spec.evaluation, algorithm, scores, whole, programs.expected)
+    early = _first_programs(run, algorithm, scores, whole)
+    programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, early)
+    when = job.spec.evaluation
+    if not when.at_start and (when.every_steps or when.at_end):
+        expect_calls(algorithm, scores, whole, programs.expected, held_out=True)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
@@ -103,24 +104,21 @@ def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) 
         run.reporter.note(f"changed since the last attempt: {change}")
 
 
-def _first_answers(run: ClaimedRun, algorithm: Algorithm, weights: Params, mesh: Mesh) -> BackgroundCompile | None:
-    """Begin to compile what the evaluation before the first step samples with. Return what the step has to wait for.
+def _first_programs(
+    run: ClaimedRun, algorithm: Algorithm, scores: ScoringPass, whole: Params
+) -> BackgroundCompile | None:
+    """Begin to compile what is needed before the first step. Return what the step's program has to wait for.
 
     On a CPU all that compiles shares a few cores, so what is needed first is compiled first.
     """
-    if run.resumed is not None or not run.job.spec.evaluation.at_start:
-        return None
-    answers = expect_answers(algorithm, weights, mesh, is_first=True)
-    return answers if jax.default_backend() == "cpu" else None
-
-
-def _expect_calls(
-    when: Evaluation, algorithm: Algorithm, scores: ScoringPass, whole: Params, step: BackgroundCompile | None
-) -> None:
-    """Begin to compile what the algorithm computes besides the step; behind it what only later evaluations need."""
-    early = expect_calls(algorithm, scores, whole, None, held_out=False)
-    if when.at_start or when.every_steps or when.at_end:
-        expect_calls(algorithm, scores, whole, early if when.at_start else step, held_out=True)
+    at_start, is_cpu = run.job.spec.evaluation.at_start, jax.default_backend() == "cpu"
+    answers = None
+    if at_start and run.resumed is None:
+        answers = expect_answers(algorithm, model_params(whole), scores.mesh, is_first=True)
+    last = expect_calls(algorithm, scores, whole, answers if is_cpu else None, held_out=False)
+    if at_start:
+        last = expect_calls(algorithm, scores, whole, last, held_out=True)
+    return last if is_cpu else None
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:

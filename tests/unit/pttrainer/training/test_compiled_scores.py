@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,15 +27,23 @@ PAIR = {"chosen": "yes", "rejected": "no"}
 ANSWERS = {"distill": {"completion": "yes"}, "ppo": {"answer": "yes"}}
 
 
+class Compiled(NamedTuple):
+    """Names of programs in the order in which they were compiled: by this thread, while nothing trained, and others."""
+
+    here: list[str]
+    elsewhere: list[str]
+
+
 @pytest.fixture
-def compiled_here() -> Iterator[list[str]]:
-    """The programs that this thread compiled, while nothing trained; none was before the test."""
+def compiled() -> Iterator[Compiled]:
+    """What is compiled; nothing was before the test."""
     jax.clear_caches()
-    names, here = [], threading.get_ident()
+    names, here = Compiled([], []), threading.get_ident()
 
     def record(event: str, seconds: float, **facts: Any) -> None:
-        if event.endswith("backend_compile_duration") and threading.get_ident() == here:
-            names.append(str(facts["fun_name"]))
+        if event.endswith("backend_compile_duration"):
+            of_thread = names.here if threading.get_ident() == here else names.elsewhere
+            of_thread.append(str(facts["fun_name"]))
 
     jax.monitoring.register_event_duration_secs_listener(record)
     yield names
@@ -86,19 +94,21 @@ def test_nothing_waits_for_what_is_computed_besides_the_step(
     at_start: bool,
     program: str,
     count: int,
-    compiled_here: list[str],
+    compiled: Compiled,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     early = trained(tmp_path, "early", algorithm, at_start=at_start)
     assert any(name.startswith("eval/") for name in early[-1])
-    assert program not in compiled_here
+    assert program not in compiled.here
+    is_first = at_start or "reward" not in algorithm
+    assert (compiled.elsewhere.index(program) < compiled.elsewhere.index("jit(step)")) == is_first
     monkeypatch.setattr(compiled_steps, "is_possible", lambda: False)
     jax.clear_caches()
     assert trained(tmp_path, "late", algorithm, at_start=at_start) == early
-    assert compiled_here.count(program) == count
+    assert compiled.here.count(program) == count
 
 
-def test_a_scoring_pass_takes_the_models_weights_out_of_all_that_are_trained(compiled_here: list[str]) -> None:
+def test_a_scoring_pass_takes_the_models_weights_out_of_all_that_are_trained(compiled: Compiled) -> None:
     model, mesh = Model(preset("tiny")), sharding.make_mesh((1,), jax.devices()[:1])
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     params = jax.jit(model.init, out_shardings=where)(jax.random.key(1))
@@ -108,4 +118,4 @@ def test_a_scoring_pass_takes_the_models_weights_out_of_all_that_are_trained(com
         function, arguments = scores.call(params, batch, 1.0)
         function.expect(mesh, arguments, None)
         scores({**params, block_head.KEY: params, critic.KEY: params}, batch, 1.0)
-    assert "jit(score)" not in compiled_here
+    assert "jit(score)" not in compiled.here
