@@ -7,7 +7,8 @@ import threading
 from typing import Any
 
 from pttrainer import __main__
-from pttrainer.training import compiled_steps, setup
+from pttrainer.runtime.background_compile import BackgroundCompile
+from pttrainer.training import setup
 
 _made = setup._state
 
@@ -18,6 +19,6 @@ def _stopped(*given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    compiled_steps.BackgroundCompile._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
+    BackgroundCompile._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
     setup._state = _stopped  # type: ignore[assignment]
     sys.exit(__main__.main())

@@ -16,12 +16,13 @@ samples: N steps equal N/2, kill, N/2, bit for bit. `params` are donated to the 
 and returns one part of it per call.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pttrainer.batch import Batch
 from pttrainer.models import Params
 from pttrainer.rollout.evaluation.evaluator import Evaluation
+from pttrainer.runtime.background_compile import EarlyFunction
 from pttrainer.train_step.objective import Objective
 
 
@@ -65,6 +66,28 @@ class HasAnswers(Protocol):
 class HasScores(Protocol):
     """An algorithm that asks for log-probs of batches besides those of the train step."""
 
-    def expected_scores(self) -> Batch | None:
-        """Return a batch of the shapes that it most likely asks for; None if it asks for none or they are unknown."""
+    def expected_scores(self, *, held_out: bool) -> Iterable[Batch]:
+        """Return batches of the shapes that it most likely asks for, in that order; none where they are unknown.
+
+        held_out: by `evaluate`, else by `next_batch`, or whichever is called first.
+        """
+        ...
+
+
+class Call(NamedTuple):
+    """A call of a jitted function. arguments: as shapes with shardings, or arrays."""
+
+    function: EarlyFunction
+    arguments: tuple[Any, ...]
+
+
+@runtime_checkable
+class HasCalls(Protocol):
+    """An algorithm that calls jitted functions of its own besides the train step and the scoring pass."""
+
+    def expected_calls(self, params: Params, *, held_out: bool) -> Iterable[Call]:
+        """Return the calls that it most likely makes, in that order; none where their shapes are unknown.
+
+        params: all weights, as `evaluate` and `next_batch` get them. held_out: as in `HasScores`.
+        """
         ...

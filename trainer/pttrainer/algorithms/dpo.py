@@ -15,6 +15,7 @@ reference are equal, every margin is 0 and the loss is log 2 (sigmoid).
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import jax.numpy as jnp
@@ -31,7 +32,6 @@ from pttrainer.data.loss_weights import Metric, RowMean
 from pttrainer.data.preferences import pairs as preference_pairs
 from pttrainer.data.preferences.pairs import Pair, Pairs
 from pttrainer.data.prompts import Order
-from pttrainer.data.tokenization.row_images import RowImages
 from pttrainer.losses import preference
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import BY_TOKEN, WITHOUT_REFERENCE
@@ -120,6 +120,14 @@ class Dpo(Loss):
         unknown_B1 = np.zeros((2 * self._pairs, 1), np.float32)
         return batch._replace(ref_sums_B1=unknown_B1) if self._needs_reference else batch
 
+    def expected_scores(self, *, held_out: bool) -> Iterator[Batch]:
+        """Yield the first batch that the reference scores of each part of the data, or the first held-out one."""
+        if held_out:
+            yield from islice(self._held_out_batches(), 1)
+        elif self.needs_params:
+            for referenced in self._referenced():
+                yield next(self._reference_batches(*referenced))[1]
+
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return loss, margins and accuracy on held-out pairs, and rewards of greedy answers if requested."""
         if self._held_out is None:
@@ -148,32 +156,36 @@ class Dpo(Loss):
         """Compute the reference's log-probs, unless known, with `params`, which are the run's first."""
         if not self.needs_params:
             return
-        started = time.monotonic()
-        drawn = {self._order[draw] for draw in range(min(self.total_steps * self._pairs, len(self._train.pairs)))}
-        sums = {"train": self._reference_sums(params, self._train, self._width, self._images, sorted(drawn))}
-        if self._held_out is not None:
-            width, every = self._held_out.width(self._context.spec.training.sequence_length), len(self._held_out.pairs)
-            of_rows = self._held_out_images
-            sums["eval"] = self._reference_sums(params, self._held_out, width, of_rows, list(range(every)))
-        self._references = sums
+        started, references = time.monotonic(), {}
+        for part, data, chosen in self._referenced():
+            references[part] = np.full((len(data.pairs), 2), np.nan, np.float32)  # of pairs that the run never uses
+            for here, batch in self._reference_batches(part, data, chosen):
+                logps_BT = self._context.score(params, batch, self.temperature).logps_BT
+                sums_2P = np.sum(logps_BT, axis=1, dtype=np.float64).reshape(2, -1)
+                references[part][here] = sums_2P[:, : len(here)].T
+        self._references = references
         self._context.note(
-            f"reference log-probs of {sum(len(x) for x in sums.values())} pairs: {time.monotonic() - started:.1f} s"
+            f"reference log-probs of {sum(len(x) for x in references.values())} pairs: "
+            f"{time.monotonic() - started:.1f} s"
         )
 
-    def _reference_sums(
-        self, params: Params, data: Pairs, width: int, images: RowImages | None, chosen: Sequence[int]
-    ) -> np.ndarray:
-        """Return [pairs, 2], chosen and rejected; NaN for pairs that the run never uses."""
-        sums_N2 = np.full((len(data.pairs), 2), np.nan, np.float32)
-        rows_at_once = self._context.spec.training.micro_batch_size or self._context.spec.training.batch_size
-        for start in range(0, len(chosen), rows_at_once // 2):
-            here = chosen[start : start + rows_at_once // 2]
-            pairs = _filled([data.pairs[i] for i in here], rows_at_once // 2)
-            batch = preference_pairs.to_pairs_batch(pairs, width, images)
-            logps_BT = self._context.score(params, batch, self.temperature).logps_BT
-            sums_2P = np.sum(logps_BT, axis=1, dtype=np.float64).reshape(2, -1)
-            sums_N2[here] = sums_2P[:, : len(here)].T
-        return sums_N2
+    def _referenced(self) -> Iterator[tuple[str, Pairs, Sequence[int]]]:
+        """Yield each part of the data, and the numbers of the pairs that the run uses."""
+        count = len(self._train.pairs)
+        yield "train", self._train, sorted({self._order[i] for i in range(min(self.total_steps * self._pairs, count))})
+        if self._held_out is not None:
+            yield "eval", self._held_out, range(len(self._held_out.pairs))
+
+    def _reference_batches(
+        self, part: str, data: Pairs, chosen: Sequence[int]
+    ) -> Iterator[tuple[Sequence[int], Batch]]:
+        """Yield the batches of these pairs that the reference scores, with the numbers of the pairs."""
+        training = self._context.spec.training
+        at_once = (training.micro_batch_size or training.batch_size) // 2
+        for start in range(0, len(chosen), at_once):
+            here = chosen[start : start + at_once]
+            pairs = _filled([data.pairs[i] for i in here], at_once)
+            yield here, self._batch(part, pairs, here, data.width(training.sequence_length))
 
     def _batch(self, part: str, pairs: Sequence[Pair | None], numbers: Sequence[int], width: int) -> Batch:
         images = self._images if part == "train" else self._held_out_images
@@ -185,7 +197,8 @@ class Dpo(Loss):
         return batch._replace(ref_sums_B1=sums_2P.reshape(-1, 1))
 
     def _held_out_batches(self) -> Iterator[Batch]:
-        assert self._held_out is not None
+        if self._held_out is None:
+            return
         pairs, width = self._held_out.pairs, self._held_out.width(self._context.spec.training.sequence_length)
         at_once = -(-self._context.rows_at_once(2 * len(pairs)) // 2)
         starts = range(0, len(pairs), at_once)

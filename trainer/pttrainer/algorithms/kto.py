@@ -13,7 +13,7 @@ Left out: packing, a reference that moves. Degenerate case: in the first step ev
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -104,14 +104,18 @@ class Part:
 
     def sums(self, params: Params, examples: Sequence[Example]) -> np.ndarray:
         """Return each example's sum of log-probs over its answer, [examples]."""
+        sums = [
+            np.asarray(self._context.score(params, batch, Loss.temperature).logps_BT).sum(axis=1, dtype=np.float64)
+            for batch in self.scored(examples)
+        ]
+        return np.concatenate(sums)[: len(examples)]
+
+    def scored(self, examples: Sequence[Example]) -> Iterator[Batch]:
+        """Yield the batches in which these examples are scored; the last one is filled up."""
         at_once = self._context.rows_at_once(len(examples))
-        sums: list[np.ndarray] = []
         for start in range(0, len(examples), at_once):
-            here = list(examples[start : start + at_once])
-            batch = answers_batch([*here, *[None] * (at_once - len(here))], self.width)
-            logps_BT = self._context.score(params, batch, Loss.temperature).logps_BT
-            sums.append(np.asarray(logps_BT).sum(axis=1, dtype=np.float64)[: len(here)])
-        return np.concatenate(sums)
+            here = examples[start : start + at_once]
+            yield answers_batch([*here, *[None] * (at_once - len(here))], self.width)
 
     def kl(self, params: Params, numbers: Sequence[int]) -> float:
         """Return z of these rows; 0 where the loss has none."""
@@ -163,6 +167,16 @@ class Kto(Loss):
         unknown_B1 = np.zeros((self._rows_count, 1), np.float32)
         return _with_columns(batch, [unknown_B1] * 3)
 
+    def expected_scores(self, *, held_out: bool) -> Iterator[Batch]:
+        """Yield the first batch of each kind: of the reference's answers, and of those that estimate z."""
+        train, part = self.parts["train"], self.parts.get("eval")
+        if not held_out and train.reference_2N is None:
+            yield next(train.scored(train.data.examples[: len(self._drawn())]))
+        if part is not None and (held_out or train.reference_2N is None):
+            yield next(part.scored(part.data.examples))
+        if not held_out and train.mismatched:
+            yield next(train.scored(train.mismatched[:1] * self._rows_count))
+
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return loss, rewards and accuracy on held-out answers, and rewards of greedy answers if requested."""
         part = self.parts.get("eval")
@@ -191,11 +205,15 @@ class Kto(Loss):
         """Compute the reference's log-probs, unless known, with `params`, which are the run's first."""
         if self.parts["train"].reference_2N is not None:
             return
-        started, count = time.monotonic(), len(self.parts["train"].data.examples)
-        drawn = {self._order[draw] for draw in range(min(self.total_steps * self._rows_count, count))}
+        started, drawn = time.monotonic(), self._drawn()
         for name, part in self.parts.items():
-            part.ask_reference(params, sorted(drawn) if name == "train" else range(len(part.data.examples)))
+            part.ask_reference(params, drawn if name == "train" else range(len(part.data.examples)))
         self._context.note(f"reference log-probs of {len(drawn)} answers: {time.monotonic() - started:.1f} s")
+
+    def _drawn(self) -> list[int]:
+        """Return the answers that the run uses."""
+        draws = min(self.total_steps * self._rows_count, len(self.parts["train"].data.examples))
+        return sorted({self._order[draw] for draw in range(draws)})
 
 
 def _with_columns(batch: Batch, columns: Sequence[np.ndarray]) -> Batch:

@@ -12,7 +12,7 @@ the policy (`moving_reference`), which are part of the train state.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -115,11 +115,15 @@ class OnPolicyAlgorithm(ABC):
         }
         return batch._replace(**placeholders)
 
-    def expected_scores(self) -> Batch | None:
+    def expected_scores(self, *, held_out: bool) -> Iterable[Batch]:
         """Return the batch that is expected, if a reference or the policy scores it before its first update."""
-        is_scored = self._reference is not None or self._context.spec.algorithm.has_moving_reference or self._scores_old
+        is_scored = not held_out and self._is_scored
         batch = self.expected_batch() if is_scored else None
-        return None if batch is None or self._context.scoring_parts(batch) > 1 else batch
+        return [] if batch is None or self._context.scoring_parts(batch) > 1 else [batch]
+
+    @property
+    def _is_scored(self) -> bool:
+        return self._reference is not None or self._context.spec.algorithm.has_moving_reference or self._scores_old
 
     @property
     def _scores_old(self) -> bool:

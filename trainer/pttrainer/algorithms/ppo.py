@@ -15,6 +15,7 @@ loss on entropy. Degenerate cases: in the first update w is 1 and V = V_old; sam
 a batch without any trains nothing; a single token has advantage 0 once whitened.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from jax import Array
 
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
+from pttrainer.algorithms.algorithm import Call
 from pttrainer.algorithms.credit_assignment import gae
 from pttrainer.algorithms.on_policy import OnPolicyAlgorithm
 from pttrainer.batch import Batch
@@ -46,6 +48,7 @@ from pttrainer.rollout.native.buckets import slots_for
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import summary
 from pttrainer.rollout.sampler import Sampler
+from pttrainer.runtime.background_compile import EarlyFunction
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.model_files import Note
 from pttrainer.train_step import critic as critics
@@ -109,7 +112,17 @@ class Ppo(Loss, OnPolicyAlgorithm):
         self._source = critic[1]
         replicated = sharding.replicated(context.mesh)
         needs_old = spec.updates_per_batch > 1 or self._reference is not None
-        self._values = scoring.value_step(context.model, self.critic, replicated, self.temperature, scored=needs_old)
+        self._values = EarlyFunction(
+            scoring.value_step(context.model, self.critic, replicated, self.temperature, scored=needs_old)
+        )
+
+    def expected_calls(self, params: Params, *, held_out: bool) -> Iterator[Call]:
+        """Yield the call that computes the values of the batch that is expected."""
+        batch = None if held_out else self.expected_batch()
+        if batch is None or self._context.scoring_parts(batch) > 1:
+            return
+        shapes = sharding.batch_shapes(self._context.mesh, scoring.scored_parts(self._read(batch)))
+        yield Call(self._values, (*critics.split_critic_params(params), shapes))
 
     def first_critic(self, shardings: Params) -> Params:
         """Return a value head that is 0 or another run's, and a critic model's initial weights.
@@ -152,16 +165,21 @@ class Ppo(Loss, OnPolicyAlgorithm):
 
     def _rollout_values(self, laid: Batch, ended_N: np.ndarray, policy: Params, critic: Params) -> RolloutValues:
         T = laid.mask_BT.shape[1]
-        read = with_last_token(laid) if self._spec.bootstrap_truncated else laid
+        read = self._read(laid)
 
         def computed(part: Batch) -> Any:
-            return jax.tree.map(np.asarray, self._values(policy, critic, self._context.place(part)))
+            placed = self._context.place(scoring.scored_parts(part))
+            return jax.tree.map(np.asarray, self._values(policy, critic, placed))
 
         values_NT, old_NT = read.by_parts(self._context.scoring_parts(read), computed)
         after_N = None
         if read is not laid:
             after_N = np.where(ended_N, 0.0, values_NT[np.arange(len(values_NT)), last_slot(laid) + 1])
         return RolloutValues(values_NT[:, :T], None if old_NT is None else old_NT[:, :T], laid.ref_logps_BT, after_N)
+
+    def _read(self, laid: Batch) -> Batch:
+        """Return the rows that the critic reads."""
+        return with_last_token(laid) if self._spec.bootstrap_truncated else laid
 
 
 def with_returns(

@@ -12,6 +12,7 @@ loss is log 2, and the first step changes the head alone.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ import numpy as np
 from jax import Array
 
 from ptapi.spec import PostTrainJobSpec
+from pttrainer.algorithms.algorithm import Call
 from pttrainer.batch import Batch
 from pttrainer.data import rows
 from pttrainer.data.loss_weights import Metric, RowMean
@@ -32,6 +34,7 @@ from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Params
 from pttrainer.models.loading import value_head
 from pttrainer.rollout.context import Context
+from pttrainer.runtime.background_compile import EarlyFunction
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step import critic as critics
 from pttrainer.train_step import scoring
@@ -89,7 +92,9 @@ class RewardModel(Loss):
         self._width = scored_texts.width(train, training.sequence_length)
         self.total_steps = total_steps(training, len(train), self._pairs)
         whole = sharding.replicated(context.mesh)
-        self._values = scoring.value_step(context.model, self.critic, whole, self.temperature, scored=False)
+        self._values = EarlyFunction(
+            scoring.value_step(context.model, self.critic, whole, self.temperature, scored=False)
+        )
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """Return the next pairs of the shuffled data."""
@@ -99,6 +104,12 @@ class RewardModel(Loss):
     def expected_batch(self) -> Batch:
         """Return a batch of the shapes that all batches have."""
         return scored_texts.batch_of(self._train[:1] * self._pairs, self._width)
+
+    def expected_calls(self, params: Params, *, held_out: bool) -> Iterator[Call]:
+        """Yield the call that scores the first held-out batch; all have its shapes."""
+        for batch in islice(self._held_out_batches(), 1 if held_out else 0):
+            shapes = sharding.batch_shapes(self._context.mesh, scoring.scored_parts(batch))
+            yield Call(self._values, (*critics.split_critic_params(params), shapes))
 
     def first_critic(self, shardings: Params) -> Params:
         """Return the head of the job's model, if that is a reward model, else zeros."""
@@ -125,11 +136,13 @@ class RewardModel(Loss):
 
     def _scores(self, policy: Params, critic: Params, batch: Batch) -> np.ndarray:
         """Return the scores of a batch's pairs, [2, P]."""
-        values_BT = np.asarray(self._values(policy, critic, self._context.place(batch))[0])
+        values_BT = np.asarray(self._values(policy, critic, self._context.place(scoring.scored_parts(batch)))[0])
         scores: np.ndarray = np.sum(values_BT * batch.mask_BT, axis=1).reshape(2, -1)
         return scores
 
     def _held_out_batches(self) -> Iterator[Batch]:
+        if not self._held_out:
+            return
         width = scored_texts.width(self._held_out, self._context.spec.training.sequence_length)
         at_once = -(-self._context.rows_at_once(2 * len(self._held_out)) // 2)
         for start in range(0, len(self._held_out), at_once):

@@ -9,6 +9,7 @@ log-likelihood. Degenerate case: a row without a token to learn is dropped befor
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import jax.numpy as jnp
@@ -95,9 +96,9 @@ class Sft(Loss):
         """Return a batch of the shapes that all batches have."""
         return self._batches.foreseen()
 
-    def expected_scores(self) -> Batch | None:
+    def expected_scores(self, *, held_out: bool) -> Iterable[Batch]:
         """Return the first held-out batch; all have its shapes, but for images."""
-        return next(iter(self._held_out), None)
+        return islice(self._held_out, 1 if held_out else 0)
 
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return the mean loss per held-out token, its exponential, and rewards of greedy answers if requested."""

@@ -5,11 +5,16 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, NamedSharding
 
-from pttrainer.models import Params
+from pttrainer.models import Model, Params
+from pttrainer.models.decoding import block_head
+from pttrainer.models.decoding.block_head import with_block
 from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step import critic
 from pttrainer.train_step.block_learner import BlockState
-from pttrainer.train_step.critic import CriticState
+from pttrainer.train_step.critic import CriticState, with_critic_params
 from pttrainer.train_step.entropy import EntropyState
+from pttrainer.train_step.optimizer import moving_reference
+from pttrainer.train_step.optimizer.moving_reference import with_reference
 
 
 class TrainState(NamedTuple):
@@ -44,3 +49,16 @@ class Layout:
     def whole(self) -> NamedSharding:
         """Return the sharding with a copy on every device."""
         return sharding.replicated(self.mesh)
+
+
+def all_params(model: Model, frozen: Params | None, state: TrainState) -> Params:
+    """Return all weights that an algorithm reads: the model's, a critic's, a reference's, a head's."""
+    whole = with_critic_params(model.join_params(frozen, state.params), state.critic)
+    whole = with_reference(whole, state.reference)
+    return with_block(whole, None if state.block is None else state.block.params)
+
+
+def model_params(params: Params) -> Params:
+    """Return the model's own weights out of all that an algorithm reads."""
+    others = critic.KEY, moving_reference.KEY, block_head.KEY
+    return {name: part for name, part in params.items() if name not in others}

@@ -13,56 +13,21 @@ Left out: several processes, which would have to compile in one order; GPUs, who
 device and would measure the rollout beside them.
 """
 
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.data.sources.files import Note, silent
 from pttrainer.models import Params
+from pttrainer.runtime.background_compile import BackgroundCompile
 from pttrainer.runtime.distributed import sharding
-from pttrainer.runtime.reporting.termination import COMPILER
 from pttrainer.train_step.objective import HasTeacher
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.state import Layout
 from pttrainer.train_step.step import train_step
-
-
-class BackgroundCompile:
-    """A jitted function that is being compiled.
-
-    arguments: arrays, or shapes with shardings. after: another one, which is compiled first.
-    """
-
-    def __init__(
-        self, function: Any, mesh: Mesh, arguments: tuple[Any, ...], after: "BackgroundCompile | None" = None
-    ) -> None:
-        self._forms, self._compiled = _forms(arguments), Future[Any]()
-        # Not a daemon: an interpreter that shuts down while one compiles dies of it.
-        threading.Thread(target=self._compile, args=(function, mesh, arguments, after), name=COMPILER).start()
-
-    def compiled(self, arguments: tuple[Any, ...]) -> Any | None:
-        """Wait for the compiled function and return it, or raise the compiler's error.
-
-        Return None if the arguments have other shapes or shardings.
-        """
-        return self._compiled.result() if _forms(arguments) == self._forms else None
-
-    def _compile(
-        self, function: Any, mesh: Mesh, arguments: tuple[Any, ...], after: "BackgroundCompile | None"
-    ) -> None:
-        if after is not None:
-            after._compiled.exception()  # waits
-        try:
-            with jax.set_mesh(mesh):  # a thread starts without one
-                self._compiled.set_result(function.lower(*arguments).compile())
-        except BaseException as error:  # raised by `compiled`
-            self._compiled.set_exception(error)
 
 
 @dataclass
@@ -135,8 +100,3 @@ def is_possible() -> bool:
 
 def _shapes(batch: Batch) -> Any:
     return (jax.tree.structure(batch), *((x.shape, str(x.dtype)) for x in jax.tree.leaves(batch)))
-
-
-def _forms(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    leaves, structure = jax.tree.flatten(arguments)
-    return (structure, *((x.shape, x.dtype, x.sharding) for x in leaves))

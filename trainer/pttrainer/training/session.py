@@ -17,7 +17,6 @@ from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
-from pttrainer.models.decoding.block_head import with_block
 from pttrainer.rollout.disaggregated.finished_rollouts import FinishedRollouts
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
@@ -29,11 +28,10 @@ from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step import nonfinite
-from pttrainer.train_step.critic import Critic, with_critic_params
+from pttrainer.train_step.critic import Critic
 from pttrainer.train_step.objective import HasCritic, HasFault
 from pttrainer.train_step.optimizer import ema
-from pttrainer.train_step.optimizer.moving_reference import with_reference
-from pttrainer.train_step.state import TrainState
+from pttrainer.train_step.state import TrainState, all_params
 from pttrainer.training import compiled_scores, learning_record
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel
 from pttrainer.training.compiled_steps import StepPrograms
@@ -118,9 +116,7 @@ class Session:
 
     def with_heads(self, trained: Params) -> Params:
         """Return all weights, with these as the trained ones: the model's, a critic's, a reference's, a head's."""
-        whole = with_critic_params(self.model.join_params(self.loaded.frozen, trained), self.state.critic)
-        whole = with_reference(whole, self.state.reference)
-        return with_block(whole, None if self.state.block is None else self.state.block.params)
+        return all_params(self.model, self.loaded.frozen, self.state._replace(params=trained))
 
     @property
     def critic(self) -> Critic | None:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from ptapi import run_directory
 from ptapi.spec import DataSpec, PostTrainJob, PostTrainJobSpec
@@ -31,6 +30,7 @@ from pttrainer.rollout.disaggregated.finished_rollouts import FinishedRollouts
 from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine, remote_engine
 from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.rollout.vllm.separate_samplers import vllm_samplers
+from pttrainer.runtime.background_compile import BackgroundCompile
 from pttrainer.runtime.distributed import leader_messages, sharding
 from pttrainer.runtime.io.place import Place
 from pttrainer.runtime.reporting import experiment_trackers
@@ -39,11 +39,11 @@ from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step.objective import HasCriticInit, HasImages
 from pttrainer.train_step.program import Program, program
-from pttrainer.train_step.state import Layout, TrainState
+from pttrainer.train_step.state import Layout, TrainState, all_params, model_params
 from pttrainer.training import learning_record, loss_spikes
 from pttrainer.training.claim_and_load import ClaimedRun, PlacedModel, claim, lineage, load
-from pttrainer.training.compiled_scores import ScoringPass, expect_answers
-from pttrainer.training.compiled_steps import BackgroundCompile, step_programs
+from pttrainer.training.compiled_scores import ScoringPass, expect_answers, expect_calls
+from pttrainer.training.compiled_steps import step_programs
 from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import resume_check, run_files
@@ -80,11 +80,12 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     directory = path_of(f"{place.uri}/{run_directory.CHECKPOINTS}")
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
     lean = None if remat is None else replace(train_program, model=replace(model, remat="full"))
-    weights = model.join_params(loaded.frozen, train_program.abstract_state(layout).params)
-    answers = _first_answers(run, algorithm, weights, layout.mesh)
-    programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, answers)
-    is_first = algorithm.needs_params or job.spec.evaluation.at_start
-    scores.expect(algorithm, weights, after=None if is_first else programs.expected)
+    whole = all_params(model, loaded.frozen, train_program.abstract_state(layout))
+    early = _first_programs(run, algorithm, scores, whole)
+    programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, early)
+    when = job.spec.evaluation
+    if not when.at_start and (when.every_steps or when.at_end):
+        expect_calls(algorithm, scores, whole, programs.expected, held_out=True)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
     policy.resumed(checkpoints.steps(), first, record.good)
@@ -103,15 +104,21 @@ def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) 
         run.reporter.note(f"changed since the last attempt: {change}")
 
 
-def _first_answers(run: ClaimedRun, algorithm: Algorithm, weights: Params, mesh: Mesh) -> BackgroundCompile | None:
-    """Begin to compile what the evaluation before the first step samples with. Return what the step has to wait for.
+def _first_programs(
+    run: ClaimedRun, algorithm: Algorithm, scores: ScoringPass, whole: Params
+) -> BackgroundCompile | None:
+    """Begin to compile what is needed before the first step. Return what the step's program has to wait for.
 
     On a CPU all that compiles shares a few cores, so what is needed first is compiled first.
     """
-    if run.resumed is not None or not run.job.spec.evaluation.at_start:
-        return None
-    answers = expect_answers(algorithm, weights, mesh, is_first=True)
-    return answers if jax.default_backend() == "cpu" else None
+    at_start, is_cpu = run.job.spec.evaluation.at_start, jax.default_backend() == "cpu"
+    answers = None
+    if at_start and run.resumed is None:
+        answers = expect_answers(algorithm, model_params(whole), scores.mesh, is_first=True)
+    last = expect_calls(algorithm, scores, whole, answers if is_cpu else None, held_out=False)
+    if at_start:
+        last = expect_calls(algorithm, scores, whole, last, held_out=True)
+    return last if is_cpu else None
 
 
 def _watchdog(run: ClaimedRun) -> Watchdog:

@@ -25,6 +25,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.batching import in_order
 from pttrainer.losses.divergence import OfflineTeacher, Teacher
 from pttrainer.rollout.context import Context
+from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
 
 K, BETA = 6, 0.5
@@ -51,8 +52,7 @@ def made_of(given: Context, *, data: bool) -> Distill:
     assert rows is not None
     served = ServedTeacher(given, "tutor", K)
     source = (rows, None) if data else (None, (QUESTIONS, cast(Any, FakeSampler())))
-    held_out = served.taught_once(in_order(rows, 2))
-    return Distill(given, spec, (OfflineTeacher(BETA), {}), *source, held_out, None, served)
+    return Distill(given, spec, (OfflineTeacher(BETA), {}), *source, in_order(rows, 2), None, served)
 
 
 def loss_and_gradient(guide: Teacher | OfflineTeacher, batch: Batch) -> Any:
@@ -110,6 +110,16 @@ def test_the_shape_of_batches_from_the_data_is_known_before_the_teacher_answers(
     foreseen = made.expected_batch()
     assert server.requests == []
     batch, _ = made.next_batch(0, cast(Any, None))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), foreseen) == jax.tree.map(lambda x: (x.shape, x.dtype), batch)
+
+
+def test_the_shape_of_held_out_batches_is_known_before_the_teacher_answers(tmp_path: Path, server: FakeServer) -> None:
+    mesh = sharding.make_mesh((1,), jax.devices()[:1])
+    made = made_of(replace(served_context(tmp_path), mesh=mesh), data=True)
+    (call,) = made.expected_calls({}, held_out=True)
+    assert server.requests == []
+    batch = next(iter(made._held_out))
+    foreseen = call.arguments[-1]
     assert jax.tree.map(lambda x: (x.shape, x.dtype), foreseen) == jax.tree.map(lambda x: (x.shape, x.dtype), batch)
 
 

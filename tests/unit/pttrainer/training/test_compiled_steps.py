@@ -1,7 +1,5 @@
 """The step that is compiled before its first batch is there: the same step, and nobody waits for it in vain."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +13,12 @@ from tests.builders.trainer import runs
 from ptapi.failures import ExitCode
 from ptapi.load import load_job
 from pttrainer.rollout.evaluation.early_programs import EarlyPrograms
+from pttrainer.runtime.background_compile import BackgroundCompile
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import COMPILER, Attempt, StopRequest
 from pttrainer.training import compiled_steps as programs
 from pttrainer.training import loop
-from pttrainer.training.compiled_steps import BackgroundCompile
 
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 SAMPLER = {f"jit({name})" for name in ("part_for_decoding", "prefill", "spread", "advance")}
@@ -94,8 +92,8 @@ def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_the_pairs_that_are_foreseen_are_those_that_come(home: Path, compiled_steps: list[Any]) -> None:
     trained(home, "dpo", "pairs")
-    assert len(compiled_steps) == 1
-    assert compiled_steps[0] is not None
+    assert len(compiled_steps) == 2, "the reference's log-probs, and the step"
+    assert all(compiled is not None for compiled in compiled_steps)
 
 
 def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later_runs(
@@ -173,23 +171,6 @@ def test_a_run_whose_evaluation_cannot_be_compiled_early_compiles_it_then(
     monkeypatch.setattr(EarlyPrograms, "_compiled", failing)
     assert "eval/reward" in trained(home, "sft", "uncompiled", has_answers=True)[0]
     assert SAMPLER.issubset(evaluations[0])
-
-
-class Lowered:
-    """A jitted function whose compiler fails."""
-
-    def lower(self, *arguments: Any) -> Lowered:
-        return self
-
-    def compile(self) -> None:
-        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
-
-
-def test_what_the_compiler_raises_is_heard_where_the_step_is_needed() -> None:
-    early = BackgroundCompile(Lowered(), sharding.make_mesh((1,), jax.devices()[:1]), (jax.numpy.zeros(2),))
-    assert early.compiled((jax.numpy.zeros(3),)) is None
-    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
-        early.compiled((jax.numpy.zeros(2),))
 
 
 def test_a_run_that_is_stopped_does_not_wait_for_the_compiler(tmp_path: Path) -> None:

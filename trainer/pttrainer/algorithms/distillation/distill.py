@@ -25,8 +25,9 @@ completion holds whoever sampled it. Degenerate case: a student that is its own 
 and gradient 0.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -36,6 +37,7 @@ from jax import Array
 from ptapi import run_directory
 from ptapi.spec import Distill as DistillSpec
 from pttrainer.algorithms import sft
+from pttrainer.algorithms.algorithm import Call
 from pttrainer.algorithms.distillation import teachers
 from pttrainer.algorithms.distillation.served_teacher import ServedTeacher
 from pttrainer.batch import Batch
@@ -56,6 +58,8 @@ from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.rollout_data import Rollout
 from pttrainer.rollout.rollout_metrics import completion_facts
 from pttrainer.rollout.sampler import PromptStream, Sampler, sampling_of
+from pttrainer.runtime.background_compile import EarlyFunction
+from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step.optimizer.transformation import total_steps
 
 TEACHER_SECONDS = f"{run_directory.SECONDS}teacher"
@@ -96,8 +100,9 @@ class Distill(Loss):
     ) -> None:
         super().__init__(*teacher)
         training, self._served = context.spec.training, served
-        self._context, self.evaluation, self._held_out = context, evaluation, held_out
-        self._compare = jax.jit(partial(_compare, self.teacher, context.model))
+        self._context, self.evaluation = context, evaluation
+        self._untaught, self._held_out = held_out, held_out if served is None else served.taught_once(held_out)
+        self._compare = EarlyFunction(jax.jit(partial(_compare, self.teacher, context.model)))
         self._data_batches = None if data_rows is None else Batches(data_rows, training.batch_size, training.seed)
         self._prompt_stream: PromptStream | None = None
         kept: Any = (self._roll_out,)
@@ -127,6 +132,12 @@ class Distill(Loss):
             return None
         batch = self._data_batches.foreseen()
         return batch if self._served is None else self._served.unfilled(batch)
+
+    def expected_calls(self, params: Params, *, held_out: bool) -> Iterator[Call]:
+        """Yield the comparison of the first held-out batch; all have its shapes, but for images."""
+        for batch in islice(self._untaught, 1 if held_out else 0):
+            taught = batch if self._served is None else self._served.unfilled(batch)
+            yield Call(self._compare, (params, self.teacher_params, sharding.batch_shapes(self._context.mesh, taught)))
 
     def evaluate(self, params: Params) -> Mapping[str, float]:
         """Return divergence and perplexity on held-out completions, and rewards of greedy ones if requested."""
@@ -223,8 +234,7 @@ def build(context: Context) -> Distill:
         if spec.self_teacher
         else sft.read_rows(context, "eval", learn_prompt=False, pack=True, with_teacher_logps=with_teacher_logps)
     )
-    batches: Iterable[Batch] = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
-    held_out = batches if served is None else served.taught_once(batches)
+    held_out: Iterable[Batch] = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
     return Distill(context, spec, teacher, data_rows, prompts, held_out, evaluation, served)
 
 
