@@ -81,10 +81,10 @@ def build_session(job: PostTrainJob, place: Place, remat: Remat | None = None) -
     checkpoints = Checkpoints(directory, policy, run.reporter.note, place.fence)
     lean = None if remat is None else replace(train_program, model=replace(model, remat="full"))
     whole = all_params(model, loaded.frozen, train_program.abstract_state(layout))
-    early = _first_programs(run, algorithm, scores, whole)
+    evaluates_first = job.spec.evaluation.at_start and run.resumed is None
+    early = _first_programs(algorithm, scores, whole, evaluates_first=evaluates_first)
     programs = step_programs(train_program, layout, algorithm, loaded.frozen, lean, run.reporter.note, early)
-    when = job.spec.evaluation
-    if not when.at_start and (when.every_steps or when.at_end):
+    if not evaluates_first and (job.spec.evaluation.every_steps or job.spec.evaluation.at_end):
         expect_calls(algorithm, scores, whole, programs.expected, held_out=True)
     state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
@@ -105,18 +105,17 @@ def _write_lineage(run: ClaimedRun, data: DataSpec, made_of: Mapping[str, Any]) 
 
 
 def _first_programs(
-    run: ClaimedRun, algorithm: Algorithm, scores: ScoringPass, whole: Params
+    algorithm: Algorithm, scores: ScoringPass, whole: Params, *, evaluates_first: bool
 ) -> BackgroundCompile | None:
     """Begin to compile what is needed before the first step. Return what the step's program has to wait for.
 
     On a CPU all that compiles shares a few cores, so what is needed first is compiled first.
     """
-    at_start, is_cpu = run.job.spec.evaluation.at_start, jax.default_backend() == "cpu"
-    answers = None
-    if at_start and run.resumed is None:
+    answers, is_cpu = None, jax.default_backend() == "cpu"
+    if evaluates_first:
         answers = expect_answers(algorithm, model_params(whole), scores.mesh, is_first=True)
     last = expect_calls(algorithm, scores, whole, answers if is_cpu else None, held_out=False)
-    if at_start:
+    if evaluates_first:
         last = expect_calls(algorithm, scores, whole, last, held_out=True)
     return last if is_cpu else None
 
