@@ -77,6 +77,8 @@ CHOSEN = (
     _case("gemma3-4b", "v5e-16", "sft", 16, 4096),
     _case("gemma2-9b", "v6e-16", "sft", 16, 4096),
     _case("qwen3-30b-a3b", "v5p-64", "sft", 32, 4096),
+    *(_case("qwen3-30b-a3b", "v6e-64", "sft", rows, 4096, remat="full") for rows in (192, 768)),
+    _case("gpt-oss-20b", "v6e-64", "sft", 256, 4096, remat="full", held=True),
     _case("qwen3-30b-a3b", "v6e-32", "grpo", 32, 4096, **LORA),
     _case("llama3.1-70b", "v5p-128", "grpo", 64, 4096, held=True),
     _case("llama3.1-70b", "v6e-64", "sft", 16, 4096, parallelism={"fsdp": 16, "tensor": 4}),

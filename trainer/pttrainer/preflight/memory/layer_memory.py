@@ -36,7 +36,7 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     """Return the largest layer's activations and gathered weights."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
     kinds = _kinds(config)
-    activations = max(tokens * _activations(kind) / tensor + tokens * _routed(kind) for kind in kinds)
+    activations = max(tokens * _activations(kind) / tensor + tokens * _routed(of, kind) for kind in kinds)
     gathered = max(_gathered(of, kind) for kind in kinds)
     widths = f"MLP [{tokens}, {_feed_forward(config) // tensor}], attention [{tokens}, {_width(config) // tensor}]"
     return [
@@ -112,9 +112,10 @@ def _activations(config: ModelConfig) -> float:
     return fitted.MLP * _feed_forward(config) + attention * _width(config)
 
 
-def _routed(config: ModelConfig) -> float:
+def _routed(of: JobShapes, config: ModelConfig) -> float:
     """Return bytes per token of its copies, one for each expert that it goes to."""
-    return 0.0 if config.experts is None else fitted.ROUTED * config.experts.per_token * config.d_model
+    each = fitted.ROUTED if of.structure.adapters is None else fitted.ROUTED_FROZEN
+    return 0.0 if config.experts is None else each * config.experts.per_token * config.d_model
 
 
 def _width(config: ModelConfig) -> int:
