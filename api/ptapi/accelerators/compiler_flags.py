@@ -87,6 +87,9 @@ TABLE: tuple[XlaFlag, ...] = (
     ),
 )
 
+QUICK_KIB: Mapping[str, str] = {"v5e": "24576", "v5p": "24576"}
+"""`VMEM` of a compile without what is slow, where the compiler's default, 16,384, is too little for splash attention's
+tiles for heads of 256, which take 20,112 (`pttrainer.models.attention.splash_table`)."""
 SamplerProgram = Literal["prefill", "decode"]
 """The programs of a sampler in which a model runs."""
 SAMPLING_KIB: Mapping[tuple[SamplerProgram, str], str] = {
@@ -136,6 +139,8 @@ def flags(
         if generation in flag.generations
         if (flag.required or not required_only) and not (flag.is_slow and without_slow)
     }
+    if without_slow and generation in QUICK_KIB:
+        ours[VMEM] = QUICK_KIB[generation]
     return ours | dict(_named(flag) for flag in own)
 
 
