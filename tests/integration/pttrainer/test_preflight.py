@@ -26,7 +26,7 @@ from pttrainer.models import from_hf
 from pttrainer.models.families.vision_presets import VISION_PRESETS
 from pttrainer.preflight.compiler import compile, compiler_process
 from pttrainer.preflight.memory import formula, resident
-from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.shapes import rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.preflight.shapes.passes import CUT, PUT, TRAIN_STEP, TRANSFER
 
@@ -108,9 +108,10 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
     of = shapes_of(shared.model_copy(update={"pathways": Pathways(enabled=True)}))
     programs = compile.compiled(of, TRANSFER, "fast")
     counted = next(buffer.bytes for buffer in resident.resident_buffers(of) if buffer.name == resident.UNDER_WAY)
-    embedding = 2 * 151_936 * 1024
+    embedding, tensor = 2 * 151_936 * 1024, rollout_shapes.sampler(of).axis("tensor")
+    assert tensor == 2
     assert programs[CUT].output == pytest.approx(embedding / 4, rel=0.01)
-    assert programs[PUT].output == pytest.approx(embedding, rel=0.01)
+    assert programs[PUT].output == pytest.approx(embedding / tensor, rel=0.01)
     assert programs[PUT].peak - programs[PUT].output == pytest.approx(counted, rel=0.02)
 
 

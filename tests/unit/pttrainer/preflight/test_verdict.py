@@ -140,8 +140,8 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
     ):
         buffers = {buffer.name: buffer.bytes for buffer in resident.resident_buffers(of)}
         assert buffers["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
-        embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
-        assert buffers["weights in transfer"] == embedding / 4 + embedding / tensor
+        embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts, which halves have twice
+        assert buffers["weights in transfer"] == tensor * embedding / 4 + embedding / tensor
         # 64 rows on 4 copies, or on 2 of two halves: 32 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, 2,048
         # tokens each; and of the 8 prompts, which their samples share.
         assert buffers["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048

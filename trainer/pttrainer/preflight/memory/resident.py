@@ -101,13 +101,14 @@ def rollout_buffers(of: JobShapes, buffers: list[Buffer]) -> list[Buffer]:
 def _under_way(of: JobShapes) -> list[Buffer]:
     """Return the largest chunk of weights in transfer to other devices.
 
-    In the parts that it arrives in and gathered from them, before it joins those that stay.
+    In the parts that it arrives in and gathered from them, before it joins those that stay. Where devices then hold
+    parts of matrices, what arrived is there once more, in another order.
     """
     if of.sampler is None:
         return []
     chunk = _largest_chunk(of)
     ways, tensor = math.gcd(of.devices, math.prod(of.sampler)), replace(of, shape=of.sampler).axis("tensor")
-    return [Buffer(UNDER_WAY, chunk // ways + chunk // tensor, "rollout")]
+    return [Buffer(UNDER_WAY, (1 + (tensor > 1)) * (chunk // ways) + chunk // tensor, "rollout")]
 
 
 def _gathered(of: JobShapes) -> list[Buffer]:
