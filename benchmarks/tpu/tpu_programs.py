@@ -93,12 +93,9 @@ def row(options: argparse.Namespace) -> str:
     from pttrainer.runtime.distributed import sharding
 
     of, is_ours = shapes(options), options.only == "ours"
-    flags = compiler_flags.flags(
-        of.slice.generation,
-        options.flag if is_ours else (),
-        required_only=not is_ours,
-        without_slow=options.without_slow,
-    )
+    flags = compiler_flags.flags(of.slice.generation, options.flag if is_ours else (), required_only=not is_ours)
+    if options.without_slow:
+        flags.pop(compiler_flags.VMEM, None)
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     with jax.set_mesh(mesh):
         compiled = next(LOWERED[SCORING if options.scoring else TRAIN_STEP](of, mesh)).program.compile(

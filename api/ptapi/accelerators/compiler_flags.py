@@ -23,7 +23,8 @@ VMEM = "xla_tpu_scoped_vmem_limit_kib"
 class XlaFlag(NamedTuple):
     """A flag and why we set it.
 
-    required: the compiler fails on our programs without it. is_slow: it takes longer, for the same memory.
+    required: the compiler fails on our programs without it. quick: the value with which it takes less long, for the
+    same memory; empty where that is without the flag, None where it is `value`.
     """
 
     name: str
@@ -32,7 +33,7 @@ class XlaFlag(NamedTuple):
     reason: str
     source: str
     required: bool = False
-    is_slow: bool = False
+    quick: str | None = None
 
 
 TABLE: tuple[XlaFlag, ...] = (
@@ -68,12 +69,18 @@ TABLE: tuple[XlaFlag, ...] = (
             "give a product more of the core's own memory (VMEM), so that its operands are read fewer times; the "
             "compiler takes up to three times as long",
             f"{recipes}; what it gains: docs/findings/compilers.md",
-            is_slow=True,
+            quick=quick,
         )
-        for kib, generations, recipes in (
-            ("98304", {"v6e"}, "MaxText, benchmarks/xla_flags_library.py: DENSE_VMEM_LIMIT_FLAG, part of its recipes"),
-            ("49152", {"v5e", "v5p"}, "ours; MaxText's recipes have 98304"),
-            ("61440", {"tpu7x"}, "tpu-recipes, training/ironwood/llama3.1-70b"),
+        for kib, quick, generations, recipes in (
+            (
+                "98304",
+                "",
+                {"v6e"},
+                "MaxText, benchmarks/xla_flags_library.py: DENSE_VMEM_LIMIT_FLAG, part of its recipes",
+            ),
+            # By default 16384 there, and splash attention's tiles for heads of 256 take 20112.
+            ("49152", "24576", {"v5e", "v5p"}, "ours; MaxText's recipes have 98304"),
+            ("61440", "", {"tpu7x"}, "tpu-recipes, training/ironwood/llama3.1-70b"),
         )
     ),
     XlaFlag(
@@ -87,9 +94,6 @@ TABLE: tuple[XlaFlag, ...] = (
     ),
 )
 
-QUICK_KIB: Mapping[str, str] = {"v5e": "24576", "v5p": "24576"}
-"""`VMEM` of a compile without what is slow, where the compiler's default, 16,384, is too little for splash attention's
-tiles for heads of 256, which take 20,112 (`pttrainer.models.attention.splash_table`)."""
 SamplerProgram = Literal["prefill", "decode"]
 """The programs of a sampler in which a model runs."""
 SAMPLING_KIB: Mapping[tuple[SamplerProgram, str], str] = {
@@ -134,13 +138,11 @@ def flags(
 ) -> dict[str, str]:
     """Return a generation's flags, then a job's own (`--name=value`), which override them; name -> value."""
     ours = {
-        flag.name: flag.value
+        flag.name: value
         for flag in (*TABLE, *GPU_TABLE)
-        if generation in flag.generations
-        if (flag.required or not required_only) and not (flag.is_slow and without_slow)
+        if generation in flag.generations and (flag.required or not required_only)
+        if (value := flag.quick if without_slow and flag.quick is not None else flag.value)
     }
-    if without_slow and generation in QUICK_KIB:
-        ours[VMEM] = QUICK_KIB[generation]
     return ours | dict(_named(flag) for flag in own)
 
 
@@ -155,15 +157,14 @@ def of_job(spec: PostTrainJobSpec, *, without_slow: bool = False) -> dict[str, s
     return flags(resolve(spec.accelerator.type).generation, own, without_slow=without_slow)
 
 
-def of_sampling(program: SamplerProgram, generation: str, current: str = "") -> dict[str, str]:
+def of_sampling(program: SamplerProgram, generation: str, current: Mapping[str, str]) -> dict[str, str]:
     """Return the flags of one of the sampler's programs where they are not its generation's.
 
-    current: `LIBTPU_INIT_ARGS`; a value there that is not the table's is the user's own, and stays.
+    current: what the compiler has; a value there that is not the table's is the user's own, and stays.
     """
     kib = SAMPLING_KIB.get((program, generation))
     ours = flags(generation).get(VMEM)
-    is_ours = dict(map(_named, current.split())).get(VMEM, ours) == ours
-    return {VMEM: kib} if kib is not None and is_ours else {}
+    return {VMEM: kib} if kib is not None and current.get(VMEM, ours) == ours else {}
 
 
 def arguments(flags: Mapping[str, str]) -> list[str]:
@@ -177,10 +178,16 @@ def options(flags: Mapping[str, str]) -> dict[str, str | bool]:
     return {name: words.get(value, value) for name, value in flags.items()}
 
 
+def named(text: str) -> dict[str, str]:
+    """Return the flags of a variable's text; name -> value."""
+    return dict(map(_named, text.split()))
+
+
 def init_args(flags: Mapping[str, str], current: str = "") -> str:
     """Return a variable's text with these flags; current: its value in the job, whose flags have the last word."""
-    named = {word.partition("=")[0].removeprefix("--") for word in current.split()}
-    return " ".join([*arguments({name: flags[name] for name in flags if name not in named}), *current.split()])
+    theirs = named(current)
+    ours = {name: value for name, value in flags.items() if name not in theirs}
+    return " ".join([*arguments(ours), *current.split()])
 
 
 def _named(flag: str) -> tuple[str, str]:

@@ -52,8 +52,7 @@ def flags_of(of: JobShapes, program: str, *, without_slow: bool = False) -> dict
     flags = compiler_flags.of_job(of.spec, without_slow=without_slow)
     if program not in SAMPLER:
         return flags
-    current = " ".join(compiler_flags.arguments(flags))
-    return flags | compiler_flags.of_sampling(SAMPLER[program], of.sampling_slice.generation, current)
+    return flags | compiler_flags.of_sampling(SAMPLER[program], of.sampling_slice.generation, flags)
 
 
 def _compiled(of: JobShapes, name: str, level: Level) -> Answer:

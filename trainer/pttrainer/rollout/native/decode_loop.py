@@ -239,6 +239,6 @@ def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:
 
 def _options(program: compiler_flags.SamplerProgram, device_kind: str) -> dict[str, Any] | None:
     """Return the compiler options of a program in which the model runs, where it has any of its own."""
-    current = os.environ.get(compiler_flags.LIBTPU_INIT_ARGS, "")
+    current = compiler_flags.named(os.environ.get(compiler_flags.LIBTPU_INIT_ARGS, ""))
     flags = compiler_flags.of_sampling(program, GENERATIONS.get(device_kind, ""), current)
     return {**WEIGHTS_AS_STORED.get(device_kind, {}), **flags} or None
