@@ -181,11 +181,16 @@ class Dpo(Loss):
     ) -> Iterator[tuple[Sequence[int], Batch]]:
         """Yield the batches of these pairs that the reference scores, with the numbers of the pairs."""
         training = self._context.spec.training
-        at_once = (training.micro_batch_size or training.batch_size) // 2
+        return self._batches(part, data, chosen, (training.micro_batch_size or training.batch_size) // 2)
+
+    def _batches(
+        self, part: str, data: Pairs, chosen: Sequence[int], at_once: int
+    ) -> Iterator[tuple[Sequence[int], Batch]]:
+        """Yield these pairs in batches of one shape, with the numbers of the pairs."""
+        width = data.width(self._context.spec.training.sequence_length)
         for start in range(0, len(chosen), at_once):
             here = chosen[start : start + at_once]
-            pairs = _filled([data.pairs[i] for i in here], at_once)
-            yield here, self._batch(part, pairs, here, data.width(training.sequence_length))
+            yield here, self._batch(part, _filled([data.pairs[i] for i in here], at_once), here, width)
 
     def _batch(self, part: str, pairs: Sequence[Pair | None], numbers: Sequence[int], width: int) -> Batch:
         images = self._images if part == "train" else self._held_out_images
@@ -199,12 +204,10 @@ class Dpo(Loss):
     def _held_out_batches(self) -> Iterator[Batch]:
         if self._held_out is None:
             return
-        pairs, width = self._held_out.pairs, self._held_out.width(self._context.spec.training.sequence_length)
-        at_once = -(-self._context.rows_at_once(2 * len(pairs)) // 2)
-        starts = range(0, len(pairs), at_once)
-        numbers = [range(start, min(start + at_once, len(pairs))) for start in starts]
-        for here in numbers:
-            yield self._batch("eval", _filled([pairs[i] for i in here], at_once), here, width)
+        every = range(len(self._held_out.pairs))
+        at_once = -(-self._context.rows_at_once(2 * len(every)) // 2)
+        for _, batch in self._batches("eval", self._held_out, every, at_once):
+            yield batch
 
 
 def build(context: Context) -> Dpo:
