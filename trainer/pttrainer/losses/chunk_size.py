@@ -3,8 +3,9 @@
 Letters: B rows, T tokens, V vocabulary, D model.
 """
 
-CHUNK_ELEMENTS = 2**22
-"""Logits that exist at once on a CPU (16 MB): smaller chunks make thin products, larger ones only cost memory."""
+CHUNK_ELEMENTS, CHUNK_TOKENS = 2**22, 128
+"""On a CPU 16 MB of logits: smaller chunks make thin products, larger ones only cost memory. Or 128 tokens, where words
+are many: every chunk reads the head and reads and writes the sum of its gradient."""
 ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS = 2**26, 512
 """On a TPU or GPU, per device: a product of the head must serve hundreds of tokens, or reading the head takes longer
 than computing (a v6e computes 560 operations in the time of reading a byte); at most 256 MB."""
@@ -21,7 +22,7 @@ def largest_chunk(B: int, T: int, V: int, devices: int, platform: str, D: int = 
 
     D: of the model, where a chunk's gradients are computed with its logits at hand; else 0, for no large chunks.
     """
-    each = CHUNK_ELEMENTS
+    each = max(CHUNK_ELEMENTS, CHUNK_TOKENS * V)
     if platform != "cpu":
         large = min(LARGE_ELEMENTS, LARGE_TOKENS * V, LARGE_WIDTHS * D * B * T // devices)
         each = max(min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V), large)
