@@ -125,7 +125,7 @@ def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> t
     trained = (cotangents.logps_BT, cotangents.entropy_BT) if head.trains_entropy else (cotangents.logps_BT,)
     slopes_BT = [jnp.where(mask_BT > 0, x, 0.0) for x in trained]
     parts = head.chunks(mask_BT)
-    of_head = head_gradient(parts)
+    of_head = head_gradient(parts, head_VD)
 
     def chunk_gradient(head_grad: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         hidden_BCD, targets_BC, _, *slopes_BC, lse_BC = inputs
@@ -163,7 +163,7 @@ def _loss_forward(
     hidden_BTD, head_VD = hidden.value, head_weight.value
     batch = jax.tree.map(lambda x: x.value, batch, is_leaf=lambda x: isinstance(x, CustomVJPPrimal))
     parts, head_VD = head.chunks(batch.mask_BT), gathered(head_VD)
-    of_head = head_gradient(parts)
+    of_head = head_gradient(parts, head_VD)
 
     def chunk_gradient(head_grad: Array | None, inputs: tuple[Array, Batch]) -> Any:
         hidden_BCD, part = inputs

@@ -18,6 +18,7 @@ from jax import Array
 
 from pttrainer.models.attention.dot_product import Scoring, Slots, attend_cached, attend_shared
 from pttrainer.models.shapes.structure import Params
+from pttrainer.runtime import cpu_products
 
 if TYPE_CHECKING:
     from pttrainer.models.decoding.cpu_kernels.kernels import (
@@ -52,7 +53,7 @@ def kernels_for(weights: Params) -> CpuKernels | None:
 
 def product(x_MK: Array, w: Array) -> Array:
     """Multiply by a matrix [K, N], or by its column blocks."""
-    return x_MK @ w if w.ndim == 2 else _required().product(x_MK, w)
+    return cpu_products.product(x_MK, w) if w.ndim == 2 else _required().product(x_MK, w)
 
 
 def logits(weights: Params, head_VD: Array, hidden_BD: Array) -> Array:

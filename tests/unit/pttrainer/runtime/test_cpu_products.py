@@ -1,0 +1,58 @@
+"""Gradients of products on one CPU: those of autodiff, by products that XLA gives to its library for CPUs."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from tests.builders.trainer.steps import batch, steps
+
+from ptapi.spec import Training
+from pttrainer.runtime import cpu_products
+from pttrainer.runtime.distributed import sharding
+
+N = 96
+
+
+def numbers(seed: int, *shape: int) -> Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def contracted_axes(compiled: Any) -> set[str]:
+    """Return the axes of left sides over which a program's products of two matrices sum."""
+    return set(re.findall(r" dot\([^\n]*?lhs_contracting_dims={(\d)}", without_batches(compiled.as_text())))
+
+
+def without_batches(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if "lhs_batch_dims" not in line)
+
+
+@pytest.mark.parametrize(("X", "Y"), [(8, 24), (24, 8), (16, 16)])
+def test_gradients_are_those_of_a_plain_product(X: int, Y: int) -> None:
+    x_NX, w_XY, weights_NY = numbers(0, N, X), numbers(1, X, Y), numbers(2, N, Y)
+
+    def gradients(of: Any) -> Any:
+        return jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(of(x, w)) * weights_NY), argnums=(0, 1)))(x_NX, w_XY)
+
+    for ours, plain in zip(gradients(cpu_products.product), gradients(jnp.matmul), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=2e-6, atol=2e-5)
+
+
+def test_a_plain_gradient_has_a_transposed_left_side() -> None:
+    loss = jax.jit(jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w))))
+    assert "0" in contracted_axes(loss.lower(numbers(0, 64, 256), numbers(1, N, 64)).compile())
+
+
+def test_no_product_of_a_train_step_has_a_transposed_left_side() -> None:
+    run = steps(Training(batch_size=8, steps=1, sequence_length=16))
+    with jax.set_mesh(run.mesh):
+        program = run.compiled.lower(run.state, sharding.put(run.mesh, batch())).compile()
+    assert contracted_axes(program) == {"1"}
+
+
+def test_other_types_are_left_to_the_compiler() -> None:
+    assert cpu_products.are_used(jnp.dtype("float32"))
+    assert not cpu_products.are_used(jnp.dtype("bfloat16"))
