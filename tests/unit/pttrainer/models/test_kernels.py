@@ -11,7 +11,14 @@ import pytest
 from jax.sharding import Mesh
 
 from pttrainer.models.attention import flash_kernels, rope, splash_blocks
-from pttrainer.models.attention.dot_product import Scoring, attend_packed, packed_mask, packed_window, query_block
+from pttrainer.models.attention.dot_product import (
+    Scoring,
+    attend_packed,
+    causal_parts,
+    packed_mask,
+    packed_window,
+    query_block,
+)
 from pttrainer.models.attention.flash_kernels import Kernel, Problem
 from pttrainer.models.config import Rope
 from pttrainer.runtime.distributed import logical_axes
@@ -173,15 +180,38 @@ def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.Monk
     inputs = _inputs(np.array(PACKED, np.int32)[:, :128], 4, 2, 16, sinks=True)
     whole = _values_and_gradients(_plain, inputs, 20, 5.0)
     monkeypatch.setattr("pttrainer.models.attention.dot_product.MAX_SCORES", 2 * 4 * 32 * 128)
-    assert query_block(2, 128, 4) == 32
+    assert query_block(2, 128, 4, 128) == 32
     blocks = _values_and_gradients(_plain, inputs, 20, 5.0)
     _assert_close(blocks, whole)
 
 
+@pytest.mark.parametrize(("T", "parts"), [(256, 2), (512, 4), (768, 4)])
+def test_a_row_that_a_cpu_attends_part_by_part_equals_the_whole(T: int, parts: int) -> None:
+    assert causal_parts(T) == parts
+    segments = np.array([[1] * 130 + [2] * (T - 131) + [0], [1] * T], np.int32)
+    inputs = _inputs(segments, 4, 2, 16, sinks=True)
+    _assert_close(
+        _values_and_gradients(partial(_plain, is_causal=True), inputs, 200, 5.0),
+        _values_and_gradients(_plain, inputs, 200, 5.0),
+    )
+
+
+def test_rows_that_are_short_or_do_not_divide_are_attended_whole() -> None:
+    assert [causal_parts(T) for T in (64, 255, 257, 254, 510, 2048)] == [1, 1, 1, 1, 2, 4]
+
+
+def test_parts_keep_blocks_of_queries_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = _inputs(np.ones((2, 256), np.int32), 4, 2, 16, sinks=False)
+    whole = _values_and_gradients(_plain, inputs, None, None)
+    monkeypatch.setattr("pttrainer.models.attention.dot_product.MAX_SCORES", 2 * 4 * 32 * 256)
+    assert query_block(2, 128, 4, 256) == 32
+    _assert_close(_values_and_gradients(partial(_plain, is_causal=True), inputs, None, None), whole)
+
+
 def test_blocks_of_queries_are_as_large_as_fit() -> None:
-    assert query_block(8, 256, 6) == 256
-    assert query_block(8, 4096, 14) == 128
-    assert query_block(64, 999, 14) == 999  # odd rows stay whole
+    assert query_block(8, 256, 6, 256) == 256
+    assert query_block(8, 4096, 14, 4096) == 128
+    assert query_block(64, 999, 14, 999) == 999  # odd rows stay whole
 
 
 def _inputs(segments: np.ndarray, heads: int, kv_heads: int, head_dim: int, sinks: bool) -> dict[str, Any]:
@@ -210,12 +240,14 @@ def _values_and_gradients(attend: Any, inputs: dict[str, Any], window: int | Non
     return jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(inputs["float"]))
 
 
-def _plain(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring) -> jax.Array:
+def _plain(
+    q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring, *, is_causal: bool = False
+) -> jax.Array:
     mask = packed_mask(segments)
     if window is not None:
         positions = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
         mask = packed_window(mask, positions, window)
-    return attend_packed(q, k, v, mask, scoring)
+    return attend_packed(q, k, v, mask, scoring, is_causal=is_causal)
 
 
 def _splash(

@@ -18,6 +18,8 @@ from pttrainer.runtime.distributed import sharding
 
 MASKED_SCORE = -1e30
 """Score of a masked key: finite, so that a row without any visible key is not NaN."""
+LEAST_PART = 128
+"""Queries that a CPU attends together at least: a shorter part would save less than its own program costs."""
 Slots = tuple[LayerKV, Array]
 """Keys and values of a cache, and where each token sees them [B, T, S]."""
 
@@ -57,28 +59,51 @@ def cached_mask(positions_BT: Array, slots_BS: Array, window: Window = None) -> 
     return visible & _in_window(positions_BT, slots_BS, window)
 
 
-def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
+def attend_packed(
+    q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring, *, is_causal: bool = False
+) -> Array:
     """Attend within a row; the result is [B, T, N, H].
 
-    Scores of long rows do not exist at once: blocks of queries follow each other, and are recomputed in the
-    backward pass.
+    is_causal: the mask lets no query see a later key, so on CPUs long rows are attended part by part, each to the keys
+    up to its end.
+    """
+    T = q_BTNH.shape[1]
+    part = T // causal_parts(T) if is_causal and sharding.chip()[0] == "cpu" else T
+    outs = []
+    for end in range(part, T + 1, part):
+        queries, keys = slice(end - part, end), slice(end)
+        mask_BQS = mask_BTT[:, queries, keys]
+        outs.append(_in_blocks(q_BTNH[:, queries], k_BTKH[:, keys], v_BTKH[:, keys], mask_BQS, scoring))
+    return outs[0] if part == T else jnp.concatenate(outs, axis=1)
+
+
+def causal_parts(T: int) -> int:
+    """Return in how many parts of equal length a CPU attends a row of so many tokens: 4, 2 or 1."""
+    fitting = (parts for parts in (4, 2) if T % parts == 0 and parts * LEAST_PART <= T)
+    return 1 if sharding.is_split("sequence") else next(fitting, 1)
+
+
+def _in_blocks(q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, mask_BTS: Array, scoring: Scoring) -> Array:
+    """Attend; scores of many queries do not exist at once.
+
+    Blocks of queries follow each other then, and are recomputed in the backward pass.
     """
     B, T, N, _ = q_BTNH.shape
-    block = query_block(B, T, N)
+    block = query_block(B, T, N, k_BSKH.shape[1])
     if block == T:
-        return _attend(q_BTNH, k_BTKH, v_BTKH, mask_BTT, scoring)
+        return _attend(q_BTNH, k_BSKH, v_BSKH, mask_BTS, scoring)
 
     @jax.checkpoint
     def of_block(inputs: tuple[Array, Array]) -> Array:
-        return _attend(inputs[0], k_BTKH, v_BTKH, inputs[1], scoring)
+        return _attend(inputs[0], k_BSKH, v_BSKH, inputs[1], scoring)
 
-    blocks = (_to_blocks(q_BTNH, block), _to_blocks(mask_BTT, block))
+    blocks = (_to_blocks(q_BTNH, block), _to_blocks(mask_BTS, block))
     return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(B, T, N, -1)
 
 
-def query_block(B: int, T: int, N: int) -> int:
+def query_block(B: int, T: int, N: int, S: int) -> int:
     """Return how many queries of a row are scored at once: T if all fit `MAX_SCORES`, else repeatedly halved."""
-    return queries_at_once(T, B * N * T, MAX_SCORES * sharding.devices())
+    return queries_at_once(T, B * N * S, MAX_SCORES * sharding.devices())
 
 
 def _to_blocks(x_BTX: Array, block: int) -> Array:
@@ -87,16 +112,16 @@ def _to_blocks(x_BTX: Array, block: int) -> Array:
     return jnp.moveaxis(x_BTX.reshape(B, T // block, block, *x_BTX.shape[2:]), 1, 0)
 
 
-def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
+def _attend(q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, mask_BTS: Array, scoring: Scoring) -> Array:
     B, T, N, H = q_BTNH.shape
-    K = k_BTKH.shape[2]
+    K = k_BSKH.shape[2]
     q_BKRTH = scaled(q_BTNH, scoring).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
-    k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
-    scores = jnp.einsum("bkrth,bksh->bkrts", q_BKRTH, k_BKTH, preferred_element_type=jnp.float32)
-    scores = jnp.where(mask_BTT[:, None, None], _capped(scores, scoring), MASKED_SCORE)
+    k_BKSH, v_BKSH = k_BSKH.transpose(0, 2, 1, 3), v_BSKH.transpose(0, 2, 1, 3)
+    scores = jnp.einsum("bkrth,bksh->bkrts", q_BKRTH, k_BKSH, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask_BTS[:, None, None], _capped(scores, scoring), MASKED_SCORE)
     sinks = None if scoring.sinks_N is None else scoring.sinks_N.reshape(1, K, N // K, 1, 1)
-    weights = _softmax(scores, sinks).astype(v_BTKH.dtype)
-    out = jnp.einsum("bkrts,bksh->bkrth", weights, v_BKTH)
+    weights = _softmax(scores, sinks).astype(v_BSKH.dtype)
+    out = jnp.einsum("bkrts,bksh->bkrth", weights, v_BKSH)
     return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, -1)
 
 
