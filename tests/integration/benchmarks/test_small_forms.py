@@ -48,6 +48,7 @@ SMALL = {
     "trainer/long_tails.py": (
         *("--model", "tiny", "--prompts", "2", "--samples", "2", "--new-tokens", "16", "--mean", "8", "--batches", "2"),
     ),
+    "trainer/cpu_step.py": ("--tokens", "64", "--shrink", "64", "--runs", "1"),
     "trainer/delta_layer.py": ("--tokens", "70", "--runs", "1"),
     "preflight/preflight_draws.py": ("1", "--count", "1"),
     "preflight/preflight_formula.py": (),

@@ -13,6 +13,9 @@ from jax import Array, lax
 
 from pttrainer.runtime.distributed import sharding
 
+LEAST_TOKENS = 256
+"""Of fewer tokens a product takes no longer than to transpose its result."""
+
 
 def are_used(dtype: jnp.dtype) -> bool:
     """Return True for arrays of float32 on a mesh of one CPU. Elsewhere the compiler chooses."""
@@ -45,9 +48,14 @@ def _forward(x_NX: Array, w_XY: Array) -> tuple[Array, tuple[Array, Array]]:
 
 def _backward(saved: tuple[Array, Array], d_NY: Array) -> tuple[Array, Array]:
     x_NX, w_XY = saved
-    if x_NX.shape[1] <= d_NY.shape[1]:
-        return d_NY @ w_XY.T, transposed_product(x_NX, d_NY)
-    return d_NY @ w_XY.T, lax.optimization_barrier(transposed_product(d_NY, x_NX)).T
+    (N, X), Y = x_NX.shape, d_NY.shape[1]
+    if X <= Y:
+        d_XY = transposed_product(x_NX, d_NY)
+    elif N >= LEAST_TOKENS:
+        d_XY = lax.optimization_barrier(transposed_product(d_NY, x_NX)).T
+    else:
+        d_XY = x_NX.T @ d_NY
+    return d_NY @ w_XY.T, d_XY
 
 
 _product.defvjp(_forward, _backward)
