@@ -1,5 +1,6 @@
 """Jitted functions that compile on threads, for the arguments that are expected, while other things run."""
 
+import ctypes
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -41,7 +42,9 @@ class BackgroundCompile:
             after._compiled.exception()  # waits
         try:
             with jax.set_mesh(mesh):  # a thread starts without one
-                self._compiled.set_result(function.lower(*arguments).compile())
+                program = function.lower(*arguments).compile()
+            _give_memory_back()
+            self._compiled.set_result(program)
         except BaseException as error:  # raised by `compiled`
             self._compiled.set_exception(error)
 
@@ -77,6 +80,16 @@ class EarlyFunction:
             return after
         self._expected.append(BackgroundCompile(self, mesh, arguments, after))
         return self._expected[-1]
+
+
+def _give_memory_back() -> None:
+    """Return freed memory to the system, where the C library can.
+
+    It keeps what the compiler used, 0.3 GB behind a small model's step on a CPU, and the first step comes on top.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc
+        trim(0)
 
 
 def _forms(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -56,14 +56,17 @@ def masks(prompt_PSS: Array, prompts: Prompts, positions_NT: Array, segment_ids_
     return Masks(prompt_PSS, own_NTT, cached_mask(positions_NT, slots_NS, window))
 
 
-def attend_shared_prefix(q_PXNH: Array, k_PXKH: Array, v_PXKH: Array, visible: Masks, scoring: Scoring) -> Array:
-    """Attend within the long rows; the result has the shape of q."""
+def attend_shared_prefix(
+    q_PXNH: Array, k_PXKH: Array, v_PXKH: Array, visible: Masks, scoring: Scoring, *, is_causal: bool = False
+) -> Array:
+    """Attend within the long rows; the result has the shape of q. is_causal: within prompts, as in `attend_packed`."""
     (P, S, _), (N, T, _) = visible.prompt_PSS.shape, visible.own_NTT.shape
 
     def rows(x_PXKH: Array) -> Array:
         return x_PXKH[:, S:].reshape(N, T, *x_PXKH.shape[2:])
 
-    of_prompts = attend_packed(q_PXNH[:, :S], k_PXKH[:, :S], v_PXKH[:, :S], visible.prompt_PSS, scoring)
+    q, k, v = (x_PXNH[:, :S] for x_PXNH in (q_PXNH, k_PXKH, v_PXKH))
+    of_prompts = attend_packed(q, k, v, visible.prompt_PSS, scoring, is_causal=is_causal)
     own = to_slots(rows(k_PXKH), rows(v_PXKH))
     shared = to_slots(k_PXKH[:, :S], v_PXKH[:, :S])
     of_rows = attend_shared(rows(q_PXNH), own, visible.own_NTT, shared, visible.shared_NTS, scoring)

@@ -53,7 +53,7 @@ def attend(
         scoring = layer_kinds.scoring(config, sinks_N)
         q, k, v = checkpoint_name((q, k, v), QKV)
         if isinstance(mask, shared_prefix.Masks):
-            return _named(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring))
+            return _named(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring, is_causal=is_causal))
         kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
         has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
         if kernel == "plain" or has_chunks or not is_causal:
