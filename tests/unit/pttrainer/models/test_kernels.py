@@ -180,7 +180,7 @@ def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.Monk
     inputs = _inputs(np.array(PACKED, np.int32)[:, :128], 4, 2, 16, sinks=True)
     whole = _values_and_gradients(_plain, inputs, 20, 5.0)
     monkeypatch.setattr("pttrainer.models.attention.dot_product.MAX_SCORES", 2 * 4 * 32 * 128)
-    assert query_block(2, 128, 4, 128) == 32
+    assert query_block(2, 128, 4) == 32
     blocks = _values_and_gradients(_plain, inputs, 20, 5.0)
     _assert_close(blocks, whole)
 
@@ -200,18 +200,10 @@ def test_rows_that_are_short_or_do_not_divide_are_attended_whole() -> None:
     assert [causal_parts(T) for T in (64, 255, 257, 254, 510, 2048)] == [1, 1, 1, 1, 2, 4]
 
 
-def test_parts_keep_blocks_of_queries_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = _inputs(np.ones((2, 256), np.int32), 4, 2, 16, sinks=False)
-    whole = _values_and_gradients(_plain, inputs, None, None)
-    monkeypatch.setattr("pttrainer.models.attention.dot_product.MAX_SCORES", 2 * 4 * 32 * 256)
-    assert query_block(2, 128, 4, 256) == 32
-    _assert_close(_values_and_gradients(partial(_plain, is_causal=True), inputs, None, None), whole)
-
-
 def test_blocks_of_queries_are_as_large_as_fit() -> None:
-    assert query_block(8, 256, 6, 256) == 256
-    assert query_block(8, 4096, 14, 4096) == 128
-    assert query_block(64, 999, 14, 999) == 999  # odd rows stay whole
+    assert query_block(8, 256, 6) == 256
+    assert query_block(8, 4096, 14) == 128
+    assert query_block(64, 999, 14) == 999  # odd rows stay whole
 
 
 def _inputs(segments: np.ndarray, heads: int, kv_heads: int, head_dim: int, sinks: bool) -> dict[str, Any]:

@@ -64,17 +64,25 @@ def attend_packed(
 ) -> Array:
     """Attend within a row; the result is [B, T, N, H].
 
-    is_causal: the mask lets no query see a later key, so on CPUs long rows are attended part by part, each to the keys
-    up to its end.
+    Scores of long rows do not exist at once: blocks of queries follow each other, and are recomputed in the
+    backward pass. is_causal: the mask lets no query see a later key, so on CPUs shorter rows are attended part by part,
+    each to the keys up to its end.
     """
-    T = q_BTNH.shape[1]
-    part = T // causal_parts(T) if is_causal and sharding.chip()[0] == "cpu" else T
-    outs = []
-    for end in range(part, T + 1, part):
-        queries, keys = slice(end - part, end), slice(end)
-        mask_BQS = mask_BTT[:, queries, keys]
-        outs.append(_in_blocks(q_BTNH[:, queries], k_BTKH[:, keys], v_BTKH[:, keys], mask_BQS, scoring))
-    return outs[0] if part == T else jnp.concatenate(outs, axis=1)
+    B, T, N, _ = q_BTNH.shape
+    block = query_block(B, T, N)
+    if block == T:
+        part = T // causal_parts(T) if is_causal and sharding.chip()[0] == "cpu" else T
+        ends = range(part, T + 1, part)
+        spans = [(slice(end - part, end), slice(end)) for end in ends]
+        outs = [_attend(q_BTNH[:, of], k_BTKH[:, to], v_BTKH[:, to], mask_BTT[:, of, to], scoring) for of, to in spans]
+        return outs[0] if part == T else jnp.concatenate(outs, axis=1)
+
+    @jax.checkpoint
+    def of_block(inputs: tuple[Array, Array]) -> Array:
+        return _attend(inputs[0], k_BTKH, v_BTKH, inputs[1], scoring)
+
+    blocks = (_to_blocks(q_BTNH, block), _to_blocks(mask_BTT, block))
+    return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(B, T, N, -1)
 
 
 def causal_parts(T: int) -> int:
@@ -83,27 +91,9 @@ def causal_parts(T: int) -> int:
     return 1 if sharding.is_split("sequence") else next(fitting, 1)
 
 
-def _in_blocks(q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, mask_BTS: Array, scoring: Scoring) -> Array:
-    """Attend; scores of many queries do not exist at once.
-
-    Blocks of queries follow each other then, and are recomputed in the backward pass.
-    """
-    B, T, N, _ = q_BTNH.shape
-    block = query_block(B, T, N, k_BSKH.shape[1])
-    if block == T:
-        return _attend(q_BTNH, k_BSKH, v_BSKH, mask_BTS, scoring)
-
-    @jax.checkpoint
-    def of_block(inputs: tuple[Array, Array]) -> Array:
-        return _attend(inputs[0], k_BSKH, v_BSKH, inputs[1], scoring)
-
-    blocks = (_to_blocks(q_BTNH, block), _to_blocks(mask_BTS, block))
-    return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(B, T, N, -1)
-
-
-def query_block(B: int, T: int, N: int, S: int) -> int:
+def query_block(B: int, T: int, N: int) -> int:
     """Return how many queries of a row are scored at once: T if all fit `MAX_SCORES`, else repeatedly halved."""
-    return queries_at_once(T, B * N * S, MAX_SCORES * sharding.devices())
+    return queries_at_once(T, B * N * T, MAX_SCORES * sharding.devices())
 
 
 def _to_blocks(x_BTX: Array, block: int) -> Array:

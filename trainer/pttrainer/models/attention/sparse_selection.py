@@ -51,7 +51,7 @@ def packed(queries: Queries, k_BTE: Array, mask_BTT: Array, keep: int) -> Array:
     B, T, heads, _ = queries.q_BTIE.shape
     if keep >= T:
         return mask_BTT
-    k_BET, block = k_BTE.swapaxes(1, 2), query_block(B, T, heads, T)
+    k_BET, block = k_BTE.swapaxes(1, 2), query_block(B, T, heads)
 
     def blocks(x_BTX: Array) -> Array:
         return jnp.moveaxis(x_BTX.reshape(B, T // block, block, *x_BTX.shape[2:]), 1, 0)
