@@ -18,8 +18,8 @@ from pttrainer.runtime.distributed import sharding
 
 MASKED_SCORE = -1e30
 """Score of a masked key: finite, so that a row without any visible key is not NaN."""
-LEAST_PART = 128
-"""Queries that a CPU attends together at least: a shorter part would save less than its own program costs."""
+LEAST_PART = 256
+"""Queries that a CPU attends together at least: two parts of 128 save 2% of a step, and take 2 s longer to compile."""
 Slots = tuple[LayerKV, Array]
 """Keys and values of a cache, and where each token sees them [B, T, S]."""
 
