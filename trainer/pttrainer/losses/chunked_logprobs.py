@@ -49,8 +49,8 @@ class Head(NamedTuple):
     """The options of the output head, hidden @ head.T.
 
     temperature divides the logits; softcap makes them softcap · tanh(x / softcap) first, as in Gemma 2; entropy
-    requests that of the predictions; chunk is the number of tokens per row and chunk, by default as many as keep a
-    chunk's logits near `CHUNK_ELEMENTS`; level requests log Σ exp and mean of the logits; trains_entropy lets gradients
+    requests that of the predictions; chunk is the number of tokens per row and chunk, by default as many as
+    `chunk_size` says; level requests log Σ exp and mean of the logits; trains_entropy lets gradients
     flow through the entropy.
     """
 

@@ -71,11 +71,10 @@ def attend_packed(
     B, T, N, _ = q_BTNH.shape
     block = query_block(B, T, N)
     if block == T:
-        part = T // causal_parts(T) if is_causal and sharding.chip()[0] == "cpu" else T
-        ends = range(part, T + 1, part)
-        spans = [(slice(end - part, end), slice(end)) for end in ends]
+        part = T // causal_parts(T) if is_causal else T
+        spans = [(slice(end - part, end), slice(end)) for end in range(part, T + 1, part)]
         outs = [_attend(q_BTNH[:, of], k_BTKH[:, to], v_BTKH[:, to], mask_BTT[:, of, to], scoring) for of, to in spans]
-        return outs[0] if part == T else jnp.concatenate(outs, axis=1)
+        return jnp.concatenate(outs, axis=1)
 
     @jax.checkpoint
     def of_block(inputs: tuple[Array, Array]) -> Array:
@@ -86,9 +85,10 @@ def attend_packed(
 
 
 def causal_parts(T: int) -> int:
-    """Return in how many parts of equal length a CPU attends a row of so many tokens: 4, 2 or 1."""
-    fitting = (parts for parts in (4, 2) if T % parts == 0 and parts * LEAST_PART <= T)
-    return 1 if sharding.is_split("sequence") else next(fitting, 1)
+    """Return in how many parts of equal length a row of so many tokens is attended: 4, 2 or 1 on CPUs, else 1."""
+    if sharding.chip()[0] != "cpu" or sharding.is_split("sequence"):
+        return 1
+    return next((parts for parts in (4, 2) if T % parts == 0 and parts * LEAST_PART <= T), 1)
 
 
 def query_block(B: int, T: int, N: int) -> int:

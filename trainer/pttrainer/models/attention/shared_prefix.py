@@ -68,6 +68,6 @@ def attend_shared_prefix(
     q, k, v = (x_PXNH[:, :S] for x_PXNH in (q_PXNH, k_PXKH, v_PXKH))
     of_prompts = attend_packed(q, k, v, visible.prompt_PSS, scoring, is_causal=is_causal)
     own = to_slots(rows(k_PXKH), rows(v_PXKH))
-    shared = to_slots(k_PXKH[:, :S], v_PXKH[:, :S])
+    shared = to_slots(k, v)
     of_rows = attend_shared(rows(q_PXNH), own, visible.own_NTT, shared, visible.shared_NTS, scoring)
     return jnp.concatenate([of_prompts, of_rows.reshape(P, -1, *of_rows.shape[2:])], axis=1)

@@ -57,8 +57,7 @@ def attend(
         kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
         has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
         if kernel == "plain" or has_chunks or not is_causal:
-            out = attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring, is_causal=is_causal)
-            return _named(out)
+            return _named(attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring, is_causal=is_causal))
         return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring)
 
     return packed
