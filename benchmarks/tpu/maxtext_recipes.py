@@ -74,6 +74,9 @@ The compiler takes many times as long.
 NO_WINDOWED_EINSUM = ("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
 """DISABLE_COLLECTIVE_MATMUL."""
 SHARDED = ("ici_fsdp_parallelism=-1", "attention=flash", "use_iota_embed=True", "weight_dtype=float32")
+OFFLOADED = tuple(
+    f"{part}=offload" for part in ("decoder_layer_input", "out_proj", "query_proj", "key_proj", "value_proj")
+)
 FUSED_BACKWARD = "sa_use_fused_bwd_kernel=True"
 
 RECIPES: dict[str, Recipe] = {
@@ -131,6 +134,38 @@ RECIPES: dict[str, Recipe] = {
         (*DATA_PARALLEL, *FUSED_GATHERS),
         "maxtext_v5p_model_configs.py: llama2_70b_v5p_128",
         "Llama 3.1 for Llama 2, which has 32,000 words in place of 128,256",
+    ),
+    "llama3.1-8b-v5e-256": Recipe(
+        *("v5e-256", "llama3.1-8b", 512, 8192),
+        (
+            *(*SHARDED, *OFFLOADED, "remat_policy=custom"),
+            *(f"sa_block_{block}=1024" for block in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")),
+            *("sa_block_q_dq=1024", "sa_block_kv_dq=1024", FUSED_BACKWARD),
+        ),
+        (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *HOST_OFFLOAD),
+        "maxtext_v5e_model_configs.py: llama3_1_8b_8192_v5e_256",
+        "bfloat16 products in place of its int8 (use_qwix_quantization); tiles; without the flags of SparseCores, "
+        "which a v5e lacks",
+    ),
+    "llama2-7b-v5p-128": Recipe(
+        *("v5p-128", "llama2-7b", 256, 4096),
+        (*SHARDED, "remat_policy=minimal"),
+        (*DATA_PARALLEL, *FUSED_GATHERS),
+        "maxtext_v5p_model_configs.py: llama2_7b_v5p_128",
+        "nothing",
+    ),
+    "llama3.1-70b-v6e-256": Recipe(
+        *("v6e-256", "llama3.1-70b", 1280, 8192),
+        (
+            *(*SHARDED, "remat_policy=custom", "decoder_layer_input=offload"),
+            *(f"{part}=offload" for part in ("query_proj", "key_proj", "value_proj")),
+            *("sa_block_q=1024", "sa_block_kv=1024", "sa_block_kv_compute=512", "sa_block_q_dkv=512"),
+            *("sa_block_kv_dkv=2048", "sa_block_kv_dkv_compute=512", "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
+            FUSED_BACKWARD,
+        ),
+        (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *HOST_OFFLOAD),
+        "maxtext_trillium_model_configs.py: llama3_1_70b_8192",
+        "tiles",
     ),
     "llama3.1-70b-tpu7x-128": Recipe(
         *("tpu7x-128", "llama3.1-70b", 256, 8192),

@@ -18,7 +18,9 @@ from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.timing.collectives import collectives
 from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.decode_loop import PaddedPrompts
 from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings
 from pttrainer.rollout.native.native_engine import NativeEngine
@@ -80,23 +82,55 @@ def test_no_weights_are_copied_before_the_loop_over_tokens(chip: str, shape: tup
     assert program.memory_analysis().temp_size_in_bytes < smallest_copy
 
 
+@pytest.mark.parametrize(("share", "vocab_size", "sums"), [(0.0, 1000, 1), (1e9, 1008, 4)])
+def test_matrices_are_gathered_once_where_each_device_computes_prompts_of_its_own(
+    share: float, vocab_size: int, sums: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "GATHERED_SHARE", share)
+    model = Model(replace(WIDE, vocab_size=vocab_size), "bfloat16")  # one each, as jax.jit keeps what it traced
+    text = prompts_program(model, mesh_of("v5e-4", (1, 2, 2))).compile().as_text()
+    sent = {one.kind: one for one in collectives(text, 4)}
+    assert sent["all-reduce"].count == sums  # one is of rows of the embedding, which is split by words
+    heads, d_ff = (WIDE.heads + WIDE.kv_heads) * WIDE.head_dim, WIDE.d_ff
+    matrices = 2 * WIDE.layers * WIDE.d_model * (2 * heads + 3 * d_ff)
+    gathered = sent["all-gather"].bytes if "all-gather" in sent else 0
+    assert gathered == (0 if sums > 1 else pytest.approx(matrices / 2, rel=0.05))
+
+
+def mesh_of(chip: str, shape: tuple[int, ...]) -> Mesh:
+    return sharding.make_mesh(shape, tpu_topology.devices(accelerators.resolve(chip)))
+
+
 def decoding(model: Model, chip: str, shape: tuple[int, ...], refilled: bool = False) -> tuple[Any, Any]:
     """The program of a dispatch, and the cache that it goes on with."""
-    mesh = sharding.make_mesh(shape, tpu_topology.devices(accelerators.resolve(chip)))
+    mesh = mesh_of(chip, shape)
+    pool = _made(prompts_program(model, mesh))
     with jax.set_mesh(mesh):
-        functions = NativeEngine(model, byte_tokenizer(), mesh=mesh).compiled(Sampling(256, 1024))
-        where = decoding_shardings(model, mesh)
-        weights = jax.tree.map(_placed, dict(decoding_shapes(model)), where)
-        number, key = _array(mesh, (), jnp.int32), _array(mesh, (), jnp.uint32)
-        counts = _array(mesh, (PROMPTS,), jnp.int32)
-        prompts = PaddedPrompts(_array(mesh, (PROMPTS, PROMPT_SLOTS), jnp.int32), counts, counts, counts)
-        pool = _made(functions["prefill"].lower(SAMPLES, weights, prompts, key, key, number, number))
+        functions, weights = of_engine(model, mesh)
+        number = _array(mesh, (), jnp.int32)
         if refilled:
             rows = _made(functions["idle"].lower(ROWS, 256, pool))
         else:
             rows = _made(functions["spread"].lower(SAMPLES, 256, pool))
         program = functions["advance"].lower(weights, rows, pool if refilled else None, number, number)
         return program.compile(), rows.cache
+
+
+def prompts_program(model: Model, mesh: Mesh) -> Any:
+    """The program of a pool of prompts, before it is compiled."""
+    with jax.set_mesh(mesh):
+        functions, weights = of_engine(model, mesh)
+        number, key = _array(mesh, (), jnp.int32), _array(mesh, (), jnp.uint32)
+        counts = _array(mesh, (PROMPTS,), jnp.int32)
+        prompts = PaddedPrompts(_array(mesh, (PROMPTS, PROMPT_SLOTS), jnp.int32), counts, counts, counts)
+        return functions["prefill"].lower(SAMPLES, weights, prompts, key, key, number, number)
+
+
+def of_engine(model: Model, mesh: Mesh) -> tuple[dict[str, Any], Any]:
+    """The engine's functions, and its weights as shapes."""
+    functions = NativeEngine(model, byte_tokenizer(), mesh=mesh).compiled(Sampling(256, 1024))
+    where = decoding_shardings(model, mesh)
+    return functions, jax.tree.map(_placed, dict(decoding_shapes(model)), where)
 
 
 def _array(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

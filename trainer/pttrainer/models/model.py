@@ -161,16 +161,26 @@ class Model(ModelStructure):
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def decode(
-        self, params: Params, tokens_BT: Array, positions_BT: Array, cache: Cache, images: Images | None = None
+        self,
+        params: Params,
+        tokens_BT: Array,
+        positions_BT: Array,
+        cache: Cache,
+        images: Images | None = None,
+        *,
+        is_gathered: bool = False,
     ) -> tuple[Array, Cache]:
         """Return the final hidden states [B, T, D] of new tokens and the new cache.
 
         New tokens see the cache and each other. `params` come from `for_decoding`. A token at position -1 is
         padding: it is stored as an empty slot, and its hidden state is meaningless. Serves prefill (T = prompt
         length) and steps (T = 1). A paged cache is read by the kernel of `paged_kernel`. images: of whole prompts, into
-        an empty cache of their size.
+        an empty cache of their size. is_gathered: the devices of `tensor` divide rows that fill the cache, too, and
+        gather the matrices.
         """
-        hidden_BTD, cache, _ = decode.decode(self, params, tokens_BT, positions_BT, cache, images)
+        hidden_BTD, cache, _ = decode.decode(
+            self, params, tokens_BT, positions_BT, cache, images, is_gathered=is_gathered
+        )
         return hidden_BTD, cache
 
     def decode_routed(

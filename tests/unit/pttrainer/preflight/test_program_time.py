@@ -152,6 +152,7 @@ def test_grouped_products_take_their_flops_at_the_rate_of_a_large_product() -> N
 
 def test_devices_of_one_chip_share_its_links() -> None:
     assert [links(resolve(each)) for each in ("v6e-16", "v5p-128", "tpu7x-128")] == [2, 3, 1.5]
+    assert [links(resolve(each)) for each in ("v6e-1", "v5p-8", "tpu7x-8")] == [1, 2, 1]  # 1x1, 2x2x1, 2x2x1
 
 
 def test_of_a_generation_whose_clock_is_not_known_nothing_is_estimated() -> None:

@@ -102,29 +102,32 @@ def test_a_layers_estimate_is_near_the_compilers(accelerator: str, shape: Shape,
 
 
 PREFILL = [
-    ("v6e-8", (1, 4, 2, 1, 1), 0.35),
-    ("v6e-8", (1, 2, 4, 1, 1), 0.25),
-    ("v6e-8", (1, 1, 8, 1, 1), 0.16),
-    ("v5e-8", (1, 2, 4, 1, 1), 0.46),
-    ("v5p-8", (1, 4, 1, 1, 1), 0.62),
-    ("v5p-8", (1, 2, 2, 1, 1), 0.54),
-    ("v5p-8", (1, 1, 4, 1, 1), 0.45),
-    ("tpu7x-8", (1, 8, 1, 1, 1), 0.47),
-    ("tpu7x-8", (1, 2, 4, 1, 1), 0.23),
+    ("v6e-8", (1, 4, 2, 1, 1), 16, 0.35),
+    ("v5p-8", (1, 4, 1, 1, 1), 16, 0.62),
+    ("tpu7x-8", (1, 8, 1, 1, 1), 16, 0.47),
+    ("v6e-8", (1, 2, 4, 1, 1), 16, 0.42),
+    ("v6e-8", (1, 2, 4, 1, 1), 32, 0.65),
+    ("v5e-8", (1, 2, 4, 1, 1), 16, 0.86),
+    ("v5p-8", (1, 2, 2, 1, 1), 16, 0.86),
+    ("v5p-8", (1, 2, 2, 1, 1), 32, 0.88),
+    ("v5p-8", (1, 1, 4, 1, 1), 16, 0.86),
+    ("tpu7x-8", (1, 2, 4, 1, 1), 16, 0.21),
+    ("tpu7x-8", (1, 4, 2, 1, 1), 32, 0.64),
 ]
-"""Its prompts' share of the peak, likewise."""
+"""Its prompts' share of the peak, likewise: matrices are summed over `tensor` in the first three, and gathered."""
 
 
-@pytest.mark.parametrize(("accelerator", "shape", "share"), PREFILL)
-def test_prefills_share_of_the_peak_is_near_the_compilers(accelerator: str, shape: Shape, share: float) -> None:
+@pytest.mark.parametrize(("accelerator", "shape", "pool", "share"), PREFILL)
+def test_prefills_share_of_the_peak_is_near_the_compilers(
+    accelerator: str, shape: Shape, pool: int, share: float
+) -> None:
     of = shapes_of(job("llama3.1-8b", accelerator))
     assert of.slice.chip is not None
-    prompts = 16 // sampling_time.row_shards(shape)
+    prompts = pool // sampling_time.row_shards(shape)
     peak = of.slice.chip.peak_bf16_tflops * 1e12 * of.slice.total_chips
-    least = sampling_time.prefill_flops(of.config, 16, 1024) / peak
-    assert least / DeviceTime(of.structure, shape, of.slice).prefill(prompts, 1024, 16) == pytest.approx(
-        share, rel=0.22
-    )
+    least = sampling_time.prefill_flops(of.config, pool, 1024) / peak
+    seconds = DeviceTime(of.structure, shape, of.slice).prefill(prompts, 1024, pool)
+    assert least / seconds == pytest.approx(share, rel=0.22)
 
 
 def trainers_mesh(monkeypatch: pytest.MonkeyPatch, of: JobShapes, share: Fraction = Fraction(1)) -> tuple[int, ...]:

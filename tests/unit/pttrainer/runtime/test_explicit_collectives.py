@@ -57,6 +57,20 @@ def test_so_are_those_of_a_matrix_that_is_cut_into_heads(axes: tuple[str | None,
     np.testing.assert_allclose(of_w, X.T @ PULL, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("axes", "heads"), [((None, "mlp"), (None, None)), (("mlp", None), (None, None)), ((None, "heads"), (None, 8))]
+)
+def test_so_is_that_of_rows_that_the_devices_of_tensor_divide_too(
+    axes: tuple[str | None, ...], heads: explicit.Heads
+) -> None:
+    with jax.set_mesh(mesh({"fsdp": 2, "tensor": 4})):
+        multiplied = jax.jit(lambda x, w: explicit.product(x, w, axes, heads, "spread_batch"))
+        out, text = multiplied(X, W), multiplied.lower(X, W).compile().as_text()
+    np.testing.assert_allclose(out, X @ W, rtol=1e-5, atol=1e-5)
+    assert out.sharding.shard_shape(out.shape) == (2, 32)
+    assert "all-reduce" not in text
+
+
 @pytest.mark.parametrize("split", MESHES, ids=str)
 def test_so_are_rows_of_a_table_in_the_compute_format_and_its_gradient_in_its_own(split: dict[str, int]) -> None:
     pull = jax.random.normal(jax.random.key(5), (16, 5, 16))

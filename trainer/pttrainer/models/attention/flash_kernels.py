@@ -25,6 +25,7 @@ from pttrainer.models.config import ModelConfig
 from pttrainer.runtime.distributed import sharding
 
 Kernel = Literal["plain", "splash", "cudnn"]
+Rows = Literal["batch", "spread_batch"]
 
 KERNEL_OUT = "attention kernel"
 """The name of splash's result, and of what its backward pass reads besides its inputs, for rematerialisation."""
@@ -83,8 +84,11 @@ def _cudnn_can(p: Problem) -> bool:
     return fits and p.dtype in ("bfloat16", "float16") and not p.softcap and not p.sinks
 
 
-def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Scoring) -> Problem:
-    """Return the problem of these queries, on the devices of the mesh in context."""
+def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Scoring, rows: Rows = "batch") -> Problem:
+    """Return the problem of these queries, on the devices of the mesh in context.
+
+    rows: their logical name; each device has whole heads of those that the devices of `tensor` divide, too.
+    """
     B, T, N, H = q_BTNH.shape
     platform, kind = sharding.chip()
     return Problem(
@@ -98,17 +102,17 @@ def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Sco
         head_dim=H,
         softcap=scoring.softcap is not None,
         sinks=scoring.sinks_N is not None,
-        row_shards=sharding.parts("batch"),
-        head_shards=sharding.parts("heads"),
+        row_shards=sharding.parts(rows),
+        head_shards=1 if rows == "spread_batch" else sharding.parts("heads"),
         token_shards=sharding.parts("sequence"),
     )
 
 
-def model_problem(config: ModelConfig, rows: int, length: int, dtype: str) -> Problem:
-    """Return the problem of a model's queries."""
+def model_problem(config: ModelConfig, rows: int, length: int, dtype: str, of_rows: Rows = "batch") -> Problem:
+    """Return the problem of a model's queries. of_rows: the rows' logical name."""
     queries = jax.ShapeDtypeStruct((rows, length, config.heads, config.head_dim), dtype)
     sinks_N: Any = jax.ShapeDtypeStruct((config.heads,), "float32") if config.sinks else None
-    return problem_of(queries, config.kv_heads, Scoring(config.scale, config.attention_softcap, sinks_N))
+    return problem_of(queries, config.kv_heads, Scoring(config.scale, config.attention_softcap, sinks_N), of_rows)
 
 
 def attend(
@@ -121,12 +125,13 @@ def attend(
     scoring: Scoring,
     *,
     is_local: Array | None = None,
+    rows: Rows = "batch",
     interpret: bool = False,
 ) -> Array:
     """Attend causally within the examples of a row by a fused kernel; the result is [B, T, N, H].
 
-    is_local: whether there is the window, a flag where layers with and without it share a program. interpret: run
-    splash's kernel as ordinary operations, for tests without a TPU.
+    is_local: whether there is the window, a flag where layers with and without it share a program. rows: their logical
+    name (`problem_of`). interpret: run splash's kernel as ordinary operations, for tests without a TPU.
     """
 
     def local(q: Array, k: Array, v: Array, segments: Array, sinks_N: Array | None, is_local: Array | None) -> Array:
@@ -138,12 +143,12 @@ def attend(
             return _either(of_window, window, is_local, q, k, v, segments)
         return _splash(q, k, v, segments, window, is_local, scoring._replace(sinks_N=sinks_N), interpret)
 
-    repeats = kv_repeats(problem_of(q_BTNH, k_BTKH.shape[2], scoring)) or 1
+    repeats = kv_repeats(problem_of(q_BTNH, k_BTKH.shape[2], scoring, rows)) or 1
     k_BTKH, v_BTKH = (x if repeats == 1 else jnp.repeat(x, repeats, axis=2) for x in (k_BTKH, v_BTKH))
     shorter = q_BTNH.shape[-1] - v_BTKH.shape[-1]
     if shorter:  # the kernels take keys and values of one size
         v_BTKH = jnp.pad(v_BTKH, ((0, 0), (0, 0), (0, 0), (0, shorter)))
-    out_BTNH = _by_device(local)(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, scoring.sinks_N, is_local)
+    out_BTNH = _by_device(local, rows)(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, scoring.sinks_N, is_local)
     return out_BTNH[..., :-shorter] if shorter else out_BTNH
 
 
@@ -157,12 +162,13 @@ def _either(
     return out
 
 
-def _by_device(local: Callable[..., Array]) -> Callable[..., Array]:
+def _by_device(local: Callable[..., Array], of_rows: Rows) -> Callable[..., Array]:
     """Run the kernel on each device's rows and heads: the compiler cannot split a kernel by itself."""
     if sharding.devices() == 1:
         return local
-    heads, rows = sharding.spec_of(("batch", None, "heads", None)), sharding.spec_of(("batch", None))
-    sinks: PartitionSpec = sharding.spec_of(("heads",))
+    names = "heads" if of_rows == "batch" else None
+    heads, rows = sharding.spec_of((of_rows, None, names, None)), sharding.spec_of((of_rows, None))
+    sinks: PartitionSpec = sharding.spec_of((names,))
     split: Callable[..., Array] = jax.shard_map(
         local, in_specs=(heads, heads, heads, rows, sinks, PartitionSpec()), out_specs=heads, check_vma=False
     )

@@ -9,7 +9,7 @@ token.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,11 @@ from pttrainer.models.layers import latent_attention
 from pttrainer.models.layers.attention import Attend, AttentionInputs
 from pttrainer.models.layers.decoder import DecoderLayer
 from pttrainer.models.quantization import quantize as quant
+from pttrainer.models.shapes.parameters import decoding_axes
 from pttrainer.models.shapes.structure import ModelStructure, Params
 from pttrainer.models.weights.hf_names import is_of_layer
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.explicit_collectives import Stored
 
 Cache = TypeVar("Cache", bound=kv.KVCache | PagedCache)
 Chosen = tuple[Queries, Array] | None
@@ -59,6 +62,8 @@ def decode(
     positions_BT: Array,
     cache: Cache,
     of_images: Images | None = None,
+    *,
+    is_gathered: bool = False,
 ) -> tuple[Array, Cache, list[Array]]:
     """Return what the head reads [B, T, D] of new tokens, the new cache, and each layer's experts of them [B, T, k].
 
@@ -74,7 +79,8 @@ def decode(
         assert of_images is None, "prompts are computed in a dense cache"
         opened, attends = _over_pages(config, positions_BT, cache)
     else:
-        opened, attends = _over_slots(config, positions_BT, cache, of_images, use_kernels=use_kernels)
+        how = _Slots(use_kernels, "spread_batch" if is_gathered else "batch")
+        opened, attends = _over_slots(config, positions_BT, cache, of_images, how)
     # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
     kinds = list(layer_kinds.views(config))
     turning = images.positions(config, positions_BT, (positions_BT >= 0).astype(jnp.int32), of_images)
@@ -82,6 +88,7 @@ def decode(
     computed = jax.lax.optimization_barrier([layer_kinds.rotation(kind, turning, sections) for kind in kinds])
     rotations = dict(zip(kinds, computed, strict=True))
     x_BTD = embedding.embed(model, decoder, tokens_BT)
+    x_BTD = sharding.constrain(x_BTD, ("spread_batch", None, None)) if is_gathered else x_BTD
     embedded = None if of_images is None else images.inserted(model, decoder, x_BTD, of_images)
     x_BTD = x_BTD if embedded is None else embedded.x_BTD
     own_BTLP = embedding.for_layers(model, decoder, images.text_tokens(config, tokens_BT, of_images), x_BTD)
@@ -90,6 +97,8 @@ def decode(
     for i, (group, place) in enumerate(config.layer_places):
         weights = layers_of[i] if model.quantization is None else _not_before(x_BTD, layers_of[i])
         block: DecoderLayer = nnx.merge(modules.skeleton_of(model).layers[group.name], weights)
+        if is_gathered:
+            block.write_out_collectives(Stored("spread_batch", decoding_axes))
         rotation = rotations[layer_kinds.view_of(group.config, place)]
         own_BTP = None if own_BTLP is None else own_BTLP[:, :, i]
         x_BTD, layer, routing = block(x_BTD, _inputs(rotation, partial(attends, i, layers)), None, own_BTP)
@@ -112,8 +121,15 @@ def without_layers(params: Params) -> Params:
     return {name: part for name, part in params.items() if not is_of_layer((name,))}
 
 
+class _Slots(NamedTuple):
+    """How slots are attended to. use_kernels: a CPU's. rows: the logical name of the rows."""
+
+    use_kernels: bool
+    rows: flash_kernels.Rows
+
+
 def _over_slots(
-    config: ModelConfig, positions_BT: Array, cache: kv.KVCache, of_images: Images | None, *, use_kernels: bool
+    config: ModelConfig, positions_BT: Array, cache: kv.KVCache, of_images: Images | None, how: _Slots
 ) -> tuple[kv.KVCache, Attends]:
     """Return the cache with slots for new tokens, and how each layer attends to it."""
     cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
@@ -141,6 +157,8 @@ def _over_slots(
                 stored = cache.layers[i]
                 assert isinstance(stored, kv.LayerKV)
                 own = kv.write(stored, k, v, slot)
+                if how.rows != "batch":
+                    own = kv.LayerKV(*(sharding.constrain_fitting(x, ("batch", "kv_heads", None, None)) for x in own))
             of_prompt = None if cache.prompt is None else cache.prompt.layers[lender]
             read = own if rank is None else latent_attention.as_stored(own, rank)
             prompt, mask = None, own_mask
@@ -151,12 +169,12 @@ def _over_slots(
             if config.chooser(i) in choices:
                 mask, of_prompt_mask = choices[config.chooser(i)]
                 prompt = None if prompt is None or of_prompt_mask is None else (prompt[0], of_prompt_mask)
-            scoring, kernels = layer_kinds.scoring(group.config, sinks_N), use_kernels and rank is None
-            if k is not None and v is not None and of_images is None and _is_whole(config, cache, q):
+            scoring, kernels = layer_kinds.scoring(group.config, sinks_N), how.use_kernels and rank is None
+            if k is not None and v is not None and of_images is None and _is_whole(config, cache, q, how.rows):
                 window = group.config.window if group.config.is_local(place) else None
                 assert not isinstance(window, Chunk), "`is_pageable`"
                 segments_BT = (positions_BT >= 0).astype(jnp.int32)
-                out = flash_kernels.attend("splash", q, k, v, segments_BT, window, scoring)
+                out = flash_kernels.attend("splash", q, k, v, segments_BT, window, scoring, rows=how.rows)
                 return out, own
             out = decode_backend.attend(q, (read, mask), prompt, scoring, use_kernels=kernels)
             return out, own if lender == i else None
@@ -166,12 +184,12 @@ def _over_slots(
     return cache, of_layer
 
 
-def _is_whole(config: ModelConfig, cache: kv.KVCache, q_BTNH: Array) -> bool:
+def _is_whole(config: ModelConfig, cache: kv.KVCache, q_BTNH: Array, rows: flash_kernels.Rows) -> bool:
     """Return True if tokens fill the cache, so see each other alone, and a TPU's kernel of training can attend."""
     T = q_BTNH.shape[1]
     if T == 1 or cache.positions_BS.shape[1] != T or cache.prompt is not None or cache.index.ndim:
         return False
-    problem = flash_kernels.problem_of(q_BTNH, config.kv_heads, layer_kinds.scoring(config, None))
+    problem = flash_kernels.problem_of(q_BTNH, config.kv_heads, layer_kinds.scoring(config, None), rows)
     return config.is_pageable and flash_kernels.choose_kernel(problem) == "splash"
 
 

@@ -23,11 +23,10 @@ from pttrainer.models.forward import embedding, images, layer_kinds, packed_atte
 from pttrainer.models.forward.layer_kinds import ViewKind
 from pttrainer.models.forward.remat import LayerFunction, rematerialised
 from pttrainer.models.layers import decoder as modules
-from pttrainer.models.layers.attention import Attention, AttentionInputs
+from pttrainer.models.layers.attention import AttentionInputs
 from pttrainer.models.layers.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers.linear import Drop
 from pttrainer.models.layers.router import RouterUse, joined_use
-from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.shapes.structure import ModelStructure, Params, Remat
 from pttrainer.runtime.distributed import explicit_collectives, sharding
 
@@ -217,7 +216,7 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
         weights, is_local, number, own_BTP, given_BTk, borrowed = of_layer
         block: DecoderLayer = nnx.merge(graphdef, weights)
         if of_pass.is_explicit:
-            _write_out_collectives(config, block)
+            block.write_out_collectives()
         drop = None if of_pass.dropped is None or number is None else of_pass.dropped(number)
         rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
         attend = packed_attention.attend(
@@ -234,15 +233,6 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
         return sharding.constrain(x_BTD, ("batch", "sequence", None)), (use, lent)
 
     return rematerialised(layer, of_pass.remat)
-
-
-def _write_out_collectives(config: ModelConfig, block: DecoderLayer) -> None:
-    head_dim = config.head_dim if isinstance(block.attention, Attention) else None
-    explicit_collectives.put_into(block.attention, packed_matrix.MATRICES["attention"], head_dim)
-    if config.experts is None:
-        explicit_collectives.put_into(block.mlp, packed_matrix.MATRICES["mlp"])
-    if block.layer_input is not None:
-        explicit_collectives.put_into(block.layer_input, packed_matrix.MATRICES["layer_input"])
 
 
 def _select(flag: Array, if_true: View, if_false: View) -> View:

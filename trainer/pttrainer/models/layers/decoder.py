@@ -35,6 +35,8 @@ from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.shapes import parameters
 from pttrainer.models.shapes.structure import ModelStructure, Params
 from pttrainer.models.vision.build import build
+from pttrainer.runtime.distributed import explicit_collectives
+from pttrainer.runtime.distributed.explicit_collectives import AS_TRAINED, Stored
 
 EMBEDDING_STD = 0.02
 """Small, so that a fresh model's loss is close to ln V."""
@@ -89,6 +91,15 @@ class DecoderLayer(nnx.Module):
         if self.scalar is not None:
             x_BTD = x_BTD * self.scalar[...].astype(x_BTD.dtype)
         return x_BTD, attended_state, routing
+
+    def write_out_collectives(self, stored: Stored = AS_TRAINED) -> None:
+        """Replace the matrices by those that are gathered for each product (`explicit_collectives`)."""
+        head_dim = self.attention.config.head_dim if isinstance(self.attention, Attention) else None
+        explicit_collectives.put_into(self.attention, packed_matrix.MATRICES["attention"], head_dim, stored)
+        if isinstance(self.mlp, GatedMLP):
+            explicit_collectives.put_into(self.mlp, packed_matrix.MATRICES["mlp"], stored=stored)
+        if self.layer_input is not None:
+            explicit_collectives.put_into(self.layer_input, packed_matrix.MATRICES["layer_input"], stored=stored)
 
     def _feed_forward(
         self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None, given_BTk: Array | None

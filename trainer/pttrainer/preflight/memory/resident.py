@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ptapi.spec import Vllm
 from pttrainer.models import ModelConfig, ModelStructure
+from pttrainer.models.shapes import flops
 from pttrainer.models.shapes.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.preflight.memory.tower_activations import TowerPass
 from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
@@ -211,8 +212,12 @@ def _working(of: JobShapes, plan: Plan) -> Buffer:
     here = math.ceil(plan.pool / of.row_shards)
     tokens = here * plan.prompt_slots // plan.pieces
     scores = 0 if plan.whole else 4 * config.heads * tokens * plan.prompt_slots // tensor  # a kernel holds none
+    gathered = 0
+    if plan.is_gathered:  # of a layer, and of the next on its way
+        tokens //= tensor
+        gathered = 2 * ITEM_BYTES[of.structure.compute_dtype] * flops.stack_weights(config) // config.layers
     each = {
-        "prompts: scores and activations": scores + 4 * tokens * max(config.d_ff, config.d_model),
+        "prompts: scores and activations": scores + gathered + 4 * tokens * max(config.d_ff, config.d_model),
         "prompts: a layer of the vision tower": _of_images(of, plan, here),
         "logits of one token": 2
         * 4

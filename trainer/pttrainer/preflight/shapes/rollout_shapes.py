@@ -38,6 +38,8 @@ class Plan:
     """Whether prompts have images, one each: they are computed whole, all at once."""
     whole: int = 0
     """How many whole prompts are computed at once; 0 if all are, piece by piece."""
+    is_gathered: bool = False
+    """Whether the devices of `tensor` divide whole prompts and gather the matrices."""
 
     @property
     def is_refilled(self) -> bool:
@@ -124,24 +126,27 @@ def plan_of(of: JobShapes) -> Plan:
     )
     of_states = buckets.state_bytes(_deep(of).structure)
     most = rollout.slots or buckets.rows_within(each * (length + guessed) + of_states, math.prod(of.shape), cache)
-    rows, pool = buckets.rows_and_prompts(completions, samples, most, of.row_shards)
+    rows, pool = buckets.rows_and_prompts(completions, samples, most, of.row_shards, of.axis("tensor"))
     prompt = max(length - rollout.max_new_tokens, 1)
     has_images = of.config.vision is not None
     whole = _whole_prompts(of, pool, buckets.slots_for(prompt))
-    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, guessed, has_images, whole)
+    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, guessed, has_images, *whole)
 
 
-def _whole_prompts(of: JobShapes, prompts: int, slots: int) -> int:
-    """Return how many whole prompts are computed at once, or 0.
+def _whole_prompts(of: JobShapes, prompts: int, slots: int) -> tuple[int, bool]:
+    """Return how many whole prompts are computed at once, or 0; and whether matrices are gathered for them.
 
     Follows `native.prefill` and, for a TPU, `flash_kernels.choose_kernel`.
     """
     config, tensor = of.config, of.axis("tensor")
+    if not _is_tpu(of) or not config.is_pageable or of.axis("sequence") > 1:
+        return 0, False
+    has_images = config.vision is not None
+    gathered = 0 if has_images else buckets.gathered_prompts(of.structure, prompts, slots, of.row_shards, tensor)
     repeats = tensor // math.gcd(config.kv_heads, tensor)
     is_even = config.heads % tensor == 0 and config.heads % (config.kv_heads * repeats) == 0
-    if not _is_tpu(of) or not config.is_pageable or of.axis("sequence") > 1 or not is_even:
-        return 0
-    return buckets.whole_prompts(prompts, slots, of.row_shards)
+    summed = buckets.whole_prompts(prompts, slots, of.row_shards) if is_even else 0
+    return gathered or summed, gathered > 0
 
 
 def ahead(spec: PostTrainJobSpec) -> int:

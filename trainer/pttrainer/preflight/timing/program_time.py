@@ -24,8 +24,6 @@ from pttrainer.preflight.timing.collectives import BRANCHES, KINDS, computations
 CLOCK_HZ = {"v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9, "tpu7x": 2.2e9}
 """Cycles per second of a core; those of v6e and tpu7x are inferred, from the published rate and 2**19 FLOPs a cycle."""
 LINK_BYTES_PER_S = 9e10
-LINKS = {2: 2, 3: 3}
-"""Links that carry a gather's traffic at once, by the topology's dimensions: one way around each."""
 SPLASH: dict[splash_blocks.Kernel, str] = {
     "forward": "splash_mha_fwd", "fused": "splash_mha_dkv", "dkv": "splash_mha_dkv", "dq": "splash_mha_dq",
 }  # fmt: skip
@@ -66,8 +64,12 @@ def step_seconds(text: str, of: JobShapes) -> float | None:
 
 
 def links(slice_: Slice) -> float:
-    """Return the links that carry a gather's traffic of a device at once; devices of one chip share its links."""
-    return LINKS[len(slice_.topology.split("x"))] / slice_.jax_devices_per_chip
+    """Return the links that carry a gather's traffic of a device at once: one way along each side of its slice.
+
+    Devices of one chip share its links.
+    """
+    sides = sum(int(side) > 1 for side in slice_.topology.split("x"))
+    return max(1, sides) / slice_.jax_devices_per_chip
 
 
 def row_seconds(of: JobShapes, backward: splash_blocks.Backward | None = None) -> dict[str, float]:

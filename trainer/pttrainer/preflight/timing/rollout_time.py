@@ -97,6 +97,7 @@ def _prefill(of: JobShapes, plan: Plan, weights: int, traffic: Sequence[Traffic]
     """Return the prefill of one pool. Prompts that do not divide over the chips are computed by all of them."""
     rows = of.row_shards * sampling_time.here(plan.pool, of.row_shards)
     total = sampling_time.prefill_flops(of.config, rows, plan.prompt_tokens)
+    weights *= of.axis("tensor") if plan.is_gathered else 1
     hbm = plan.pieces * weights + rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots)
     return roofline(of.sampling_slice, total, hbm, traffic)
 

@@ -5,6 +5,7 @@ Arithmetic alone, for devices that are here (`max_rows`) and for those that are 
 
 from pttrainer.models import ModelStructure
 from pttrainer.models.attention.tpu_lanes import LANES, head_size
+from pttrainer.models.shapes import flops
 
 FIRST_SLOTS = 128
 """Initial slots of rows; doubled whenever the oldest needs more."""
@@ -28,6 +29,11 @@ PREFILL_TOKENS = 8192
 """Most tokens of all prompts to compute at once: bounds the memory of long prompts."""
 WHOLE_TOKENS = 4096
 """Tokens of whole prompts for each part of the rows to compute at once, where a kernel attends, or one prompt's."""
+GATHERED_TOKENS = 8192
+"""The same, for each device to compute at once with matrices that it gathers."""
+GATHERED_SHARE = 0.5
+"""Matrices are gathered where what is summed in their place has at least this share of their bytes: a gather runs
+beside the products, a sum does not."""
 LONGEST_WHOLE = 32768
 """Longest prompt that is computed whole."""
 CHUNK_BYTES = 256 * 2**20
@@ -44,13 +50,24 @@ def rows_within(each: int, devices: int, cache_bytes: int) -> int:
     return min(ROWS_ON_DEVICE * devices, max(1, cache_bytes * devices // each))
 
 
-def rows_and_prompts(completions: int, samples: int, most: int, shards: int) -> tuple[int, int]:
+def rows_and_prompts(completions: int, samples: int, most: int, shards: int, tensor: int) -> tuple[int, int]:
     """Return how many rows are sampled at once, equally many on every device, and of how many prompts.
 
-    most: rows that fit; shards: the devices that split them.
+    most: rows that fit; shards: the devices that split them; tensor: those that split matrices.
     """
     rows = min(completions, max(most - most % shards, 1))
-    return rows, completions // samples if rows == completions else max(1, rows // samples)
+    return rows, completions // samples if rows == completions else prompts_for(rows, samples, shards, tensor)
+
+
+def prompts_for(rows: int, samples: int, shards: int, tensor: int) -> int:
+    """Return how many prompts to compute at once for rows that take over their samples.
+
+    Equally many for every device or, if there are fewer, for every part of the rows: each part would compute all of
+    them otherwise.
+    """
+    prompts = max(1, rows // samples)
+    even = (prompts - prompts % parts for parts in (shards * tensor, shards) if prompts >= parts)
+    return next(even, prompts)
 
 
 def fewer_rows(rows: int, shards: int) -> int:
@@ -101,11 +118,29 @@ def kept_pages(rows: int, longest: int, fitting: int) -> int:
     return min(rows * each, fitting) if fitting >= each else 0
 
 
-def whole_prompts(prompts: int, slots: int, shards: int) -> int:
-    """Return how many whole prompts to compute at once, as many in each part of the rows; 0 if they are too long."""
+def whole_prompts(prompts: int, slots: int, shards: int, tokens: int | None = None) -> int:
+    """Return how many whole prompts to compute at once, as many in each part of the rows; 0 if they are too long.
+
+    tokens: most of a part at once, by default WHOLE_TOKENS.
+    """
     each = prompts // shards
-    fitting = (n for n in range(min(each, max(1, WHOLE_TOKENS // slots)), 0, -1) if each % n == 0)
+    fitting = (n for n in range(min(each, max(1, (tokens or WHOLE_TOKENS) // slots)), 0, -1) if each % n == 0)
     return 0 if prompts % shards or slots > LONGEST_WHOLE else shards * next(fitting, 0)
+
+
+def gathered_prompts(model: ModelStructure, prompts: int, slots: int, shards: int, tensor: int) -> int:
+    """Return how many whole prompts to compute at once with gathered matrices; 0 if their products are summed.
+
+    shards: parts of the rows, each on `tensor` devices, which either sum two products of a layer for all of a part's
+    tokens, or gather the layer's matrices and compute prompts of their own. Left out: experts, matrices in few bits,
+    and what no kernel attends to.
+    """
+    config, at_once = model.config, whole_prompts(prompts, slots, shards * tensor, GATHERED_TOKENS)
+    has_experts = any(group.config.experts is not None for group in config.groups)
+    if tensor == 1 or not config.is_pageable or has_experts or model.quantization is not None:
+        return 0
+    summed = 4 * at_once // shards * slots * config.d_model  # two sums, there and back
+    return at_once if summed >= GATHERED_SHARE * flops.stack_weights(config) / config.layers else 0
 
 
 def prefill_piece(prompts: int, slots: int) -> int:

@@ -77,7 +77,9 @@ class NativeEngine:
         self._model, self.tokenizer = model, tokenizer
         self.place, self.fetch, self.mesh, self.pad_id = place, fetch, mesh, tokenizer.pad_id
         self._rows, self._share = rows, share
-        self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
+        self._row_shards, self._tensor = (
+            1 if mesh is None else sharding.mesh_size(mesh, axis) for axis in ("batch", "mlp")
+        )
         self._weights = _as_given if delivered else DecodingWeights(model, mesh)
         self._kept = KeptPrompts(model, self._row_shards) if keeps_prompts else None
 
@@ -273,7 +275,8 @@ class _Run:
 
     def _idle(self, most: int) -> tuple[Rows, Pool, deque[PromptBatch]]:
         """Return B idle rows, the first prompts, which they take over from, and the prompts that wait."""
-        waiting = prompt_batches(self._prompts, self._samples, max(1, most // self._samples))
+        at_once = buckets.prompts_for(most, self._samples, self._engine._row_shards, self._engine._tensor)
+        waiting = prompt_batches(self._prompts, self._samples, at_once)
         pool = self._prefill(waiting.popleft())
         return self._functions["idle"](most, self._slots, pool), pool, waiting
 

@@ -20,7 +20,7 @@ from pttrainer.models.attention import flash_kernels
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.rollout.engine import Prompt, Sampling
 from pttrainer.rollout.native import cache_layout
-from pttrainer.rollout.native.buckets import prefill_piece, whole_prompts
+from pttrainer.rollout.native.buckets import gathered_prompts, prefill_piece, whole_prompts
 from pttrainer.runtime.distributed import sharding
 
 
@@ -116,7 +116,7 @@ def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts, *, is_
     Tokens of an image see those behind them, so prompts with images are computed at once.
     """
     P, S = padded.tokens_PS.shape
-    at_once = _whole_prompts(model, padded)
+    at_once, is_gathered = _whole_prompts(model, padded)
     if 0 < at_once < P:
         return _in_groups(model, weights, padded, at_once, is_routed=is_routed)
     piece = S if at_once else prefill_piece(P, S)
@@ -131,7 +131,9 @@ def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts, *, is_
             lax.dynamic_slice_in_dim(x, i * piece, piece, axis=1) for x in (padded.tokens_PS, positions_PS)
         )
         if routes_PSLk is None:
-            hidden_PTD, cache = model.decode(weights, tokens_PT, positions_PT, cache, padded.images)
+            hidden_PTD, cache = model.decode(
+                weights, tokens_PT, positions_PT, cache, padded.images, is_gathered=is_gathered
+            )
         else:
             hidden_PTD, cache, routes = model.decode_routed(weights, tokens_PT, positions_PT, cache, padded.images)
             routes_PSLk = lax.dynamic_update_slice_in_dim(routes_PSLk, routes, i * piece, axis=1)
@@ -148,16 +150,26 @@ def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts, *, is_
     return done
 
 
-def _whole_prompts(model: Model, padded: PaddedPrompts) -> int:
-    """Return how many prompts to compute whole at once, or 0 to compute all of them piece by piece."""
+def _whole_prompts(model: Model, padded: PaddedPrompts) -> tuple[int, bool]:
+    """Return how many prompts to compute whole at once, or 0 to compute all of them piece by piece.
+
+    And whether the devices of `tensor` divide them and gather the matrices.
+    """
     P, S = (int(size) for size in padded.tokens_PS.shape)
     if padded.images is not None:
-        return P
-    at_once = whole_prompts(P, S, sharding.parts("batch"))
-    if not at_once or not model.config.is_pageable:
-        return 0
-    problem = flash_kernels.model_problem(model.config, at_once, S, model.compute_dtype)
-    return at_once if flash_kernels.choose_kernel(problem) == "splash" else 0
+        return P, False
+
+    def has_kernel(at_once: int, rows: flash_kernels.Rows) -> bool:
+        if not at_once or not model.config.is_pageable:
+            return False
+        problem = flash_kernels.model_problem(model.config, at_once, S, model.compute_dtype, rows)
+        return flash_kernels.choose_kernel(problem) == "splash"
+
+    parts, tensor = sharding.parts("batch"), sharding.parts("mlp")
+    gathered, summed = gathered_prompts(model, P, S, parts, tensor), whole_prompts(P, S, parts)
+    if has_kernel(gathered, "spread_batch"):
+        return gathered, True
+    return summed if has_kernel(summed, "batch") else 0, False
 
 
 def _in_groups(model: Model, weights: Params, padded: PaddedPrompts, at_once: int, *, is_routed: bool) -> Prefilled:

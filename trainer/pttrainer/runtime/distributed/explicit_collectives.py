@@ -5,7 +5,8 @@ the whole embedding. Written out, a matrix is gathered once, and rows of the emb
 gradient is a reduce-scatter; libtpu 0.0.42 makes it an all-reduce and a slice, as it does with every other way to write
 the sum. On TPUs only: what CPUs and GPUs run is the compiler's choice.
 
-Left out: meshes that split tokens or matrices (`sequence`, `tensor`), where the compiler's choice stays.
+Left out: meshes that split tokens or matrices (`sequence`, `tensor`), where the compiler's choice stays. But the
+devices of a sampler's `tensor` may each compute prompts of their own (`Stored`).
 
 Letters: B rows, T tokens, N = B·T, X a matrix's inputs, Y its outputs, H head size, V vocabulary, D model.
 """
@@ -13,10 +14,10 @@ Letters: B rows, T tokens, N = B·T, X a matrix's inputs, Y its outputs, H head 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ HEADS = ("heads", "kv_heads")
 ROWS = PartitionSpec(BATCH_AXES)
 LANES = 128
 """Columns of a TPU's tile."""
+Axes = tuple[str | None, ...]
 Heads = tuple[int | None, int | None]
 
 
@@ -48,12 +50,14 @@ def are_used(rows: int) -> bool:
 class SplitMatrix:
     """A matrix [X, Y] of a layer that is gathered for each product; reads like a Param in a module.
 
-    axes: the logical names of X and Y. heads: the size of a head for each of them that is heads.
+    axes: the logical names of X and Y. heads: the size of a head for each of them that is heads. rows: the logical name
+    of the rows that it multiplies.
     """
 
     w_XY: Array
-    axes: tuple[str | None, ...]
+    axes: Axes
     heads: Heads = (None, None)
+    rows: str = "batch"
 
     ndim = 2
 
@@ -62,25 +66,36 @@ class SplitMatrix:
 
     def astype(self, dtype: Any) -> SplitMatrix:
         """Return the matrix in another number format, in which it is gathered."""
-        return SplitMatrix(self.w_XY.astype(dtype), self.axes, self.heads)
+        return replace(self, w_XY=self.w_XY.astype(dtype))
 
     def __rmatmul__(self, x_BTX: Array) -> Array:
-        return product(x_BTX, self.w_XY, self.axes, self.heads)
+        return product(x_BTX, self.w_XY, self.axes, self.heads, self.rows)
 
 
-def put_into(part: nnx.Module, names: Iterable[str], head_dim: int | None = None) -> None:
+class Stored(NamedTuple):
+    """Where matrices are, and the rows that they multiply. axes: a matrix's logical axes -> those that split it."""
+
+    rows: str = "batch"
+    axes: Callable[[Axes], Axes] = lambda axes: axes
+
+
+AS_TRAINED = Stored()
+
+
+def put_into(part: nnx.Module, names: Iterable[str], head_dim: int | None = None, stored: Stored = AS_TRAINED) -> None:
     """Replace the matrices of a part of a layer that multiply as they are stored, and their adapters."""
     for name in names:
         matrix, adapter = getattr(part, name, None), getattr(part, f"{name}_lora", None)
         if not isinstance(matrix, nnx.Param):
             continue
         x, y = (head_dim if axis in HEADS else None for axis in matrix.get_metadata()["axes"][-2:])
-        setattr(part, name, _of(matrix, (x, y)))
+        setattr(part, name, _of(matrix, (x, y), stored))
         if adapter is not None:
-            adapter.a, adapter.b = _of(adapter.a, (x, None), (0, 1)), _of(adapter.b, (None, y), (1, 0))
+            adapter.a = _of(adapter.a, (x, None), stored, (0, 1))
+            adapter.b = _of(adapter.b, (None, y), stored, (1, 0))
 
 
-def _of(matrix: nnx.Param[Array], heads: Heads, filled: tuple[int, int] = (0, 0)) -> SplitMatrix:
+def _of(matrix: nnx.Param[Array], heads: Heads, stored: Stored, filled: tuple[int, int] = (0, 0)) -> SplitMatrix:
     """Return a matrix; filled: 1 for an axis that is an adapter's rank, which gets zeros up to a TPU's lanes.
 
     They take what they would take without: the lanes of a tile. With fewer columns the compiler turns the tiles of the
@@ -88,10 +103,11 @@ def _of(matrix: nnx.Param[Array], heads: Heads, filled: tuple[int, int] = (0, 0)
     """
     w_XY = matrix[...]
     missing = [(0, is_rank * (-size % LANES)) for is_rank, size in zip(filled, w_XY.shape, strict=True)]
-    return SplitMatrix(jnp.pad(w_XY, missing), matrix.get_metadata()["axes"][-2:], heads)
+    axes = stored.axes(matrix.get_metadata()["axes"][-2:])
+    return SplitMatrix(jnp.pad(w_XY, missing), axes, heads, stored.rows)
 
 
-def product(x_BTX: Array, w_XY: Array, axes: tuple[str | None, ...], heads: Heads = (None, None)) -> Array:
+def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), rows: str = "batch") -> Array:
     """Return rows times a matrix, which is gathered; its gradient is summed where it stays.
 
     Rows, tokens and heads are axes of their own in the product: cut behind it, queries, keys and values would be copied
@@ -114,7 +130,8 @@ def product(x_BTX: Array, w_XY: Array, axes: tuple[str | None, ...], heads: Head
 
     x, w = x_BTX.reshape(*x_BTX.shape[:-1], *inputs), w_XY.reshape(stored)
     spec = PartitionSpec(*(next((names for names, at in places if at == axis), None) for axis in range(w.ndim)))
-    multiplied: Array = jax.shard_map(local, in_specs=(ROWS, spec), out_specs=ROWS)(x, w)
+    of_rows = sharding.spec_of((rows,))
+    multiplied: Array = jax.shard_map(local, in_specs=(of_rows, spec), out_specs=of_rows)(x, w)
     return multiplied.reshape(*x_BTX.shape[:-1], -1)
 
 
@@ -147,7 +164,7 @@ def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
     return looked_up
 
 
-def _split(x: Array, axes: tuple[str | None, ...]) -> list[tuple[str, ...]]:
+def _split(x: Array, axes: Axes) -> list[tuple[str, ...]]:
     """Return the mesh axes that split each axis of a weight, by the table that stores it."""
     mesh = jax.sharding.get_abstract_mesh()
     fitting = [logical_axes.fitting(mesh.shape, name, size) for name, size in zip(axes, x.shape, strict=True)]

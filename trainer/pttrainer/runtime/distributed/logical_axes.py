@@ -36,11 +36,13 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "low_rank": ("tensor", "fsdp", "expert"),
     "expert_low_rank": ("tensor", "fsdp"),
     "sequence_batch": ("sequence", *BATCH_AXES),
+    "spread_batch": (*BATCH_AXES, "tensor"),
 }
 """`expert_embed` is the `embed` axis of an expert's matrices: an array cannot be split twice by the same mesh axis.
 `latent` is the short side of a matrix to a latent vector, which every device needs whole. `low_rank` is the side of
 an adapter's matrix that is not a model axis, so any mesh axis may split it. `sequence_batch`: rows cut into their
-pieces over `sequence`, with each piece as a row of its own."""
+pieces over `sequence`, with each piece as a row of its own. `spread_batch`: rows that the devices of `tensor` divide,
+too, each of which gathers the matrices."""
 
 
 def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> Shape:

@@ -1,7 +1,7 @@
 """The estimated time of a rollout on a mesh: which of two meshes samples it sooner. No jax.
 
     rollout = pools · prefill + turns · new tokens · token
-    prefill = max(FLOPs, weights) + sums
+    prefill = max(FLOPs, weights) + sums or, if each device gathers matrices for prompts of its own, max(FLOPs, gathers)
     token   = max(weights, matrix unit, FLOPs) + keys and values + elementwise passes + sums
 
 Bytes and FLOPs are those of preflight's least time (`preflight.timing.rollout_time`), which counts them by these
@@ -19,6 +19,7 @@ from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.models import ModelConfig, ModelStructure
 from pttrainer.models.shapes import flops
+from pttrainer.models.shapes.parameters import ITEM_BYTES
 from pttrainer.rollout.native import buckets
 from pttrainer.runtime.distributed import logical_axes
 from pttrainer.runtime.distributed.logical_axes import Shape
@@ -26,6 +27,9 @@ from pttrainer.runtime.distributed.logical_axes import Shape
 PREFILL_SHARE = {"v5e": 0.52, "v5p": 0.62, "v6e": 0.36, "tpu7x": 0.47}
 """Share of the peak that prefill reaches without its sums: the table's last columns, less the sums."""
 PREFILL_SHARE_ELSEWHERE = 0.5
+GATHERING_SHARE, ALONE = {"v5e": 0.95, "v5p": 0.95, "v6e": 0.79, "tpu7x": 0.82}, 0.25
+"""The same of the products of devices that gather matrices; and of gathers and products, the part of the shorter that
+does not run beside the other."""
 LOADED_BYTES_PER_S = {"v5p": 1.5e12, "v6e": 1.5e12, "tpu7x": 2.3e12}
 """Weights that a device's matrix units take a second, however few rows they multiply: the table's bytes over its
 products. On v5e products wait for memory alone, which is slower."""
@@ -85,7 +89,8 @@ def rollout_seconds(model: ModelStructure, shape: Shape, chips: Slice, of: Rollo
     shards, memory = row_shards(shape), int(buckets.CACHE_SHARE * chip.hbm_gib * 2**30 / chips.jax_devices_per_chip)
     each = buckets.token_bytes(model, filled=chips.platform == "tpu") * (of.prompt_tokens + of.new_tokens)
     most = of.rows or buckets.rows_within(each + buckets.state_bytes(model), math.prod(shape), memory)
-    rows, pool = buckets.rows_and_prompts(of.completions, of.samples, most, shards)
+    tensor = shape[logical_axes.MESH_AXES.index("tensor")]
+    rows, pool = buckets.rows_and_prompts(of.completions, of.samples, most, shards, tensor)
     turns, pools = -(-of.completions // rows), -(-of.prompts // pool)
     device = DeviceTime(model, shape, chips)
     context = of.prompt_tokens + of.new_tokens // 2
@@ -102,7 +107,10 @@ class DeviceTime:
         each = chips.jax_devices_per_chip
         self._hbm = chips.chip.hbm_gbytes_per_s * 1e9 / each
         share = PREFILL_SHARE.get(chips.generation, PREFILL_SHARE_ELSEWHERE)
-        self._flops = share * chips.chip.peak_bf16_tflops * 1e12 / each
+        peak = chips.chip.peak_bf16_tflops * 1e12 / each
+        self._flops = share * peak
+        self._gathering_flops = peak * GATHERING_SHARE.get(chips.generation, share)
+        self._shards = row_shards(shape)
         self._weights = weights_bytes(model, shape)
 
     def token(self, rows: int, context: int) -> float:
@@ -111,9 +119,13 @@ class DeviceTime:
 
     def prefill(self, prompts: int, tokens: int, pool: int) -> float:
         """Return the seconds of so many prompts of a pool."""
-        slots = buckets.slots_for(tokens)
+        slots, total = buckets.slots_for(tokens), prefill_flops(self._model.config, prompts, tokens)
+        gathered = self._gathered(pool, slots)
+        if gathered:
+            computed, gathers = total / self._tensor / self._gathering_flops, pool // gathered * self._gather()
+            return max(computed, gathers) + ALONE * min(computed, gathers)
         pieces = slots // buckets.prefill_piece(pool, slots)
-        computed = self._computed(prefill_flops(self._model.config, prompts, tokens))
+        computed = self._computed(total)
         return max(computed, pieces * self._weights / self._hbm) + self.sums(prompts * tokens)
 
     def products(self, rows: int) -> float:
@@ -136,9 +148,21 @@ class DeviceTime:
         config, n = self._model.config, self._tensor
         if n == 1:
             return 0.0
-        number = 2 if self._model.compute_dtype == "bfloat16" else 4
+        number = ITEM_BYTES[self._model.compute_dtype]
         sent = 2 * (n - 1) / n * tokens * config.d_model * number
         return SUMS_OF_A_LAYER * config.layers * (sent / sum_rate(self._chips) + sum_latency(self._chips, n))
+
+    def _gathered(self, pool: int, slots: int) -> int:
+        """Return how many prompts of a pool are computed at once with gathered matrices, or 0."""
+        if self._chips.platform != "tpu" or self._model.config.vision is not None:
+            return 0
+        return buckets.gathered_prompts(self._model, pool, slots, self._shards, self._tensor)
+
+    def _gather(self) -> float:
+        """Return the seconds in which all matrices come from the other devices of `tensor`, once."""
+        number = ITEM_BYTES[self._model.compute_dtype]
+        whole = number * flops.stack_weights(self._model.config)
+        return (self._tensor - 1) / self._tensor * whole / sum_rate(self._chips)
 
     def _computed(self, total: float) -> float:
         return total / self._tensor / self._flops
