@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 
 class Recipe(NamedTuple):
-    """A shape, and how MaxText trains it. rows: of all devices; changed: what is not as its source has it."""
+    """A shape, and how MaxText trains it.
+
+    rows: of all devices; changed: what is not as its source has it; remat: our policy.
+    """
 
     accelerator: str
     model: str
@@ -20,6 +23,7 @@ class Recipe(NamedTuple):
     flags: tuple[str, ...]
     source: str
     changed: str
+    remat: str = "auto"
 
 
 FUSED_GATHERS = (
@@ -147,13 +151,6 @@ RECIPES: dict[str, Recipe] = {
         "bfloat16 products in place of its int8 (use_qwix_quantization); tiles; without the flags of SparseCores, "
         "which a v5e lacks",
     ),
-    "llama2-7b-v5p-128": Recipe(
-        *("v5p-128", "llama2-7b", 256, 4096),
-        (*SHARDED, "remat_policy=minimal"),
-        (*DATA_PARALLEL, *FUSED_GATHERS),
-        "maxtext_v5p_model_configs.py: llama2_7b_v5p_128",
-        "nothing",
-    ),
     "llama3.1-70b-v6e-256": Recipe(
         *("v6e-256", "llama3.1-70b", 1280, 8192),
         (
@@ -166,6 +163,7 @@ RECIPES: dict[str, Recipe] = {
         (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *HOST_OFFLOAD),
         "maxtext_trillium_model_configs.py: llama3_1_70b_8192",
         "tiles",
+        remat="offload-input",
     ),
     "llama3.1-70b-tpu7x-128": Recipe(
         *("tpu7x-128", "llama3.1-70b", 256, 8192),

@@ -30,20 +30,43 @@ def test_a_policy_that_keeps_more_multiplies_less() -> None:
     assert products["save-context"] == products["full"] - 1
     assert products["save-qkv-context"] == products["full"] - 1 - 3
     assert products["offload-qkv"] == products["offload-qkv-context"] == products["save-qkv-context"]
+    assert products["offload-input-qkv-context"] == products["save-qkv-context"]
+    assert products["offload-input"] == products["full"]
     assert products["none"] == products["full"] - 6
 
 
-@pytest.mark.parametrize(("remat", "arrays"), [("save-qkv-context", 0), ("offload-qkv", 3), ("offload-qkv-context", 4)])
+SENT: list[tuple[Remat, int]] = [
+    ("save-qkv-context", 0), ("offload-qkv", 3), ("offload-qkv-context", 4), ("offload-input", 1),
+    ("offload-input-qkv-context", 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("remat", "arrays"), SENT)
 def test_what_a_policy_sends_to_the_host(remat: Remat, arrays: int) -> None:
     sent = re.findall(r"device_put\[[^\]]*devices=\(MemorySpace.Host", str(jax.make_jaxpr(gradient(remat))(PARAMS)))
     assert len(sent) == arrays
 
 
 def test_a_policy_changes_no_gradient() -> None:
-    policies: tuple[Remat, ...] = ("full", "save-qkv-context", "offload-qkv", "offload-qkv-context")
-    whole, saved, *offloaded = (jax.tree.leaves(jax.jit(gradient(remat))(PARAMS)) for remat in policies)
-    for ours, reference in zip(saved, whole, strict=True):
+    leaves = {remat: jax.tree.leaves(jax.jit(gradient(remat))(PARAMS)) for remat in get_args(Remat)}
+    for ours, reference in zip(leaves["save-qkv-context"], leaves["full"], strict=True):
         np.testing.assert_allclose(ours, reference, rtol=1e-5, atol=1e-5)
-    for leaves in offloaded:  # the same program, with the same arrays elsewhere
-        for ours, reference in zip(leaves, saved, strict=True):
-            np.testing.assert_array_equal(ours, reference)
+    # The same program, with the same arrays elsewhere.
+    for saved, offloaded in [
+        ("save-qkv-context", ["offload-qkv", "offload-qkv-context", "offload-input-qkv-context"]),
+        ("full", ["offload-input"]),
+    ]:
+        for remat in offloaded:
+            for ours, reference in zip(leaves[remat], leaves[saved], strict=True):
+                np.testing.assert_array_equal(ours, reference)
+
+
+def test_an_input_in_host_memory_is_on_no_device_between_the_passes() -> None:
+    """What the scan over layers stacks for the backward pass: of `full` the stream alone, here nothing."""
+
+    def stacked(remat: Remat) -> list[str]:
+        text = str(jax.make_jaxpr(gradient(remat))(PARAMS))
+        return re.findall(r"f32(?:<host>)?\[2,2,8,16\]", text)
+
+    assert "f32[2,2,8,16]" in stacked("full")
+    assert set(stacked("offload-input")) == {"f32<host>[2,2,8,16]"}

@@ -92,17 +92,20 @@ def test_each_policy_keeps_what_its_name_says() -> None:
     assert kept("save-qkv-context") == 2560 + 4096 + (4096 + 2 * 1024)
     assert kept("offload-qkv") == kept("save-context")
     assert kept("offload-qkv-context") == kept("full")
+    assert kept("offload-input") == kept("offload-input-qkv-context") == 0
 
 
 def test_what_waits_in_host_memory_is_counted_for_all_chips_of_a_host() -> None:
     def of(remat: str, rows: int = 4, accelerator: str = "v4-8") -> JobShapes:
         return shapes_of(spec("qwen3-4b", accelerator, batchSize=rows, sequenceLength=1024, remat=remat))
 
-    qkv, context = 4096 + 2 * 1024, 4096
+    stream, qkv, context = 2560, 4096 + 2 * 1024, 4096
     sent = {remat: layer_memory.on_host(of(remat)) for remat in get_args(Remat)}
     each = 2 * 36
     assert sent.pop("offload-qkv") == 1024 * each * qkv
     assert sent.pop("offload-qkv-context") == 1024 * each * (qkv + context)
+    assert sent.pop("offload-input") == 1024 * each * stream
+    assert sent.pop("offload-input-qkv-context") == 1024 * each * (stream + qkv + context)
     assert set(sent.values()) == {0}
     host = "v6e-4"  # four chips and 720 GB
     host_memory.check(of("offload-qkv", 1024, host))

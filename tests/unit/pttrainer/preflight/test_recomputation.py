@@ -89,6 +89,18 @@ def test_preflight_counts_what_waits_in_host_memory() -> None:
         judge(job("llama3.1-8b", "v6e-16", **many, remat="offload-qkv"), "formula")
 
 
+def test_a_row_for_each_chip_that_does_not_fit_may_keep_its_layers_inputs_in_host_memory() -> None:
+    """70B, 65,536 tokens a chip: 80 GiB of inputs, and there are no smaller micro-batches."""
+    long = {"batchSize": 256, "sequenceLength": 65536}
+    verdict = judge(job("llama3.1-70b", "v6e-256", **long), "formula")
+    assert not verdict.fits
+    option = verdict.options[0]
+    assert (option.fits, option.settings) == (True, {"training.remat": "offload-input"})
+    assert judge(job("llama3.1-70b", "v6e-256", **long, remat="offload-input"), "formula").fits
+    longer = judge(job("llama3.1-70b", "v6e-256", **long | {"sequenceLength": 262144}), "formula")  # 320 GiB a chip
+    assert {"training.remat": "offload-input"} not in [option.settings for option in longer.options]
+
+
 def test_the_trainer_takes_the_policy_that_preflight_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policies: list[object] = []
     monkeypatch.setattr(loop, "train", lambda job, place, attempt, stop, remat: policies.append(remat))

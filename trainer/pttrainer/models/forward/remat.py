@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from pttrainer.models.attention import flash_kernels
 from pttrainer.models.shapes.structure import KEPT, Part, Remat
@@ -12,10 +13,13 @@ from pttrainer.models.shapes.structure import KEPT, Part, Remat
 LayerFunction = Callable[[Array, Any], tuple[Array, Any]]
 """The body of a scan over layers: (x_BTD, of_layer) -> (x_BTD, the layer's result)."""
 
-QKV, CONTEXT = "qkv", "context"
-"""Names of queries, keys and values as attention reads them, and of the output of attention without a kernel."""
+INPUT, QKV, CONTEXT = "input", "qkv", "context"
+"""Names of a layer's input, of queries, keys and values as attention reads them, and of the output of attention without
+a kernel."""
 
-NAMES: dict[Part, tuple[str, ...]] = {"qkv": (QKV,), "context": (CONTEXT, flash_kernels.KERNEL_OUT)}
+NAMES: dict[Part, tuple[str, ...]] = {
+    "input": (INPUT,), "qkv": (QKV,), "context": (CONTEXT, flash_kernels.KERNEL_OUT)
+}  # fmt: skip
 
 
 def rematerialised(layer: LayerFunction, remat: Remat) -> LayerFunction:
@@ -39,7 +43,13 @@ def rematerialised(layer: LayerFunction, remat: Remat) -> LayerFunction:
     else:
         names = _names(KEPT[remat].device)
         policy = policies.save_only_these_names(*names) if names else None
-    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
+    is_named = remat != "none" and "input" in KEPT[remat].host
+    return jax.checkpoint(_with_named_input(layer) if is_named else layer, prevent_cse=False, policy=policy)
+
+
+def _with_named_input(layer: LayerFunction) -> LayerFunction:
+    """Return the layer with a name for its input, which alone has to stay then; without, it would stay where it is."""
+    return lambda x_BTD, of_layer: layer(checkpoint_name(x_BTD, INPUT), of_layer)
 
 
 def _names(parts: Iterable[Part]) -> list[str]:

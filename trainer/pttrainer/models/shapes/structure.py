@@ -18,13 +18,19 @@ from pttrainer.models.vision.parameters import tower
 from pttrainer.models.weights.hf_names import Path, is_of_layer
 
 Params = dict[str, Any]
-Remat = Literal["none", "full", "save-context", "save-qkv-context", "offload-qkv", "offload-qkv-context"]
-Part = Literal["qkv", "context"]
-"""Of a layer's activations: queries, keys and values as attention reads them; its output."""
+Remat = Literal[
+    "none", "full", "save-context", "save-qkv-context", "offload-qkv", "offload-qkv-context", "offload-input",
+    "offload-input-qkv-context",
+]  # fmt: skip
+Part = Literal["input", "qkv", "context"]
+"""Of a layer's activations: the stream that it reads; queries, keys and values as attention reads them; its output."""
 
 
 class Kept(NamedTuple):
-    """The parts of a layer that stay for the backward pass, in a chip's memory and in its host's."""
+    """The parts of a layer that stay for the backward pass, in a chip's memory and in its host's.
+
+    The input stays in the chip's unless it is in the host's.
+    """
 
     device: tuple[Part, ...] = ()
     host: tuple[Part, ...] = ()
@@ -36,6 +42,8 @@ KEPT: dict[Remat, Kept] = {
     "save-qkv-context": Kept(("qkv", "context")),
     "offload-qkv": Kept(("context",), ("qkv",)),
     "offload-qkv-context": Kept((), ("qkv", "context")),
+    "offload-input": Kept((), ("input",)),
+    "offload-input-qkv-context": Kept((), ("input", "qkv", "context")),
 }
 """Of the policies that name what stays; `none` keeps every product of weights."""
 

@@ -15,7 +15,8 @@ from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
-from pttrainer.preflight.memory import formula
+from pttrainer.models.shapes.structure import Remat
+from pttrainer.preflight.memory import formula, host_memory
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.tpu_topology import USABLE_GIB
@@ -26,6 +27,7 @@ LARGER = 3
 MOST_CHIPS = 1024
 TENSOR = (2, 4, 8)
 """Splits of the matrices to try."""
+IN_HOSTS: Remat = "offload-input"
 Settings = dict[str, Any]
 
 
@@ -85,6 +87,8 @@ def _changes(of: JobShapes) -> Iterator[tuple[str, Settings]]:
         yield f"micro-batches of {micro} rows", {"training.microBatchSize": micro}
     if of.structure.remat != "full":
         yield "recompute activations", {"training.remat": "full"}
+    if slice_.platform == "tpu" and not isinstance(slice_, LocalDevices) and of.structure.remat != IN_HOSTS:
+        yield "keep layers' inputs in host memory", {"training.remat": IN_HOSTS}
     for tensor in TENSOR:
         if of.axis("tensor") < tensor and of.config.heads % tensor == 0 and slice_.devices % tensor == 0:
             yield f"split matrices over {tensor} devices", _split(of, tensor=tensor)
@@ -163,6 +167,7 @@ def _tried(of: JobShapes, change: str, settings: Settings, factor: float) -> Opt
     here = of.slice if isinstance(of.slice, LocalDevices) and "accelerator" not in settings else None
     try:
         shapes = shapes_of(changed(of.spec, settings), of.config, here)
+        host_memory.check(shapes)
     except (ConfigError, SpecError, ValueError):
         return None
     memory = formula.memory(shapes)

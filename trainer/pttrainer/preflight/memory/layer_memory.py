@@ -7,6 +7,10 @@ from pttrainer.preflight.memory import fitted
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 
+IN_TRANSIT = 2
+"""Layers whose activations are on a device on their way to its host's memory: fitted to Llama 3.1 8B on v6e-16 with
+`offload-input` (docs/findings/compilers.md)."""
+
 
 def kept(of: JobShapes) -> Buffer:
     """Return the stream between layers, and what is not computed again."""
@@ -27,8 +31,8 @@ def on_host(of: JobShapes) -> int:
     """Return the bytes that wait for the backward pass in host memory, of each device."""
     parts = () if of.structure.remat == "none" else KEPT[of.structure.remat].host
     each = 2 if of.structure.compute_dtype == "bfloat16" else 4
-    tensor, models = of.axis("tensor"), 1 + (of.critic is not None and of.critic.structure is not None)
-    numbers = sum(one.config.layers * (_part(one.config, part) // tensor) for one in of.config.groups for part in parts)
+    models = 1 + (of.critic is not None and of.critic.structure is not None)
+    numbers = sum(one.config.layers * _part(of, one.config, part) for one in of.config.groups for part in parts)
     return models * of.tokens_per_device * each * numbers
 
 
@@ -39,10 +43,12 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     activations = max(tokens * _activations(kind) / tensor + tokens * _routed(of, kind) for kind in kinds)
     gathered = max(_gathered(of, kind) for kind in kinds)
     widths = f"MLP [{tokens}, {_feed_forward(config) // tensor}], attention [{tokens}, {_width(config) // tensor}]"
-    return [
+    held = [
         Buffer("activations of a layer", int(activations), "train", widths),
         Buffer("weights of a layer, gathered", int(gathered / tensor), "train"),
     ]
+    waiting = IN_TRANSIT * on_host(of) // config.layers
+    return [*held, Buffer("activations on their way to host memory", waiting, "train")] if waiting else held
 
 
 def _lent(of: JobShapes) -> int:
@@ -65,17 +71,20 @@ def _kinds(config: ModelConfig) -> list[ModelConfig]:
 
 def _kept_of_layer(of: JobShapes, config: ModelConfig) -> int:
     """Return numbers per token."""
-    tensor, remat = of.axis("tensor"), of.structure.remat
-    width = of.config.d_model + (_products(of, config) if remat == "none" else 0) + _own_embedding(config)
+    remat = of.structure.remat
+    is_here = remat == "none" or "input" not in KEPT[remat].host
+    width = is_here * of.config.d_model + (_products(of, config) if remat == "none" else 0) + _own_embedding(config)
     # Without remat, a kernel's result stays, and no other's: it costs less to compute the plain one again.
     of_none: tuple[Part, ...] = () if of.slice.is_cpu else ("context",)
     parts = of_none if remat == "none" else KEPT[remat].device
-    return width + sum(_part(config, part) // tensor for part in parts)
+    return width + sum(_part(of, config, part) for part in parts)
 
 
-def _part(config: ModelConfig, part: Part) -> int:
+def _part(of: JobShapes, config: ModelConfig, part: Part) -> int:
     """Return numbers per token of a part that a policy keeps."""
-    return _width(config) if part == "qkv" else config.heads * config.head_dim
+    if part == "input":
+        return config.d_model
+    return (_width(config) if part == "qkv" else config.heads * config.head_dim) // of.axis("tensor")
 
 
 def _products(of: JobShapes, config: ModelConfig) -> int:
