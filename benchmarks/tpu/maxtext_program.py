@@ -3,7 +3,8 @@
     MAXTEXT_PYTHON benchmarks/tpu/maxtext_program.py --flags='--xla_name=value …' v6e-16 OUT -- model_name=llama3.1-8b …
 
 Runs in MaxText's environment, not ours: `pip install --no-deps maxtext==0.2.2` beside the JAX and libtpu of ours, or
-the compilers differ. All arguments behind `--` are MaxText's own. OUT.hlo.txt is the program, OUT.json its peak memory.
+the compilers differ. All arguments behind `--` are MaxText's own. OUT.hlo.txt is the program, OUT.json its memory by
+kind.
 """
 
 import argparse
@@ -34,8 +35,9 @@ def main() -> None:
     def kept(*args: Any, **named: Any) -> Any:
         compiled = compile_step(*args, **named)
         Path(f"{options.out}.hlo.txt").write_text(compiled.as_text())
-        peak = int(compiled.memory_analysis().peak_memory_in_bytes)
-        Path(f"{options.out}.json").write_text(json.dumps({"peak": peak}))
+        memory = compiled.memory_analysis()
+        sizes = {name: getattr(memory, name) for name in dir(memory) if name.endswith("_in_bytes")}
+        Path(f"{options.out}.json").write_text(json.dumps(sizes))
         return compiled
 
     train_compile.jit_and_compile = kept

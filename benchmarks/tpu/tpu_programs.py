@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 from maxtext_recipes import FUSED_BACKWARD, RECIPES
 
@@ -88,6 +89,7 @@ def row(options: argparse.Namespace) -> str:
     tpu_topology.prepare_environment()
     import jax
 
+    from pttrainer.preflight.compiler.compile import chip_peak
     from pttrainer.preflight.compiler.programs import LOWERED
     from pttrainer.preflight.shapes.passes import SCORING, TRAIN_STEP
     from pttrainer.runtime.distributed import sharding
@@ -104,11 +106,13 @@ def row(options: argparse.Namespace) -> str:
     text = compiled.as_text()
     if options.keep is not None:
         (options.keep / f"{options.accelerator}-{options.only}.hlo.txt").write_text(text)
-    return _row(options.only, text, compiled.memory_analysis().peak_memory_in_bytes, of, row_seconds(of))
+    return _row(options.only, text, chip_peak(compiled.memory_analysis()), of, row_seconds(of))
 
 
 def maxtext_row(options: argparse.Namespace) -> str:
     """Compile MaxText's train step of the same shape in its own environment; return its row of the table."""
+    from pttrainer.preflight.compiler.compile import chip_peak
+
     of = shapes(options)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "maxtext"
@@ -121,10 +125,12 @@ def maxtext_row(options: argparse.Namespace) -> str:
         program = Path(__file__).with_name("maxtext_program.py")
         words = [options.maxtext, program, f"--flags={maxtext_flags(options)}", options.accelerator, out]
         subprocess.run([*words, "--", *shape, *ours, *options.maxtext_setting], check=True, stdout=subprocess.DEVNULL)
-        text, peak = Path(f"{out}.hlo.txt").read_text(), json.loads(Path(f"{out}.json").read_text())["peak"]
+        text, memory = Path(f"{out}.hlo.txt").read_text(), json.loads(Path(f"{out}.json").read_text())
     if options.keep is not None:
         (options.keep / f"{options.accelerator}-maxtext.hlo.txt").write_text(text)
-    return _row("MaxText", text, peak, of, row_seconds(of, backward_of(options.maxtext_setting)))
+    return _row(
+        "MaxText", text, chip_peak(SimpleNamespace(**memory)), of, row_seconds(of, backward_of(options.maxtext_setting))
+    )
 
 
 def maxtext_flags(options: argparse.Namespace) -> str:

@@ -25,7 +25,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import from_hf
 from pttrainer.models.families.vision_presets import VISION_PRESETS
 from pttrainer.preflight.compiler import compile, compiler_process
-from pttrainer.preflight.memory import formula, resident
+from pttrainer.preflight.memory import formula, layer_memory, resident
 from pttrainer.preflight.shapes import rollout_shapes, tpu_topology
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.preflight.shapes.passes import CUT, PUT, TRAIN_STEP, TRANSFER
@@ -113,6 +113,17 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
     assert programs[CUT].output == pytest.approx(embedding / 4, rel=0.01)
     assert programs[PUT].output == pytest.approx(embedding / tensor, rel=0.01)
     assert programs[PUT].peak - programs[PUT].output == pytest.approx(counted, rel=0.02)
+
+
+def test_what_waits_in_host_memory_is_no_memory_of_the_chip() -> None:
+    """The compiler's own peak is of arguments and the larger of what is on the chip and what is in its host's memory."""
+    rows = {"batchSize": 64, "sequenceLength": 2048, "remat": "offload-input-qkv-context"}
+    of = shapes_of(spec("qwen3-0.6b", "v6e-4", **rows))
+    program = compile.train_step(of, "fast")
+    on_host, by_formula = layer_memory.on_host(of), formula.memory(of).program.peak
+    assert on_host > 10 * 2**30
+    assert program.peak < on_host
+    assert program.peak == pytest.approx(by_formula, rel=0.2)
 
 
 def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:

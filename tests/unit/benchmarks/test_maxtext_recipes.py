@@ -23,7 +23,9 @@ MAXTEXT = """#!{python}
 import json, sys
 from pathlib import Path
 _, flags, accelerator, out, _, *settings = sys.argv[1:]
-Path(out + ".json").write_text(json.dumps({{"peak": 3 * 2**30}}))
+memory = {{"peak_memory": 9 * 2**30, "host_temp_size": 8 * 2**30, "argument_size": 2**30, "temp_size": 2 * 2**30}}
+sizes = {{name + "_in_bytes": size for name, size in {{"output_size": 0, "alias_size": 0, **memory}}.items()}}
+Path(out + ".json").write_text(json.dumps(sizes))
 Path(out + ".hlo.txt").write_text(Path({program!r}).read_text())
 Path({given!r}).write_text(json.dumps([flags, accelerator, dict(each.split("=", 1) for each in settings)]))
 """

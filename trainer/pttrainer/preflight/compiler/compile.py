@@ -98,17 +98,32 @@ def _refused_flag(of: JobShapes, message: str) -> str | None:
     return next((flag for flag in of.spec.accelerator.xla_flags if flag[2:].partition("=")[0] in named), None)
 
 
+def chip_peak(memory: Any) -> int:
+    """Return the most bytes that a program needs on a TPU at once, of its `memory_analysis`.
+
+    The compiler's peak is of arguments and the larger of temporaries on the chip and in its host's memory. Where some
+    are in the host's, all temporaries as one bound it.
+    """
+    peak = int(memory.peak_memory_in_bytes)
+    return min(peak, _together(memory)) if memory.host_temp_size_in_bytes else peak
+
+
+def _together(memory: Any) -> int:
+    """Return arguments, all temporaries and the results that are no arguments."""
+    held = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return int(held) - int(memory.alias_size_in_bytes)
+
+
 def _measured(compiled: Any, seconds: float, devices_per_slice: int, turns: int | None, *, is_tpu: bool) -> Compiled:
     memory = compiled.memory_analysis()
     arguments, temporaries, output = (
         int(size) for size in (memory.argument_size_in_bytes, memory.temp_size_in_bytes, memory.output_size_in_bytes)
     )
     # A TPU's compiler knows when each buffer is there. Other backends take all temporaries as one, for the whole run.
-    together = arguments + temporaries + output - int(memory.alias_size_in_bytes)
     return Compiled(
         True,
         seconds,
-        peak=int(memory.peak_memory_in_bytes) if is_tpu else together,
+        peak=chip_peak(memory) if is_tpu else _together(memory),
         arguments=arguments,
         temporaries=temporaries,
         output=output,

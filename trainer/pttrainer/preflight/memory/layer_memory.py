@@ -7,10 +7,6 @@ from pttrainer.preflight.memory import fitted
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 
-IN_TRANSIT = 2
-"""Layers whose activations are on a device on their way to its host's memory: fitted to Llama 3.1 8B on v6e-16 with
-`offload-input` (docs/findings/compilers.md)."""
-
 
 def kept(of: JobShapes) -> Buffer:
     """Return the stream between layers, and what is not computed again."""
@@ -43,12 +39,10 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     activations = max(tokens * _activations(kind) / tensor + tokens * _routed(of, kind) for kind in kinds)
     gathered = max(_gathered(of, kind) for kind in kinds)
     widths = f"MLP [{tokens}, {_feed_forward(config) // tensor}], attention [{tokens}, {_width(config) // tensor}]"
-    held = [
+    return [
         Buffer("activations of a layer", int(activations), "train", widths),
         Buffer("weights of a layer, gathered", int(gathered / tensor), "train"),
     ]
-    waiting = IN_TRANSIT * on_host(of) // config.layers
-    return [*held, Buffer("activations on their way to host memory", waiting, "train")] if waiting else held
 
 
 def _lent(of: JobShapes) -> int:
