@@ -163,7 +163,7 @@ RECIPES: dict[str, Recipe] = {
         (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *HOST_OFFLOAD),
         "maxtext_trillium_model_configs.py: llama3_1_70b_8192",
         "tiles",
-        remat="offload-input",
+        remat="offload-input-context",
     ),
     "llama3.1-70b-tpu7x-128": Recipe(
         *("tpu7x-128", "llama3.1-70b", 256, 8192),

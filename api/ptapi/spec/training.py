@@ -154,14 +154,14 @@ class Training(SpecModel):
     """Number formats."""
     remat: Literal[
         "auto", "none", "full", "save-context", "save-qkv-context", "offload-qkv", "offload-qkv-context",
-        "offload-input", "offload-input-qkv-context",
+        "offload-input", "offload-input-context",
     ] = "auto"  # fmt: skip
     """What of a layer's activations the backward pass computes again. `full`: all of them. `save-context`: all but
     attention's output (MaxText's `context`), so that attention runs forward once. `save-qkv-context`: nor queries, keys
     and values (its `query_proj`, `key_proj`, `value_proj`). `offload-qkv`: the same, with these three in host memory;
     `offload-qkv-context`: with all four there (its `offload`). `offload-input`: all of them, with the layers' inputs in
-    host memory (its `decoder_layer_input`), for rows that fit no other way; `offload-input-qkv-context`: with all five
-    there. `none`: only what is no product of weights (its
+    host memory (its `decoder_layer_input`), for rows that fit no other way; `offload-input-context`: with attention's
+    output there, too, so that attention runs forward once. `none`: only what is no product of weights (its
     `minimal_with_context`). `auto`: on TPUs the one that saves most and, by preflight's formula, leaves a fifth of a
     chip's memory free (`ptctl plan` names it; where the compiler refuses it, full); full on GPU, none on CPU."""
     ema: Ema | None = None

@@ -116,13 +116,12 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
 
 
 def test_what_waits_in_host_memory_is_no_memory_of_the_chip() -> None:
-    """The compiler's own peak is of arguments and the larger of what is on the chip and what is in its host's memory."""
-    rows = {"batchSize": 64, "sequenceLength": 2048, "remat": "offload-input-qkv-context"}
+    """The compiler's own peak is of arguments and the larger of temporaries on the chip and in its host's memory."""
+    rows = {"batchSize": 64, "sequenceLength": 2048, "remat": "offload-qkv-context"}
     of = shapes_of(spec("qwen3-0.6b", "v6e-4", **rows))
     program = compile.train_step(of, "fast")
     on_host, by_formula = layer_memory.on_host(of), formula.memory(of).program.peak
-    assert on_host > 10 * 2**30
-    assert program.peak < on_host
+    assert program.arguments + on_host > 1.5 * program.peak
     assert program.peak == pytest.approx(by_formula, rel=0.2)
 
 

@@ -92,7 +92,7 @@ def test_each_policy_keeps_what_its_name_says() -> None:
     assert kept("save-qkv-context") == 2560 + 4096 + (4096 + 2 * 1024)
     assert kept("offload-qkv") == kept("save-context")
     assert kept("offload-qkv-context") == kept("full")
-    assert kept("offload-input") == kept("offload-input-qkv-context") == 0
+    assert kept("offload-input") == kept("offload-input-context") == 0
 
 
 def test_what_waits_in_host_memory_is_counted_for_all_chips_of_a_host() -> None:
@@ -105,7 +105,7 @@ def test_what_waits_in_host_memory_is_counted_for_all_chips_of_a_host() -> None:
     assert sent.pop("offload-qkv") == 1024 * each * qkv
     assert sent.pop("offload-qkv-context") == 1024 * each * (qkv + context)
     assert sent.pop("offload-input") == 1024 * each * stream
-    assert sent.pop("offload-input-qkv-context") == 1024 * each * (stream + qkv + context)
+    assert sent.pop("offload-input-context") == 1024 * each * (stream + context)
     assert set(sent.values()) == {0}
     host = "v6e-4"  # four chips and 720 GB
     host_memory.check(of("offload-qkv", 1024, host))

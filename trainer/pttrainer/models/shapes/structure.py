@@ -20,7 +20,7 @@ from pttrainer.models.weights.hf_names import Path, is_of_layer
 Params = dict[str, Any]
 Remat = Literal[
     "none", "full", "save-context", "save-qkv-context", "offload-qkv", "offload-qkv-context", "offload-input",
-    "offload-input-qkv-context",
+    "offload-input-context",
 ]  # fmt: skip
 Part = Literal["input", "qkv", "context"]
 """Of a layer's activations: the stream that it reads; queries, keys and values as attention reads them; its output."""
@@ -43,7 +43,7 @@ KEPT: dict[Remat, Kept] = {
     "offload-qkv": Kept(("context",), ("qkv",)),
     "offload-qkv-context": Kept((), ("qkv", "context")),
     "offload-input": Kept((), ("input",)),
-    "offload-input-qkv-context": Kept((), ("input", "qkv", "context")),
+    "offload-input-context": Kept((), ("input", "context")),
 }
 """Of the policies that name what stays; `none` keeps every product of weights."""
 
