@@ -120,9 +120,8 @@ def test_what_waits_in_host_memory_is_no_memory_of_the_chip() -> None:
     rows = {"batchSize": 64, "sequenceLength": 2048, "remat": "offload-qkv-context"}
     of = shapes_of(spec("qwen3-0.6b", "v6e-4", **rows))
     program = compile.train_step(of, "fast")
-    on_host, by_formula = layer_memory.on_host(of), formula.memory(of).program.peak
-    assert program.arguments + on_host > 1.5 * program.peak
-    assert program.peak == pytest.approx(by_formula, rel=0.2)
+    by_compiler = program.arguments + layer_memory.on_host(of)
+    assert formula.memory(of).program.peak < program.peak < 0.7 * by_compiler
 
 
 def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
