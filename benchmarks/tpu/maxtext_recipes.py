@@ -78,8 +78,13 @@ The compiler takes many times as long.
 NO_WINDOWED_EINSUM = ("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
 """DISABLE_COLLECTIVE_MATMUL."""
 SHARDED = ("ici_fsdp_parallelism=-1", "attention=flash", "use_iota_embed=True", "weight_dtype=float32")
-OFFLOADED = tuple(
-    f"{part}=offload" for part in ("decoder_layer_input", "out_proj", "query_proj", "key_proj", "value_proj")
+OFFLOADED = tuple(f"{part}=offload" for part in ("decoder_layer_input", "query_proj", "key_proj", "value_proj"))
+TILES_OF_V6E = (
+    *("sa_block_q=1024", "sa_block_kv=1024", "sa_block_kv_compute=512", "sa_block_q_dkv=512"),
+    *("sa_block_kv_dkv=2048", "sa_block_kv_dkv_compute=512", "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
+)
+TILES_OF_1024 = tuple(
+    f"sa_block_{block}=1024" for block in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
 )
 FUSED_BACKWARD = "sa_use_fused_bwd_kernel=True"
 
@@ -94,13 +99,8 @@ RECIPES: dict[str, Recipe] = {
     "llama3.1-8b-v6e-16": Recipe(
         *("v6e-16", "llama3.1-8b", 48, 8192),
         (
-            *SHARDED,
-            "remat_policy=custom",
-            *(f"{part}=offload" for part in ("decoder_layer_input", "out_proj")),
-            *(f"{part}=offload" for part in ("query_proj", "key_proj", "value_proj")),
-            *("sa_block_q=1024", "sa_block_kv=1024", "sa_block_kv_compute=512", "sa_block_q_dkv=512"),
-            *("sa_block_kv_dkv=2048", "sa_block_kv_dkv_compute=512", "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
-            FUSED_BACKWARD,
+            *(*SHARDED, "remat_policy=custom", *OFFLOADED, "out_proj=offload"),
+            *(*TILES_OF_V6E, FUSED_BACKWARD),
         ),
         (
             *(*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS),
@@ -142,9 +142,8 @@ RECIPES: dict[str, Recipe] = {
     "llama3.1-8b-v5e-256": Recipe(
         *("v5e-256", "llama3.1-8b", 512, 8192),
         (
-            *(*SHARDED, *OFFLOADED, "remat_policy=custom"),
-            *(f"sa_block_{block}=1024" for block in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")),
-            *("sa_block_q_dq=1024", "sa_block_kv_dq=1024", FUSED_BACKWARD),
+            *(*SHARDED, "remat_policy=custom", *OFFLOADED, "out_proj=offload"),
+            *(*TILES_OF_1024, "sa_block_q_dq=1024", "sa_block_kv_dq=1024", FUSED_BACKWARD),
         ),
         (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *HOST_OFFLOAD),
         "maxtext_v5e_model_configs.py: llama3_1_8b_8192_v5e_256",
@@ -154,11 +153,8 @@ RECIPES: dict[str, Recipe] = {
     "llama3.1-70b-v6e-256": Recipe(
         *("v6e-256", "llama3.1-70b", 1280, 8192),
         (
-            *(*SHARDED, "remat_policy=custom", "decoder_layer_input=offload"),
-            *(f"{part}=offload" for part in ("query_proj", "key_proj", "value_proj")),
-            *("sa_block_q=1024", "sa_block_kv=1024", "sa_block_kv_compute=512", "sa_block_q_dkv=512"),
-            *("sa_block_kv_dkv=2048", "sa_block_kv_dkv_compute=512", "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
-            FUSED_BACKWARD,
+            *(*SHARDED, "remat_policy=custom", *OFFLOADED),
+            *(*TILES_OF_V6E, FUSED_BACKWARD),
         ),
         (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *HOST_OFFLOAD),
         "maxtext_trillium_model_configs.py: llama3_1_70b_8192",
@@ -171,8 +167,7 @@ RECIPES: dict[str, Recipe] = {
             *(*SHARDED, "remat_policy=custom"),
             *(f"{part}=device" for part in ("decoder_layer_input", "context", "query_proj", "key_proj", "value_proj")),
             *("qkv_proj=device", "sa_q_layout=SEQ_MINOR", "sa_k_layout=SEQ_MINOR", "sa_v_layout=HEAD_DIM_MINOR"),
-            *(f"sa_block_{block}=1024" for block in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")),
-            FUSED_BACKWARD,
+            *(*TILES_OF_1024, FUSED_BACKWARD),
         ),
         (
             *TPU7X_VMEM,

@@ -114,7 +114,7 @@ PREFILL = [
     ("tpu7x-8", (1, 2, 4, 1, 1), 16, 0.21),
     ("tpu7x-8", (1, 4, 2, 1, 1), 32, 0.64),
 ]
-"""Its prompts' share of the peak, likewise: matrices are summed over `tensor` in the first three, and gathered."""
+"""Its prompts' share of the peak, likewise: from the fourth on, matrices are gathered over `tensor`."""
 
 
 @pytest.mark.parametrize(("accelerator", "shape", "pool", "share"), PREFILL)

@@ -34,6 +34,7 @@ def rematerialised(layer: LayerFunction, remat: Remat) -> LayerFunction:
         kernel = policies.save_only_these_names(flash_kernels.KERNEL_OUT)
         policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, kernel)
     elif KEPT[remat].host:
+        layer = _with_named_input(layer)
         policy = policies.save_and_offload_only_these_names(
             names_which_can_be_saved=_names(KEPT[remat].device),
             names_which_can_be_offloaded=_names(KEPT[remat].host),
@@ -43,12 +44,11 @@ def rematerialised(layer: LayerFunction, remat: Remat) -> LayerFunction:
     else:
         names = _names(KEPT[remat].device)
         policy = policies.save_only_these_names(*names) if names else None
-    is_named = remat != "none" and "input" in KEPT[remat].host
-    return jax.checkpoint(_with_named_input(layer) if is_named else layer, prevent_cse=False, policy=policy)
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 
 
 def _with_named_input(layer: LayerFunction) -> LayerFunction:
-    """Return the layer with a name for its input, which alone has to stay then; without, it would stay where it is."""
+    """Return the layer with a name for its input, so that a policy may send it to the host."""
     return lambda x_BTD, of_layer: layer(checkpoint_name(x_BTD, INPUT), of_layer)
 
 

@@ -1,7 +1,8 @@
 """The estimated time of a rollout on a mesh: which of two meshes samples it sooner. No jax.
 
     rollout = pools · prefill + turns · new tokens · token
-    prefill = max(FLOPs, weights) + sums or, if each device gathers matrices for prompts of its own, max(FLOPs, gathers)
+    prefill = max(FLOPs, weights) + sums
+              with matrices gathered for prompts of each device's own: max(FLOPs, gathers) + ALONE · min(FLOPs, gathers)
     token   = max(weights, matrix unit, FLOPs) + keys and values + elementwise passes + sums
 
 Bytes and FLOPs are those of preflight's least time (`preflight.timing.rollout_time`), which counts them by these
