@@ -91,12 +91,12 @@ def _vision(raw: Raw, model_type: str) -> AnyVision:
 
 
 def _read_storage(fields: Fields) -> None:
-    """Refuse quantised weights other than 8-bit floats with a scale for each block (`weights.hf_directory`)."""
+    """Refuse quantised weights other than floats of 8 or 4 bits with scales of blocks (`weights.hf_directory`)."""
     if not fields.keys():
         return
-    fields.choice("quant_method", ("fp8",), None)
-    fields.choice("fmt", ("e4m3",), "e4m3")
-    fields.choice("weight_block_size", ([FLOAT8_BLOCK, FLOAT8_BLOCK],), None)
+    if fields.choice("quant_method", ("fp8", "mxfp4"), None) == "fp8":
+        fields.choice("fmt", ("e4m3",), "e4m3")
+        fields.choice("weight_block_size", ([FLOAT8_BLOCK, FLOAT8_BLOCK],), None)
     # How products would round their inputs; and which matrices are stored whole, which their files say themselves.
     for key in ("activation_scheme", "scale_fmt", "modules_to_not_convert", "ignored_layers"):
         fields.value(key, None)

@@ -11,6 +11,7 @@ from pttrainer.models.vision.llama4.weights import TOWER as LLAMA4_TOWER
 from pttrainer.models.vision.names import PROJECTOR, TOWER
 from pttrainer.models.vision.pixtral.weights import TOWER as PIXTRAL_TOWER
 from pttrainer.models.vision.qwen.weights import TOWER as QWEN_TOWER
+from pttrainer.models.weights import mxfp4
 from pttrainer.models.weights.safetensors_file import DTYPES, Tensor, read_header
 from pttrainer.runtime.io import json_text
 
@@ -23,7 +24,7 @@ SCALES = "_scale_inv"
 class Checkpoint:
     """Tensors by name, read in rows. Only headers are read at first.
 
-    Matrices in 8-bit floats with a scale for every block are read as what they stand for, in float32.
+    Matrices in 8-bit or 4-bit floats with a scale for every block are read as what they stand for, in float32.
     display_name: name in messages; file: the one that holds them, if it is not a model's. tower: prefix of the weights
     of a vision tower, to include them.
     """
@@ -32,10 +33,11 @@ class Checkpoint:
         self, directory: Path, display_name: str, file: str | None = None, *, tower: str | None = None
     ) -> None:
         self.display_name = display_name
-        self._tensors: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for path in _files(directory, display_name) if file is None else [directory / file]:
             named = ((_known_as(name, tower), tensor) for name, tensor in read_header(path).items())
-            self._tensors |= {name: tensor for name, tensor in named if _is_used(name, images=tower is not None)}
+            tensors |= {name: tensor for name, tensor in named if _is_used(name, images=tower is not None)}
+        self._tensors = mxfp4.joined(tensors, display_name)
         scales = [name for name in self._tensors if name.endswith(SCALES)]
         self._scales = {name.removesuffix(SCALES): self._tensors.pop(name) for name in scales}
         self._check_scales()
