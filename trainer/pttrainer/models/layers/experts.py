@@ -23,7 +23,7 @@ from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
 
 PLAIN = ("gate", "up", "down")
-BIASED = ("gate_up", "gate_up_bias", "down", "down_bias")
+BIASES = tuple(f"{name}_bias" for name in PLAIN)
 """An expert's weights."""
 SHARED = ("shared_gate", "shared_up", "shared_down")
 """Those of the expert that all tokens use."""
@@ -44,12 +44,11 @@ class ExpertMLP(nnx.Module):
         D, of = config.d_model, parameters.experts(config)
         self.router = weight(rngs, of["router"], D**-0.5)
         self.down = weight(rngs, of["down"], (config.experts.d_ff * 2 * config.layers) ** -0.5)
+        self.gate, self.up = weight(rngs, of["gate"], D**-0.5), weight(rngs, of["up"], D**-0.5)
         if config.experts.biased:
-            self.gate_up = weight(rngs, of["gate_up"], D**-0.5)
-            self.router_bias, self.gate_up_bias = zeros(of["router_bias"]), zeros(of["gate_up_bias"])
-            self.down_bias = zeros(of["down_bias"])
+            for name in ("router_bias", *BIASES):
+                setattr(self, name, zeros(of[name]))
         else:
-            self.gate, self.up = weight(rngs, of["gate"], D**-0.5), weight(rngs, of["up"], D**-0.5)
             self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
             self.down_lora = low_rank("down", self.down, adapters)
         self.router_lora = low_rank("router", self.router, adapters)
@@ -134,7 +133,7 @@ class ExpertMLP(nnx.Module):
 
     @property
     def _matrices(self) -> tuple[str, ...]:
-        return BIASED if self.experts.biased else PLAIN
+        return PLAIN + BIASES if self.experts.biased else PLAIN
 
     def _mixture(self, x_MD: Array, expert_Mk: Array, weight_Mk: Array, matrices: Matrices) -> Array:
         """Return the contribution of the experts with these matrices."""
@@ -168,18 +167,20 @@ class ExpertMLP(nnx.Module):
                 return plain(x, name)
             return plain(x, name) + plain(plain(x, f"{name}.a"), f"{name}.b")
 
-        def bias(name: str) -> Array:
-            return matrices[name].astype(x_RD.dtype)[expert_R]
-
         if not self.experts.biased:
             gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, "gate"))
             return grouped(gate_RF * grouped(x_RD, "up"), "down")
-        both = grouped(x_RD, "gate_up") + bias("gate_up_bias")
-        # As slices of every second column, each of these took the TPU compiler minutes and gigabytes
-        # (docs/findings/compilers.md).
-        both_RF2 = both.reshape(both.shape[0], -1, 2)
-        hidden_RF = _clamped_unit(both_RF2[..., 0], both_RF2[..., 1], self.experts)
-        return grouped(hidden_RF, "down") + bias("down_bias")
+
+        # TPUs read rows one by one, and add up the gradient of what was read in the type of the rows.
+        owner_RE = jax.nn.one_hot(expert_R, matrices["down"].shape[0], dtype=x_RD.dtype)
+
+        def biased(x: Array, name: str) -> Array:
+            return grouped(x, name) + jnp.matmul(
+                owner_RE, matrices[f"{name}_bias"].astype(x.dtype), precision="highest"
+            )
+
+        hidden_RF = _clamped_unit(biased(x_RD, "gate"), biased(x_RD, "up"), self.experts)
+        return biased(hidden_RF, "down")
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:

@@ -16,7 +16,7 @@ VALUES = 16
 """Number of 4-bit values."""
 MATRICES = {
     "attention": ("q", "k", "v", "o", "q_down", "q_up", "kv_down", "kv_up", "qkvz", "qkv", "z"),
-    "mlp": ("gate", "up", "down", "gate_up", "shared_gate", "shared_up", "shared_down"),
+    "mlp": ("gate", "up", "down", "shared_gate", "shared_up", "shared_down"),
     "layer_input": ("input_gate", "input_out"),
 }
 """Quantised matrices of a layer."""

@@ -260,12 +260,11 @@ def experts(c: ModelConfig) -> dict[str, ParamSpec]:
     if c.experts.beside_mlp:
         params["router_scale"] = ParamSpec((L, D), ("layer", "embed"))
         params["expert_scale"] = ParamSpec((L, E), ("layer", None))
-    if not c.experts.biased:
-        return {**params, "gate": ParamSpec((L, E, D, F), inner), "up": ParamSpec((L, E, D, F), inner)}
-    params["gate_up"] = ParamSpec((L, E, D, 2 * F), inner)
-    params["router_bias"] = ParamSpec((L, E), ("layer", None))
-    params["gate_up_bias"] = ParamSpec((L, E, 2 * F), ("layer", "expert", "mlp"))
-    params["down_bias"] = ParamSpec((L, E, D), ("layer", "expert", "expert_embed"))
+    params["gate"] = params["up"] = ParamSpec((L, E, D, F), inner)
+    if c.experts.biased:
+        params["router_bias"] = ParamSpec((L, E), ("layer", None))
+        params["gate_bias"] = params["up_bias"] = ParamSpec((L, E, F), ("layer", "expert", "mlp"))
+        params["down_bias"] = ParamSpec((L, E, D), ("layer", "expert", "expert_embed"))
     return params
 
 

@@ -120,12 +120,12 @@ EXPERTS = _in_layer({
     "mlp.up": "mlp.experts.{e}.up_proj.weight",
     "mlp.down": "mlp.experts.{e}.down_proj.weight",
 })  # fmt: skip
-# Already stacked, already [in, out]; gate and up alternate in one matrix.
+# Already stacked, already [in, out]; the columns of gate and up alternate in one tensor.
 BIASED_EXPERTS = _in_layer({
     "mlp.router": "mlp.router.weight",
     "mlp.router_bias": Stored("mlp.router.bias"),
-    "mlp.gate_up": Stored("mlp.experts.gate_up_proj"),
-    "mlp.gate_up_bias": Stored("mlp.experts.gate_up_proj_bias"),
+    "mlp.gate": Stored("mlp.experts.gate_up_proj"),
+    "mlp.gate_bias": Stored("mlp.experts.gate_up_proj_bias"),
     "mlp.down": Stored("mlp.experts.down_proj"),
     "mlp.down_bias": Stored("mlp.experts.down_proj_bias"),
 })  # fmt: skip
@@ -183,6 +183,18 @@ LAYER_EMBEDDINGS: dict[Path, Stored] = {
 }
 PACKED, PACKED_DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
 LAYER_SCALAR = _in_layer({"scalar": Stored("layer_scalar")})
+
+
+def _biased_experts(config: ModelConfig) -> Names:
+    assert config.experts is not None
+    E, D, F = config.experts.count, config.d_model, config.experts.d_ff
+    names = dict(BIASED_EXPERTS)
+    for kind, whole in (("", (E, D, 2 * F)), ("_bias", (E, 2 * F))):
+        stored = names[LAYERS, "mlp", f"gate{kind}"]
+        for name, first in (("gate", 0), ("up", 1)):
+            part = Part((*[0] * (len(whole) - 1), first), whole, step=2)
+            names[LAYERS, "mlp", f"{name}{kind}"] = replace(stored, part=part)
+    return names
 
 
 def _halves(config: ModelConfig, stored: Stored) -> Names:
@@ -300,7 +312,7 @@ def _of_layers(config: ModelConfig) -> Names:
         parts += [MLP] + [MLP_BIAS] * config.mlp_bias
     else:
         experts = config.experts
-        parts += [BIASED_EXPERTS if experts.biased else EXPERTS] + [ROUTER_CORRECTION] * experts.corrected
+        parts += [_biased_experts(config) if experts.biased else EXPERTS] + [ROUTER_CORRECTION] * experts.corrected
         parts += [GATED_SHARED_EXPERT if experts.shared_gated else SHARED_EXPERT] * bool(experts.shared_d_ff)
     parts += [_fused(config)]
     named = {path: stored for part in parts for path, stored in part.items()}

@@ -21,7 +21,7 @@ from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.vision import names as vision_names
 from pttrainer.models.weights.hf_directory import Checkpoint
 from pttrainer.models.weights.hf_names import PACKED, PACKED_DOWN, Names, packed, table
-from pttrainer.models.weights.read_weight import Bounds, read_weight, stored_order
+from pttrainer.models.weights.read_weight import Bounds, read_weight, stored_slices
 from pttrainer.models.weights.weight import Weight, tensors_of, weights_of
 
 KEYS_AND_VALUES = ("k_proj", "v_proj", "k_norm", "v_norm")
@@ -213,8 +213,7 @@ def _check_outside_parts(checkpoint: Checkpoint, weights: list[Weight]) -> None:
             continue
         rest = checkpoint.rows(name, 0, checkpoint.shape(name)[0]).copy()
         for weight, place in tensor:
-            rows, columns = (slice(low, high) for low, high in stored_order(weight, _bounds_of(weight, place)))
-            rest[rows, columns] = 0
+            rest[stored_slices(weight, _bounds_of(weight, place))] = 0
         if rest.any():
             raise ConfigError(
                 f"{checkpoint.display_name}: {name}: mixes {', '.join(weight.path[-2] for weight, _ in tensor)}; "

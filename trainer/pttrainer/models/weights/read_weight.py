@@ -34,13 +34,14 @@ def read_weight(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
     pending = 0
     for place in weight.places:
         holders = {device: index for device, index in indices.items() if _holds(index, place)}
-        stored = {device: stored_order(weight, index) for device, index in holders.items()}
+        stored = {device: stored_slices(weight, index) for device, index in holders.items()}
         name = weight.name(place)
-        for first, last in _pieces(checkpoint, name, {index[0] for index in stored.values()}):
+        for first, last in _pieces(checkpoint, name, {(rows.start, rows.stop) for rows, *_ in stored.values()}):
             piece = checkpoint.rows(name, first, last)
-            for device, index in stored.items():
-                if index[0][0] <= first < index[0][1]:
-                    part, start = _cut(piece, first, index)
+            for device, (rows, *columns) in stored.items():
+                if rows.start <= first < rows.stop:
+                    part = np.ascontiguousarray(piece[(slice(None), *columns)])
+                    start = (first - rows.start, *[0] * len(columns))
                     where = [at - low for at, (low, _) in zip(place, holders[device], strict=False)]
                     where += weight.stored.order(start) if weight.stored_shape else ()
                     with jax.set_mesh(alone[device]):
@@ -77,15 +78,14 @@ def _holds(index: Bounds, place: tuple[int, ...]) -> bool:
     return all(first <= at < last for at, (first, last) in zip(place, index, strict=False))
 
 
-def stored_order(weight: Weight, index: Bounds) -> Bounds:
+def stored_slices(weight: Weight, index: Bounds) -> tuple[slice, ...]:
     """Return where a part of a weight stands in its stored tensor."""
     if not weight.stored_shape:  # a number by itself is read like a row of one
-        return ((0, 1),)
-    inner = index[weight.stored.stacked :]
-    stored = weight.stored.order(inner)
+        return (slice(0, 1),)
+    stored = weight.stored.order(index[weight.stored.stacked :])
     if weight.stored.part is None:
-        return stored
-    return tuple((low + at, high + at) for (low, high), at in zip(stored, weight.stored.part.first, strict=True))
+        return tuple(slice(*bounds) for bounds in stored)
+    return weight.stored.part.where(stored)
 
 
 def _pieces(checkpoint: Checkpoint, name: str, rows: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -98,12 +98,6 @@ def _pieces(checkpoint: Checkpoint, name: str, rows: set[tuple[int, int]]) -> It
             size = -(-(high - low) // -(-(high - low) // most))
             for first in range(low, high, size):
                 yield first, min(first + size, high)
-
-
-def _cut(piece: np.ndarray, first: int, index: Bounds) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Return a device's part of a piece that begins at row `first`, and its offset in the device's part."""
-    columns = tuple(slice(low, high) for low, high in index[1:])
-    return np.ascontiguousarray(piece[(slice(None), *columns)]), (first - index[0][0], *[0] * len(columns))
 
 
 @partial(jax.jit, donate_argnums=0, static_argnums=3)

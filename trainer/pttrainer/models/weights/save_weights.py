@@ -85,5 +85,5 @@ def _host_tensors(tensors: list[Tensor], params: Any, fetch: Callable[[Any], Any
 def _with_part(whole: np.ndarray | None, own: np.ndarray, part: Part) -> np.ndarray:
     """Put a weight into its tensor; None for one that does not exist yet."""
     whole = np.zeros(part.whole, own.dtype) if whole is None else whole
-    whole[tuple(slice(at, at + size) for at, size in zip(part.first, own.shape, strict=True))] = own
+    whole[part.where(tuple((0, size) for size in own.shape))] = own
     return whole

@@ -11,11 +11,20 @@ Path = tuple[str, ...]
 class Part(NamedTuple):
     """A block of a tensor that holds several weights: its first row and column, and the tensor's shape.
 
-    What no part holds is zero.
+    What no part holds is zero. step: 2 where the columns of two weights alternate.
     """
 
     first: tuple[int, ...]
     whole: tuple[int, ...]
+    step: int = 1
+
+    def where(self, bounds: tuple[tuple[int, int], ...]) -> tuple[slice, ...]:
+        """Return where a block of the weight, by the bounds of its axes in the tensor's order, is in the tensor."""
+        steps = (*[1] * (len(bounds) - 1), self.step)
+        return tuple(
+            slice(low * step + at, (high - 1) * step + at + 1, step)
+            for (low, high), at, step in zip(bounds, self.first, steps, strict=True)
+        )
 
 
 @dataclass(frozen=True)
