@@ -81,11 +81,11 @@ def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() ->
 
 
 def test_each_policy_keeps_what_its_name_says() -> None:
-    def kept(remat: str) -> int:
-        of = shapes_of(spec("qwen3-4b", "v4-8", batchSize=4, sequenceLength=1024, remat=remat))
+    def kept(remat: str, model: str = "qwen3-4b", layers: int = 36) -> int:
+        of = shapes_of(spec(model, "v4-8", batchSize=4, sequenceLength=1024, remat=remat))
         parts = formula.memory(of).parts
         sizes = (part.bytes for part in parts if part.name == "activations kept for the backward pass")
-        return next(sizes) // (2 * 36 * 1024)
+        return next(sizes) // (2 * layers * 1024)
 
     assert kept("full") == 2560
     assert kept("save-context") == 2560 + 4096
@@ -93,6 +93,7 @@ def test_each_policy_keeps_what_its_name_says() -> None:
     assert kept("offload-qkv") == kept("save-context")
     assert kept("offload-qkv-context") == kept("full")
     assert kept("offload-input") == kept("offload-input-context") == 0
+    assert kept("save-context", "llama3.2-1b", 16) == 2048 + 32 * 128  # heads of 64 fill a TPU's 128 lanes
 
 
 def test_what_waits_in_host_memory_is_counted_for_all_chips_of_a_host() -> None:

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 from pttrainer.models.attention import splash_blocks
 from pttrainer.models.attention.dot_product import Scoring
-from pttrainer.models.attention.splash_blocks import LANES
+from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.models.config import ModelConfig
 from pttrainer.runtime.distributed import sharding
 

@@ -10,9 +10,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from pttrainer.models.attention.splash_table import CYCLES
+from pttrainer.models.attention.tpu_lanes import LANES, head_size
 
-LANES = 128
-"""Splash works on tiles of this many tokens; rows are padded to a multiple with tokens of no example."""
 UNMEASURED = (512, 256, LANES)
 """Tokens of a tile where the table has no such device or head size: the largest that divides a row."""
 ADDED_PER_CYCLE = 50
@@ -76,7 +75,7 @@ def _cheapest(
     generation: str, head_dim: int, length: int, window: int | None, backward: Backward | None = None
 ) -> dict[Kernel, tuple[float, Tile]] | None:
     """Return the cheapest tile of each kernel that is chosen, with its cycles; None if the table has none."""
-    measured = CYCLES.get((generation, -(-head_dim // LANES) * LANES))
+    measured = CYCLES.get((generation, head_size(head_dim)))
     if measured is None:
         return None
 
@@ -107,4 +106,4 @@ def _cycles(
 
 def _added(kernel: Kernel, blocks: int, length: int, head_dim: int) -> float:
     """Return the cycles in which the gradients of the fused kernel are added up, which are not the kernel's own."""
-    return blocks * length * head_dim / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0
+    return blocks * length * head_size(head_dim) / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0

@@ -1,6 +1,7 @@
 """Memory of the layers in a train step: what the backward pass keeps of all, and what one takes meanwhile."""
 
 from pttrainer.models import ModelConfig
+from pttrainer.models.attention.tpu_lanes import head_size
 from pttrainer.models.shapes import flops, parameters
 from pttrainer.models.shapes.structure import KEPT, Part
 from pttrainer.preflight.memory import fitted
@@ -75,10 +76,13 @@ def _kept_of_layer(of: JobShapes, config: ModelConfig) -> int:
 
 
 def _part(of: JobShapes, config: ModelConfig, part: Part) -> int:
-    """Return numbers per token of a part that a policy keeps."""
+    """Return numbers per token of a part that a policy keeps; TPUs keep heads as their kernels have them, filled up."""
     if part == "input":
         return config.d_model
-    return (_width(config) if part == "qkv" else config.heads * config.head_dim) // of.axis("tensor")
+    numbers = (_width(config) if part == "qkv" else config.heads * config.head_dim) // of.axis("tensor")
+    if of.slice.platform != "tpu" or config.latent is not None:
+        return numbers
+    return numbers * head_size(config.head_dim) // config.head_dim
 
 
 def _products(of: JobShapes, config: ModelConfig) -> int:
