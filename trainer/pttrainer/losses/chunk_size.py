@@ -12,9 +12,9 @@ than computing (a v6e computes 560 operations in the time of reading a byte); at
 LARGE_ELEMENTS, LARGE_TOKENS = 2**28, 2048
 """Where a device has many tokens: every chunk reads and writes the sum of the head's gradient, so a few large ones
 are faster. At most 1 GB."""
-LARGE_WIDTHS = 2
+LARGE_WIDTHS = 3
 """A large chunk's logits are at most so many times the numbers of the stream between layers: so they take less memory
-than a layer's backward pass does."""
+than a layer's backward pass does, which holds the feed-forward part's, some four times the stream's, more than once."""
 
 
 def largest_chunk(B: int, T: int, V: int, devices: int, platform: str, D: int = 0) -> int:
