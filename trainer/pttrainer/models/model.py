@@ -24,7 +24,7 @@ from pttrainer.models.forward import embedding
 from pttrainer.models.forward.packed_rows import Perturbations, Rows, hidden_states
 from pttrainer.models.layers.decoder import Decoder, skeleton_of
 from pttrainer.models.layers.linear import Drop
-from pttrainer.models.layers.router import RouterUse
+from pttrainer.models.layers.mixture.router import RouterUse
 from pttrainer.models.lora import adapters as lora
 from pttrainer.models.lora import init_and_merge
 from pttrainer.models.quantization import quantize as quant

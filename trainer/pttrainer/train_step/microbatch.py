@@ -19,7 +19,7 @@ from pttrainer.data import loss_weights
 from pttrainer.data.loss_weights import Mean, Metric, Partial
 from pttrainer.losses.chunked_logprobs import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Params
-from pttrainer.models.layers.router import RouterUse, balance_loss
+from pttrainer.models.layers.mixture.router import RouterUse, balance_loss
 from pttrainer.train_step import block_learner, neftune
 from pttrainer.train_step import lora_dropout as droppings
 from pttrainer.train_step.objective import HasCritic

@@ -12,9 +12,14 @@ import pytest
 from flax import nnx
 
 from pttrainer.models.families.presets import preset
-from pttrainer.models.layers import grouped_product as module
-from pttrainer.models.layers.experts import ExpertMLP
-from pttrainer.models.layers.grouped_product import grouped_product, matrices_gradient, tiles_for
+from pttrainer.models.layers.mixture import grouped_product as module
+from pttrainer.models.layers.mixture.experts import ExpertMLP
+from pttrainer.models.layers.mixture.grouped_product import (
+    grouped_product,
+    grouped_products,
+    matrices_gradient,
+    tiles_for,
+)
 from pttrainer.runtime.distributed import sharding
 
 TOLERANCE = 1e-5
@@ -109,6 +114,23 @@ def test_layers_in_a_loop_with_recomputation(interpreted: None, is_split_last: b
         jax.jit(jax.grad(partial(_loss, product), argnums=(0, 1)))(*inputs)
         for product in (partial(grouped_product, is_split_last=is_split_last), jax.lax.ragged_dot)
     )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
+
+
+def test_products_of_the_same_rows_add_up_their_gradients(interpreted: None) -> None:
+    inputs = _random(R, X), _random(5, X, Y, seed=1), _random(5, X, Y, seed=2), np.array([20, 0, 7, 10, 0], np.int32)
+
+    def of_both(x: Any, gate: Any, up: Any, sizes: Any) -> Any:
+        return grouped_products(x, (gate, up), sizes)
+
+    def of_each(x: Any, gate: Any, up: Any, sizes: Any) -> Any:
+        return jax.lax.ragged_dot(x, gate, sizes), jax.lax.ragged_dot(x, up, sizes)
+
+    def loss(products: Any, *inputs: Any) -> Any:
+        gate, up = products(*inputs)
+        return jnp.sum(jnp.tanh(gate) * up)
+
+    ours, plain = (jax.jit(jax.grad(partial(loss, way), argnums=(0, 1, 2)))(*inputs) for way in (of_both, of_each))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
 
 

@@ -26,7 +26,7 @@ from pttrainer.models.layers import decoder as modules
 from pttrainer.models.layers.attention import AttentionInputs
 from pttrainer.models.layers.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers.linear import Drop
-from pttrainer.models.layers.router import RouterUse, joined_use
+from pttrainer.models.layers.mixture.router import RouterUse, joined_use
 from pttrainer.models.shapes.structure import ModelStructure, Params, Remat
 from pttrainer.runtime.distributed import explicit_collectives, sharding
 

@@ -22,13 +22,13 @@ from jax import Array
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.layers.attention import Attention, AttentionInputs
 from pttrainer.models.layers.delta_attention import DeltaAttention
-from pttrainer.models.layers.experts import ExpertMLP
 from pttrainer.models.layers.gated_mlp import GatedMLP
 from pttrainer.models.layers.latent_attention import LatentAttention
 from pttrainer.models.layers.layer_embeddings import LayerEmbeddings, LayerInput
 from pttrainer.models.layers.linear import Drop, LowRank, weight
+from pttrainer.models.layers.mixture.experts import ExpertMLP
+from pttrainer.models.layers.mixture.router import Routing
 from pttrainer.models.layers.norm import RMSNorm
-from pttrainer.models.layers.router import Routing
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.quantization import packed_matrix
 from pttrainer.models.quantization import quantize as quant

@@ -18,6 +18,7 @@ from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal
 from jax.sharding import PartitionSpec
 
+from pttrainer.models.layers.mixture.varying import alike, varying_as
 from pttrainer.runtime.distributed import sharding
 
 ROWS = 512
@@ -40,12 +41,18 @@ def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_spli
     is_split_last: devices hold parts of the matrices along Y. A part narrower than a tile's lanes is filled up to them,
     unless another axis lies along the lanes; so the kernel then computes the gradient turned, with Y before X.
     """
-    if sharding.chip()[0] != "tpu" or not _kernel_can(x_RX, matrices_EXY.shape[2]):
-        return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
-    # Where devices have rows of their own for the same matrices, or matrices of their own for the same rows, a gradient
-    # is a sum over devices. JAX adds it where an array is declared different, but not inside `_product`.
-    inputs = x_RX, matrices_EXY, sizes_E
-    return _product(*(_varying_as(each, *inputs) for each in inputs), is_split_last)
+    [product] = grouped_products(x_RX, (matrices_EXY,), sizes_E, is_split_last=is_split_last)
+    return product
+
+
+def grouped_products(
+    x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, *, is_split_last: bool = False
+) -> tuple[Array, ...]:
+    """Return the products of the same rows with each of several matrices [E, X, Y], as `grouped_product` does."""
+    if sharding.chip()[0] != "tpu" or not all(_kernel_can(x_RX, each.shape[2]) for each in matrices):
+        return tuple(lax.ragged_dot(x_RX, each, sizes_E) for each in matrices)
+    x_RX, sizes_E, *matrices_EXY = alike(x_RX, sizes_E, *matrices)
+    return _products(x_RX, tuple(matrices_EXY), sizes_E, is_split_last)
 
 
 def _kernel_can(x_RX: Array, Y: int) -> bool:
@@ -55,32 +62,44 @@ def _kernel_can(x_RX: Array, Y: int) -> bool:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_split_last: bool) -> Array:
-    return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
+def _products(x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, is_split_last: bool) -> tuple[Array, ...]:
+    return tuple(lax.ragged_dot(x_RX, each, sizes_E) for each in matrices)
+
+
+_Kept = tuple[Array | None, tuple[Array, ...] | None, Array]
 
 
 def _forward(
-    x_RX: Any, matrices_EXY: Any, sizes_E: Any, is_split_last: bool
-) -> tuple[Array, tuple[Array | None, Array | None, Array]]:
-    """Return the product, and what either gradient needs if it will be asked for: of frozen matrices, no rows."""
-    inputs: tuple[CustomVJPPrimal, ...] = (x_RX, matrices_EXY, sizes_E)
-    x, matrices, sizes = (each.value for each in inputs)
-    kept = (x if matrices_EXY.perturbed else None), (matrices if x_RX.perturbed else None), sizes
-    return lax.ragged_dot(x, matrices, sizes), kept
+    x_RX: CustomVJPPrimal, matrices: tuple[CustomVJPPrimal, ...], sizes_E: CustomVJPPrimal, is_split_last: bool
+) -> tuple[tuple[Array, ...], _Kept]:
+    """Return the products, and what either gradient needs if it will be asked for: of frozen matrices, no rows."""
+    x, sizes, values = x_RX.value, sizes_E.value, tuple(each.value for each in matrices)
+    is_learning = any(each.perturbed for each in matrices)
+    kept = (x if is_learning else None), (values if x_RX.perturbed else None), sizes
+    return _products(x, values, sizes, is_split_last), kept
 
 
 def _backward(
-    is_split_last: bool, kept: tuple[Array | None, Array | None, Array], out_RY: Array
-) -> tuple[Array | None, Array | None, None]:
-    x_RX, matrices_EXY, sizes_E = kept
-    of_rows = None if matrices_EXY is None else lax.ragged_dot_general(out_RY, matrices_EXY, sizes_E, _OF_ROWS)
+    is_split_last: bool, kept: _Kept, outs: tuple[Array, ...]
+) -> tuple[Array | None, tuple[Array, ...] | None, None]:
+    x_RX, matrices, sizes_E = kept
+    of_rows = None if matrices is None else _rows_gradient(outs, matrices, sizes_E)
     if x_RX is None:
         return of_rows, None, None
-    of_matrices = _by_device(partial(_matrices_gradient, is_split_last), x_RX, out_RY, sizes_E)
-    return of_rows, _varying_as(of_matrices, x_RX, out_RY, sizes_E), None
+    of_matrices = (_by_device(partial(_matrices_gradient, is_split_last), x_RX, each, sizes_E) for each in outs)
+    return of_rows, tuple(varying_as(each, x_RX, *outs, sizes_E) for each in of_matrices), None
 
 
-_product.defvjp(_forward, _backward, symbolic_zeros=True)
+_products.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array) -> Array:
+    parts = [lax.ragged_dot_general(*each, sizes_E, _OF_ROWS) for each in zip(outs, matrices, strict=True)]
+    if len(parts) == 1:
+        return parts[0]
+    # A bare sum of two arrays of 16 bits is twice as slow by the TPU compiler's estimate.
+    total: Array = sum(part.astype(jnp.float32) for part in parts[1:]) + parts[0].astype(jnp.float32)
+    return total.astype(parts[0].dtype)
 
 
 def _matrices_gradient(is_turned: bool, x_RX: Array, out_RY: Array, sizes_E: Array) -> Array:
@@ -137,14 +156,3 @@ def _by_device(local: Any, *inputs: Array) -> Array:
     )
     part: Array = unchecked(*inputs)
     return part
-
-
-def _varying_as(x: Array, *others: Array) -> Array:
-    """Declare that an array differs between devices along the axes along which any of the others does."""
-    axes = frozenset[str]().union(*(_varying(other) for other in others)) - _varying(x)
-    return lax.pcast(x, tuple(sorted(axes)), to="varying") if axes else x
-
-
-def _varying(x: Array) -> frozenset[str]:
-    axes: frozenset[str] = jax.typeof(x).manual_axis_type.varying
-    return axes

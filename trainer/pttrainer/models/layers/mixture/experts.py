@@ -12,12 +12,13 @@ from flax import nnx
 from jax import Array
 
 from pttrainer.models.config import Experts, ModelConfig
-from pttrainer.models.layers.expert_parallel import Matrices, over_mesh
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
-from pttrainer.models.layers.grouped_product import grouped_product
 from pttrainer.models.layers.linear import low_rank, product, put_matrix, weight, zeros, zeros_if
+from pttrainer.models.layers.mixture.dispatch import combine, dispatch
+from pttrainer.models.layers.mixture.expert_parallel import Matrices, over_mesh
+from pttrainer.models.layers.mixture.grouped_product import grouped_product, grouped_products
+from pttrainer.models.layers.mixture.router import Routing, choose, use_of
 from pttrainer.models.layers.norm import RMSNorm, unit_rms
-from pttrainer.models.layers.router import Routing, choose, use_of
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
@@ -137,50 +138,52 @@ class ExpertMLP(nnx.Module):
 
     def _mixture(self, x_MD: Array, expert_Mk: Array, weight_Mk: Array, matrices: Matrices) -> Array:
         """Return the contribution of the experts with these matrices."""
-        M, k = weight_Mk.shape
+        k = weight_Mk.shape[1]
         count = matrices["down"].shape[0]
         is_part = count != self.experts.count
         if is_part:  # tokens of other devices' experts go behind all others
             expert_Mk = jnp.where((expert_Mk >= 0) & (expert_Mk < count), expert_Mk, count)
-        order = jnp.argsort(expert_Mk, stable=True)
-        expert_R = expert_Mk[order]
+        order_R = jnp.argsort(expert_Mk, stable=True)
+        expert_R = expert_Mk[order_R]
         sizes_E = jnp.bincount(expert_Mk, length=count + is_part)[:count].astype(jnp.int32)
-        x_RD = x_MD[order // k]
-        if self.experts.weighs_inputs:
-            x_RD = x_RD * weight_Mk.reshape(-1)[order][:, None].astype(x_RD.dtype)
-        rows_RD = self._by_expert(x_RD, expert_R, sizes_E, matrices)
-        if is_part:
-            rows_RD = jnp.where(expert_R[:, None] < count, rows_RD, 0)
-        out_MkD = rows_RD[jnp.argsort(order)].reshape(M, k, -1)
-        if self.experts.weighs_inputs:
-            return jnp.sum(out_MkD, axis=1)
-        return jnp.einsum("mkd,mk->md", out_MkD, weight_Mk.astype(out_MkD.dtype))
+        weight_R, is_own_R = weight_Mk.reshape(-1)[order_R].astype(x_MD.dtype), None
+        if is_part:  # what is computed for the others is undefined, and so are its gradients
+            is_own_R = expert_R < count
+            weight_R = jnp.where(is_own_R, weight_R, 0)
+        rows_RD = self._by_expert(dispatch(x_MD, order_R, k, is_own_R), weight_R, expert_R, sizes_E, matrices)
+        return combine(rows_RD, order_R, k, is_own_R)
 
-    def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:
-        """Pass rows sorted by expert through their experts."""
+    def _by_expert(self, x_RD: Array, weight_R: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:
+        """Pass rows sorted by expert through their experts, and weigh what they return.
+
+        Rows are weighed before `down`, in a pass that is made anyway and over fewer numbers; the result is the same.
+        """
+        if self.experts.weighs_inputs:
+            x_RD = x_RD * weight_R[:, None]
 
         def plain(x: Array, name: str) -> Array:
             return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_split_last=name == "down")
 
-        def grouped(x: Array, name: str) -> Array:
-            if f"{name}.a" not in matrices:
-                return plain(x, name)
-            return plain(x, name) + plain(plain(x, f"{name}.a"), f"{name}.b")
+        def adapted(out: Array, x: Array, name: str) -> Array:
+            return out if f"{name}.a" not in matrices else out + plain(plain(x, f"{name}.a"), f"{name}.b")
 
-        if not self.experts.biased:
-            gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, "gate"))
-            return grouped(gate_RF * grouped(x_RD, "up"), "down")
+        def biases(owner_RE: Array, name: str) -> Array:
+            # As a product: TPUs read rows one by one, and sum the gradient of what was read in the rows' own numbers.
+            return jnp.matmul(owner_RE, matrices[f"{name}_bias"].astype(x_RD.dtype), precision="highest")
 
-        # TPUs read rows one by one, and add up the gradient of what was read in the type of the rows.
-        owner_RE = jax.nn.one_hot(expert_R, matrices["down"].shape[0], dtype=x_RD.dtype)
-
-        def biased(x: Array, name: str) -> Array:
-            return grouped(x, name) + jnp.matmul(
-                owner_RE, matrices[f"{name}_bias"].astype(x.dtype), precision="highest"
-            )
-
-        hidden_RF = _clamped_unit(biased(x_RD, "gate"), biased(x_RD, "up"), self.experts)
-        return biased(hidden_RF, "down")
+        both = grouped_products(x_RD, tuple(matrices[name].astype(x_RD.dtype) for name in ("gate", "up")), sizes_E)
+        gate_RF, up_RF = (adapted(out, x_RD, name) for out, name in zip(both, ("gate", "up"), strict=True))
+        if self.experts.biased:
+            owner_RE = jax.nn.one_hot(expert_R, matrices["down"].shape[0], dtype=x_RD.dtype)
+            is_own_R1 = expert_R[:, None] < owner_RE.shape[1]  # or undefined gradients would reach the biases
+            gate_RF = jnp.where(is_own_R1, gate_RF + biases(owner_RE, "gate"), 0)
+            up_RF = jnp.where(is_own_R1, up_RF + biases(owner_RE, "up"), 0)
+            hidden_RF = _clamped_unit(gate_RF, up_RF, self.experts) * weight_R[:, None]
+            return plain(hidden_RF, "down") + biases(owner_RE * weight_R[:, None], "down")
+        hidden_RF = ACTIVATIONS[self.activation](gate_RF) * up_RF
+        if not self.experts.weighs_inputs:
+            hidden_RF = hidden_RF * weight_R[:, None]
+        return adapted(plain(hidden_RF, "down"), hidden_RF, "down")
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:
