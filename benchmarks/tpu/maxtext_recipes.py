@@ -68,10 +68,10 @@ HOST_OFFLOAD = (
     "--xla_latency_hiding_scheduler_rerun=2",
 )
 """HOST_OFFLOAD_FLAGS."""
-DENSE_VMEM, MOE_VMEM, GEMMA_VMEM, TPU7X_VMEM = (
-    (f"--xla_tpu_scoped_vmem_limit_kib={kib}",) for kib in ("98304", "81920", "122880", "61440")
+DENSE_VMEM, MOE_VMEM, GEMMA2_VMEM, GEMMA_VMEM, TPU7X_VMEM = (
+    (f"--xla_tpu_scoped_vmem_limit_kib={kib}",) for kib in ("98304", "81920", "114688", "122880", "61440")
 )
-"""DENSE_VMEM_LIMIT_FLAG, MOE_VMEM_LIMIT_FLAG, of Gemma 3 CUSTOM_VMEM_LIMIT_FLAG; of tpu-recipes for tpu7x.
+"""DENSE_VMEM_LIMIT_FLAG, MOE_VMEM_LIMIT_FLAG, of Gemma CUSTOM_VMEM_LIMIT_FLAG; of tpu-recipes for tpu7x.
 
 The compiler takes many times as long.
 """
@@ -87,6 +87,12 @@ TILES_OF_1024 = tuple(
     f"sa_block_{block}=1024" for block in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
 )
 FUSED_BACKWARD = "sa_use_fused_bwd_kernel=True"
+TILES_OF_FEW_QUERIES = ("sa_block_q=1024", "sa_block_q_dkv=1024", "sa_block_q_dq=1024")
+DROPLESS = (
+    *(*SHARDED, "remat_policy=full", "megablox=True", "sparse_matmul=True", "num_vocab_tiling=8"),
+    *TILES_OF_FEW_QUERIES,
+)
+"""Of its mixture that drops no token, with the loss in pieces."""
 
 RECIPES: dict[str, Recipe] = {
     "llama3.1-8b-v5p-16": Recipe(
@@ -111,14 +117,29 @@ RECIPES: dict[str, Recipe] = {
     ),
     "qwen3-30b-a3b-v6e-64": Recipe(
         *("v6e-64", "qwen3-30b-a3b", 768, 4096),
-        (
-            *(*SHARDED, "remat_policy=full", "megablox=True", "sparse_matmul=True", "num_vocab_tiling=8"),
-            *("sa_block_q=1024", "sa_block_q_dkv=1024", "sa_block_q_dq=1024"),
-        ),
+        DROPLESS,
         (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL),
         "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
         "the model, of which there is no recipe for a v6e; 64 chips for 256; the loss in 8 pieces of tokens, because "
         "logits of 151,936 words are 30 GB a chip; tiles",
+    ),
+    "gpt-oss-20b-v6e-64": Recipe(
+        *("v6e-64", "gpt-oss-20b", 512, 4096),
+        (*DROPLESS, "weight_dtype=bfloat16"),
+        (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL),
+        "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
+        "the model, of which there is no recipe for a v6e; 64 chips for 256; the loss in 8 pieces of tokens; tiles; "
+        "parameters in bfloat16, without which MaxText 0.2.2 cannot differentiate the sinks",
+    ),
+    "gemma2-9b-v6e-256": Recipe(
+        *("v6e-256", "gemma2-9b", 768, 8192),
+        (
+            *("ici_fsdp_transpose_parallelism=256", "ici_fsdp_parallelism=1", "attention=flash", "use_iota_embed=True"),
+            *("weight_dtype=float32", "remat_policy=full", *TILES_OF_FEW_QUERIES),
+        ),
+        (*GEMMA2_VMEM, *SUM_LAYOUT, *FUSED_GATHERS),
+        "maxtext_trillium_model_configs.py: gemma2_9b_8192",
+        "tiles",
     ),
     "gemma3-12b-v6e-256": Recipe(
         *("v6e-256", "gemma3-12b", 256, 32768),
