@@ -129,13 +129,7 @@ def test_so_does_its_fused_backward_pass(
         ("TPU v5", 128, 1024, None, ((512, 512), (1024, 1024), None)),  # nothing to add up
         ("TPU v6 lite", 128, 8192, 512, ((512, 512), (512, 512), (512, 512))),  # a window makes small tiles cheaper
         ("TPU v5 lite", 64, 384, None, ((128, 128), (128, 128), (128, 128))),  # 128 alone divides the row
-        (
-            "TPU v6 lite",
-            64,
-            4096,
-            None,
-            ((512, 512), (1024, 1024), (512, 512)),
-        ),  # half a head is added up as a whole one
+        ("TPU v6 lite", 64, 4096, None, ((512, 512), (1024, 1024), (512, 512))),  # added up as heads of 128
         ("TPU v6 lite", 256, 8192, None, ((1024, 512), (1024, 1024), (1024, 512))),
         ("TPU v5", 256, 8192, 1024, ((512, 512), (256, 256), (256, 256))),  # Gemma 3's window
         ("TPU v4", 128, 2048, None, ((512, 512), (512, 512), (512, 512))),  # not measured

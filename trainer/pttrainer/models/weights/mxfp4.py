@@ -55,8 +55,8 @@ def joined(tensors: Mapping[str, Tensor], display_name: str) -> dict[str, Tensor
         if scales is None or blocks.shape != (*scales.shape, BLOCK_BYTES) or len(scales.shape) != 3:
             there = "none" if scales is None else list(scales.shape)
             raise ConfigError(
-                f"{display_name}: {name}: 4-bit floats {list(blocks.shape)} need {of}{SCALES}, a byte for each "
-                f"{BLOCK_BYTES} of them; there is {there}; hint: copy the files again"
+                f"{display_name}: {name}: 4-bit floats {list(blocks.shape)} need {of}{SCALES}, a byte for each block "
+                f"of {2 * BLOCK_BYTES}; there is {there}; hint: copy the files again"
             )
         del named[name], named[of + SCALES]
         named[of] = Mxfp4Tensor(blocks, scales)

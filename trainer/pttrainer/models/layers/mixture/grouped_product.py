@@ -94,12 +94,12 @@ _products.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array) -> Array:
-    parts = [lax.ragged_dot_general(*each, sizes_E, _OF_ROWS) for each in zip(outs, matrices, strict=True)]
-    if len(parts) == 1:
-        return parts[0]
-    # A bare sum of two arrays of 16 bits is twice as slow by the TPU compiler's estimate.
-    total: Array = sum(part.astype(jnp.float32) for part in parts[1:]) + parts[0].astype(jnp.float32)
-    return total.astype(parts[0].dtype)
+    first, *others = (lax.ragged_dot_general(*each, sizes_E, _OF_ROWS) for each in zip(outs, matrices, strict=True))
+    total = first
+    for part in others:
+        # A bare sum of two arrays of 16 bits is twice as slow by the TPU compiler's estimate.
+        total = total.astype(jnp.float32) + part.astype(jnp.float32)
+    return total.astype(first.dtype)
 
 
 def _matrices_gradient(is_turned: bool, x_RX: Array, out_RY: Array, sizes_E: Array) -> Array:
