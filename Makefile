@@ -154,6 +154,7 @@ aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here 
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/rl_step.py v5p-16 --model qwen3-0.6b --rows 16 --length 512 --new-tokens 256 --only rollout
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/decode_step.py v6e-4 --model qwen3-0.6b --rows 16 --length 512 --new-tokens 256
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/feed_forward.py v6e-8 0 98304 --rows 1 --length 1024 --d-model 1024 --d-ff 2048
+	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/feed_forward.py v6e-8 0 --rows 1 --length 1024 --d-model 1024 --d-ff 2048 --split
 
 tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (15 minutes)
 	$(AOT)/bin/python scripts/tune_attention.py
