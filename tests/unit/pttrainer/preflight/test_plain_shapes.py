@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import pytest
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from tests.builders.trainer.formula_figures import JOBS
 
 from pttrainer import algorithms
@@ -89,7 +89,7 @@ def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_device_holds_of_a_jobs_arguments_what_shardings_say(name: str) -> None:
     of = shapes_of(JOBS[name].spec)
-    made, computed = inputs(of, abstract_mesh(of.shape)), of.arguments
+    made, computed = inputs(of, abstract_mesh(of.shape, of.slice.platform)), of.arguments
     critic = made.state.critic
     assert computed.params == of_device(made.state.params)
     assert computed.optimizer == of_device(made.state.optimizer)
@@ -118,8 +118,10 @@ def of_device(tree: Any) -> Shares:
     ]
 
 
-def abstract_mesh(shape: logical_axes.Shape) -> AbstractMesh:
-    return AbstractMesh(shape, logical_axes.MESH_AXES, axis_types=(AxisType.Auto,) * len(logical_axes.MESH_AXES))
+def abstract_mesh(shape: logical_axes.Shape, platform: str = "cpu") -> AbstractMesh:
+    axis_types = (AxisType.Auto,) * len(logical_axes.MESH_AXES)
+    device = AbstractDevice("", None, platform)
+    return AbstractMesh(shape, logical_axes.MESH_AXES, axis_types=axis_types, abstract_device=device)
 
 
 @pytest.mark.parametrize("kind", BY_KIND)

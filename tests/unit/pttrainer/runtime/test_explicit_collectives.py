@@ -16,10 +16,11 @@ from pttrainer.models import from_hf
 from pttrainer.models.layers.gated_mlp import GatedMLP
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.runtime.distributed import explicit_collectives as explicit
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import logical_axes, sharding
 
 MESHES = [{"fsdp": 8}, {"data": 2, "fsdp": 4}, {"fsdp": 4, "expert": 2}]
 X, W, PULL = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(16, 64), (64, 32), (16, 32)]))
+WIDE = jax.random.normal(jax.random.key(7), (64, 64))
 TABLE, TOKENS = jax.random.normal(jax.random.key(3), (50, 16)), jax.random.randint(jax.random.key(4), (16, 5), 0, 50)
 
 
@@ -33,6 +34,20 @@ def test_a_product_and_its_gradients_are_those_of_one_device(split: dict[str, in
         of_x, of_w = jax.jit(jax.grad(pulled, (0, 1)))(X, W)
     np.testing.assert_allclose(of_x, PULL @ W.T, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(of_w, X.T @ PULL, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [("embed", "mlp"), ("mlp", "embed")])
+def test_on_tpus_so_are_those_of_a_matrix_that_is_split_inside(
+    axes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logical_axes, "GATHERING", ("cpu",))
+    with jax.set_mesh(mesh({"fsdp": 8})):
+        [stored] = jax.tree.leaves(sharding.weight_shardings(mesh({"fsdp": 8}), [WIDE], [axes]))
+        pulled = jax.jit(jax.grad(lambda x, w: jnp.sum(explicit.product(x, w, axes) * X), (0, 1)))
+        of_x, of_w = pulled(X, jax.device_put(WIDE, stored))
+    assert stored.shard_shape((64, 64))[axes.index("mlp")] == 8
+    np.testing.assert_allclose(of_x, X @ WIDE.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_w, X.T @ X, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +128,7 @@ def test_so_are_those_of_an_adapter_whose_rank_fills_no_tile() -> None:
 def test_the_compiler_chooses_on_cpus_and_on_meshes_that_split_more(monkeypatch: pytest.MonkeyPatch) -> None:
     with jax.set_mesh(mesh({"fsdp": 8})):
         assert not explicit.are_used(16)
-        monkeypatch.setattr(explicit, "PLATFORMS", ("cpu",))
+        monkeypatch.setattr(logical_axes, "GATHERING", ("cpu",))
         assert explicit.are_used(16)
         assert not explicit.are_used(12)
     for split in ({"data": 8}, {"fsdp": 4, "tensor": 2}, {"fsdp": 4, "sequence": 2}):

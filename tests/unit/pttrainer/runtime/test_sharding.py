@@ -48,6 +48,28 @@ def test_an_axis_that_does_not_divide_is_kept_whole() -> None:
     assert specs["odd"] == PartitionSpec(None, ("fsdp", "expert"))
 
 
+@pytest.mark.parametrize(
+    ("platform", "shape", "axes", "matrix", "part"),
+    [
+        ("tpu", (1, 256, 1, 1, 1), ("layer", "embed", "mlp"), (42, 3584, 14_336), (42, 3584, 56)),
+        ("tpu", (1, 256, 1, 1, 1), ("layer", "mlp", "embed"), (42, 14_336, 3584), (42, 56, 3584)),
+        ("tpu", (2, 16, 1, 1, 4), ("embed", "mlp"), (4096, 14_336), (4096, 224)),
+        ("cpu", (1, 256, 1, 1, 1), ("layer", "embed", "mlp"), (42, 3584, 14_336), (42, 14, 14_336)),
+        ("tpu", (1, 64, 2, 1, 1), ("embed", "mlp"), (3584, 14_336), (56, 7168)),
+        ("tpu", (1, 64, 1, 2, 1), ("embed", "mlp"), (3584, 14_336), (56, 14_336)),
+        ("tpu", (1, 64, 1, 1, 1), ("embed", "mlp"), (2880, 2880), (45, 2880)),  # 45 of either fill no row of tiles
+        ("tpu", (1, 128, 1, 1, 1), ("embed", "mlp"), (896, 4864), (7, 4864)),
+        ("tpu", (1, 64, 1, 1, 1), ("embed", "heads"), (3584, 4096), (56, 4096)),
+    ],
+)
+def test_on_tpus_the_inner_axis_of_an_mlp_is_split_where_its_parts_fill_rows_of_tiles(
+    platform: str, shape: logical_axes.Shape, axes: logical_axes.Axes, matrix: tuple[int, ...], part: tuple[int, ...]
+) -> None:
+    sizes = dict(zip(logical_axes.MESH_AXES, shape, strict=True))
+    split = logical_axes.weight_split(sizes, axes, matrix, platform)
+    assert tuple(n // logical_axes.pieces(sizes, by) for n, by in zip(matrix, split, strict=True)) == part
+
+
 def test_rows_are_split_over_data_and_fsdp() -> None:
     mesh = sharding.make_mesh((2, 2, 1, 2))
     assert sharding.fitting_batch_spec(mesh, (8, 16)) == PartitionSpec(("data", "fsdp", "expert"), "sequence")

@@ -16,7 +16,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.batching import to_batch
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, from_hf
-from pttrainer.runtime.distributed import explicit_collectives, logical_axes, sharding
+from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.train_step.optimizer import transformation
 from pttrainer.train_step.program import Program
@@ -30,8 +30,13 @@ ROWS, TOKENS = 8, 32
 
 @lru_cache
 def model(family: str) -> Model:
-    """Two layers of a family: 6 heads of which 2 are keys, 107 words, 53 in the middle; mixtures of 8 experts."""
+    """Two layers of a family: 6 heads of which 2 are keys, 107 words, 53 in the middle; mixtures of 8 experts.
+
+    With a number behind its name, as wide in the middle.
+    """
+    family, _, width = family.partition(" ")
     config = from_hf(CASES[family])
+    config = dataclasses.replace(config, d_ff=int(width or config.d_ff))
     of_layers = {"local_layers": config.local_layers[:2], "dense_layers": config.dense_layers[-2:]}
     config = dataclasses.replace(config, layers=2, **of_layers)
     if config.experts is not None:
@@ -102,11 +107,22 @@ def test_a_mesh_gives_the_curve_of_one_device(family: str, shape: tuple[int, ...
     np.testing.assert_allclose(trained(family, shape)[0], alone, rtol=TOLERANCE)
 
 
-def test_so_do_collectives_that_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit_collectives, "PLATFORMS", ("cpu",))  # where TPUs alone take them
-    losses, _, executable = trained.__wrapped__("qwen-3", (2, 4))
-    np.testing.assert_allclose(losses, trained("qwen-3", ONE)[0], rtol=TOLERANCE)
+@pytest.mark.parametrize(
+    ("family", "shape", "up"),
+    [
+        pytest.param("qwen-3", (2, 4), (2, 11, 53), id="the model's axis is split"),
+        pytest.param("qwen-3 64", (2, 4), (2, 44, 16), id="the inner axis, whose parts fill rows of tiles"),
+        pytest.param("glm-4.5", (1, 2, 1, 1, 4), (2, 2, 21, 19), id="a shared expert"),
+    ],
+)
+def test_so_do_collectives_that_are_written_out(
+    family: str, shape: tuple[int, ...], up: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logical_axes, "GATHERING", ("cpu",))  # where TPUs alone take them
+    losses, state, executable = trained.__wrapped__(family, shape)
+    np.testing.assert_allclose(losses, trained(family, ONE)[0], rtol=TOLERANCE)
     assert "all-to-all" in executable.as_text()
+    assert state.params["layers"]["mlp"]["up"].addressable_shards[0].data.shape == up
 
 
 def bytes_on_a_device(tree: Any) -> int:

@@ -26,7 +26,7 @@ from pttrainer.models.layers.gated_mlp import GatedMLP
 from pttrainer.models.layers.latent_attention import LatentAttention
 from pttrainer.models.layers.layer_embeddings import LayerEmbeddings, LayerInput
 from pttrainer.models.layers.linear import Drop, LowRank, weight
-from pttrainer.models.layers.mixture.experts import ExpertMLP
+from pttrainer.models.layers.mixture.experts import SHARED, ExpertMLP
 from pttrainer.models.layers.mixture.router import Routing
 from pttrainer.models.layers.norm import RMSNorm
 from pttrainer.models.lora.adapters import Adapters
@@ -96,8 +96,8 @@ class DecoderLayer(nnx.Module):
         """Replace the matrices by those that are gathered for each product (`explicit_collectives`)."""
         head_dim = self.attention.config.head_dim if isinstance(self.attention, Attention) else None
         explicit_collectives.put_into(self.attention, packed_matrix.MATRICES["attention"], head_dim, stored)
-        if isinstance(self.mlp, GatedMLP):
-            explicit_collectives.put_into(self.mlp, packed_matrix.MATRICES["mlp"], stored=stored)
+        of_mlp = packed_matrix.MATRICES["mlp"] if isinstance(self.mlp, GatedMLP) else SHARED
+        explicit_collectives.put_into(self.mlp, of_mlp, stored=stored)
         if self.layer_input is not None:
             explicit_collectives.put_into(self.layer_input, packed_matrix.MATRICES["layer_input"], stored=stored)
 

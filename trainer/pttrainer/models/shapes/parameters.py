@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 from pttrainer.models.config import Delta, Latent, ModelConfig
 from pttrainer.models.weights.hf_names import Path
+from pttrainer.runtime.distributed.logical_axes import Axes as Axes
 
-Axes = tuple[str | None, ...]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1}
 INDEXER = "indexer"
 """Its part of a layer's attention."""
@@ -21,11 +21,16 @@ CORRECTION = "router_correction"
 
 
 class ParamSpec(NamedTuple):
-    """The spec of an array. axes: logical names (`logical_axes`). dtype: None for the job's storage format."""
+    """The spec of an array.
+
+    axes: logical names (`logical_axes`). dtype: None for the job's storage format. mean_of: the weight, and which of
+    its axes is gone, of a mean that an optimizer keeps; it is split as the weight is.
+    """
 
     shape: tuple[int, ...]
     axes: Axes
     dtype: str | None = None
+    mean_of: tuple["ParamSpec", int] | None = None
 
     @property
     def size(self) -> int:

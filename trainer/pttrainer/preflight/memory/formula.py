@@ -18,11 +18,10 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
 A frozen head is gathered as it is stored, then converted to the compute format, before its logits, while R is there.
 Rows of the embedding travel to their tokens; a mesh that splits matrices or tokens gathers it, as the head, before the
 first layer: once, if it is both. With micro-batches, both are made once for all of them and stay. A loss of whole rows
-gathers the head for each chunk of logits.
+gathers the head for each chunk of logits, but for a head of its own with micro-batches.
 
 Experts' matrices are there once more, in another order, where a device's part of the model's axis is no multiple of 8;
-without micro-batches, frozen ones of queries, keys and values where it is one of 128, and so is `down` if rows have
-more tokens than D.
+without micro-batches, frozen ones of queries, keys and values where it is one of 128.
 
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
@@ -126,18 +125,16 @@ def _copied(of: JobShapes) -> list[Buffer]:
 def _turned(of: JobShapes) -> list[Buffer]:
     """Return the copies of frozen matrices, all layers', that have a device's part of the model's axis in lanes.
 
-    The loop over layers gathers queries', keys' and values' in this order, and `down` where a row has more tokens than
-    the model is wide, as the stream has its tokens in lanes there. A part that does not fill its lanes is not copied.
-    Micro-batches, whose other terms are high enough, were not measured with it.
+    The loop over layers gathers queries', keys' and values' in this order. A part that does not fill its lanes is not
+    copied. Micro-batches, whose other terms are high enough, were not measured with it.
     """
     if not of.has_explicit_collectives or of.has_micro_batches:
         return []
-    declared, is_long = of.structure.weights, of.spec.training.sequence_length > of.config.d_model
-    names = ("q", "k", "v", "down") if is_long else ("q", "k", "v")
+    declared = of.structure.weights
     turned = [
         (path, share)
         for path, share in of.arguments.frozen
-        if path[0] != VISION and path[-1] in names and _is_matrix_in_lanes(declared[path], share)
+        if path[0] != VISION and path[-1] in ("q", "k", "v") and _is_matrix_in_lanes(declared[path], share)
     ]
     return [Buffer("matrices, laid out anew", device_bytes.total(turned), "train")] if turned else []
 

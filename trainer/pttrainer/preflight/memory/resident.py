@@ -150,7 +150,8 @@ def _reward_models(of: JobShapes) -> list[Buffer]:
     """Return the weights of reward models, and what the largest of their passes keeps of a layer."""
     mesh = device_bytes.sizes(of.shape)
     weights = [
-        device_bytes.total(device_bytes.of_weights(model.weights.items(), mesh)) for model, _ in of.reward_models
+        device_bytes.total(device_bytes.of_weights(model.weights.items(), mesh, of.slice.platform))
+        for model, _ in of.reward_models
     ]
     tokens = of.spec.training.sequence_length
     passes = [

@@ -41,9 +41,9 @@ def sizes(shape: logical_axes.Shape) -> Sizes:
     return dict(zip(logical_axes.MESH_AXES, shape, strict=True))
 
 
-def of_weights(weights: Iterable[tuple[Path, ParamSpec]], mesh: Sizes) -> Shares:
+def of_weights(weights: Iterable[tuple[Path, ParamSpec]], mesh: Sizes, platform: str) -> Shares:
     """Return shares of weights, and of arrays sharded like them."""
-    return [(path, _of_weight(one, mesh)) for path, one in weights]
+    return [(path, _of_weight(one, mesh, platform)) for path, one in weights]
 
 
 def of_batch(arrays: Mapping[str, tuple[tuple[int, ...], str]], mesh: Sizes) -> Shares:
@@ -56,12 +56,13 @@ def total(shares: Shares, *, tiled: bool = False) -> int:
     return sum(share.tiled_bytes if tiled else share.bytes for _, share in shares)
 
 
-def _of_weight(spec: ParamSpec, mesh: Sizes) -> Share:
+def _of_weight(spec: ParamSpec, mesh: Sizes, platform: str) -> Share:
     assert spec.dtype is not None
-    pieces = [
-        logical_axes.pieces(mesh, logical_axes.fitting(mesh, axis, size))
-        for axis, size in zip(spec.axes, spec.shape, strict=True)
-    ]
+    weight, gone = spec.mean_of or (spec, None)
+    split = logical_axes.weight_split(mesh, weight.axes, weight.shape, platform)
+    if gone is not None:
+        del split[gone]
+    pieces = [logical_axes.pieces(mesh, names) for names in split]
     return Share(_divided(spec.shape, pieces), spec.dtype)
 
 

@@ -123,7 +123,8 @@ class JobShapes:
         The rule is that of `explicit_collectives.are_used`, without jax.
         """
         is_split = self.axis("fsdp") * self.axis("expert") > 1
-        return self.slice.platform == "tpu" and is_split and self.axis("tensor") == self.axis("sequence") == 1
+        is_alone = self.axis("tensor") == self.axis("sequence") == 1
+        return self.slice.platform in logical_axes.GATHERING and is_split and is_alone
 
     @property
     def devices(self) -> int:
@@ -315,17 +316,17 @@ def silent(line: str) -> None:
 
 
 def _step_arguments(of: JobShapes) -> StepArguments:
-    training, mesh = of.spec.training, device_bytes.sizes(of.shape)
+    training, mesh, platform = of.spec.training, device_bytes.sizes(of.shape), of.slice.platform
     trained, critic = of.structure.trained_weights, {} if of.critic is None else of.critic.weights
     optimizer_state = state_shapes.state(training.optimizer, trained, of.frozen, average=training.ema is not None)
     of_critic = state_shapes.state(training.optimizer, critic) if critic else []
-    params = device_bytes.of_weights(trained.items(), mesh)
+    params = device_bytes.of_weights(trained.items(), mesh, platform)
     return StepArguments(
         params,
-        device_bytes.of_weights(optimizer_state, mesh),
-        device_bytes.of_weights(critic.items(), mesh),
-        device_bytes.of_weights(of_critic, mesh),
-        device_bytes.of_weights(of.structure.frozen_weights.items(), mesh),
+        device_bytes.of_weights(optimizer_state, mesh, platform),
+        device_bytes.of_weights(critic.items(), mesh, platform),
+        device_bytes.of_weights(of_critic, mesh, platform),
+        device_bytes.of_weights(of.structure.frozen_weights.items(), mesh, platform),
         _of_teacher(of, params),
         device_bytes.of_batch(
             batch_arrays(of.spec) | route_arrays(of.spec, of.config) | image_arrays(of.spec, of.config.vision), mesh
@@ -349,7 +350,7 @@ def _of_block(of: JobShapes, mesh: Mapping[str, int]) -> Shares:
     if not weights:
         return []
     held = [*weights.items(), *state_shapes.state(Optimizer(), weights)]
-    return list(device_bytes.of_weights(held, mesh))
+    return list(device_bytes.of_weights(held, mesh, of.slice.platform))
 
 
 def _of_entropy(of: JobShapes) -> Shares:
@@ -364,9 +365,10 @@ def _of_teacher(of: JobShapes, params: Shares) -> Shares:
     own = self_teacher(of.spec)
     if own is not None:  # a second copy of what is trained, unless it is its average or itself
         return params if own.weights == "initial" else []
-    return (
-        [] if of.teacher is None else device_bytes.of_weights(of.teacher.weights.items(), device_bytes.sizes(of.shape))
-    )
+    if of.teacher is None:
+        return []
+    mesh = device_bytes.sizes(of.shape)
+    return list(device_bytes.of_weights(of.teacher.weights.items(), mesh, of.slice.platform))
 
 
 def _teacher(spec: PostTrainJobSpec, structure: ModelStructure) -> ModelStructure | None:

@@ -23,24 +23,23 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from pttrainer.runtime.distributed import logical_axes, sharding
-from pttrainer.runtime.distributed.logical_axes import BATCH_AXES
+from pttrainer.runtime.distributed.logical_axes import BATCH_AXES, Axes
 
-PLATFORMS = ("tpu",)
 HEADS = ("heads", "kv_heads")
 ROWS = PartitionSpec(BATCH_AXES)
 LANES = 128
 """Columns of a TPU's tile."""
-Axes = tuple[str | None, ...]
 Heads = tuple[int | None, int | None]
 
 
 def are_used(rows: int) -> bool:
     """Return True if the mesh in context is one of TPUs that splits weights, and these rows, and nothing else."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or sharding.chip()[0] not in PLATFORMS:
+    if mesh.empty or mesh.size == 1 or sharding.chip()[0] not in logical_axes.GATHERING:
         return False
     is_split = sharding.parts("embed") > 1 and rows % sharding.parts("batch") == 0
     return is_split and not sharding.is_split("tensor") and not sharding.is_split("sequence")
@@ -111,7 +110,9 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
     """Return rows times a matrix, which is gathered; its gradient is summed where it stays.
 
     Rows, tokens and heads are axes of their own in the product: cut behind it, queries, keys and values would be copied
-    into another order of tiles in each pass.
+    into another order of tiles in each pass. Rows with at least as many tokens as the model is wide have their tokens
+    in the lanes of tiles; there a matrix of an MLP is gathered with the model's axis in its lanes: with the inner one,
+    which the compiler may choose, half of the products are slower.
     """
     inputs, outputs = (
         (size,) if head_dim is None else (size // head_dim, head_dim)
@@ -123,9 +124,16 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
     stored = (*inputs, *outputs) if whole_heads else w_XY.shape
     places = [(names, at) for names, at in zip(split, (0, len(inputs) if whole_heads else 1), strict=True) if names]
 
+    is_of_mlp = set(axes) == {"embed", "mlp"}
+    has_lanes_of_tokens = is_of_mlp and x_BTX.shape[-2] >= w_XY.shape[axes.index("embed")]
+
     def local(x: Array, w: Array) -> Array:
+        if has_lanes_of_tokens:
+            w = _with_lanes(_as_stored(w), axes)
         for names, axis in places:
             w = lax.all_gather(w, names, axis=axis, tiled=True)
+        if has_lanes_of_tokens:
+            w = _with_lanes(w, axes)
         return jnp.tensordot(x, w.reshape(*inputs, *outputs), axes=len(inputs))
 
     x, w = x_BTX.reshape(*x_BTX.shape[:-1], *inputs), w_XY.reshape(stored)
@@ -133,6 +141,20 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
     of_rows = sharding.spec_of((rows,))
     multiplied: Array = jax.shard_map(local, in_specs=(of_rows, spec), out_specs=of_rows)(x, w)
     return multiplied.reshape(*x_BTX.shape[:-1], -1)
+
+
+def _as_stored(w_XY: Array) -> Array:
+    """Pin a part of a matrix, and of its gradient, to the layout in which TPUs store it, if it fills its lanes.
+
+    Or the gradients of all layers would be in that of what is gathered, and be copied for the optimizer.
+    """
+    return with_layout_constraint(w_XY, Layout((0, 1))) if w_XY.shape[1] % LANES == 0 else w_XY
+
+
+def _with_lanes(w_XY: Array, axes: Axes) -> Array:
+    """Pin a matrix of an MLP to the layout with the model's axis in the lanes."""
+    pinned: Array = with_layout_constraint(w_XY, Layout((axes.index("mlp"), axes.index("embed"))))
+    return pinned
 
 
 def _parts(names: tuple[str, ...]) -> int:
@@ -167,5 +189,5 @@ def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
 def _split(x: Array, axes: Axes) -> list[tuple[str, ...]]:
     """Return the mesh axes that split each axis of a weight, by the table that stores it."""
     mesh = jax.sharding.get_abstract_mesh()
-    fitting = [logical_axes.fitting(mesh.shape, name, size) for name, size in zip(axes, x.shape, strict=True)]
-    return [tuple(name for name in names if mesh.shape[name] > 1) for names in fitting]
+    split = logical_axes.weight_split(mesh.shape, axes, x.shape, sharding.chip()[0])
+    return [tuple(name for name in names if mesh.shape[name] > 1) for names in split]

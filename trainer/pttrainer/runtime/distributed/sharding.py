@@ -10,7 +10,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pttrainer.runtime.distributed import logical_axes
-from pttrainer.runtime.distributed.logical_axes import MESH_AXES, MESH_AXIS_OF, fitting, fitting_batch, mesh_axes
+from pttrainer.runtime.distributed.logical_axes import MESH_AXES, MESH_AXIS_OF, fitting_batch, mesh_axes
 
 
 def make_mesh(shape: tuple[int, ...], devices: Sequence[Any] | None = None) -> Mesh:
@@ -54,12 +54,20 @@ def weight_shardings(mesh: Mesh, abstract: Any, axes: Any) -> Any:
     An axis that its mesh axes do not divide is split by the leading ones that do, or replicated.
     """
     is_axes = lambda x: isinstance(x, tuple)  # noqa: E731
+    platform = _platform(mesh)
 
     def one(axes: tuple[str | None, ...], array: Any) -> NamedSharding:
-        split = (fitting(mesh.shape, name, size) for name, size in zip(axes, array.shape, strict=True))
+        split = logical_axes.weight_split(mesh.shape, axes, array.shape, platform)
         return NamedSharding(mesh, PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in split)))
 
     return jax.tree.map(one, axes, abstract, is_leaf=is_axes)
+
+
+def _platform(mesh: Mesh | jax.sharding.AbstractMesh) -> str:
+    """Return the platform of a mesh's devices; an abstract mesh may not know it, and is then this process's."""
+    if isinstance(mesh, Mesh):
+        return str(mesh.devices.flat[0].platform)
+    return jax.default_backend() if mesh.abstract_device is None else mesh.abstract_device.platform
 
 
 def fitting_batch_spec(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...]) -> PartitionSpec:

@@ -99,7 +99,8 @@ def _factor(name: str, of: ParamSpec, stacked: int) -> ParamSpec:
     if not is_factored:
         return of
     axis = sides[-1 if name == "v_row" else -2]
-    return ParamSpec(of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :], of.dtype)
+    shape, axes = of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :]
+    return ParamSpec(shape, axes, of.dtype, (of, axis))
 
 
 def _count(name: str) -> StateEntry:
