@@ -93,11 +93,21 @@ def step_of_llama(remat: Remat) -> str:
 
 def test_matrices_are_gathered_once_a_pass_and_the_embedding_not_at_all() -> None:
     text = step_of_llama("full")
-    assert len(collectives(text, "all-gather", (1, 512, 256))) == 2  # `down`: forward, and once backward
+    assert len(collectives(text, "all-gather", (512, 256))) == 2  # `down`: forward, and once backward
     assert len(collectives(text, "all-gather", (256, 4, 64))) == 2  # `q`
     assert len(collectives(text, "all-gather", (4, 64, 256))) == 2  # `o`
     assert len(collectives(text, "all-gather", (1000, 256))) == 1  # the head; a look-up sends rows
     assert len(collectives(text, "all-reduce", (1000, 256))) == 1
+
+
+def test_matrices_of_an_mlp_are_gathered_by_whole_rows_with_the_models_axis_in_lanes() -> None:
+    """Rows have as many tokens as the model is wide, and so their tokens in lanes."""
+    text = step_of_llama("full")
+    gate_and_up, down = (collectives(text, "all-gather", shape) for shape in ((256, 512), (512, 256)))
+    assert len(gate_and_up) == 4
+    assert all("[256,512]{0,1:" in line for line in gate_and_up)
+    assert all("[512,256]{1,0:" in line for line in down)
+    assert "f32[2,256,128]{1,2,0:" not in text  # gradients of all layers stay as they are stored, and are not copied
 
 
 @pytest.mark.parametrize(("remat", "runs"), [("full", 2), ("save-context", 1), ("save-qkv-context", 1), ("none", 1)])
