@@ -107,7 +107,6 @@ def test_matrices_of_an_mlp_are_gathered_by_whole_rows_with_the_models_axis_in_l
     assert len(gate_and_up) == 4
     assert all("[256,512]{0,1:" in line for line in gate_and_up)
     assert all("[512,256]{1,0:" in line for line in down)
-    assert "f32[2,256,128]{1,2,0:" not in text  # gradients of all layers stay as they are stored, and are not copied
 
 
 @pytest.mark.parametrize(("remat", "runs"), [("full", 2), ("save-context", 1), ("save-qkv-context", 1), ("none", 1)])
