@@ -55,7 +55,7 @@ def frozen_head(of: JobShapes, kept: Buffer) -> tuple[list[list[Buffer]], list[B
         # Of a head that is stored as it is computed with, the compiler makes the gradient, although nothing reads it.
         unread = [] if gathered else [[kept, head, Buffer("gradient of the head", 4 * numbers, "train"), slopes]]
         if of.has_micro_batches and not config.tied_head:  # both are converted before the layers
-            return [gathered, [kept, logits]], stay
+            return [gathered, [kept, logits], *unread], stay
         return [[kept, *gathered, *here, logits], *unread], stay
     is_early = (config.tied_head and not of.has_explicit_collectives) or of.has_micro_batches
     return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay
