@@ -123,8 +123,7 @@ class JobShapes:
         The rule is that of `explicit_collectives.are_used`, without jax.
         """
         is_split = self.axis("fsdp") * self.axis("expert") > 1
-        is_alone = self.axis("tensor") == self.axis("sequence") == 1
-        return self.slice.platform in logical_axes.GATHERING and is_split and is_alone
+        return is_split and logical_axes.gathers(device_bytes.sizes(self.shape), self.slice.platform)
 
     @property
     def devices(self) -> int:

@@ -39,10 +39,9 @@ Heads = tuple[int | None, int | None]
 def are_used(rows: int) -> bool:
     """Return True if the mesh in context is one of TPUs that splits weights, and these rows, and nothing else."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or sharding.chip()[0] not in logical_axes.GATHERING:
+    if mesh.empty or mesh.size == 1 or not logical_axes.gathers(mesh.shape, sharding.chip()[0]):
         return False
-    is_split = sharding.parts("embed") > 1 and rows % sharding.parts("batch") == 0
-    return is_split and not sharding.is_split("tensor") and not sharding.is_split("sequence")
+    return sharding.parts("embed") > 1 and rows % sharding.parts("batch") == 0
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,11 @@ def pieces(sizes: Mapping[str, int], axes: tuple[str, ...]) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
+def gathers(sizes: Mapping[str, int], platform: str) -> bool:
+    """Return True if products gather their matrices themselves: on TPUs, if only weights and rows are split."""
+    return platform in GATHERING and sizes["tensor"] == sizes["sequence"] == 1
+
+
 def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], platform: str) -> Split:
     """Return the mesh axes that split each axis of a weight.
 
@@ -128,7 +133,7 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
     Only where nothing else splits a layer: elsewhere the compiler gathers, by its own choice.
     """
     split = [fitting(sizes, name, size) for name, size in zip(axes, shape, strict=True)]
-    if platform in GATHERING and set(axes[-2:]) == {"embed", "mlp"} and sizes["tensor"] == sizes["sequence"] == 1:
+    if set(axes[-2:]) == {"embed", "mlp"} and gathers(sizes, platform):
         outer, inner = axes.index("embed"), axes.index("mlp")
         moved = fitting(sizes, "embed", shape[inner])
         parts = pieces(sizes, moved)
