@@ -50,9 +50,9 @@ def main() -> None:
         started = time.process_time()
         if options.split:
             print(f"| {kib} | {split_milliseconds(slice_, options, kib):.2f} |", flush=True)
-            continue
-        ahead, back = (milliseconds(slice_, options, kib, is_backward) for is_backward in (False, True))
-        print(f"| {kib} | {ahead:.2f} | {back:.2f} |", flush=True)
+        else:
+            ahead, back = (milliseconds(slice_, options, kib, is_backward) for is_backward in (False, True))
+            print(f"| {kib} | {ahead:.2f} | {back:.2f} |", flush=True)
         print(f"{time.process_time() - started:.0f} CPU-seconds", file=sys.stderr)
 
 
@@ -85,17 +85,14 @@ def split_milliseconds(slice_: Slice, options: argparse.Namespace, kib: int) -> 
     import jax
     import jax.numpy as jnp
 
+    from pttrainer.models.layers.norm import unit_rms
     from pttrainer.runtime.distributed import sharding
     from pttrainer.runtime.distributed.explicit_collectives import product
 
-    def normed(x_BTD: Any) -> Any:
-        mean = jnp.mean(jnp.square(x_BTD.astype(jnp.float32)), axis=-1, keepdims=True)
-        return x_BTD * jax.lax.rsqrt(mean + 1e-6).astype(x_BTD.dtype)
-
     def layer(x_BTD: Any, weights: Any) -> Any:
         gate_DF, up_DF, down_FD = (w.astype(jnp.bfloat16) for w in weights)
-        gate, up = (product(normed(x_BTD), w, ("embed", "mlp")) for w in (gate_DF, up_DF))
-        return x_BTD + normed(product(jax.nn.silu(gate) * up, down_FD, ("mlp", "embed"))), None
+        gate, up = (product(unit_rms(x_BTD, 1e-6), w, ("embed", "mlp")) for w in (gate_DF, up_DF))
+        return x_BTD + unit_rms(product(jax.nn.silu(gate) * up, down_FD, ("mlp", "embed")), 1e-6), None
 
     def loss(weights: Any, x_BTD: Any) -> Any:
         out_BTD, _ = jax.lax.scan(jax.checkpoint(layer), x_BTD, weights)
