@@ -4,7 +4,8 @@
 
 - A product with a matrix, whose gradient XLA leaves to Eigen (`pttrainer.runtime.cpu_products`).
 - The output head, in chunks of 16 MB of logits, and of at least 128 tokens (`pttrainer.losses.chunk_size`).
-- Attention of a causal row, all queries to all keys, and part by part (`pttrainer.models.attention.dot_product`).
+- Attention of a causal row, all queries to all keys, and by machine code (`pttrainer.runtime.cpu_kernels`), or part by
+  part where there is none.
 
 Float32. Prints milliseconds and their ratio. Machines differ: XLA alone is slow where rows are powers of two wide, and
 where others use the host's caches.
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 from pttrainer.batch import Batch
 from pttrainer.losses.chunk_size import CHUNK_ELEMENTS
 from pttrainer.losses.chunked_logprobs import Head, token_loss
+from pttrainer.models.attention import flash_kernels
 from pttrainer.models.attention.dot_product import Scoring, attend_packed, packed_mask
 from pttrainer.runtime import cpu_products
 
@@ -67,15 +69,25 @@ def attention(tokens: int, shrink: int) -> Iterator[Pair]:
     for (length,) in _shrunk(ROWS, shrink):
         rows = max(1, tokens // length)
         arrays = _numbers(*((rows, length, heads, HEAD_SIZE) for heads in (6, 2, 2, 6)))
-        mask = packed_mask(jnp.ones((rows, length), jnp.int32))
+        segments = jnp.ones((rows, length), jnp.int32)
         both = [
-            lambda q, k, v, slope, is_causal=is_causal, mask=mask: jax.grad(
-                lambda q, k, v: jnp.sum(attend_packed(q, k, v, mask, SCORING, is_causal=is_causal) * slope),
-                argnums=(0, 1, 2),
+            lambda q, k, v, slope, of=of, segments=segments: jax.grad(
+                lambda q, k, v: jnp.sum(of(q, k, v, segments) * slope), argnums=(0, 1, 2)
             )(q, k, v)
-            for is_causal in (False, True)
+            for of in (_alone, _chosen)
         ]
         yield f"attention of {rows} x {length}", *both, arrays
+
+
+def _alone(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
+    return attend_packed(q, k, v, packed_mask(segments), SCORING)
+
+
+def _chosen(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
+    kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, k.shape[2], SCORING))
+    if kernel == "plain":
+        return attend_packed(q, k, v, packed_mask(segments), SCORING, is_causal=True)
+    return flash_kernels.attend(kernel, q, k, v, segments, None, SCORING)
 
 
 SCORING = Scoring(HEAD_SIZE**-0.5)

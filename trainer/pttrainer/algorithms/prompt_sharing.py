@@ -42,13 +42,13 @@ def prompt_slots(context: Context, questions: Sequence[Question], group_size: in
     rows, shards = _rows(context), sharding.mesh_size(context.mesh, "batch")
     longest = max(len(question.tokens) for question in questions)
     slots, own = slots_for(max(longest - 1, 1)), slots_for(context.spec.rollout.max_new_tokens)
-    scores = rows * config.heads * own * (slots + own)
-    if scores > MAX_SCORES * shards:
-        return None
-    if any(question.images for question in questions):
-        return slots  # no kernel knows their masks
+    are_text = not any(question.images for question in questions)  # no kernel knows the masks of images
     problem = flash_kernels.model_problem(config, rows, slots + own, context.model.compute_dtype)
-    return slots if flash_kernels.choose_kernel(problem) == "plain" else None
+    kernel = flash_kernels.choose_kernel(problem) if are_text else "plain"
+    if kernel == "cpu" and config.window is None:
+        return slots  # without an array of scores
+    scores = rows * config.heads * own * (slots + own)
+    return slots if kernel in ("plain", "cpu") and scores <= MAX_SCORES * shards else None
 
 
 def _groups_stay_together(context: Context, group_size: int) -> bool:

@@ -15,9 +15,14 @@ from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.decoding import decode_backend
-from pttrainer.models.decoding.cpu_kernels import blocked_matmul, cached_attention, jit, softmax
-from pttrainer.models.decoding.cpu_kernels.blocked_matmul import product, to_column_blocks
-from pttrainer.models.decoding.cpu_kernels.register_tile import (
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.rollout.disaggregated.weight_sync import named
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native.decoding_weights import DecodingWeights
+from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.runtime.cpu_kernels import blocked_matmul, cached_attention, jit, softmax
+from pttrainer.runtime.cpu_kernels.blocked_matmul import product, to_column_blocks
+from pttrainer.runtime.cpu_kernels.register_tile import (
     AVX2,
     AVX512,
     NEON,
@@ -25,11 +30,6 @@ from pttrainer.models.decoding.cpu_kernels.register_tile import (
     RegisterTile,
     tile_for,
 )
-from pttrainer.models.lora.adapters import Adapters
-from pttrainer.rollout.disaggregated.weight_sync import named
-from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native.decoding_weights import DecodingWeights
-from pttrainer.rollout.native.native_engine import NativeEngine
 
 TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
 

@@ -30,6 +30,8 @@ LLAMA = Problem("tpu", "TPU v5", "bfloat16", rows=8, length=1024, heads=32, kv_h
 HOPPER = replace(LLAMA, platform="gpu", device_kind="NVIDIA H100 80GB HBM3")
 AMPERE = replace(HOPPER, device_kind="NVIDIA A100-SXM4-40GB")
 
+LAPTOP = replace(LLAMA, platform="cpu", device_kind="cpu", dtype="float32", columns=32)
+
 
 @pytest.mark.parametrize(
     ("problem", "kernel"),
@@ -47,6 +49,13 @@ AMPERE = replace(HOPPER, device_kind="NVIDIA A100-SXM4-40GB")
         (replace(LLAMA, heads=12, kv_heads=12, head_shards=8), "plain"),
         (replace(LLAMA, token_shards=2), "plain"),
         (replace(LLAMA, platform="cpu", device_kind="cpu"), "plain"),
+        (LAPTOP, "cpu"),
+        (replace(LAPTOP, head_dim=64, length=7), "cpu"),
+        (replace(LAPTOP, columns=None), "plain"),
+        (replace(LAPTOP, head_dim=80), "plain"),
+        (replace(LAPTOP, dtype="bfloat16"), "plain"),
+        (replace(LAPTOP, softcap=True), "plain"),
+        (replace(LAPTOP, sinks=True), "plain"),
         (HOPPER, "cudnn"),
         (replace(HOPPER, platform="cuda"), "cudnn"),
         (replace(HOPPER, head_dim=256), "cudnn"),

@@ -1,4 +1,4 @@
-"""Fused attention of packed rows: splash on TPU, cuDNN on GPU; which kernel to use, and how to call it.
+"""Fused attention of packed rows: splash on TPU, cuDNN on GPU, machine code on one CPU; which to use, how to call it.
 
 Letters: B rows, T tokens, N query heads, K key/value heads, H head size.
 
@@ -22,13 +22,14 @@ from pttrainer.models.attention import splash_blocks
 from pttrainer.models.attention.dot_product import Scoring
 from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.models.config import ModelConfig
+from pttrainer.runtime import host_code
 from pttrainer.runtime.distributed import sharding
 
-Kernel = Literal["plain", "splash", "cudnn"]
+Kernel = Literal["plain", "splash", "cudnn", "cpu"]
 Rows = Literal["batch", "spread_batch"]
 
 KERNEL_OUT = "attention kernel"
-"""The name of splash's result, and of what its backward pass reads besides its inputs, for rematerialisation."""
+"""The name of a kernel's result, and of what its backward pass reads besides its inputs, for rematerialisation."""
 
 CUDNN_HEAD = 128
 CUDNN_HEAD_HOPPER = 256
@@ -37,7 +38,11 @@ _HOPPER_OR_LATER = ("H100", "H200", "H20", "H800", "GH200", "B100", "B200", "GB2
 
 @dataclass(frozen=True)
 class Problem:
-    """The inputs of the choice of a kernel. shards: how often the mesh splits rows, heads and a row's tokens."""
+    """The inputs of the choice of a kernel.
+
+    shards: how often the mesh splits rows, heads and a row's tokens. columns: of the blocks of this process's machine
+    code, where the mesh is its one CPU.
+    """
 
     platform: str
     device_kind: str
@@ -52,6 +57,7 @@ class Problem:
     row_shards: int = 1
     head_shards: int = 1
     token_shards: int = 1
+    columns: int | None = None
 
 
 def choose_kernel(problem: Problem) -> Kernel:
@@ -64,7 +70,7 @@ def choose_kernel(problem: Problem) -> Kernel:
         return "splash"
     if p.platform in ("gpu", "cuda") and _cudnn_can(p):
         return "cudnn"
-    return "plain"
+    return "cpu" if _machine_code_can(p) else "plain"
 
 
 def kv_repeats(problem: Problem) -> int | None:
@@ -82,6 +88,12 @@ def _cudnn_can(p: Problem) -> bool:
     most = CUDNN_HEAD_HOPPER if any(name in p.device_kind for name in _HOPPER_OR_LATER) else CUDNN_HEAD
     fits = p.head_dim % 8 == 0 and p.head_dim <= most and p.length % 2 == 0
     return fits and p.dtype in ("bfloat16", "float16") and not p.softcap and not p.sinks
+
+
+def _machine_code_can(p: Problem) -> bool:
+    """Return True if `cpu_kernels` attends: float32, whole column blocks, nothing but a scale and a mask."""
+    fits = p.columns is not None and p.head_dim % p.columns == 0
+    return fits and p.dtype == "float32" and not p.softcap and not p.sinks
 
 
 def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Scoring, rows: Rows = "batch") -> Problem:
@@ -105,7 +117,13 @@ def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Sco
         row_shards=sharding.parts(rows),
         head_shards=1 if rows == "spread_batch" else sharding.parts("heads"),
         token_shards=sharding.parts("sequence"),
+        columns=_columns(platform),
     )
+
+
+def _columns(platform: str) -> int | None:
+    tile = host_code.tile() if platform == "cpu" and sharding.devices() == 1 else None
+    return None if tile is None else tile.width
 
 
 def model_problem(config: ModelConfig, rows: int, length: int, dtype: str, of_rows: Rows = "batch") -> Problem:
@@ -126,15 +144,19 @@ def attend(
     *,
     is_local: Array | None = None,
     rows: Rows = "batch",
+    shared: int = 0,
     interpret: bool = False,
 ) -> Array:
     """Attend causally within the examples of a row by a fused kernel; the result is [B, T, N, H].
 
     is_local: whether there is the window, a flag where layers with and without it share a program. rows: their logical
-    name (`problem_of`). interpret: run splash's kernel as ordinary operations, for tests without a TPU.
+    name (`problem_of`). shared: tokens of a prompt at the rows' beginning that all examples see, by machine code alone
+    (`shared_prefix.segments`). interpret: run splash's kernel as ordinary operations, for tests without a TPU.
     """
 
     def local(q: Array, k: Array, v: Array, segments: Array, sinks_N: Array | None, is_local: Array | None) -> Array:
+        if kernel == "cpu":
+            return _machine_code(q, k, v, segments, window, is_local, scoring.scale, shared)
         if kernel == "cudnn":
 
             def of_window(window: int | None) -> Callable[..., Array]:
@@ -192,6 +214,29 @@ def _cudnn(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, segments_BT: Array, wind
         local_window_size=None if window is None else (window - 1, 0),
         implementation="cudnn",
     )
+
+
+def _machine_code(
+    q_BTNH: Array,
+    k_BTKH: Array,
+    v_BTKH: Array,
+    segments_BT: Array,
+    window: int | None,
+    is_local: Array | None,
+    scale: float,
+    shared: int,
+) -> Array:
+    """Attend with `cpu_kernels`, whose window is a number that the call reads."""
+    from pttrainer.runtime.cpu_kernels import jit, packed_attention
+
+    tile, T = host_code.tile(), q_BTNH.shape[1]
+    assert tile is not None, "a problem with columns"
+    forward, backward = (jit.target(name, tile) for name in (packed_attention.FORWARD, packed_attention.BACKWARD))
+    near = T if window is None else window if is_local is None else jnp.where(is_local, window, T)
+    limits_2 = jnp.stack([jnp.asarray(near, jnp.int32), jnp.asarray(shared, jnp.int32)])
+    scaled = q_BTNH * jnp.asarray(scale, q_BTNH.dtype)
+    calls = packed_attention.Calls(forward, backward, KERNEL_OUT)
+    return packed_attention.attend(calls, scaled, k_BTKH, v_BTKH, segments_BT.astype(jnp.int32), limits_2)
 
 
 def _splash(

@@ -27,11 +27,16 @@ from pttrainer.models.config import Window
 
 
 class Masks(NamedTuple):
-    """True where a query sees a key: prompts on themselves, rows on themselves, rows on their prompt."""
+    """True where a query sees a key: prompts on themselves, rows on themselves, rows on their prompt.
+
+    segments_PX: the same for machine code (`packed_attention`), if no layer has a window: 1 for tokens of the prompt,
+    from 2 on for those of its rows, 0 for padding.
+    """
 
     prompt_PSS: Array
     own_NTT: Array
     shared_NTS: Array
+    segments_PX: Array
 
 
 def joined(prompts_PS: Array, rows_NT: Array) -> Array:
@@ -53,7 +58,14 @@ def masks(prompt_PSS: Array, prompts: Prompts, positions_NT: Array, segment_ids_
         own_NTT = packed_window(own_NTT, positions_NT, window)
     slots_PS = jnp.where(prompts.segment_ids_PT > 0, prompts.positions_PT, EMPTY)
     slots_NS = jnp.repeat(slots_PS, positions_NT.shape[0] // slots_PS.shape[0], axis=0)
-    return Masks(prompt_PSS, own_NTT, cached_mask(positions_NT, slots_NS, window))
+    segments_PX = _segments(prompts.segment_ids_PT, segment_ids_NT)
+    return Masks(prompt_PSS, own_NTT, cached_mask(positions_NT, slots_NS, window), segments_PX)
+
+
+def _segments(segment_ids_PS: Array, segment_ids_NT: Array) -> Array:
+    group = segment_ids_NT.shape[0] // segment_ids_PS.shape[0]
+    numbers_N1 = 2 + jnp.arange(segment_ids_NT.shape[0])[:, None] % group
+    return joined((segment_ids_PS > 0).astype(jnp.int32), jnp.where(segment_ids_NT > 0, numbers_N1, 0))
 
 
 def attend_shared_prefix(

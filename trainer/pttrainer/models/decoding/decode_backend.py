@@ -1,6 +1,6 @@
 """Chooses how a sampler computes products and attention: with JAX or, on one CPU, with the kernels of `cpu_kernels`.
 
-No other module imports `cpu_kernels`. Without that folder, without llvmlite and on other processors JAX computes
+Without that folder, without llvmlite and on other processors JAX computes
 everything; samples agree up to rounding. The choice is made where weights come to the sampler (`kernels_for`): a tree
 of weights for the kernels has its head in column blocks (`HEAD_BLOCKS`), and some of its matrices have three axes.
 
@@ -9,7 +9,6 @@ Letters: B rows, D model, V vocabulary; M, K, N as in `cpu_kernels`.
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
 import jax
@@ -18,12 +17,10 @@ from jax import Array
 
 from pttrainer.models.attention.dot_product import Scoring, Slots, attend_cached, attend_shared
 from pttrainer.models.shapes.structure import Params
-from pttrainer.runtime import cpu_products
+from pttrainer.runtime import cpu_products, host_code
 
 if TYPE_CHECKING:
-    from pttrainer.models.decoding.cpu_kernels.kernels import (
-        CpuKernels as CpuKernels,  # the samplers' annotations need it
-    )
+    from pttrainer.models.decoding.column_blocks import CpuKernels as CpuKernels  # the samplers' annotations need it
 
 HEAD_BLOCKS = "head_blocks"
 """Key in a tree of weights, beside the head itself, which also serves as the embedding table."""
@@ -31,11 +28,12 @@ HEAD_BLOCKS = "head_blocks"
 
 def host_kernels() -> CpuKernels | None:
     """Return the kernels for this machine's processor, if there are any."""
-    if importlib.util.find_spec("pttrainer.models.decoding.cpu_kernels") is None:
+    tile = host_code.tile()
+    if tile is None:
         return None
-    from pttrainer.models.decoding.cpu_kernels import kernels
+    from pttrainer.models.decoding.column_blocks import CpuKernels
 
-    return kernels.host_kernels()
+    return CpuKernels(tile)
 
 
 def kernels_for(weights: Params) -> CpuKernels | None:

@@ -52,9 +52,12 @@ def attend(
             return gated_delta.packed(config.delta, q, k, v, sinks_N, segment_ids_BT)
         scoring = layer_kinds.scoring(config, sinks_N)
         q, k, v = checkpoint_name((q, k, v), QKV)
-        if isinstance(mask, shared_prefix.Masks):
-            return _named(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring, is_causal=is_causal))
         kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
+        if isinstance(mask, shared_prefix.Masks):
+            if kernel == "cpu" and is_causal and config.window is None:
+                shared = mask.prompt_PSS.shape[1]
+                return flash_kernels.attend(kernel, q, k, v, mask.segments_PX, None, scoring, shared=shared)
+            return _named(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring, is_causal=is_causal))
         has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
         if kernel == "plain" or has_chunks or not is_causal:
             return _named(attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring, is_causal=is_causal))

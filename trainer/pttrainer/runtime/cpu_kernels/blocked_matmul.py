@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pttrainer.models.decoding.cpu_kernels import xla_ffi
-from pttrainer.models.decoding.cpu_kernels.register_tile import RegisterTile
+from pttrainer.runtime.cpu_kernels import xla_ffi
+from pttrainer.runtime.cpu_kernels.register_tile import RegisterTile
 
 NAME = "product"
 MIN_TERMS_PER_THREAD = 1 << 18
@@ -37,7 +37,7 @@ define private void @strip(ptr %job, i64 %s) {{
   %ws = getelementptr float, ptr %w, i64 %w.offset
   %y.offset = mul i64 %s, {tile.width}
   %ys = getelementptr float, ptr %y, i64 %y.offset
-  call void @panel(ptr %x, i64 %K, ptr %ws, i64 {tile.width}, ptr %ys, i64 %N, i64 %M, i64 %K, i1 true)
+  call void @panel(ptr %x, i64 %K, i64 1, ptr %ws, i64 {tile.width}, ptr %ys, i64 %N, i64 %M, i64 %K, i1 true)
   ret void
 }}
 """

@@ -48,9 +48,10 @@ def tile_for(features: Mapping[str, bool], machine: str | None = None) -> Regist
 
 
 def code(tile: RegisterTile) -> str:
-    """Return `@panel(x, x.step, w, w.step, y, y.step, M, terms, first)`.
+    """Return `@panel(x, x.step, x.term, w, w.step, y, y.step, M, terms, first)`.
 
-    It computes y[:M, :W] = x[:M, :terms] · w[:terms, :W], or adds to y. Steps: numbers from row to row.
+    It computes y[:M, :W] = x[:M, :terms] · w[:terms, :W], or adds to y. Steps: numbers from row to row; x.term: from
+    term to term of a row.
     """
     vector = _vector(tile)
     counts = range(1, tile.rows + 1)
@@ -67,7 +68,7 @@ def _vector(tile: RegisterTile) -> str:
     return f"<{tile.lanes} x float>"
 
 
-_ROWS = "ptr noalias %x, i64 %x.step, ptr noalias %w, i64 %w.step, ptr noalias %y, i64 %y.step"
+_ROWS = "ptr noalias %x, i64 %x.step, i64 %x.term, ptr noalias %w, i64 %w.step, ptr noalias %y, i64 %y.step"
 
 
 def _panel(tile: RegisterTile) -> str:
@@ -76,7 +77,7 @@ def _panel(tile: RegisterTile) -> str:
     cases = " ".join(f"i64 {rows}, label %do{rows}" for rows in counts[:-1])
     calls = "\n".join(
         f"do{rows}:\n"
-        f"  call void @block{rows}(ptr %xm, i64 %x.step, ptr %wk, i64 %w.step,"
+        f"  call void @block{rows}(ptr %xm, i64 %x.step, i64 %x.term, ptr %wk, i64 %w.step,"
         " ptr %ym, i64 %y.step, i64 %count, i1 %is.first)\n"
         "  br label %done"
         for rows in counts
@@ -94,7 +95,8 @@ part:
   %is.first = and i1 %is.begin, %first
   %w.offset = mul i64 %k, %w.step
   %wk = getelementptr float, ptr %w, i64 %w.offset
-  %xk = getelementptr float, ptr %x, i64 %k
+  %k.offset = mul i64 %k, %x.term
+  %xk = getelementptr float, ptr %x, i64 %k.offset
   br label %rows
 rows:
   %m = phi i64 [0, %part], [%m.next, %done]
@@ -128,17 +130,19 @@ def _block(tile: RegisterTile, rows: int) -> str:
         lines += [f"  %xo{m} = mul i64 %x.step, {m}", f"  %x{m} = getelementptr float, ptr %x, i64 %xo{m}"]
     lines += ["  br label %loop", "loop:"]
     lines += ["  %k = phi i64 [0, %entry], [%k.next, %loop]", "  %p = phi ptr [%w, %entry], [%p.next, %loop]"]
+    lines += ["  %t = phi i64 [0, %entry], [%t.next, %loop]"]
     lines += [f"  %a{m}.{j} = phi {vector} [zeroinitializer, %entry], [%s{m}.{j}, %loop]" for m, j in cells]
     for j in range(tile.vectors):
         lines += [f"  %q{j} = getelementptr float, ptr %p, i64 {j * lanes}"]
         lines += [f"  %w{j} = load {vector}, ptr %q{j}, align 4"]
     for m in range(rows):
-        lines += [f"  %xp{m} = getelementptr float, ptr %x{m}, i64 %k", f"  %e{m} = load float, ptr %xp{m}, align 4"]
+        lines += [f"  %xp{m} = getelementptr float, ptr %x{m}, i64 %t", f"  %e{m} = load float, ptr %xp{m}, align 4"]
         lines += [f"  %i{m} = insertelement {vector} poison, float %e{m}, i64 0"]
         lines += [f"  %v{m} = shufflevector {vector} %i{m}, {vector} poison, <{lanes} x i32> zeroinitializer"]
         for j in range(tile.vectors):
             lines += [f"  %s{m}.{j} = call {vector} {fma}({vector} %w{j}, {vector} %v{m}, {vector} %a{m}.{j})"]
     lines += ["  %k.next = add nuw nsw i64 %k, 1", "  %p.next = getelementptr float, ptr %p, i64 %w.step"]
+    lines += ["  %t.next = add i64 %t, %x.term"]
     lines += ["  %more = icmp ult i64 %k.next, %terms", "  br i1 %more, label %loop, label %where"]
     lines += ["where:"]
     for m in range(rows):

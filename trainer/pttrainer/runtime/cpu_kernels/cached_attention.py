@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pttrainer.models.decoding.cpu_kernels import softmax, xla_ffi
-from pttrainer.models.decoding.cpu_kernels.register_tile import RegisterTile
+from pttrainer.runtime.cpu_kernels import softmax, xla_ffi
+from pttrainer.runtime.cpu_kernels.register_tile import RegisterTile
 
 NAME = "attention"
 MIN_TERMS_PER_THREAD = 1 << 17
@@ -75,8 +75,8 @@ entry:
   %pvisible.offset = mul i64 %b, %X
   %pvisible.u = getelementptr i8, ptr %pvisible, i64 %pvisible.offset
   %has.prompt = icmp sgt i64 %X, 0
-  call void @panels(ptr %qu, i64 %H, ptr %pku, i64 %X, ptr %su, i64 %all, i64 %R, i64 %H, i64 %X, i1 true)
-  call void @panels(ptr %qu, i64 %H, ptr %ku, i64 %S, ptr %so, i64 %all, i64 %R, i64 %H, i64 %S, i1 true)
+  call void @panels(ptr %qu, i64 %H, i64 1, ptr %pku, i64 %X, ptr %su, i64 %all, i64 %R, i64 %H, i64 %X, i1 true)
+  call void @panels(ptr %qu, i64 %H, i64 1, ptr %ku, i64 %S, ptr %so, i64 %all, i64 %R, i64 %H, i64 %S, i1 true)
   br label %row
 row:
   %r = phi i64 [0, %entry], [%r.next, %row]
@@ -95,10 +95,10 @@ values:
   %own.first = xor i1 %has.prompt, true
   br i1 %has.prompt, label %shared, label %own
 shared:
-  call void @panels(ptr %su, i64 %all, ptr %pvu, i64 %H, ptr %ou, i64 %H, i64 %R, i64 %X, i64 %H, i1 true)
+  call void @panels(ptr %su, i64 %all, i64 1, ptr %pvu, i64 %H, ptr %ou, i64 %H, i64 %R, i64 %X, i64 %H, i1 true)
   br label %own
 own:
-  call void @panels(ptr %so, i64 %all, ptr %vu, i64 %H, ptr %ou, i64 %H, i64 %R, i64 %S, i64 %H, i1 %own.first)
+  call void @panels(ptr %so, i64 %all, i64 1, ptr %vu, i64 %H, ptr %ou, i64 %H, i64 %R, i64 %S, i64 %H, i1 %own.first)
   ret void
 }}
 """
@@ -135,7 +135,8 @@ _PANELS = """
 ; y[:M, :N] = x · w, or added, panel by panel; a last one that is not whole begins sooner, which serves for what is not
 ; added.
 define private void @panels(
-    ptr %x, i64 %x.step, ptr %w, i64 %w.step, ptr %y, i64 %y.step, i64 %M, i64 %terms, i64 %N, i1 %first) {
+    ptr %x, i64 %x.step, i64 %x.term, ptr %w, i64 %w.step, ptr %y, i64 %y.step,
+    i64 %M, i64 %terms, i64 %N, i1 %first) {
 entry:
   %none = icmp sle i64 %N, 0
   br i1 %none, label %out, label %one
@@ -145,7 +146,8 @@ one:
   %n = call i64 @llvm.smin.i64(i64 %begin, i64 %last)
   %wn = getelementptr float, ptr %w, i64 %n
   %yn = getelementptr float, ptr %y, i64 %n
-  call void @panel(ptr %x, i64 %x.step, ptr %wn, i64 %w.step, ptr %yn, i64 %y.step, i64 %M, i64 %terms, i1 %first)
+  call void @panel(ptr %x, i64 %x.step, i64 %x.term, ptr %wn, i64 %w.step, ptr %yn, i64 %y.step,
+    i64 %M, i64 %terms, i1 %first)
   %n.next = add i64 %n, $WIDTH
   %more = icmp slt i64 %n.next, %N
   br i1 %more, label %one, label %out

@@ -1,4 +1,4 @@
-"""What `decode_backend` uses of this folder: weights in column blocks, and the computations that read them."""
+"""Weights in column blocks, as `cpu_kernels` multiplies with them, and the computations of sampling that read them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +8,10 @@ from jax import Array
 
 from pttrainer.models.attention.dot_product import Scoring, Slots, scaled
 from pttrainer.models.attention.kv_cache import LayerKV
-from pttrainer.models.decoding.cpu_kernels import blocked_matmul, cached_attention, jit
-from pttrainer.models.decoding.cpu_kernels.blocked_matmul import to_column_blocks
-from pttrainer.models.decoding.cpu_kernels.register_tile import RegisterTile
 from pttrainer.models.quantization.packed_matrix import MATRICES, SLICED
+from pttrainer.runtime.cpu_kernels import blocked_matmul, cached_attention, jit
+from pttrainer.runtime.cpu_kernels.blocked_matmul import to_column_blocks
+from pttrainer.runtime.cpu_kernels.register_tile import RegisterTile
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,3 @@ class CpuKernels:
 
     def _blocks(self, matrix_KN: Array) -> Array:
         return to_column_blocks(matrix_KN, self.tile.width)
-
-
-def host_kernels() -> CpuKernels | None:
-    """Return the kernels of this processor; None if it is unsupported or llvmlite is missing."""
-    tile = jit.host_tile()
-    return None if tile is None else CpuKernels(tile)

@@ -5,20 +5,23 @@ The lanes are summed pairwise at the end; XLA's order differs, its result is the
 
 import struct
 
-from pttrainer.models.attention.dot_product import MASKED_SCORE
-
 LANES = 16
-
-
-def code() -> str:
-    """Return `@hidden(s, visible, n, before)`, `@weights(s, n, highest)`, `@divided(s, n, sum)`; LANES divides n."""
-    return _exponential() + _CODE.replace("$HIDDEN", _constant(MASKED_SCORE))
+MASKED_SCORE = -1e30
+"""Score of what a query does not see: finite, so that the weights of a row that sees nothing are no NaN."""
 
 
 def _constant(value: float) -> str:
     """Return a float32 in LLVM's exact notation: the bits of the equal double."""
     [single] = struct.unpack("f", struct.pack("f", value))
     return "0x" + struct.pack(">d", single).hex()
+
+
+HIDDEN = _constant(MASKED_SCORE)
+
+
+def code() -> str:
+    """Return `@hidden(s, visible, n, before)`, `@weights(s, n, highest)`, `@divided(s, n, sum)`; LANES divides n."""
+    return _exponential() + _CODE.replace("$HIDDEN", HIDDEN)
 
 
 def _exponential() -> str:
@@ -34,7 +37,7 @@ def _exponential() -> str:
         return f"splat (float {_constant(value)})"
 
     lines = [
-        "define private <16 x float> @exponential(<16 x float> %x) {",
+        "define private <16 x float> @exponential(<16 x float> %x) alwaysinline {",
         f"  %turns = fmul <16 x float> %x, {splat(1.44269504088896341)}",
         "  %n = call <16 x float> @llvm.roundeven.v16f32(<16 x float> %turns)",
         f"  %r0 = {fma}(<16 x float> %n, <16 x float> {splat(-0.693359375)}, <16 x float> %x)",
@@ -47,7 +50,8 @@ def _exponential() -> str:
         "  %rr = fmul <16 x float> %r, %r",
         f"  %p = {fma}(<16 x float> %p{len(powers) - 2}, <16 x float> %rr, <16 x float> %r)",
         f"  %e = fadd <16 x float> %p, {splat(1.0)}",
-        "  %i = call <16 x i32> @llvm.fptosi.sat.v16i32.v16f32(<16 x float> %n)",
+        f"  %m = call <16 x float> @llvm.maxnum.v16f32(<16 x float> %n, <16 x float> {splat(-127.0)})",
+        "  %i = fptosi <16 x float> %m to <16 x i32>",
         "  %biased = add <16 x i32> %i, splat (i32 127)",
         "  %bits = shl <16 x i32> %biased, splat (i32 23)",
         "  %power = bitcast <16 x i32> %bits to <16 x float>",
@@ -61,7 +65,6 @@ def _exponential() -> str:
 
 
 _CODE = """
-declare <16 x i32> @llvm.fptosi.sat.v16i32.v16f32(<16 x float>)
 declare float @llvm.vector.reduce.fmax.v16f32(<16 x float>)
 declare <16 x float> @llvm.maxnum.v16f32(<16 x float>, <16 x float>)
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
