@@ -1,6 +1,7 @@
 """vLLM as the engine of prompts with images, against a stand-in for it: the answers are the native engine's."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,7 +54,7 @@ def processor(tokens: list[int], pictures: list[Image.Image]) -> tuple[list[int]
 
 
 def images_of(ids: list[int], pictures: list[Image.Image]) -> Images:
-    models = qwen_images.SizedImages(**{**vars(qwen_images.MODELS), "part": PART})
+    models = replace(qwen_images.MODELS, part=PART)
     padded = [*ids, *[0] * (vllm_fake.SLOTS - len(ids))]
     return models.images_of(np.array([padded]), [pictures])
 
