@@ -193,12 +193,6 @@ POSITIONS = np.array([[*range(30), *range(17), *range(3)], [*range(50)]])
 TOKENS = np.random.default_rng(0).integers(1, 200, SEGMENTS.shape)
 
 
-@pytest.fixture
-def wide_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 32 columns on any processor that runs the tests."""
-    monkeypatch.setattr(jit, "host_tile", lambda: AVX512)
-
-
 class Run(NamedTuple):
     """Sums of hidden states of tokens that count, their gradient, and the calls in the program."""
 

@@ -340,12 +340,6 @@ def completions(model: Model, params: Params, samples: int, rows: int | None, sp
     return engine.generate(params, PROMPTS, samples, SAMPLING, Draw(0, 1))
 
 
-@pytest.fixture
-def wide_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 32 columns on any processor that runs the tests."""
-    monkeypatch.setattr(jit, "host_tile", lambda: AVX512)
-
-
 WIDE = dataclasses.replace(preset("tiny"), head_dim=32)
 
 
