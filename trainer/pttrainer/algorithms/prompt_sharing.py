@@ -45,7 +45,7 @@ def prompt_slots(context: Context, questions: Sequence[Question], group_size: in
     are_text = not any(question.images for question in questions)  # no kernel knows the masks of images
     problem = flash_kernels.model_problem(config, rows, slots + own, context.model.compute_dtype)
     kernel = flash_kernels.choose_kernel(problem) if are_text else "plain"
-    if kernel == "cpu" and config.window is None:
+    if flash_kernels.shares_prompts(kernel, config):
         return slots  # without an array of scores
     scores = rows * config.heads * own * (slots + own)
     return slots if kernel in ("plain", "cpu") and scores <= MAX_SCORES * shards else None

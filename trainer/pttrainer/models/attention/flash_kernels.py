@@ -73,6 +73,11 @@ def choose_kernel(problem: Problem) -> Kernel:
     return "cpu" if _machine_code_can(p) else "plain"
 
 
+def shares_prompts(kernel: Kernel, config: ModelConfig) -> bool:
+    """Return True if the kernel attends rows that share a prompt: machine code, whose window would count padding."""
+    return kernel == "cpu" and config.window is None
+
+
 def kv_repeats(problem: Problem) -> int | None:
     """Return how often to repeat each key head so that the mesh can split them; None if it cannot."""
     repeats = problem.head_shards // math.gcd(problem.kv_heads, problem.head_shards)

@@ -54,7 +54,7 @@ def attend(
         q, k, v = checkpoint_name((q, k, v), QKV)
         kernel = flash_kernels.choose_kernel(flash_kernels.problem_of(q, config.kv_heads, scoring))
         if isinstance(mask, shared_prefix.Masks):
-            if kernel == "cpu" and is_causal and config.window is None:
+            if is_causal and flash_kernels.shares_prompts(kernel, config):
                 shared = mask.prompt_PSS.shape[1]
                 return flash_kernels.attend(kernel, q, k, v, mask.segments_PX, None, scoring, shared=shared)
             return _named(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring, is_causal=is_causal))
