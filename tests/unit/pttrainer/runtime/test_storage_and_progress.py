@@ -1,15 +1,19 @@
 """The run directory: whose it is, and documents that are never half written or doubled."""
 
+import asyncio
 import errno
 import json
 import os
 import re
 import signal
 import struct
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorstore
 import yaml
 
 from ptapi import run_directory
@@ -391,6 +395,41 @@ def test_a_user_s_mistake_is_told_in_one_line_and_a_bug_with_its_traceback(capsy
     assert capsys.readouterr().err == "error: rows.jsonl line 3: no\n"
     termination.show(RuntimeError("surprise"), ExitCode.UNKNOWN)
     assert "RuntimeError: surprise" in capsys.readouterr().err
+
+
+def test_writes_that_fail_after_the_first_show_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(sys, "unraisablehook", lambda arguments: shown.append(str(arguments.exc_value)))
+
+    def fail_when_nobody_waits() -> None:
+        promise, future = tensorstore.Promise.new()
+
+        async def wait() -> None:
+            await future
+
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # nobody ends the task
+        task = loop.create_task(wait())
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+        failing = threading.Thread(target=lambda: promise.set_exception(ValueError("over its quota")))
+        failing.start()
+        failing.join()
+        assert not task.done()
+
+    fail_when_nobody_waits()
+    assert shown == ["Event loop is closed"]
+    termination.quiet_background_threads()
+    fail_when_nobody_waits()
+    assert shown == ["Event loop is closed"]
+
+    class Broken:
+        def __del__(self) -> None:
+            raise RuntimeError("a bug")
+
+    Broken()
+    assert shown == ["Event loop is closed", "a bug"]
 
 
 def test_a_signal_asks_to_stop_and_does_not_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,14 +111,22 @@ def report(
 
 
 def quiet_background_threads() -> None:
-    """Silence storage errors of background threads: the main thread reports them, without their tracebacks."""
-    show_traceback = threading.excepthook
+    """Silence storage errors of background threads: the main thread reports them, without their tracebacks.
+
+    The first failed write of a checkpoint ends the event loop that waits for all of them. TensorStore's threads still
+    wake that loop when the others fail, and Python calls its refusal unraisable.
+    """
+    show_traceback, show_unraisable = threading.excepthook, sys.unraisablehook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
         if arguments.exc_value is None or not is_storage_problem(arguments.exc_value):
             show_traceback(arguments)
 
-    threading.excepthook = hook
+    def unraisable_hook(arguments: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(arguments.exc_value, RuntimeError) or str(arguments.exc_value) != "Event loop is closed":
+            show_unraisable(arguments)
+
+    threading.excepthook, sys.unraisablehook = hook, unraisable_hook
 
 
 def is_compiling() -> bool:
