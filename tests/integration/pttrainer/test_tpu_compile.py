@@ -26,7 +26,7 @@ from pttrainer.models.config import Experts
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.models.shapes.structure import Remat
 from pttrainer.preflight.shapes import tpu_topology
-from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.distributed import explicit_collectives, logical_axes, sharding
 from pttrainer.train_step.program import Program
 from pttrainer.train_step.step import train_step
 from pttrainer.training.compiled_steps import StepPrograms
@@ -86,6 +86,21 @@ def test_a_torus_gathers_and_does_not_sum() -> None:
     assert "all-reduce" not in text
 
 
+def test_chips_of_tpu7x_that_are_no_torus_gather_in_two_steps_and_do_not_sum() -> None:
+    devices = tpu_topology.devices(accelerators.resolve("tpu7x-64"))
+    mesh, axes = sharding.make_mesh((1, len(devices)), devices), ("embed", "mlp")
+    w = jax.ShapeDtypeStruct((8192, 8192), "bfloat16")
+    where = NamedSharding(mesh, PartitionSpec("fsdp")), *sharding.weight_shardings(mesh, [w], [axes])
+    rows = jax.ShapeDtypeStruct((64 * 128, 8192), "bfloat16", sharding=where[0])
+    with jax.set_mesh(mesh):
+        program = jax.jit(lambda x, w: explicit_collectives.product(x, w, axes)).lower(
+            rows, w.update(sharding=where[1])
+        )
+        text = program.compile(compiler_options=compiler_flags.flags("tpu7x")).as_text()
+    assert len(re.findall(r" all-gather(?:-start)?\(", text)) == 2
+    assert "all-reduce" not in text
+
+
 @cache
 def step_of_llama(remat: Remat) -> str:
     return compiled(Model(LLAMA, "bfloat16", remat=remat), "v6e:2x2")
@@ -107,6 +122,12 @@ def test_matrices_of_an_mlp_are_gathered_by_whole_rows_with_the_models_axis_in_l
     assert len(gate_and_up) == 4
     assert all("[256,512]{0,1:" in line for line in gate_and_up)
     assert all("[512,256]{1,0:" in line for line in down)
+
+
+def test_the_optimizer_reads_embedding_and_head_as_they_are_stored() -> None:
+    """Parts of 64 columns fill no lanes, so TPUs store them turned; gradients are turned for that, and nothing else."""
+    copies = re.findall(r"(\w+)\[1000,64\]\S* copy\(", step_of_llama("full"))
+    assert sorted(copies) == ["bf16", "bf16", "f32"]  # what is looked up; the head's gradient, and the embedding's
 
 
 @pytest.mark.parametrize(("remat", "runs"), [("full", 2), ("save-context", 1), ("save-qkv-context", 1), ("none", 1)])

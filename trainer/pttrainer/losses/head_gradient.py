@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from pttrainer.losses.chunking import Chunks
 from pttrainer.runtime import cpu_products
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import explicit_collectives, sharding
 
 
 class HeadGradient(NamedTuple):
@@ -50,8 +50,10 @@ class HeadGradient(NamedTuple):
             return total.T if self.is_transposed else total, d_hidden_BTD
         embed = "embed" if total.shape[-1] % sharding.parts("embed") == 0 else None
         whole_VD = sharding.constrain(jnp.sum(total, axis=0), ("vocab", embed))
-        ordered: tuple[Array, Array] = lax.optimization_barrier((whole_VD, d_hidden_BTD))
-        return ordered
+        whole_VD, d_hidden_BTD = lax.optimization_barrier((whole_VD, d_hidden_BTD))
+        if explicit_collectives.are_used(self.shards):
+            whole_VD = explicit_collectives.table_as_stored(whole_VD)
+        return whole_VD, d_hidden_BTD
 
     def _own(self, total: Array) -> Array:
         return total if self.shards == 1 else sharding.constrain(total, (self.rows, "vocab", None))

@@ -50,6 +50,20 @@ def test_on_tpus_so_are_those_of_a_matrix_that_is_split_inside(
     np.testing.assert_allclose(of_w, X.T @ X, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("axes", [("embed", "mlp"), ("mlp", "embed")])
+def test_so_are_those_of_a_matrix_that_is_gathered_over_chips_after_their_devices(
+    axes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(explicit.STEPS, (jax.devices()[0].device_kind, 8), 2)
+    with jax.set_mesh(mesh({"fsdp": 8})):
+        pulled = jax.jit(jax.grad(lambda x, w: jnp.sum(explicit.product(x, w, axes) * PULL), (0, 1)))
+        (of_x, of_w), text = pulled(X, W), pulled.lower(X, W).as_text()
+    np.testing.assert_allclose(of_x, PULL @ W.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_w, X.T @ PULL, rtol=1e-5, atol=1e-5)
+    assert "dense<[[0, 1], [2, 3], [4, 5], [6, 7]]>" in text
+    assert "dense<[[0, 2, 4, 6], [1, 3, 5, 7]]>" in text
+
+
 @pytest.mark.parametrize(
     ("axes", "heads"),
     [

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array, lax
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -33,6 +34,9 @@ HEADS = ("heads", "kv_heads")
 ROWS = PartitionSpec(BATCH_AXES)
 LANES = 128
 """Columns of a TPU's tile."""
+STEPS = {("TPU7x", 64): 2}
+"""(Device kind, devices) of slices that gather in two steps -> devices of a chip. On 2 x 4 x 4 chips of tpu7x, which
+are no torus, libtpu 0.0.42 makes a gather in one step a sum of padded parts: twice the bytes, and products wait."""
 Heads = tuple[int | None, int | None]
 
 
@@ -130,7 +134,7 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
         if has_lanes_of_tokens:
             w = _with_lanes(_as_stored(w), axes)
         for names, axis in places:
-            w = lax.all_gather(w, names, axis=axis, tiled=True)
+            w = _gathered(w, names, axis)
         if has_lanes_of_tokens:
             w = _with_lanes(w, axes)
         return jnp.tensordot(x, w.reshape(*inputs, *outputs), axes=len(inputs))
@@ -140,6 +144,19 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
     of_rows = sharding.spec_of((rows,))
     multiplied: Array = jax.shard_map(local, in_specs=(of_rows, spec), out_specs=of_rows)(x, w)
     return multiplied.reshape(*x_BTX.shape[:-1], -1)
+
+
+def _gathered(part: Array, names: tuple[str, ...], axis: int) -> Array:
+    """Gather a part over mesh axes; on the slices of `STEPS` over the devices of each chip, and then over chips."""
+    devices = _parts(names)
+    of_chip = STEPS.get((sharding.chip()[1], devices))
+    if of_chip is None or len(names) > 1:
+        whole: Array = lax.all_gather(part, names, axis=axis, tiled=True)
+        return whole
+    ids = np.arange(devices).reshape(-1, of_chip)
+    for groups in (ids, ids.T):
+        part = lax.all_gather(part, names[0], axis=axis, tiled=True, axis_index_groups=groups.tolist())
+    return part
 
 
 def _as_stored(w_XY: Array) -> Array:
@@ -174,6 +191,7 @@ def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
         return replicated
 
     def local(table_VD: Array, tokens_BT: Array) -> Array:
+        table_VD = _table_as_stored(table_VD)
         all_BT = lax.all_gather(tokens_BT, names, axis=0, tiled=True)
         rows_BTD = table_VD.astype(jnp.float32)[all_BT].astype(dtype)
         own_BTD: Array = lax.all_to_all(rows_BTD, names, split_axis=0, concat_axis=2, tiled=True)
@@ -183,6 +201,34 @@ def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
         table_VD, tokens_BT
     )
     return looked_up
+
+
+def table_as_stored(table_VD: Array) -> Array:
+    """Pin a table that is split along D, such as the head's gradient, to the layout in which TPUs store its parts.
+
+    From rows, in which it is added up: what is whole would be turned before it is cut, or the optimizer's arrays after.
+    """
+    names = _split(table_VD, ("vocab", "embed"))[1]
+    of = PartitionSpec(None, names)
+
+    def local(part_VD: Array) -> Array:
+        return _table_as_stored(with_layout_constraint(part_VD, Layout((0, 1))))
+
+    pinned: Array = jax.shard_map(local, in_specs=of, out_specs=of)(table_VD)
+    return pinned
+
+
+def _table_as_stored(part_VD: Array) -> Array:
+    """Pin a table's part, and its gradient, to the layout with less to fill tiles: that in which TPUs store it."""
+    V, D = part_VD.shape
+    of_rows, of_columns = _filled(V, D), _filled(D, V)
+    pinned: Array = with_layout_constraint(part_VD, Layout((0, 1) if of_rows <= of_columns else (1, 0)))
+    return pinned
+
+
+def _filled(rows: int, columns: int) -> int:
+    """Return the numbers of a matrix that is filled up to whole tiles."""
+    return math.prod(math.ceil(x / tile) * tile for x, tile in ((rows, logical_axes.SUBLANES), (columns, LANES)))
 
 
 def _split(x: Array, axes: Axes) -> list[tuple[str, ...]]:
