@@ -1,9 +1,10 @@
 """MaxText's published recipes for the shapes in which our train step is compared with its own, by name.
 
-Each with what was changed in it, and why. Flags and settings are those of MaxText's table for the generation
-(`benchmarks/maxtext_*_model_configs.py`, `benchmarks/xla_flags_library.py`) or of tpu-recipes. Left out of all of them:
-what no program depends on (data, checkpoints, profiles). Tiles of splash attention are at most 1,024: those of 2,048
-take the compiler minutes and are 2 % cheaper.
+And how it would train models of which there is no recipe. Each with what was changed in it, and why. Flags and settings
+are those of MaxText's table for the generation (`benchmarks/maxtext_*_model_configs.py`,
+`benchmarks/xla_flags_library.py`) or of tpu-recipes. Left out of all of them: what no program depends on (data,
+checkpoints, profiles). Tiles of splash attention are at most 1,024: those of 2,048 take the compiler minutes and are
+2 % cheaper.
 """
 
 from typing import NamedTuple
@@ -86,6 +87,10 @@ TILES_OF_V6E = (
 TILES_OF_1024 = tuple(
     f"sa_block_{block}=1024" for block in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
 )
+TILES_OF_NO_RECIPE = (
+    *(f"sa_block_{block}=1024" for block in ("q", "kv", "q_dkv", "kv_dkv", "q_dq", "kv_dq")),
+    *("sa_block_kv_compute=512", "sa_block_kv_dkv_compute=512"),
+)
 FUSED_BACKWARD = "sa_use_fused_bwd_kernel=True"
 TILES_OF_FEW_QUERIES = ("sa_block_q=1024", "sa_block_q_dkv=1024", "sa_block_q_dq=1024")
 DROPLESS = (
@@ -93,6 +98,18 @@ DROPLESS = (
     *TILES_OF_FEW_QUERIES,
 )
 """Of its mixture that drops no token, with the loss in pieces."""
+
+
+def _like(source: str, accelerator: str, model: str, rows: int, length: int, *flags: str) -> Recipe:
+    """Return how MaxText would train a model on a slice that no recipe of its is for, with the flags of the source."""
+    settings = (*SHARDED, "remat_policy=full", *TILES_OF_NO_RECIPE)
+    changed = "the model and the slice, of which there is no recipe; full recomputation; tiles"
+    return Recipe(accelerator, model, rows, length, settings, flags, source, changed, remat="full")
+
+
+_V6E = "maxtext_trillium_model_configs.py: llama3_1_8b_8192_no_collective_matmul"
+_OF_V6E = (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *NO_WINDOWED_EINSUM)
+_V5P, _OF_V5P = "maxtext_v5p_model_configs.py: llama2_70b_v5p_128", (*DATA_PARALLEL, *FUSED_GATHERS)
 
 RECIPES: dict[str, Recipe] = {
     "llama3.1-8b-v5p-16": Recipe(
@@ -199,4 +216,11 @@ RECIPES: dict[str, Recipe] = {
         "tpu-recipes, training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4",
         "moments in float32, as ours; JAX's own splash attention for tokamax's; tiles",
     ),
+    "qwen2.5-7b-v6e-8": _like(_V6E, "v6e-8", "qwen2.5-7b", 16, 4096, *_OF_V6E),
+    "qwen3-14b-v6e-32": _like(_V6E, "v6e-32", "qwen3-14b", 64, 8192, *_OF_V6E),
+    "gemma4-31b-v6e-256": _like(_V6E, "v6e-256", "gemma4-31b", 512, 8192, *_OF_V6E),
+    "olmo3-7b-v5p-16": _like(_V5P, "v5p-16", "olmo3-7b", 32, 8192, *_OF_V5P),
+    "gemma3-27b-v5p-64": _like(_V5P, "v5p-64", "gemma3-27b", 64, 8192, *_OF_V5P),
+    "mistral-7b-v5e-64": _like("MaxText's defaults", "v5e-64", "mistral-7b", 128, 4096),
+    "qwen3-32b-tpu7x-64": _like("MaxText's defaults", "tpu7x-64", "qwen3-32b", 128, 8192),
 }

@@ -8,11 +8,12 @@
 Two programs of the same job, in one run: with the flags that programs need and no others, and with those of
 `ptapi.accelerators.compiler_flags` (and `--flag`, given last). With MaxText's own Python (`maxtext_program.py`), its
 step for the same rows and length is the third: full recomputation, splash, and the settings and `--maxtext-flags`
-given. `--recipe` is the comparison: the shape of one of MaxText's own recipes (`maxtext_recipes.py`), our step with our
-flags and `remat: auto`, or the policy that the recipe names, and MaxText's as its recipe has it. `--without-slow`: both
-without the flag that makes some of them take an hour. They are compiled as training compiles them, which takes two to
-five CPU-minutes each and 3 GB. Attention's kernels are counted by our table of their cycles for both, with as many runs
-as each program has. How seconds are estimated, and how far to trust them: `pttrainer.preflight.timing.program_time`.
+given. `--recipe` is the comparison: the shape of one of MaxText's own recipes (`maxtext_recipes.py`), or of one like
+them, our step with our flags and `remat: auto`, or the policy that the recipe names, and MaxText's as its recipe has
+it. `--without-slow`: both without the flag that makes some of them take an hour. They are compiled as training compiles
+them, which takes two to five CPU-minutes each and 3 GB. Attention's kernels are counted by our table of their cycles
+for both, with as many runs as each program has. How seconds are estimated, and how far to trust them:
+`pttrainer.preflight.timing.program_time`.
 """
 
 import argparse
