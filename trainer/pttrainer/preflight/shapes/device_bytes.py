@@ -78,8 +78,4 @@ def _divided(shape: tuple[int, ...], pieces: list[int]) -> tuple[int, ...]:
 def _in_tiles(shape: tuple[int, ...]) -> int:
     """Return elements including padding to tiles of 8 x 128. The two axes that waste least form the tiles."""
     layouts = permutations(range(len(shape)), 2)
-    return min((_filled(shape, {rows: 8, columns: 128}) for rows, columns in layouts), default=math.prod(shape))
-
-
-def _filled(shape: tuple[int, ...], units: dict[int, int]) -> int:
-    return math.prod(-(-size // units.get(axis, 1)) * units.get(axis, 1) for axis, size in enumerate(shape))
+    return min((logical_axes.in_tiles(shape, *tile) for tile in layouts), default=math.prod(shape))

@@ -28,12 +28,10 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from pttrainer.runtime.distributed import logical_axes, sharding
-from pttrainer.runtime.distributed.logical_axes import BATCH_AXES, Axes
+from pttrainer.runtime.distributed.logical_axes import BATCH_AXES, LANES, Axes
 
 HEADS = ("heads", "kv_heads")
 ROWS = PartitionSpec(BATCH_AXES)
-LANES = 128
-"""Columns of a TPU's tile."""
 STEPS = {("TPU7x", 64): 2}
 """(Device kind, devices) of slices that gather in two steps -> devices of a chip. On 2 x 4 x 4 chips of tpu7x, which
 are no torus, libtpu 0.0.42 makes a gather in one step a sum of padded parts: twice the bytes, and products wait."""
@@ -220,15 +218,9 @@ def table_as_stored(table_VD: Array) -> Array:
 
 def _table_as_stored(part_VD: Array) -> Array:
     """Pin a table's part, and its gradient, to the layout with less to fill tiles: that in which TPUs store it."""
-    V, D = part_VD.shape
-    of_rows, of_columns = _filled(V, D), _filled(D, V)
-    pinned: Array = with_layout_constraint(part_VD, Layout((0, 1) if of_rows <= of_columns else (1, 0)))
+    is_by_rows = logical_axes.in_tiles(part_VD.shape, 0, 1) <= logical_axes.in_tiles(part_VD.shape, 1, 0)
+    pinned: Array = with_layout_constraint(part_VD, Layout((0, 1) if is_by_rows else (1, 0)))
     return pinned
-
-
-def _filled(rows: int, columns: int) -> int:
-    """Return the numbers of a matrix that is filled up to whole tiles."""
-    return math.prod(math.ceil(x / tile) * tile for x, tile in ((rows, logical_axes.SUBLANES), (columns, LANES)))
 
 
 def _split(x: Array, axes: Axes) -> list[tuple[str, ...]]:

@@ -26,8 +26,8 @@ Split = list[tuple[str, ...]]
 """The mesh axes that split each axis of an array."""
 GATHERING = ("tpu",)
 """Platforms on which products gather their matrices themselves (`explicit_collectives`)."""
-SUBLANES = 8
-"""Rows of a TPU's tile."""
+SUBLANES, LANES = 8, 128
+"""Rows and columns of a TPU's tile."""
 
 MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "batch": BATCH_AXES,
@@ -140,6 +140,12 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
         if shape[inner] // parts % SUBLANES == 0 and parts >= pieces(sizes, split[outer]):
             split[outer], split[inner] = (), moved
     return split
+
+
+def in_tiles(shape: tuple[int, ...], rows: int, columns: int) -> int:
+    """Return the numbers of an array on a TPU, with two of its axes filled up to whole tiles."""
+    tile = {rows: SUBLANES, columns: LANES}
+    return math.prod(-(-size // tile.get(axis, 1)) * tile.get(axis, 1) for axis, size in enumerate(shape))
 
 
 def fitting(sizes: Mapping[str, int], logical: str | None, size: int) -> tuple[str, ...]:
