@@ -61,14 +61,26 @@ def node_with_chips(kube: Kube) -> Iterator[None]:
 def process_of(pod: Manifest, rank: str) -> psutil.Process:
     """The first process of a sampler's pod. rank: the variable that holds its host's number."""
     marks = {NAMESPACE: pod["metadata"]["namespace"], "POSTTRAIN_SAMPLER_INDEX": "0", rank: index(pod)}
-    for process in sorted(psutil.process_iter(), key=lambda each: each.pid):
+    words = processes(marks)
+    assert words, f"pod {pod['metadata']['name']} has no process"
+    return min(words, key=lambda process: process.pid)
+
+
+def processes(marks: dict[str, str]) -> dict[psutil.Process, list[str]]:
+    """Those with these variables, and the words of their commands."""
+    words = {}
+    for process in psutil.process_iter():
         try:
-            env = process.environ()
+            if marks.items() <= process.environ().items():
+                words[process] = process.cmdline()
         except (psutil.Error, OSError):
             continue
-        if marks.items() <= env.items():
-            return process
-    raise AssertionError(f"pod {pod['metadata']['name']} has no process")
+    return words
+
+
+def follows(namespace: str) -> bool:
+    """Return True once the part of a host that does not serve has started: the first host is then its own."""
+    return any("--headless" in words for words in processes({NAMESPACE: namespace}).values())
 
 
 def index(pod: Manifest) -> str:
@@ -180,7 +192,7 @@ def test_a_vllm_server_of_two_hosts_of_which_one_is_killed_comes_back_whole(
     def ready() -> bool:
         return bool(jobs.status("served").samplers.ready == 1)
 
-    jobs.wait(lambda: len(servers()) == 1 and ready(), shown=shown)
+    jobs.wait(lambda: len(servers()) == 1 and ready() and follows(jobs.namespace), shown=shown)
     first = {index(pod): pod for pod in jobs.pods("served") if labels.is_beside(pod)}
     assert servers() == [first["0"]["metadata"]["uid"]], "the trainer is answered by the first host"
     process_of(first[lost], "POSTTRAIN_HOST_INDEX").kill()
