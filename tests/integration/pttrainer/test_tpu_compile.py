@@ -6,6 +6,7 @@ Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e
 import importlib.util
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -157,6 +158,14 @@ def test_rotations_do_not_cut_heads_in_halves() -> None:
 def test_queries_keys_and_values_are_not_copied_into_another_order() -> None:
     text = compiled(Model(replace(LLAMA, head_dim=128), "bfloat16", remat="full"), "v6e:2x2")
     assert not re.findall(r"%\S+ = bf16\[2,(?:256,[24]|[24],256),128\]\S* (?:copy|transpose)\(", text)
+
+
+def test_matrices_of_experts_are_multiplied_as_they_are_gathered() -> None:
+    """Kernels read them turned where they lie so: none is copied into another order, forward or backward."""
+    text = compiled(Model(EXPERTS, "bfloat16", remat="full"), "v6e:2x2")
+    assert not re.findall(r"%\S+ = bf16\[(?:1,)?8,(?:256,128|128,256)\]\S* (?:copy|transpose)\(", text)
+    kernels = Counter(re.findall(r"%(ragged-dot-none|gmm|tgmm)[.\d]* = .* custom-call\(", text))
+    assert kernels == {"ragged-dot-none": 5, "gmm": 3, "tgmm": 3}  # `down` turned forward, gate and up backward
 
 
 def collectives(text: str, kind: str, shape: tuple[int, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The gradient of experts' matrices by megablox' kernel (interpreted) is that of `jax.lax.ragged_dot`."""
+"""Products and gradients of experts' matrices by megablox' kernels (interpreted) are those of `jax.lax.ragged_dot`."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from pttrainer.models.layers.mixture.grouped_product import (
     grouped_products,
     matrices_gradient,
     tiles_for,
+    turned_product,
 )
 from pttrainer.runtime.distributed import sharding
 
@@ -30,20 +31,30 @@ CONFIG = replace(preset("tiny-moe"), d_model=24)
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the kernel cut rows into three tiles, and Y into two, at shapes of milliseconds."""
+    """Let the kernels cut rows into three tiles, and Y into two, at shapes of milliseconds."""
     monkeypatch.setattr(module, "ROWS", 16)
     monkeypatch.setattr(module, "AXIS_BYTES", 4 * 32)
+    monkeypatch.setattr(module, "LANES", 8)
 
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose as on a TPU, and run the kernel as ordinary operations."""
-    _choose_as_on_a_tpu(monkeypatch, lambda *inputs, interpret: matrices_gradient(*inputs, interpret=True))
+    """Choose as on a TPU, and run the kernels as ordinary operations."""
+    _choose_as_on_a_tpu(
+        monkeypatch,
+        lambda *inputs, interpret: matrices_gradient(*inputs, interpret=True),
+        lambda *inputs, interpret: turned_product(*inputs, interpret=True),
+    )
 
 
-def _choose_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch, gradient: Any) -> None:
+def _choose_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch, gradient: Any, turned: Any) -> None:
     monkeypatch.setattr(module, "sharding", SimpleNamespace(chip=lambda: ("tpu", "TPU v6 lite")))
     monkeypatch.setattr(module, "matrices_gradient", gradient)
+    monkeypatch.setattr(module, "turned_product", turned)
+
+
+def _plain_turned(x_RX: Any, matrices_EYX: Any, sizes_E: Any, interpret: bool = False) -> Any:
+    return jax.lax.ragged_dot(x_RX, matrices_EYX.swapaxes(1, 2), sizes_E)
 
 
 def _plain_gradient(x_RX: Any, out_RY: Any, sizes_E: Any, interpret: bool = False) -> Any:
@@ -85,6 +96,16 @@ def test_the_kernel_sums_each_groups_rows_alone(both: Any, sizes: tuple[int, ...
     by_kernel, plain = both(_random(R, X), _random(R, Y, seed=1), np.array(sizes, np.int32))
     np.testing.assert_allclose(by_kernel, plain, rtol=TOLERANCE, atol=TOLERANCE)
     assert not np.any(by_kernel[np.array(sizes) == 0])
+
+
+@pytest.mark.parametrize("sizes", [(7, 9, 3, 12, 6), (0, 0, 15, 11, 11), (16, 0, 16, 0, 5), (3, 0, 5, 1, 2)], ids=str)
+def test_matrices_are_read_turned(sizes: tuple[int, ...]) -> None:
+    """Of rows behind all groups nothing is said."""
+    x, matrices, of = _random(R, X), _random(5, Y, X, seed=1), np.array(sizes, np.int32)
+    turned = jax.jit(partial(turned_product, interpret=True))(_behind(x, of, np.nan), matrices, of)
+    plain = _plain_turned(x, matrices, of)
+    assert turned.shape == plain.shape
+    np.testing.assert_allclose(turned[: of.sum()], plain[: of.sum()], rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_random_groups(both: Any) -> None:
@@ -135,11 +156,11 @@ def test_products_of_the_same_rows_add_up_their_gradients(interpreted: None) -> 
 
 
 @pytest.mark.parametrize(("of", "has_kernel"), [(0, False), (1, True)], ids=["frozen", "trained"])
-def test_frozen_matrices_run_no_kernel(interpreted: None, of: int, has_kernel: bool) -> None:
+def test_frozen_matrices_have_no_gradient(interpreted: None, of: int, has_kernel: bool) -> None:
     """As adapters train: only the rows' gradient is computed."""
     inputs = _random(R, X), _random(2, 5, X, X), np.array([20, 0, 7, 10, 0], np.int32)
     program = str(jax.make_jaxpr(jax.grad(partial(_loss, grouped_product), argnums=of))(*inputs))
-    assert ("pallas_call" in program) == has_kernel
+    assert ("name=tgmm" in program) == has_kernel
 
 
 @pytest.mark.parametrize(
@@ -152,7 +173,7 @@ def test_what_the_kernel_cannot_is_left_to_the_plain_product(
     """Too many tiles of rows, of which it would count some twice, and types of numbers that it refuses."""
     inputs = jax.ShapeDtypeStruct((rows, X), dtype), jax.ShapeDtypeStruct((2, 5, X, X), dtype), np.zeros(5, np.int32)
     program = str(jax.make_jaxpr(jax.grad(partial(_loss, grouped_product), argnums=1))(*inputs))
-    assert ("pallas_call" in program) == has_kernel
+    assert ("name=tgmm" in program) == has_kernel
 
 
 def test_other_platforms_differentiate_the_plain_product() -> None:
@@ -181,29 +202,34 @@ def test_a_layer_of_experts(interpreted: None, monkeypatch: pytest.MonkeyPatch) 
     jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, _layer_gradients(x))
 
 
-def test_a_layers_gradients_have_the_models_axis_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices hold parts along it, which along a tile's lanes would be filled up."""
+@pytest.mark.parametrize(("devices", "has_it_first"), [(2, True), (1, False)])
+def test_a_layers_gradients_have_the_models_axis_first(
+    monkeypatch: pytest.MonkeyPatch, devices: int, has_it_first: bool
+) -> None:
+    """Where devices hold parts along it, which along a tile's lanes would be filled up. On one, `down` has it last."""
     axes = []
 
     def gradient(first_RX: Any, second_RY: Any, sizes_E: Any, interpret: bool) -> Any:
         axes.append((first_RX.shape[1], second_RY.shape[1]))
         return _plain_gradient(first_RX, second_RY, sizes_E)
 
-    _choose_as_on_a_tpu(monkeypatch, gradient)
-    _layer_gradients(_random(2, 9, CONFIG.d_model))
+    _choose_as_on_a_tpu(monkeypatch, gradient, _plain_turned)
+    with jax.set_mesh(sharding.make_mesh((1, devices), jax.devices()[:devices])):
+        _layer_gradients(_random(2, 9, CONFIG.d_model))
     assert CONFIG.experts is not None
-    assert axes == [(CONFIG.d_model, CONFIG.experts.d_ff)] * 3
+    first = CONFIG.d_model, CONFIG.experts.d_ff
+    assert axes == [first if has_it_first else first[::-1], first, first]
 
 
 def test_a_layer_over_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of matrices that several devices use, the gradient is the sum over them; experts stay with their device.
 
-    The kernel's place is taken by the plain gradient: interpreted, it does not run inside a `shard_map`.
+    The kernels' places are taken by plain products: interpreted, they do not run inside a `shard_map`.
     """
     x = _random(4, 6, CONFIG.d_model)
     with jax.set_mesh(sharding.make_mesh((1, 2, 2, 2, 1), jax.devices()[:8])):
         plain = _layer_gradients(x)
-        _choose_as_on_a_tpu(monkeypatch, _plain_gradient)
+        _choose_as_on_a_tpu(monkeypatch, _plain_gradient, _plain_turned)
         ours = _layer_gradients(x)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
 

@@ -119,7 +119,7 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
         (size,) if head_dim is None else (size // head_dim, head_dim)
         for head_dim, size in zip(heads, w_XY.shape, strict=True)
     )
-    split = _split(w_XY, axes)
+    split = sharding.weight_split(axes, w_XY.shape)
     # An adapter may be split finer than into heads.
     whole_heads = all(one[0] % _parts(names) == 0 for one, names in zip((inputs, outputs), split, strict=True))
     stored = (*inputs, *outputs) if whole_heads else w_XY.shape
@@ -183,7 +183,7 @@ def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
     Each device reads its columns for the tokens of all, and sends every other device the ones of its tokens: 2·B·T·D
     bytes in place of the table's, and as much in the backward pass. The gradient is added up in float32.
     """
-    names = _split(table_VD, ("vocab", "embed"))[1]
+    names = sharding.weight_split(("vocab", "embed"), table_VD.shape)[1]
     if not names:  # D does not divide
         replicated: Array = table_VD.astype(dtype)[tokens_BT]
         return replicated
@@ -206,7 +206,7 @@ def table_as_stored(table_VD: Array) -> Array:
 
     From rows, in which it is added up: what is whole would be turned before it is cut, or the optimizer's arrays after.
     """
-    names = _split(table_VD, ("vocab", "embed"))[1]
+    names = sharding.weight_split(("vocab", "embed"), table_VD.shape)[1]
     of = PartitionSpec(None, names)
 
     def local(part_VD: Array) -> Array:
@@ -221,10 +221,3 @@ def _table_as_stored(part_VD: Array) -> Array:
     is_by_rows = logical_axes.in_tiles(part_VD.shape, 0, 1) <= logical_axes.in_tiles(part_VD.shape, 1, 0)
     pinned: Array = with_layout_constraint(part_VD, Layout((0, 1) if is_by_rows else (1, 0)))
     return pinned
-
-
-def _split(x: Array, axes: Axes) -> list[tuple[str, ...]]:
-    """Return the mesh axes that split each axis of a weight, by the table that stores it."""
-    mesh = jax.sharding.get_abstract_mesh()
-    split = logical_axes.weight_split(mesh.shape, axes, x.shape, sharding.chip()[0])
-    return [tuple(name for name in names if mesh.shape[name] > 1) for names in split]

@@ -154,6 +154,15 @@ def chip() -> tuple[str, str]:
     return jax.default_backend(), jax.devices()[0].device_kind
 
 
+def weight_split(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> list[tuple[str, ...]]:
+    """Return the axes of the mesh in context that split each axis of a weight; none without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return [()] * len(shape)
+    split = logical_axes.weight_split(mesh.shape, axes, shape, chip()[0])
+    return [tuple(name for name in names if mesh.shape[name] > 1) for names in split]
+
+
 def parts(logical: str) -> int:
     """Return the number of parts into which the mesh in context splits a logical axis."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -162,7 +162,8 @@ class ExpertMLP(nnx.Module):
             x_RD = x_RD * weight_R[:, None]
 
         def plain(x: Array, name: str) -> Array:
-            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_split_last=name == "down")
+            is_split_last = name == "down" and self._is_down_split_last(x_RD.shape[1])
+            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_split_last=is_split_last)
 
         def adapted(out: Array, x: Array, name: str) -> Array:
             return out if f"{name}.a" not in matrices else out + plain(plain(x, f"{name}.a"), f"{name}.b")
@@ -184,6 +185,11 @@ class ExpertMLP(nnx.Module):
         if not self.experts.weighs_inputs:
             hidden_RF = hidden_RF * weight_R[:, None]
         return adapted(plain(hidden_RF, "down"), hidden_RF, "down")
+
+    def _is_down_split_last(self, D: int) -> bool:
+        """Return True if devices hold parts of `down` along the model's axis, its last."""
+        shape = self.experts.count, self.experts.d_ff, D
+        return bool(sharding.weight_split(("expert", "mlp", "expert_embed"), shape)[-1])
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:

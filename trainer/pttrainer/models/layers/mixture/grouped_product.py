@@ -1,10 +1,10 @@
-"""The product of sorted rows with the matrix of each row's group, and on TPUs the gradient of the matrices by a kernel.
+"""The product of sorted rows with the matrix of each row's group, and on TPUs its gradients by kernels.
 
 Letters: R rows sorted by group, X and Y the axes of a matrix, E groups.
 
 XLA for TPUs has grouped kernels for the product and for the gradient of its rows. The gradient of the matrices it
-computes as a product over all groups with the other groups' rows masked, E times the work
-(docs/findings/compilers.md). So that one is megablox' `tgmm` there, which comes with JAX
+computes as a product over all groups with the other groups' rows masked, E times the work, and matrices that are read
+turned it copies (docs/findings/compilers.md). So these are megablox' `tgmm` and `gmm` there, which come with JAX
 (`jax.experimental.pallas.ops.tpu.megablox`, after Gale et al. 2022, https://arxiv.org/abs/2211.15841). Other platforms
 differentiate `jax.lax.ragged_dot` itself.
 """
@@ -28,10 +28,6 @@ AXIS_BYTES = 2048
 MOST_TILES = 2048
 """Of rows: `tgmm` counts tiles by a histogram of float32, right on a CPU for 6,144 bins and wrong for 8,192."""
 LANES, SUBLANES = 128, 16
-_OF_ROWS = lax.RaggedDotDimensionNumbers(
-    dot_dimension_numbers=(((1,), (2,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
-)
-"""Of the rows' gradient: Y of the gradient with Y of the matrices."""
 
 
 def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_split_last: bool = False) -> Array:
@@ -39,7 +35,8 @@ def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_spli
 
     Rows behind all groups belong to no matrix: what is returned for them is undefined, and they add to no gradient.
     is_split_last: devices hold parts of the matrices along Y. A part narrower than a tile's lanes is filled up to them,
-    unless another axis lies along the lanes; so the kernel then computes the gradient turned, with Y before X.
+    unless another axis lies along the lanes; so training then has the matrices and their gradient turned, with Y before
+    X, as they come when the parts are gathered.
     """
     [product] = grouped_products(x_RX, (matrices_EXY,), sizes_E, is_split_last=is_split_last)
     return product
@@ -76,14 +73,14 @@ def _forward(
     x, sizes, values = x_RX.value, sizes_E.value, tuple(each.value for each in matrices)
     is_learning = any(each.perturbed for each in matrices)
     kept = (x if is_learning else None), (values if x_RX.perturbed else None), sizes
-    return _products(x, values, sizes, is_split_last), kept
+    return tuple(_product(x, each, sizes, is_split_last) for each in values), kept
 
 
 def _backward(
     is_split_last: bool, kept: _Kept, outs: tuple[Array, ...]
 ) -> tuple[Array | None, tuple[Array, ...] | None, None]:
     x_RX, matrices, sizes_E = kept
-    of_rows = None if matrices is None else _rows_gradient(outs, matrices, sizes_E)
+    of_rows = None if matrices is None else _rows_gradient(outs, matrices, sizes_E, is_split_last)
     if x_RX is None:
         return of_rows, None, None
     of_matrices = (_by_device(partial(_matrices_gradient, is_split_last), x_RX, each, sizes_E) for each in outs)
@@ -93,13 +90,46 @@ def _backward(
 _products.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array) -> Array:
-    first, *others = (lax.ragged_dot_general(*each, sizes_E, _OF_ROWS) for each in zip(outs, matrices, strict=True))
+def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array, is_split_last: bool) -> Array:
+    turned_EYX = (each.swapaxes(1, 2) for each in matrices)
+    first, *others = (
+        _product(out, each, sizes_E, not is_split_last) for out, each in zip(outs, turned_EYX, strict=True)
+    )
     total = first
     for part in others:
         # A bare sum of two arrays of 16 bits is twice as slow by the TPU compiler's estimate.
         total = total.astype(jnp.float32) + part.astype(jnp.float32)
     return total.astype(first.dtype)
+
+
+def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_turned: bool) -> Array:
+    """Return the product. is_turned: memory has Y before X, in which order XLA's kernel would copy the matrices."""
+    if not is_turned or min(matrices_EXY.shape[1:]) < LANES:
+        return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
+    of_rows = _by_device(partial(turned_product, interpret=False), x_RX, matrices_EXY.swapaxes(1, 2), sizes_E)
+    return varying_as(of_rows, x_RX, matrices_EXY, sizes_E)
+
+
+def turned_product(x_RX: Array, matrices_EYX: Array, sizes_E: Array, *, interpret: bool) -> Array:
+    """Return [R, Y], of the type of `x_RX`, as `grouped_product` does, of matrices that are read turned.
+
+    interpret: run the kernel as ordinary operations, for tests without a TPU.
+    """
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
+
+    R, X = x_RX.shape
+    tiles = tiles_for(R, X, matrices_EYX.shape[1], x_RX.dtype.itemsize)
+    x_RX = _filled(x_RX, tiles[0])
+    product_RY: Array = gmm(
+        x_RX,
+        matrices_EYX,
+        sizes_E,
+        preferred_element_type=x_RX.dtype,
+        tiling=tiles,
+        transpose_rhs=True,
+        interpret=interpret,
+    )
+    return product_RY[:R]
 
 
 def _matrices_gradient(is_turned: bool, x_RX: Array, out_RY: Array, sizes_E: Array) -> Array:
@@ -117,15 +147,20 @@ def matrices_gradient(x_RX: Array, out_RY: Array, sizes_E: Array, *, interpret: 
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
     tiles = tiles_for(x_RX.shape[0], x_RX.shape[1], out_RY.shape[1], x_RX.dtype.itemsize)
-    x_RX, out_RY = (jnp.pad(each, ((0, -len(each) % tiles[0]), (0, 0))) for each in (x_RX, out_RY))
+    x_RX, out_RY = (_filled(each, tiles[0]) for each in (x_RX, out_RY))
     gradient_EXY: Array = tgmm(
         x_RX.T, out_RY, sizes_E, preferred_element_type=x_RX.dtype, tiling=tiles, interpret=interpret
     )
     return gradient_EXY
 
 
+def _filled(x_RX: Array, of_rows: int) -> Array:
+    """Return rows up to a multiple of a tile's."""
+    return jnp.pad(x_RX, ((0, -len(x_RX) % of_rows), (0, 0)))
+
+
 def tiles_for(rows: int, X: int, Y: int, itemsize: int) -> tuple[int, int, int]:
-    """Return the kernel's tiles; rows are to be filled up to a multiple of the first."""
+    """Return the kernels' tiles; rows are to be filled up to a multiple of the first."""
     fitting = [tile for tile in (ROWS, ROWS // 2, ROWS // 4) if rows % tile == 0]
     of_rows = fitting[0] if fitting else min(ROWS, _up(rows, SUBLANES))
     return of_rows, _part(X, AXIS_BYTES // itemsize), _part(Y, AXIS_BYTES // itemsize)
