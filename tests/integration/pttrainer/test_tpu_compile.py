@@ -160,12 +160,17 @@ def test_queries_keys_and_values_are_not_copied_into_another_order() -> None:
     assert not re.findall(r"%\S+ = bf16\[2,(?:256,[24]|[24],256),128\]\S* (?:copy|transpose)\(", text)
 
 
-def test_matrices_of_experts_are_multiplied_as_they_are_gathered() -> None:
+@pytest.mark.parametrize(("experts", "part"), [(8, "8,64"), (32, "1,384")], ids=["parts", "whole"])
+def test_matrices_of_experts_are_multiplied_as_they_are_gathered(experts: int, part: str) -> None:
     """Kernels read them turned where they lie so: none is copied into another order, forward or backward."""
-    text = compiled(Model(EXPERTS, "bfloat16", remat="full"), "v6e:2x2")
-    assert not re.findall(r"%\S+ = bf16\[(?:1,)?8,(?:256,128|128,256)\]\S* (?:copy|transpose)\(", text)
+    width, topology = (256, "v6e:2x2") if experts == 8 else (384, "v6e:4x8")  # 12 of 384 would fill no rows of tiles
+    config = replace(EXPERTS, d_model=width, experts=Experts(experts, 2, 128))
+    text = compiled(Model(config, "bfloat16", remat="full"), topology)
+    assert re.search(rf"bf16\[1,{part},128\]", text)
+    shapes = f"{experts},(?:{width},128|128,{width})"
+    assert not re.findall(rf"%\S+ = bf16\[(?:1,)?{shapes}\]\S* (?:copy|transpose)\(", text)
     kernels = Counter(re.findall(r"%(ragged-dot-none|gmm|tgmm)[.\d]* = .* custom-call\(", text))
-    assert kernels == {"ragged-dot-none": 5, "gmm": 3, "tgmm": 3}  # `down` turned forward, gate and up backward
+    assert kernels == {"ragged-dot-none": 5, "gmm": 3, "tgmm": 3}
 
 
 def collectives(text: str, kind: str, shape: tuple[int, ...]) -> list[str]:
@@ -188,7 +193,7 @@ def test_the_compiler_knows_each_flag_of_the_table(flag: compiler_flags.XlaFlag,
 
 def compiled(model: Model, topology: str, **split: int) -> str:
     """The program that the TPU's compiler makes of the real train step."""
-    mesh = _mesh(topology, split or {"fsdp": 4})
+    mesh = _mesh(topology, split)
     adamw = optax.adamw(1e-3)
     program = Program(model, Likelihood(), adamw, lambda count: 1e-3)  # type: ignore[arg-type]
     where = program.layout(mesh)
@@ -208,11 +213,13 @@ def _mesh(topology: str, split: dict[str, int]) -> Mesh:
     from jax.experimental import topologies
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-    shape = tuple(split.get(axis, 1) for axis in logical_axes.MESH_AXES)
+    sizes = split or {"fsdp": len(devices)}
+    shape = tuple(sizes.get(axis, 1) for axis in logical_axes.MESH_AXES)
     return Mesh(np.array(devices).reshape(shape), logical_axes.MESH_AXES)
 
 
 def _batch(mesh: Mesh) -> Batch:
-    where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, (ROWS, LENGTH)))
-    ids, numbers = (jax.ShapeDtypeStruct((ROWS, LENGTH), dtype, sharding=where) for dtype in ("int32", "float32"))
+    rows = max(ROWS, mesh.size)
+    where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, (rows, LENGTH)))
+    ids, numbers = (jax.ShapeDtypeStruct((rows, LENGTH), dtype, sharding=where) for dtype in ("int32", "float32"))
     return Batch(ids, ids, ids, ids, numbers, numbers)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from pttrainer.models.config import ModelConfig
 from pttrainer.models.families.presets import preset
 from pttrainer.models.layers.mixture import grouped_product as module
 from pttrainer.models.layers.mixture.experts import ExpertMLP
@@ -21,7 +22,7 @@ from pttrainer.models.layers.mixture.grouped_product import (
     tiles_for,
     turned_product,
 )
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import logical_axes, sharding
 
 TOLERANCE = 1e-5
 """Relative, float32: the kernel sums tile by tile."""
@@ -185,12 +186,15 @@ def test_other_platforms_differentiate_the_plain_product() -> None:
     assert ours == plain
 
 
-def _layer_gradients(x_BTD: Any) -> Any:
-    graph, layers = nnx.split(ExpertMLP(CONFIG, nnx.Rngs(0)))
+def _layer_gradients(x_BTD: Any, config: ModelConfig = CONFIG) -> Any:
+    """The gradients of a layer's weights and input, as it is trained."""
+    graph, layers = nnx.split(ExpertMLP(config, nnx.Rngs(0)))
     state = jax.tree.map(lambda weights: weights[0], layers)
 
     def loss(state: Any, x_BTD: Any) -> Any:
-        return jnp.sum(nnx.merge(graph, state)(x_BTD, None, x_BTD)[0] ** 2)
+        layer = nnx.merge(graph, state)
+        layer.is_split_as_trained = True
+        return jnp.sum(layer(x_BTD, None, x_BTD)[0] ** 2)
 
     return jax.device_get(jax.jit(jax.grad(loss, argnums=(0, 1)))(state, x_BTD))
 
@@ -231,6 +235,19 @@ def test_a_layer_over_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
         plain = _layer_gradients(x)
         _choose_as_on_a_tpu(monkeypatch, _plain_gradient, _plain_turned)
         ours = _layer_gradients(x)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
+
+
+@pytest.mark.parametrize("mesh", [(1, 8), (2, 4), (1, 4, 1, 1, 2)], ids=str)
+def test_so_do_whole_experts_that_devices_gather(monkeypatch: pytest.MonkeyPatch, mesh: tuple[int, ...]) -> None:
+    assert CONFIG.experts is not None
+    config, x = replace(CONFIG, experts=replace(CONFIG.experts, count=8)), _random(8, 6, CONFIG.d_model)
+    plain = _layer_gradients(x, config)
+    monkeypatch.setattr(logical_axes, "GATHERING", ("cpu",))
+    with jax.set_mesh(sharding.make_mesh(mesh, jax.devices()[:8])):
+        split = sharding.weight_split(("expert", "expert_embed", "mlp"), (8, CONFIG.d_model, 64))
+        ours = _layer_gradients(x, config)
+    assert "fsdp" in split[0]  # 3 or 6 of 24 would fill no rows of tiles
     jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
 
 

@@ -65,9 +65,34 @@ def test_an_axis_that_does_not_divide_is_kept_whole() -> None:
 def test_on_tpus_the_inner_axis_of_an_mlp_is_split_where_its_parts_fill_rows_of_tiles(
     platform: str, shape: logical_axes.Shape, axes: logical_axes.Axes, matrix: tuple[int, ...], part: tuple[int, ...]
 ) -> None:
+    assert part_of(matrix, platform, shape, axes) == part
+
+
+@pytest.mark.parametrize(
+    ("platform", "shape", "axes", "matrix", "part"),
+    [
+        ("tpu", (1, 256, 1, 1, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (1, 7168, 2048)),
+        ("tpu", (1, 64, 1, 1, 1), ("layer", "expert", "mlp", "expert_embed"), (3, 128, 704, 2816), (3, 2, 704, 2816)),
+        ("tpu", (2, 64, 1, 1, 4), ("expert", "expert_embed", "mlp"), (256, 7160, 2048), (1, 7160, 2048)),
+        ("tpu", (1, 128, 1, 1, 1), ("expert", "expert_embed", "mlp"), (128, 2880, 2880), (1, 2880, 2880)),
+        ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (32, 2880, 2880), (32, 45, 2880)),
+        ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (128, 2048, 768), (128, 32, 768)),
+        ("tpu", (1, 256, 2, 1, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (256, 28, 1024)),
+        ("cpu", (1, 256, 1, 1, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (256, 28, 2048)),
+    ],
+)
+def test_on_tpus_experts_are_split_into_whole_ones_where_parts_of_their_matrices_would_be_narrow(
+    platform: str, shape: logical_axes.Shape, axes: logical_axes.Axes, matrix: tuple[int, ...], part: tuple[int, ...]
+) -> None:
+    assert part_of(matrix, platform, shape, axes) == part
+
+
+def part_of(
+    matrix: tuple[int, ...], platform: str, shape: logical_axes.Shape, axes: logical_axes.Axes
+) -> tuple[int, ...]:
     sizes = dict(zip(logical_axes.MESH_AXES, shape, strict=True))
     split = logical_axes.weight_split(sizes, axes, matrix, platform)
-    assert tuple(n // logical_axes.pieces(sizes, by) for n, by in zip(matrix, split, strict=True)) == part
+    return tuple(n // logical_axes.pieces(sizes, by) for n, by in zip(matrix, split, strict=True))
 
 
 def test_rows_are_split_over_data_and_fsdp() -> None:

@@ -98,6 +98,8 @@ class DecoderLayer(nnx.Module):
         explicit_collectives.put_into(self.attention, packed_matrix.MATRICES["attention"], head_dim, stored)
         of_mlp = packed_matrix.MATRICES["mlp"] if isinstance(self.mlp, GatedMLP) else SHARED
         explicit_collectives.put_into(self.mlp, of_mlp, stored=stored)
+        if isinstance(self.mlp, ExpertMLP):
+            self.mlp.is_split_as_trained = stored is AS_TRAINED
         if self.layer_input is not None:
             explicit_collectives.put_into(self.layer_input, packed_matrix.MATRICES["layer_input"], stored=stored)
 

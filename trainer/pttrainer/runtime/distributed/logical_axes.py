@@ -130,10 +130,21 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
 
     On TPUs the matrices of an MLP are split along their inner axis in place of the model's, if its parts fill rows of
     tiles: 14 of Gemma 2 9B's 3,584 columns on 256 chips do not, 56 of 14,336 do. Whole rows are then what is gathered.
-    Only where nothing else splits a layer: elsewhere the compiler gathers, by its own choice.
+    Experts are split into whole ones, if parts of their matrices would fill no rows of tiles (28 of DeepSeek V3's 7,168
+    on 256 chips) or be fewer, and if each device gets as many. Only where nothing else splits a layer: elsewhere the
+    compiler gathers, by its own choice.
     """
     split = [fitting(sizes, name, size) for name, size in zip(axes, shape, strict=True)]
-    if set(axes[-2:]) == {"embed", "mlp"} and gathers(sizes, platform):
+    if not gathers(sizes, platform):
+        return split
+    if {"expert_embed", "mlp"} <= set(axes):
+        experts, model = axes.index("expert"), axes.index("expert_embed")
+        whole = (*mesh_axes("expert"), *mesh_axes("expert_embed"))
+        parts = pieces(sizes, split[model])
+        is_filled = shape[model] // parts % SUBLANES == 0 and parts == sizes["fsdp"]
+        if not is_filled and shape[experts] % pieces(sizes, whole) == 0:
+            split[experts], split[model] = whole, ()
+    elif set(axes[-2:]) == {"embed", "mlp"}:
         outer, inner = axes.index("embed"), axes.index("mlp")
         moved = fitting(sizes, "embed", shape[inner])
         parts = pieces(sizes, moved)

@@ -6,13 +6,14 @@ By default the compiler would copy all tokens and all experts to every device, b
 part assigns the work explicitly. Tokens stay with their rows; the devices along the `expert` axis gather each other's
 tokens, each selects those that chose one of its own experts, and the results are summed back to the rows' owners. No
 token is dropped and no buffer is larger than the gathered tokens. A matrix's model axis is gathered over `fsdp` for the
-product, as in every layer; its feed-forward axis stays split over `tensor`.
+product, as in every layer, by the compiler; its feed-forward axis stays split over `tensor`. Where devices hold whole
+experts, these are gathered here: the compiler would copy what it gathers.
 
 Left out: sending a token only to the devices of its experts (all-to-all). With as many experts per token as devices on
 the axis it moves as much, and needs buffers for the worst case to drop nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -27,10 +28,18 @@ Mixture = Callable[[Array, Array, Array, Matrices], Array]
 than theirs, which are counted from 0, add nothing."""
 
 
-def over_mesh(mixture: Mixture, x_BTD: Array, expert_BTk: Array, weight_BTk: Array, matrices: Matrices) -> Array:
+def over_mesh(
+    mixture: Mixture,
+    x_BTD: Array,
+    expert_BTk: Array,
+    weight_BTk: Array,
+    matrices: Matrices,
+    whole: Collection[str] = (),
+) -> Array:
     """Apply `mixture` to all experts, over the mesh in context.
 
-    `matrices` are [E, …], the feed-forward axis of `down` and `down_bias` first or absent, of all others last.
+    `matrices` are [E, …], the feed-forward axis of `down` and `down_bias` first or absent, of all others last. whole:
+    the names of those that are split over `fsdp` along E, in whole experts.
     """
     mesh = jax.sharding.get_abstract_mesh()
     rows = sharding.fitting_batch_spec(mesh, x_BTD.shape[:2])
@@ -49,7 +58,9 @@ def over_mesh(mixture: Mixture, x_BTD: Array, expert_BTk: Array, weight_BTk: Arr
         k = expert_BTk.shape[-1]
         if is_split:
             expert_BTk = expert_BTk - lax.axis_index("expert") * (experts // mesh.shape["expert"])
-        out_MD = mixture(x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k), own)
+        gathered = {name: lax.all_gather(own[name].astype(x_BTD.dtype), "fsdp", axis=0, tiled=True) for name in whole}
+        inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
+        out_MD = mixture(*inputs, {**own, **gathered})
         out_BTD = out_MD.reshape(B, T, D)
         if inner is not None:
             out_BTD = lax.psum(out_BTD, inner)
@@ -59,6 +70,7 @@ def over_mesh(mixture: Mixture, x_BTD: Array, expert_BTk: Array, weight_BTk: Arr
         return lax.psum(out_BTD, "expert") if is_split else out_BTD
 
     where = {name: _spec(name, matrix, inner) for name, matrix in matrices.items()}
+    where |= {name: PartitionSpec(("expert", "fsdp"), None, None) for name in whole}
     by_token = PartitionSpec(*rows, None)
     body: Any = jax.shard_map(local, in_specs=(by_token, by_token, by_token, where), out_specs=by_token)
     out: Array = body(x_BTD, expert_BTk, weight_BTk, dict(matrices))

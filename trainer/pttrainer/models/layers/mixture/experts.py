@@ -38,6 +38,8 @@ class ExpertMLP(nnx.Module):
     routed_norm: RMSNorm
     routed_post_norm: RMSNorm
     shared_post_norm: RMSNorm
+    is_split_as_trained = False
+    """Whether the mesh in context splits the experts' matrices as their logical axes say."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         assert config.experts is not None
@@ -109,7 +111,8 @@ class ExpertMLP(nnx.Module):
         routing = Routing(expert_BTk, None if counts_BT is None else use_of(logits_BTE, choice, counts_BT))
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
-            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices), routing
+            whole = PLAIN if self.is_split_as_trained and "fsdp" in self._split_of_down(D)[0] else ()
+            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, whole), routing
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
         return self._mixture(*inputs, matrices).reshape(B, T, D), routing
@@ -162,7 +165,7 @@ class ExpertMLP(nnx.Module):
             x_RD = x_RD * weight_R[:, None]
 
         def plain(x: Array, name: str) -> Array:
-            is_split_last = name == "down" and self._is_down_split_last(x_RD.shape[1])
+            is_split_last = name == "down" and bool(self._split_of_down(x_RD.shape[1])[2])
             return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_split_last=is_split_last)
 
         def adapted(out: Array, x: Array, name: str) -> Array:
@@ -186,10 +189,9 @@ class ExpertMLP(nnx.Module):
             hidden_RF = hidden_RF * weight_R[:, None]
         return adapted(plain(hidden_RF, "down"), hidden_RF, "down")
 
-    def _is_down_split_last(self, D: int) -> bool:
-        """Return True if devices hold parts of `down` along the model's axis, its last."""
-        shape = self.experts.count, self.experts.d_ff, D
-        return bool(sharding.weight_split(("expert", "mlp", "expert_embed"), shape)[-1])
+    def _split_of_down(self, D: int) -> list[tuple[str, ...]]:
+        """Return the mesh axes that split `down` along E, F and D, as its logical axes say."""
+        return sharding.weight_split(("expert", "mlp", "expert_embed"), (self.experts.count, self.experts.d_ff, D))
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:
