@@ -93,16 +93,19 @@ TILES_OF_NO_RECIPE = (
 )
 FUSED_BACKWARD = "sa_use_fused_bwd_kernel=True"
 TILES_OF_FEW_QUERIES = ("sa_block_q=1024", "sa_block_q_dkv=1024", "sa_block_q_dq=1024")
-DROPLESS = (
-    *(*SHARDED, "remat_policy=full", "megablox=True", "sparse_matmul=True", "num_vocab_tiling=8"),
-    *TILES_OF_FEW_QUERIES,
-)
-"""Of its mixture that drops no token, with the loss in pieces."""
+MIXTURE = ("megablox=True", "sparse_matmul=True", "num_vocab_tiling=8")
+"""Of a mixture that drops no token, with the loss in pieces."""
+DROPLESS = (*SHARDED, "remat_policy=full", *MIXTURE, *TILES_OF_FEW_QUERIES)
 
 
-def _like(source: str, accelerator: str, model: str, rows: int, length: int, *flags: str) -> Recipe:
-    """Return how MaxText would train a model and slice for which it has no recipe, with the flags of the source."""
-    settings = (*SHARDED, "remat_policy=full", *TILES_OF_NO_RECIPE)
+def _like(
+    source: str, accelerator: str, model: str, rows: int, length: int, *flags: str, own: tuple[str, ...] = ()
+) -> Recipe:
+    """Return how MaxText would train a model and slice for which it has no recipe, with the flags of the source.
+
+    own: further settings.
+    """
+    settings = (*SHARDED, "remat_policy=full", *TILES_OF_NO_RECIPE, *own)
     changed = "the model and the slice, of which there is no recipe; full recomputation; tiles"
     return Recipe(accelerator, model, rows, length, settings, flags, source, changed, remat="full")
 
@@ -177,6 +180,16 @@ RECIPES: dict[str, Recipe] = {
         "maxtext_v5p_model_configs.py: llama2_70b_v5p_128",
         "Llama 3.1 for Llama 2, which has 32,000 words in place of 128,256",
     ),
+    "llama4-scout-v5p-256": Recipe(
+        *("v5p-256", "llama4-scout", 1024, 8192),
+        (
+            *(*SHARDED, "model_name=llama4-17b-16e", "remat_policy=custom", "decoder_layer_input=offload"),
+            *("megablox=True", "sparse_matmul=True", *TILES_OF_1024, "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
+        ),
+        (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL, *SUM_LAYOUT, *HOST_OFFLOAD),
+        "maxtext_v5p_model_configs.py: llama4_scout_dropless_v5p_256",
+        "tiles",
+    ),
     "llama3.1-8b-v5e-256": Recipe(
         *("v5e-256", "llama3.1-8b", 512, 8192),
         (
@@ -223,4 +236,13 @@ RECIPES: dict[str, Recipe] = {
     "gemma3-27b-v5p-64": _like(_V5P, "v5p-64", "gemma3-27b", 64, 8192, *_OF_V5P),
     "mistral-7b-v5e-64": _like("MaxText's defaults", "v5e-64", "mistral-7b", 128, 4096),
     "qwen3-32b-tpu7x-64": _like("MaxText's defaults", "tpu7x-64", "qwen3-32b", 128, 8192),
+    "llama4-scout-v5p-128": _like(
+        *(_V5P, "v5p-128", "llama4-scout", 128, 4096, *_OF_V5P), own=("model_name=llama4-17b-16e", *MIXTURE)
+    ),
+    "qwen3-next-80b-v5p-128": _like(
+        *(_V5P, "v5p-128", "qwen3-next-80b", 128, 4096, *_OF_V5P), own=("model_name=qwen3-next-80b-a3b", *MIXTURE)
+    ),
+    "deepseek-v3-v5p-512": _like(
+        *(_V5P, "v5p-512", "deepseek-v3", 512, 4096, *_OF_V5P), own=("model_name=deepseek3-671b", *MIXTURE)
+    ),
 }
