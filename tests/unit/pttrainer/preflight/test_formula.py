@@ -136,8 +136,8 @@ def test_experts_whose_part_of_the_models_axis_fills_no_tiles_are_there_twice() 
         return sum(part.bytes for part in parts if part.name == "weights of experts, laid out anew")
 
     matrices = 24 * 32 * 3 * 2880 * 2880
-    assert copied("v6e-32") == 4 * matrices // 32  # 90 rows of the model's 2,880
-    assert copied("v5p-128") == 4 * matrices // 64  # 45
+    assert copied("v5p-128") == 4 * matrices // 64  # 45 rows of the model's 2,880, and 32 experts for 64 chips
+    assert copied("v6e-32") == 0  # 90 would fill no tiles, so each chip has a whole expert
     assert copied("v6e-8") == 0  # 360
 
 

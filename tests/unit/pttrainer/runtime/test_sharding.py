@@ -87,6 +87,22 @@ def test_on_tpus_experts_are_split_into_whole_ones_where_parts_of_their_matrices
     assert part_of(matrix, platform, shape, axes) == part
 
 
+@pytest.mark.parametrize(
+    ("axes", "matrix", "is_turned"),
+    [
+        (("expert", "mlp", "expert_embed"), (4, 768, 512), True),  # 64 of 512 columns fill half of their lanes
+        (("expert", "mlp", "expert_embed"), (4, 768, 1024), False),
+        (("expert", "expert_embed", "mlp"), (4, 512, 768), False),
+        (("expert", "expert_embed", "mlp"), (4, 1024, 704), True),  # 704 columns would take 768, 128 rows fill lanes
+    ],
+)
+def test_a_tpu_keeps_a_part_in_the_order_that_fills_tiles_better(
+    axes: logical_axes.Axes, matrix: tuple[int, ...], is_turned: bool
+) -> None:
+    with jax.set_mesh(sharding.make_mesh((1, 8))):
+        assert sharding.is_stored_turned(axes, matrix) == is_turned
+
+
 def part_of(
     matrix: tuple[int, ...], platform: str, shape: logical_axes.Shape, axes: logical_axes.Axes
 ) -> tuple[int, ...]:

@@ -163,6 +163,15 @@ def weight_split(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> list[t
     return [tuple(name for name in names if mesh.shape[name] > 1) for names in split]
 
 
+def is_stored_turned(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> bool:
+    """Return True if a TPU keeps a device's part of a weight with its last axes exchanged, as tiles waste less so."""
+    mesh = jax.sharding.get_abstract_mesh()
+    split = weight_split(axes, shape)
+    part = tuple(size // logical_axes.pieces(mesh.shape, names) for size, names in zip(shape, split, strict=True))
+    rows, columns = len(shape) - 2, len(shape) - 1
+    return logical_axes.in_tiles(part, columns, rows) < logical_axes.in_tiles(part, rows, columns)
+
+
 def parts(logical: str) -> int:
     """Return the number of parts into which the mesh in context splits a logical axis."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -22,6 +22,7 @@ from pttrainer.models.layers.norm import RMSNorm, unit_rms
 from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.logical_axes import Axes
 
 PLAIN = ("gate", "up", "down")
 BIASES = tuple(f"{name}_bias" for name in PLAIN)
@@ -111,7 +112,7 @@ class ExpertMLP(nnx.Module):
         routing = Routing(expert_BTk, None if counts_BT is None else use_of(logits_BTE, choice, counts_BT))
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
-            whole = PLAIN if self.is_split_as_trained and "fsdp" in self._split_of_down(D)[0] else ()
+            whole = PLAIN if self.is_split_as_trained and "fsdp" in sharding.weight_split(*self._down(D))[0] else ()
             return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, whole), routing
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
@@ -165,8 +166,8 @@ class ExpertMLP(nnx.Module):
             x_RD = x_RD * weight_R[:, None]
 
         def plain(x: Array, name: str) -> Array:
-            is_split_last = name == "down" and bool(self._split_of_down(x_RD.shape[1])[2])
-            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_split_last=is_split_last)
+            is_turned = name == "down" and sharding.is_stored_turned(*self._down(x_RD.shape[1]))
+            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_turned=is_turned)
 
         def adapted(out: Array, x: Array, name: str) -> Array:
             return out if f"{name}.a" not in matrices else out + plain(plain(x, f"{name}.a"), f"{name}.b")
@@ -175,7 +176,9 @@ class ExpertMLP(nnx.Module):
             # As a product: TPUs read rows one by one, and sum the gradient of what was read in the rows' own numbers.
             return jnp.matmul(owner_RE, matrices[f"{name}_bias"].astype(x_RD.dtype), precision="highest")
 
-        both = grouped_products(x_RD, tuple(matrices[name].astype(x_RD.dtype) for name in ("gate", "up")), sizes_E)
+        gate_and_up = tuple(matrices[name].astype(x_RD.dtype) for name in ("gate", "up"))
+        is_turned = sharding.is_stored_turned(*self._gate(x_RD.shape[1]))
+        both = grouped_products(x_RD, gate_and_up, sizes_E, is_turned=is_turned)
         gate_RF, up_RF = (adapted(out, x_RD, name) for out, name in zip(both, ("gate", "up"), strict=True))
         if self.experts.biased:
             owner_RE = jax.nn.one_hot(expert_R, matrices["down"].shape[0], dtype=x_RD.dtype)
@@ -189,9 +192,12 @@ class ExpertMLP(nnx.Module):
             hidden_RF = hidden_RF * weight_R[:, None]
         return adapted(plain(hidden_RF, "down"), hidden_RF, "down")
 
-    def _split_of_down(self, D: int) -> list[tuple[str, ...]]:
-        """Return the mesh axes that split `down` along E, F and D, as its logical axes say."""
-        return sharding.weight_split(("expert", "mlp", "expert_embed"), (self.experts.count, self.experts.d_ff, D))
+    def _gate(self, D: int) -> tuple[Axes, tuple[int, ...]]:
+        """Return the logical axes and the shape of a layer's `gate`, and of `up`."""
+        return ("expert", "expert_embed", "mlp"), (self.experts.count, D, self.experts.d_ff)
+
+    def _down(self, D: int) -> tuple[Axes, tuple[int, ...]]:
+        return ("expert", "mlp", "expert_embed"), (self.experts.count, self.experts.d_ff, D)
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:

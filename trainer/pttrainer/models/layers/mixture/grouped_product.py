@@ -30,26 +30,25 @@ MOST_TILES = 2048
 LANES, SUBLANES = 128, 16
 
 
-def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_split_last: bool = False) -> Array:
+def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_turned: bool = False) -> Array:
     """Return [R, Y]: the first `sizes_E[0]` rows times the first matrix, and so on; both are of one type of numbers.
 
     Rows behind all groups belong to no matrix: what is returned for them is undefined, and they add to no gradient.
-    is_split_last: devices hold parts of the matrices along Y. A part narrower than a tile's lanes is filled up to them,
-    unless another axis lies along the lanes; so training then has the matrices and their gradient turned, with Y before
-    X, as they come when the parts are gathered.
+    is_turned: memory has the matrices with Y before X, as a TPU keeps parts whose Y fills no lanes; training reads and
+    computes them so.
     """
-    [product] = grouped_products(x_RX, (matrices_EXY,), sizes_E, is_split_last=is_split_last)
+    [product] = grouped_products(x_RX, (matrices_EXY,), sizes_E, is_turned=is_turned)
     return product
 
 
 def grouped_products(
-    x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, *, is_split_last: bool = False
+    x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, *, is_turned: bool = False
 ) -> tuple[Array, ...]:
     """Return the products of the same rows with each of several matrices [E, X, Y], as `grouped_product` does."""
     if sharding.chip()[0] != "tpu" or not all(_kernel_can(x_RX, each.shape[2]) for each in matrices):
         return tuple(lax.ragged_dot(x_RX, each, sizes_E) for each in matrices)
     x_RX, sizes_E, *matrices_EXY = alike(x_RX, sizes_E, *matrices)
-    return _products(x_RX, tuple(matrices_EXY), sizes_E, is_split_last)
+    return _products(x_RX, tuple(matrices_EXY), sizes_E, is_turned)
 
 
 def _kernel_can(x_RX: Array, Y: int) -> bool:
@@ -59,7 +58,7 @@ def _kernel_can(x_RX: Array, Y: int) -> bool:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _products(x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, is_split_last: bool) -> tuple[Array, ...]:
+def _products(x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, is_turned: bool) -> tuple[Array, ...]:
     return tuple(lax.ragged_dot(x_RX, each, sizes_E) for each in matrices)
 
 
@@ -67,34 +66,32 @@ _Kept = tuple[Array | None, tuple[Array, ...] | None, Array]
 
 
 def _forward(
-    x_RX: CustomVJPPrimal, matrices: tuple[CustomVJPPrimal, ...], sizes_E: CustomVJPPrimal, is_split_last: bool
+    x_RX: CustomVJPPrimal, matrices: tuple[CustomVJPPrimal, ...], sizes_E: CustomVJPPrimal, is_turned: bool
 ) -> tuple[tuple[Array, ...], _Kept]:
     """Return the products, and what either gradient needs if it will be asked for: of frozen matrices, no rows."""
     x, sizes, values = x_RX.value, sizes_E.value, tuple(each.value for each in matrices)
     is_learning = any(each.perturbed for each in matrices)
     kept = (x if is_learning else None), (values if x_RX.perturbed else None), sizes
-    return tuple(_product(x, each, sizes, is_split_last) for each in values), kept
+    return tuple(_product(x, each, sizes, is_turned and is_learning) for each in values), kept
 
 
 def _backward(
-    is_split_last: bool, kept: _Kept, outs: tuple[Array, ...]
+    is_turned: bool, kept: _Kept, outs: tuple[Array, ...]
 ) -> tuple[Array | None, tuple[Array, ...] | None, None]:
     x_RX, matrices, sizes_E = kept
-    of_rows = None if matrices is None else _rows_gradient(outs, matrices, sizes_E, is_split_last)
-    if x_RX is None:
-        return of_rows, None, None
-    of_matrices = (_by_device(partial(_matrices_gradient, is_split_last), x_RX, each, sizes_E) for each in outs)
+    if x_RX is None:  # frozen: all layers' matrices would be there a second time, turned
+        return None if matrices is None else _rows_gradient(outs, matrices, sizes_E, is_turned=True), None, None
+    of_rows = None if matrices is None else _rows_gradient(outs, matrices, sizes_E, is_turned)
+    of_matrices = (_by_device(partial(_matrices_gradient, is_turned), x_RX, each, sizes_E) for each in outs)
     return of_rows, tuple(varying_as(each, x_RX, *outs, sizes_E) for each in of_matrices), None
 
 
 _products.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array, is_split_last: bool) -> Array:
+def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array, is_turned: bool) -> Array:
     turned_EYX = (each.swapaxes(1, 2) for each in matrices)
-    first, *others = (
-        _product(out, each, sizes_E, not is_split_last) for out, each in zip(outs, turned_EYX, strict=True)
-    )
+    first, *others = (_product(out, each, sizes_E, not is_turned) for out, each in zip(outs, turned_EYX, strict=True))
     total = first
     for part in others:
         # A bare sum of two arrays of 16 bits is twice as slow by the TPU compiler's estimate.
