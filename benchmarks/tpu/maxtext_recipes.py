@@ -1,10 +1,10 @@
 """MaxText's published recipes for the shapes in which our train step is compared with its own, by name.
 
-Also how it would train models for which it has none. Each with what was changed in it, and why. Flags and settings are
-those of MaxText's table for the generation (`benchmarks/maxtext_*_model_configs.py`,
+Also how it would train models, or on slices, for which it has none. Each with what was changed in it, and why. Flags
+and settings are those of MaxText's table for the generation (`benchmarks/maxtext_*_model_configs.py`,
 `benchmarks/xla_flags_library.py`) or of tpu-recipes. Left out of all of them: what no program depends on (data,
-checkpoints, profiles). Tiles of splash attention are at most 1,024: those of 2,048 take the compiler minutes and are
-2 % cheaper.
+checkpoints, profiles). Tiles of splash attention are at most 1,024: those of 2,048 take the compiler minutes and are 2
+% cheaper.
 """
 
 from typing import NamedTuple
@@ -101,12 +101,12 @@ DROPLESS = (*SHARDED, "remat_policy=full", *MIXTURE, *TILES_OF_FEW_QUERIES)
 def _like(
     source: str, accelerator: str, model: str, rows: int, length: int, *flags: str, own: tuple[str, ...] = ()
 ) -> Recipe:
-    """Return how MaxText would train a model and slice for which it has no recipe, with the flags of the source.
+    """Return how MaxText would train a model, or on a slice, without a recipe of its own, with the source's flags.
 
     own: further settings.
     """
     settings = (*SHARDED, "remat_policy=full", *TILES_OF_NO_RECIPE, *own)
-    changed = "the model and the slice, of which there is no recipe; full recomputation; tiles"
+    changed = "the model, or its slice, of which there is no recipe; full recomputation; tiles"
     return Recipe(accelerator, model, rows, length, settings, flags, source, changed, remat="full")
 
 
