@@ -218,6 +218,6 @@ def table_as_stored(table_VD: Array) -> Array:
 
 def _table_as_stored(part_VD: Array) -> Array:
     """Pin a table's part, and its gradient, to the layout with less to fill tiles: that in which TPUs store it."""
-    is_by_rows = logical_axes.in_tiles(part_VD.shape, 0, 1) <= logical_axes.in_tiles(part_VD.shape, 1, 0)
-    pinned: Array = with_layout_constraint(part_VD, Layout((0, 1) if is_by_rows else (1, 0)))
+    is_turned = logical_axes.is_turned_in_tiles(part_VD.shape)
+    pinned: Array = with_layout_constraint(part_VD, Layout((1, 0) if is_turned else (0, 1)))
     return pinned

@@ -159,6 +159,12 @@ def in_tiles(shape: tuple[int, ...], rows: int, columns: int) -> int:
     return math.prod(-(-size // tile.get(axis, 1)) * tile.get(axis, 1) for axis, size in enumerate(shape))
 
 
+def is_turned_in_tiles(shape: tuple[int, ...]) -> bool:
+    """Return True if an array on a TPU wastes less with its last two axes exchanged, which is then how it is stored."""
+    rows, columns = len(shape) - 2, len(shape) - 1
+    return in_tiles(shape, columns, rows) < in_tiles(shape, rows, columns)
+
+
 def fitting(sizes: Mapping[str, int], logical: str | None, size: int) -> tuple[str, ...]:
     """Return the mesh axes that split an axis of this size.
 

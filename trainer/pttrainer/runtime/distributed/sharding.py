@@ -164,12 +164,11 @@ def weight_split(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> list[t
 
 
 def is_stored_turned(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> bool:
-    """Return True if a TPU keeps a device's part of a weight with its last axes exchanged, as tiles waste less so."""
+    """Return True if a TPU keeps a device's part of a weight with its last two axes exchanged."""
     mesh = jax.sharding.get_abstract_mesh()
     split = weight_split(axes, shape)
     part = tuple(size // logical_axes.pieces(mesh.shape, names) for size, names in zip(shape, split, strict=True))
-    rows, columns = len(shape) - 2, len(shape) - 1
-    return logical_axes.in_tiles(part, columns, rows) < logical_axes.in_tiles(part, rows, columns)
+    return logical_axes.is_turned_in_tiles(part)
 
 
 def parts(logical: str) -> int:

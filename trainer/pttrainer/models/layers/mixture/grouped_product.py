@@ -79,9 +79,11 @@ def _backward(
     is_turned: bool, kept: _Kept, outs: tuple[Array, ...]
 ) -> tuple[Array | None, tuple[Array, ...] | None, None]:
     x_RX, matrices, sizes_E = kept
-    if x_RX is None:  # frozen: all layers' matrices would be there a second time, turned
-        return None if matrices is None else _rows_gradient(outs, matrices, sizes_E, is_turned=True), None, None
-    of_rows = None if matrices is None else _rows_gradient(outs, matrices, sizes_E, is_turned)
+    # Of frozen matrices all layers' would be there a second time, turned.
+    reads_turned = x_RX is not None and not is_turned
+    of_rows = None if matrices is None else _rows_gradient(outs, matrices, sizes_E, reads_turned)
+    if x_RX is None:
+        return of_rows, None, None
     of_matrices = (_by_device(partial(_matrices_gradient, is_turned), x_RX, each, sizes_E) for each in outs)
     return of_rows, tuple(varying_as(each, x_RX, *outs, sizes_E) for each in of_matrices), None
 
@@ -89,9 +91,9 @@ def _backward(
 _products.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array, is_turned: bool) -> Array:
+def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E: Array, reads_turned: bool) -> Array:
     turned_EYX = (each.swapaxes(1, 2) for each in matrices)
-    first, *others = (_product(out, each, sizes_E, not is_turned) for out, each in zip(outs, turned_EYX, strict=True))
+    first, *others = (_product(out, each, sizes_E, reads_turned) for out, each in zip(outs, turned_EYX, strict=True))
     total = first
     for part in others:
         # A bare sum of two arrays of 16 bits is twice as slow by the TPU compiler's estimate.
