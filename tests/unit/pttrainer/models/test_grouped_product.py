@@ -22,6 +22,7 @@ from pttrainer.models.layers.mixture.grouped_product import (
     tiles_for,
     turned_product,
 )
+from pttrainer.runtime import tpu_tiles
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 TOLERANCE = 1e-5
@@ -219,7 +220,7 @@ def test_a_layers_gradients_have_the_models_axis_first(
         return _plain_gradient(first_RX, second_RY, sizes_E)
 
     _choose_as_on_a_tpu(monkeypatch, gradient, _plain_turned)
-    monkeypatch.setattr(logical_axes, "LANES", lanes)
+    monkeypatch.setattr(tpu_tiles, "LANES", lanes)
     _layer_gradients(_random(2, 9, CONFIG.d_model))
     assert CONFIG.experts is not None
     first = CONFIG.d_model, CONFIG.experts.d_ff

@@ -20,10 +20,10 @@ from jax.sharding import PartitionSpec
 
 from pttrainer.models.attention import splash_blocks
 from pttrainer.models.attention.dot_product import Scoring
-from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.models.config import ModelConfig
 from pttrainer.runtime import host_code
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.tpu_tiles import filled_up
 
 Kernel = Literal["plain", "splash", "cudnn", "cpu"]
 Rows = Literal["batch", "spread_batch"]
@@ -262,7 +262,7 @@ def _splash(
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     T, N, H = q_BTNH.shape[1:]
-    padded = -(-T // LANES) * LANES
+    padded = filled_up(T)
     shape = (padded, padded)
     sinks_N = None if scoring.sinks_N is None else scoring.sinks_N.astype(jnp.float32)
 

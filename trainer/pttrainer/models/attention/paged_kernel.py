@@ -19,8 +19,8 @@ from jax import Array
 from pttrainer.models.attention import paged_kv_cache
 from pttrainer.models.attention.dot_product import Scoring
 from pttrainer.models.attention.flash_kernels import Problem
-from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.tpu_tiles import LANES, filled_up
 
 BLOCK_TOKENS = 256
 """Keys per block of the computation. A row reads whole blocks."""
@@ -127,4 +127,4 @@ def _kernel(
 
 def rows_of_a_call(pages_of_a_row: int) -> int:
     """Return the rows whose table fits the scalar memory, where a line takes whole multiples of `LANES`."""
-    return max(1, TABLE_ENTRIES // (-(-pages_of_a_row // LANES) * LANES))
+    return max(1, TABLE_ENTRIES // filled_up(pages_of_a_row))

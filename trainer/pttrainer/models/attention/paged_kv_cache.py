@@ -24,8 +24,8 @@ from jax import Array, lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from pttrainer.models.attention.kv_cache import KVCache, Layer, LayerKV
-from pttrainer.models.attention.tpu_lanes import head_size
 from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.tpu_tiles import filled_up
 
 PAGE = 64
 """Tokens of a page, the unit of a copy to the core. Each row has one page more than its tokens need."""
@@ -193,8 +193,8 @@ def _in_pages(layer: LayerKV) -> Array:
     k_PSKH, v_PSKH = layer.k_BKHS.transpose(0, 3, 1, 2), layer.v_BKSH.transpose(0, 2, 1, 3)
     both_PSCH = jnp.stack([k_PSKH, v_PSKH], axis=3).reshape(P, S, 2 * K, H)
     pages = -(-S // PAGE)
-    filled = jnp.pad(both_PSCH, ((0, 0), (0, pages * PAGE - S), (0, 0), (0, head_size(H) - H)))
-    return filled.reshape(P, pages, PAGE, 2 * K, head_size(H))
+    filled = jnp.pad(both_PSCH, ((0, 0), (0, pages * PAGE - S), (0, 0), (0, filled_up(H) - H)))
+    return filled.reshape(P, pages, PAGE, 2 * K, filled_up(H))
 
 
 def _joined(prompt_CJ: Array, own_BJ: Array, parts: int) -> Array:

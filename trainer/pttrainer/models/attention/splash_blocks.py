@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from pttrainer.models.attention.splash_table import CYCLES
-from pttrainer.models.attention.tpu_lanes import LANES, head_size
+from pttrainer.runtime.tpu_tiles import LANES, filled_up
 
 UNMEASURED = (512, 256, LANES)
 """Tokens of a tile where the table has no such device or head size: the largest that divides a row."""
@@ -63,7 +63,7 @@ def head_cycles(
     backward: choose tiles of these kernels alone for the backward pass. Empty for a generation or a head size that the
     table does not have.
     """
-    padded = -(-length // LANES) * LANES
+    padded = filled_up(length)
     chosen = _cheapest(generation, head_dim, padded, window, backward) or {}
     return {
         kernel: cost - _added(kernel, padded // tile.tokens, padded, head_dim)
@@ -75,7 +75,7 @@ def _cheapest(
     generation: str, head_dim: int, length: int, window: int | None, backward: Backward | None = None
 ) -> dict[Kernel, tuple[float, Tile]] | None:
     """Return the cheapest tile of each kernel that is chosen, with its cycles; None if the table has none."""
-    measured = CYCLES.get((generation, head_size(head_dim)))
+    measured = CYCLES.get((generation, filled_up(head_dim)))
     if measured is None:
         return None
 
@@ -106,4 +106,4 @@ def _cycles(
 
 def _added(kernel: Kernel, blocks: int, length: int, head_dim: int) -> float:
     """Return the cycles in which the gradients of the fused kernel are added up, which are not the kernel's own."""
-    return blocks * length * head_size(head_dim) / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0
+    return blocks * length * filled_up(head_dim) / ADDED_PER_CYCLE if kernel == "fused" and blocks > 1 else 0.0

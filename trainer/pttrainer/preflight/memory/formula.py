@@ -38,11 +38,8 @@ from pttrainer.preflight.shapes import device_bytes, tpu_topology
 from pttrainer.preflight.shapes.device_bytes import Share
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.verdict import Program
+from pttrainer.runtime.tpu_tiles import LANES, SUBLANES
 
-TILE_ROWS = 8
-"""Rows of a TPU's array tile."""
-LANES = 128
-"""Columns of one."""
 MATRICES = 3
 """Axes of a stack of matrices, one for each layer."""
 
@@ -146,7 +143,7 @@ def _is_matrix_in_lanes(one: ParamSpec, share: Share) -> bool:
 
 def _fills_no_tiles(one: ParamSpec, share: Share) -> bool:
     is_matrix = "expert_embed" in one.axes and "mlp" in one.axes
-    return is_matrix and share.shape[one.axes.index("expert_embed")] % TILE_ROWS != 0
+    return is_matrix and share.shape[one.axes.index("expert_embed")] % SUBLANES != 0
 
 
 def _accumulated(of: JobShapes, gradients: int) -> list[Buffer]:

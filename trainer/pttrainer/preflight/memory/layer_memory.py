@@ -1,12 +1,12 @@
 """Memory of the layers in a train step: what the backward pass keeps of all, and what one takes meanwhile."""
 
 from pttrainer.models import ModelConfig
-from pttrainer.models.attention.tpu_lanes import head_size
 from pttrainer.models.shapes import flops, parameters
 from pttrainer.models.shapes.structure import KEPT, Part
 from pttrainer.preflight.memory import fitted
 from pttrainer.preflight.memory.resident import Buffer
 from pttrainer.preflight.shapes.job_shapes import JobShapes
+from pttrainer.runtime.tpu_tiles import filled_up
 
 
 def kept(of: JobShapes) -> Buffer:
@@ -82,7 +82,7 @@ def _part(of: JobShapes, config: ModelConfig, part: Part) -> int:
     numbers = (_width(config) if part == "qkv" else config.heads * config.head_dim) // of.axis("tensor")
     if of.slice.platform != "tpu" or config.latent is not None:
         return numbers
-    return numbers * head_size(config.head_dim) // config.head_dim
+    return numbers * filled_up(config.head_dim) // config.head_dim
 
 
 def _products(of: JobShapes, config: ModelConfig) -> int:

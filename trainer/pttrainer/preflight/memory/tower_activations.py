@@ -27,8 +27,8 @@ from ptapi.accelerators import Slice
 from pttrainer.models.config import AnyVision, Gemma4Vision, Pixtral, QwenVision
 from pttrainer.models.config.attention import queries_at_once
 from pttrainer.preflight.memory import fitted
+from pttrainer.runtime.tpu_tiles import LANES, filled_up
 
-LANES = 128
 FLOAT32 = 4
 PADDED = (QwenVision, Pixtral, Gemma4Vision)
 """Towers for images of any size, whose patches do not see those that pad them."""
@@ -59,7 +59,7 @@ class TowerPass:
         """Return what a pass forward takes."""
         mlp = self._stream(2 * self.vision.d_model + self.vision.d_ff * (1 + isinstance(self.vision, GATED)))
         if self._has_kernel:
-            in_lanes = self.vision.heads * LANES * math.ceil(self.vision.d_model / self.vision.heads / LANES)
+            in_lanes = self.vision.heads * filled_up(math.ceil(self.vision.d_model / self.vision.heads))
             return Activations(max(mlp, self._stream(self.vision.d_model + 4 * in_lanes)), 0)
         attention, scores = self._stream(fitted.TOWER_FORWARD * self.vision.d_model), FLOAT32 * self._scores
         if self._is_padded:
@@ -109,7 +109,7 @@ class TowerPass:
     def _scores(self) -> int:
         """Return how many scores there are of as many queries as are scored at once, in whole lanes."""
         rows = self._patches // self._together * self.vision.heads
-        return rows * queries_at_once(self._together, rows * self._together) * LANES * math.ceil(self._together / LANES)
+        return rows * queries_at_once(self._together, rows * self._together) * filled_up(self._together)
 
     def _stream(self, numbers: float) -> int:
         """Return the bytes of so many numbers for each patch."""

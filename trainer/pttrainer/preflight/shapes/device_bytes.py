@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pttrainer.models.shapes.parameters import ITEM_BYTES, ParamSpec
 from pttrainer.models.weights.hf_names import Path
+from pttrainer.runtime import tpu_tiles
 from pttrainer.runtime.distributed import logical_axes
 
 Sizes = Mapping[str, int]
@@ -78,4 +79,4 @@ def _divided(shape: tuple[int, ...], pieces: list[int]) -> tuple[int, ...]:
 def _in_tiles(shape: tuple[int, ...]) -> int:
     """Return elements including padding to tiles of 8 x 128. The two axes that waste least form the tiles."""
     layouts = permutations(range(len(shape)), 2)
-    return min((logical_axes.in_tiles(shape, *tile) for tile in layouts), default=math.prod(shape))
+    return min((tpu_tiles.in_tiles(shape, *tile) for tile in layouts), default=math.prod(shape))

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.models import ModelStructure
-from pttrainer.models.attention.tpu_lanes import LANES
 from pttrainer.models.loading.model_spec import draft_of as draft_form
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import JobShapes, silent
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.sizes import sampler_shape, sampling_time
+from pttrainer.runtime.tpu_tiles import LANES
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Arithmetic alone, for devices that are here (`max_rows`) and for those that are 
 """
 
 from pttrainer.models import ModelStructure
-from pttrainer.models.attention.tpu_lanes import LANES, head_size
 from pttrainer.models.shapes import flops
+from pttrainer.runtime.tpu_tiles import LANES, filled_up
 
 FIRST_SLOTS = 128
 """Initial slots of rows; doubled whenever the oldest needs more."""
@@ -89,7 +89,7 @@ def token_bytes(model: ModelStructure, *, filled: bool = False, tensor: int = 1)
     for group in model.config.groups:
         heads, *sizes = group.config.cached
         here = heads // tensor if heads % tensor == 0 else heads
-        numbers += group.config.layers * here * sum(head_size(size) if filled else size for size in sizes)
+        numbers += group.config.layers * here * sum(filled_up(size) if filled else size for size in sizes)
     return numbers * bytes_each
 
 

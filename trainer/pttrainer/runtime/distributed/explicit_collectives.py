@@ -27,8 +27,10 @@ from jax import Array, lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
+from pttrainer.runtime import tpu_tiles
 from pttrainer.runtime.distributed import logical_axes, sharding
-from pttrainer.runtime.distributed.logical_axes import BATCH_AXES, LANES, Axes
+from pttrainer.runtime.distributed.logical_axes import BATCH_AXES, Axes
+from pttrainer.runtime.tpu_tiles import LANES
 
 HEADS = ("heads", "kv_heads")
 ROWS = PartitionSpec(BATCH_AXES)
@@ -218,6 +220,6 @@ def table_as_stored(table_VD: Array) -> Array:
 
 def _table_as_stored(part_VD: Array) -> Array:
     """Pin a table's part, and its gradient, to the layout with less to fill tiles: that in which TPUs store it."""
-    is_turned = logical_axes.is_turned_in_tiles(part_VD.shape)
+    is_turned = tpu_tiles.is_turned_in_tiles(part_VD.shape)
     pinned: Array = with_layout_constraint(part_VD, Layout((1, 0) if is_turned else (0, 1)))
     return pinned

@@ -15,6 +15,7 @@ from ptapi.accelerators.mesh import MESH_AXES as MESH_AXES
 from ptapi.accelerators.mesh import axis_sizes
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
+from pttrainer.runtime.tpu_tiles import SUBLANES
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes that split the rows of a batch."""
@@ -26,8 +27,6 @@ Split = list[tuple[str, ...]]
 """The mesh axes that split each axis of an array."""
 GATHERING = ("tpu",)
 """Platforms on which products gather their matrices themselves (`explicit_collectives`)."""
-SUBLANES, LANES = 8, 128
-"""Rows and columns of a TPU's tile."""
 
 MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "batch": BATCH_AXES,
@@ -151,18 +150,6 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
         if shape[inner] // parts % SUBLANES == 0 and parts >= pieces(sizes, split[outer]):
             split[outer], split[inner] = (), moved
     return split
-
-
-def in_tiles(shape: tuple[int, ...], rows: int, columns: int) -> int:
-    """Return the numbers of an array on a TPU, with two of its axes filled up to whole tiles."""
-    tile = {rows: SUBLANES, columns: LANES}
-    return math.prod(-(-size // tile.get(axis, 1)) * tile.get(axis, 1) for axis, size in enumerate(shape))
-
-
-def is_turned_in_tiles(shape: tuple[int, ...]) -> bool:
-    """Return True if an array on a TPU wastes less with its last two axes exchanged, which is then how it is stored."""
-    rows, columns = len(shape) - 2, len(shape) - 1
-    return in_tiles(shape, columns, rows) < in_tiles(shape, rows, columns)
 
 
 def fitting(sizes: Mapping[str, int], logical: str | None, size: int) -> tuple[str, ...]:

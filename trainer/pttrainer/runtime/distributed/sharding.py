@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pttrainer.runtime import tpu_tiles
 from pttrainer.runtime.distributed import logical_axes
 from pttrainer.runtime.distributed.logical_axes import MESH_AXES, MESH_AXIS_OF, fitting_batch, mesh_axes
 
@@ -168,7 +169,7 @@ def is_stored_turned(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> bo
     mesh = jax.sharding.get_abstract_mesh()
     split = weight_split(axes, shape)
     part = tuple(size // logical_axes.pieces(mesh.shape, names) for size, names in zip(shape, split, strict=True))
-    return logical_axes.is_turned_in_tiles(part)
+    return tpu_tiles.is_turned_in_tiles(part)
 
 
 def parts(logical: str) -> int:

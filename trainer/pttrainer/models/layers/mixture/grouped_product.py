@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 
 from pttrainer.models.layers.mixture.varying import alike, varying_as
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.tpu_tiles import LANES, SUBLANES_OF_16_BITS, filled_up
 
 ROWS = 512
 """Rows of a tile. Each group ends with a tile that the next one's rows share, so larger ones waste more."""
@@ -27,7 +28,6 @@ AXIS_BYTES = 2048
 """The most bytes of a tile along X and Y: with 1,024 numbers of 16 bits, sums and copies fit a core's memory."""
 MOST_TILES = 2048
 """Of rows: `tgmm` counts tiles by a histogram of float32, right on a CPU for 6,144 bins and wrong for 8,192."""
-LANES, SUBLANES = 128, 16
 
 
 def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_turned: bool = False) -> Array:
@@ -161,18 +161,14 @@ def _filled(x_RX: Array, of_rows: int) -> Array:
 def tiles_for(rows: int, X: int, Y: int, itemsize: int) -> tuple[int, int, int]:
     """Return the kernels' tiles; rows are to be filled up to a multiple of the first."""
     fitting = [tile for tile in (ROWS, ROWS // 2, ROWS // 4) if rows % tile == 0]
-    of_rows = fitting[0] if fitting else min(ROWS, _up(rows, SUBLANES))
+    of_rows = fitting[0] if fitting else min(ROWS, filled_up(rows, SUBLANES_OF_16_BITS))
     return of_rows, _part(X, AXIS_BYTES // itemsize), _part(Y, AXIS_BYTES // itemsize)
 
 
 def _part(size: int, most: int) -> int:
     """Return the axis itself, or the least multiple of lanes that divides it into as few parts as tiles of `most`."""
     parts = -(-size // most)
-    return size if parts == 1 else _up(-(-size // parts), LANES)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
+    return size if parts == 1 else filled_up(-(-size // parts), LANES)
 
 
 def _by_device(local: Any, *inputs: Array) -> Array:
