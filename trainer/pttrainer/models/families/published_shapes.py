@@ -56,6 +56,10 @@ def _qwen2(sizes: dict[str, Any], *, tied: bool, vocab: int = 152_064) -> Raw:
     }
 
 
+def _gpt_oss(*, layers: int, experts: int) -> Raw:
+    return {"model_type": "gpt_oss", **_sizes(2880, 2880, layers, 64, 8, 64), "num_local_experts": experts}
+
+
 def _qwen3(sizes: dict[str, Any], *, tied: bool, **more: Any) -> Raw:
     return {
         "model_type": "qwen3",
@@ -163,6 +167,12 @@ RAW: dict[str, Raw] = {
     "qwen3-14b": _qwen3(_sizes(5120, 17_408, 40, 40, 8, 128), tied=False),
     "qwen3-32b": _qwen3(_sizes(5120, 25_600, 64, 64, 8, 128), tied=False),
     "qwen3-30b-a3b": _qwen3(_sizes(2048, 6144, 48, 32, 4, 128), tied=False, norm_topk_prob=True, **_QWEN3_EXPERTS),
+    "qwen3-235b-a22b": _qwen3(
+        _sizes(4096, 12_288, 94, 64, 4, 128),
+        tied=False,
+        norm_topk_prob=True,
+        **_QWEN3_EXPERTS | {"moe_intermediate_size": 1536},
+    ),
     "gemma2-2b": _gemma2(_sizes(2304, 9216, 26, 8, 4, 256), 256),
     "gemma2-9b": _gemma2(_sizes(3584, 14_336, 42, 16, 8, 256), 256),
     "gemma2-27b": _gemma2(_sizes(4608, 36_864, 46, 32, 16, 128), 144),
@@ -249,7 +259,8 @@ RAW: dict[str, Raw] = {
         "rope_theta": 10_000_000.0,
         "max_position_embeddings": 262_144,
     },
-    "gpt-oss-20b": {"model_type": "gpt_oss", **_sizes(2880, 2880, 24, 64, 8, 64), "num_local_experts": 32},
+    "gpt-oss-20b": _gpt_oss(layers=24, experts=32),
+    "gpt-oss-120b": _gpt_oss(layers=36, experts=128),
 }
 """By the name after `random://`."""
 
