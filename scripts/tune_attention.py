@@ -1,13 +1,12 @@
 """Write the table of splash attention's tiles: `make tune-attention`; of one head size, `tune_attention.py 256`.
 
 Compiles the kernels for every generation, head size and tile with the TPU compiler (`make aot` has it; no TPU is
-needed; about 15 CPU-minutes) and counts the instructions (VLIW bundles, one cycle each) that it makes: those
+needed; about 25 CPU-minutes) and counts the instructions (VLIW bundles, one cycle each) that it makes: those
 of the longest piece of straight code, which runs for every pair of blocks, and all others, which run once for every row
 of pairs. A tile that does not fit the chip's vector memory is refused by the compiler and left out.
 
-Not compiled: heads of 512, and tiles of 2,048 tokens. Those take minutes each; the one that was tried (v6e, heads of
-128, the fused backward kernel) had 23,352 cycles a pair where four pairs of 1,024 have 23,948, and wastes more on the
-diagonal.
+Not compiled: tiles of 2,048 tokens. Those take minutes each; the one that was tried (v6e, heads of 128, the fused
+backward kernel) had 23,352 cycles a pair where four pairs of 1,024 have 23,948, and wastes more on the diagonal.
 """
 
 import itertools
@@ -20,7 +19,7 @@ from pathlib import Path
 
 TABLE = Path(__file__).parents[1] / "trainer/pttrainer/models/attention/splash_table.py"
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
-HEADS = (128, 256)
+HEADS = (128, 256, 512)
 TILES = ((128, 128), (256, 256), (512, 512), (1024, 512), (1024, 1024))
 LENGTH = 4096
 KERNELS = {"_fwd_": "forward", "_dkv_": "dkv", "_dq_": "dq"}

@@ -113,12 +113,14 @@ def test_splash_kernels_take_what_their_tiles_take() -> None:
     assert step_seconds(KERNELS, split) == pytest.approx(3 * 8 * sum(cycles.values()) / 1.75e9)
 
 
-def test_layers_with_a_window_take_what_its_tiles_take() -> None:
-    """Gemma 3: five of six layers have a window of 1,024 tokens, and heads of 256."""
-    of = shapes_of(spec("gemma3-12b", "v6e-16", batchSize=48, sequenceLength=8192))
-    local, whole = (sum(splash_blocks.head_cycles("v6e", 256, 8192, window).values()) for window in (1024, None))
+@pytest.mark.parametrize(("model", "heads", "head_dim"), [("gemma3-12b", 16, 256), ("gemma4-31b", 32, 512)])
+def test_layers_with_a_window_take_what_its_tiles_take(model: str, heads: int, head_dim: int) -> None:
+    """Five of six layers have a window of 1,024 tokens and heads of 256; Gemma 4's others have heads of 512."""
+    of = shapes_of(spec(model, "v6e-16", batchSize=48, sequenceLength=8192))
+    local = sum(splash_blocks.head_cycles("v6e", 256, 8192, 1024).values())
+    whole = sum(splash_blocks.head_cycles("v6e", head_dim, 8192).values())
     assert 0 < local < whole / 2
-    assert step_seconds(KERNELS, of) == pytest.approx(3 * 16 * (5 * local + whole) / 6 / 1.75e9)
+    assert step_seconds(KERNELS, of) == pytest.approx(3 * heads * (5 * local + whole) / 6 / 1.75e9)
 
 
 def test_kernels_of_a_single_row_have_no_axis_of_rows() -> None:
